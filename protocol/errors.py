@@ -1,0 +1,175 @@
+"""Every error the project raises on purpose, as one tree.
+
+    MoietyError
+    ├── ConfigurationError          a file, option or key on this machine is wrong: fix it and start again
+    ├── UnusableUpdate              a site's own update or model cannot be shared (NaN, shape, buffers)
+    ├── PolicyRefusal               a site declines a weight list, and says which clause broke
+    ├── LocalOptimumReached         ||g_0|| = 0 leaves the relative distance undefined
+    ├── RefusedMessage              the other party's message is refused at the edge; nothing was changed
+    │   ├── MalformedMessage        not the agreed format, version, length or range
+    │   ├── UnknownStudy, UnknownParty, NotListed, UnknownResource
+    │   ├── BadSignature            missing, wrong, incomplete, expired, future-dated or replayed
+    │   ├── BrokenSeal              sealed to another key, truncated, reordered or altered
+    │   ├── CommitmentMismatch      the share is not the one that was committed to
+    │   ├── WrongRound              the round, attempt or state does not take this message (any more)
+    │   ├── AnnouncementMismatch    bound to another announcement, model or weight list
+    │   ├── ConflictingMessage      the same id came before with other bytes
+    │   └── TooLarge
+    ├── ProtocolViolation           a peer (or a bug) broke the protocol: the round or session ends
+    │   ├── ConsistencyCheckFailed  the OT extension's receiver used inconsistent choice bits
+    │   ├── CorrelationReused       a correlation may serve one product, ever
+    │   ├── TranscriptMismatch      the two servers say different things
+    │   ├── AggregateOutOfBounds    the opened sum breaks its coordinate bound: model left unchanged
+    │   └── ModelDiverged           the model digest differs from the announced one
+    └── Unavailable                 try again later
+        ├── StorageFull
+        └── PeerUnreachable
+
+Every error carries a stable ``code``, a ``detail`` (what was found, what is allowed, what to do) and no secret.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class ErrorCode(StrEnum):
+    CONFIGURATION = "configuration"
+    UNUSABLE_UPDATE = "unusable_update"
+    POLICY_REFUSAL = "policy_refusal"
+    LOCAL_OPTIMUM = "local_optimum"
+    MALFORMED_MESSAGE = "malformed_message"
+    UNKNOWN_STUDY = "unknown_study"
+    UNKNOWN_PARTY = "unknown_party"
+    NOT_LISTED = "not_listed"
+    UNKNOWN_RESOURCE = "unknown_resource"
+    BAD_SIGNATURE = "bad_signature"
+    BROKEN_SEAL = "broken_seal"
+    COMMITMENT_MISMATCH = "commitment_mismatch"
+    WRONG_ROUND = "wrong_round"
+    ANNOUNCEMENT_MISMATCH = "announcement_mismatch"
+    CONFLICTING_MESSAGE = "conflicting_message"
+    TOO_LARGE = "too_large"
+    CONSISTENCY_CHECK_FAILED = "consistency_check_failed"
+    CORRELATION_REUSED = "correlation_reused"
+    TRANSCRIPT_MISMATCH = "transcript_mismatch"
+    AGGREGATE_OUT_OF_BOUNDS = "aggregate_out_of_bounds"
+    MODEL_DIVERGED = "model_diverged"
+    PROTOCOL_VIOLATION = "protocol_violation"
+    UNAVAILABLE = "unavailable"
+    STORAGE_FULL = "storage_full"
+    PEER_UNREACHABLE = "peer_unreachable"
+
+
+class MoietyError(Exception):
+    """Base of all; ``detail`` is safe to show to the person whose request or file caused it."""
+
+    code: ErrorCode
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+class ConfigurationError(MoietyError):
+    code = ErrorCode.CONFIGURATION
+
+
+class UnusableUpdate(MoietyError):
+    code = ErrorCode.UNUSABLE_UPDATE
+
+
+class PolicyRefusal(MoietyError):
+    code = ErrorCode.POLICY_REFUSAL
+
+
+class LocalOptimumReached(MoietyError):
+    code = ErrorCode.LOCAL_OPTIMUM
+
+
+class RefusedMessage(MoietyError):
+    code = ErrorCode.MALFORMED_MESSAGE
+
+
+class MalformedMessage(RefusedMessage):
+    code = ErrorCode.MALFORMED_MESSAGE
+
+
+class UnknownStudy(RefusedMessage):
+    code = ErrorCode.UNKNOWN_STUDY
+
+
+class UnknownParty(RefusedMessage):
+    code = ErrorCode.UNKNOWN_PARTY
+
+
+class NotListed(RefusedMessage):
+    code = ErrorCode.NOT_LISTED
+
+
+class UnknownResource(RefusedMessage):
+    code = ErrorCode.UNKNOWN_RESOURCE
+
+
+class BadSignature(RefusedMessage):
+    code = ErrorCode.BAD_SIGNATURE
+
+
+class BrokenSeal(RefusedMessage):
+    code = ErrorCode.BROKEN_SEAL
+
+
+class CommitmentMismatch(RefusedMessage):
+    code = ErrorCode.COMMITMENT_MISMATCH
+
+
+class WrongRound(RefusedMessage):
+    code = ErrorCode.WRONG_ROUND
+
+
+class AnnouncementMismatch(RefusedMessage):
+    code = ErrorCode.ANNOUNCEMENT_MISMATCH
+
+
+class ConflictingMessage(RefusedMessage):
+    code = ErrorCode.CONFLICTING_MESSAGE
+
+
+class TooLarge(RefusedMessage):
+    code = ErrorCode.TOO_LARGE
+
+
+class ProtocolViolation(MoietyError):
+    code = ErrorCode.PROTOCOL_VIOLATION
+
+
+class ConsistencyCheckFailed(ProtocolViolation):
+    code = ErrorCode.CONSISTENCY_CHECK_FAILED
+
+
+class CorrelationReused(ProtocolViolation):
+    code = ErrorCode.CORRELATION_REUSED
+
+
+class TranscriptMismatch(ProtocolViolation):
+    code = ErrorCode.TRANSCRIPT_MISMATCH
+
+
+class AggregateOutOfBounds(ProtocolViolation):
+    code = ErrorCode.AGGREGATE_OUT_OF_BOUNDS
+
+
+class ModelDiverged(ProtocolViolation):
+    code = ErrorCode.MODEL_DIVERGED
+
+
+class Unavailable(MoietyError):
+    code = ErrorCode.UNAVAILABLE
+
+
+class StorageFull(Unavailable):
+    code = ErrorCode.STORAGE_FULL
+
+
+class PeerUnreachable(Unavailable):
+    code = ErrorCode.PEER_UNREACHABLE

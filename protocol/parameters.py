@@ -1,0 +1,89 @@
+"""The numbers a study fixes once, validated together (docs/protocol.md 2, 5, 6)."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+PROTOCOL_VERSION: Final = "moiety/1"
+RANGE_PROJECTIONS: Final = 40
+SKETCH_BLOCKS: Final = 4
+MIN_SKETCH_LENGTH: Final = 2048
+MAX_ENCODED_NORM_LOG2: Final = 21
+
+
+class StudyParameters(BaseModel):
+    """Fixed-point, sketch and cohort parameters of one study.
+
+    ``dimension`` D is the number of shared coordinates. Updates are clipped to L2 norm
+    ``clip_norm`` = C at the site; x~ = round(x * 2^f) with 2^f * C = E = 2^``encoded_norm_log2``.
+    Weights are multiples of 1/``weight_grid``. ``least_contributors`` m and ``assumed_colluders`` t
+    do not count the requester.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    dimension: int = Field(ge=1, le=2**31)
+    clip_norm: float = Field(gt=0, allow_inf_nan=False)
+    encoded_norm_log2: int = Field(default=MAX_ENCODED_NORM_LOG2, ge=1, le=MAX_ENCODED_NORM_LOG2)
+    weight_grid: int = Field(default=32, ge=1, le=2**16)
+    sketch_length: int = Field(default=MIN_SKETCH_LENGTH, ge=MIN_SKETCH_LENGTH, le=2**17)
+    least_contributors: int = Field(ge=1)
+    assumed_colluders: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StudyParameters:
+        if math.frexp(self.clip_norm)[0] != 0.5:
+            below = 2.0 ** math.floor(math.log2(self.clip_norm))
+            raise ValueError(f"clip_norm must be a power of two, found {self.clip_norm}; use {below} or {2 * below}")
+        if self.sketch_length & (self.sketch_length - 1):
+            raise ValueError(f"sketch_length must be a power of two, found {self.sketch_length}")
+        floor = 16 * math.sqrt(self.dimension) * self.weight_grid
+        if self.encoded_norm < floor:
+            raise ValueError(
+                f"encoded_norm_log2={self.encoded_norm_log2} gives E={self.encoded_norm}, below "
+                f"16*sqrt(dimension)*weight_grid={floor:.0f}: rounding noise would show; choose a coarser weight_grid"
+            )
+        return self
+
+    @property
+    def encoded_norm(self) -> int:
+        """E: the L2 norm C in ring units."""
+        return 1 << self.encoded_norm_log2
+
+    @property
+    def fraction_bits(self) -> int:
+        """f, so that 2^f * C = E; negative when C > E."""
+        return self.encoded_norm_log2 - (math.frexp(self.clip_norm)[1] - 1)
+
+    @property
+    def scale(self) -> float:
+        """2^f, exact in binary floating point."""
+        return math.ldexp(1.0, self.fraction_bits)
+
+    @property
+    def exact_distances(self) -> bool:
+        """True when the sketch is the identity: D <= k."""
+        return self.dimension <= self.sketch_length
+
+    @property
+    def sketched_length(self) -> int:
+        """Length of a sketched vector: min(D, k)."""
+        return min(self.dimension, self.sketch_length)
+
+    @property
+    def sketch_blocks(self) -> int:
+        """By how much ||Sx||^2 over-counts ||x||^2: 4 blocks, or 1 for the identity."""
+        return 1 if self.exact_distances else SKETCH_BLOCKS
+
+    @property
+    def range_bits(self) -> int:
+        """h of the range check: log2(E) + 5 for four blocks, log2(E) + 4 for the identity."""
+        return self.encoded_norm_log2 + (4 if self.exact_distances else 5)
+
+    @property
+    def product_lengths(self) -> tuple[int, ...]:
+        """Inner products one measured contributor consumes: the distance, then one a projection."""
+        return (self.sketched_length,) + (1,) * RANGE_PROJECTIONS

@@ -1,0 +1,42 @@
+"""The URLs of the server, written once for the server, its peer and the agents (docs/protocol.md 3).
+
+Every request is signed; every body is a canonical message, a frame, or a sealed message.
+"""
+
+from __future__ import annotations
+
+STUDIES = "/v1/studies"
+STUDY = "/v1/studies/{study}"
+END = "/v1/studies/{study}/end"
+READY = "/v1/studies/{study}/ready"
+VIEW = "/v1/studies/{study}/view"
+MAIL = "/v1/studies/{study}/mail/{topic}/{recipient}"
+ANNOUNCEMENT = "/v1/studies/{study}/rounds/{round}/announcement"
+CONTRIBUTION = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/contribution"
+QUERIES = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/queries"
+OPENING = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/opening"
+RELEASE_SET = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/release-set"
+OUTPUT = "/v1/studies/{study}/rounds/{round}/output"
+
+PEER_SESSION = "/v1/peer/sessions/{session}"
+PEER_BASE = "/v1/peer/sessions/{session}/base"
+PEER_EXTEND = "/v1/peer/sessions/{session}/batches/{batch}/extend"
+PEER_ANSWER = "/v1/peer/sessions/{session}/batches/{batch}/answer"
+PEER_COLLECTED = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/collected"
+PEER_LOCK = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/lock"
+PEER_CHALLENGE = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/challenge"
+PEER_PRODUCTS = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/products"
+PEER_RELEASE_SET = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/release-set"
+PEER_MASKED_SUM = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/masked-sum"
+PEER_OUTCOME = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/outcome"
+
+CHECKPOINT_TOPIC = "checkpoint-{version}"
+WELCOME_TOPIC = "welcome-{version}"
+WEIGHTS_TOPIC = "weights-{round}"
+DECLINE_TOPIC = "decline-{round}"
+EVERY_SITE = "every-site"
+
+
+def fill(template: str, **values: str | int) -> str:
+    """A template with its placeholders filled."""
+    return template.format(**values)
