@@ -1,0 +1,54 @@
+"""Vectors over the ring Z_{2^64}: numpy uint64 arrays, whose arithmetic wraps (docs/protocol.md 2).
+
+Only arrays are added and multiplied here: numpy wraps them silently, whereas its scalars warn.
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import MalformedMessage
+
+Ring: TypeAlias = NDArray[np.uint64]
+Signed: TypeAlias = NDArray[np.int64]
+
+ELEMENT_BYTES = 8
+MODULUS = 1 << 64
+_WIRE = np.dtype("<u8")
+
+
+def to_signed(x: Ring) -> Signed:
+    """The two's complement reading, in [-2^63, 2^63); a view of the same memory."""
+    return x.view(np.int64)
+
+
+def from_signed(x: Signed) -> Ring:
+    """The inverse of :func:`to_signed`; a view of the same memory."""
+    return x.view(np.uint64)
+
+
+def dot(a: Ring, b: Ring) -> int:
+    """Inner product modulo 2^64."""
+    return int(np.dot(a, b))
+
+
+def to_bytes(x: Ring) -> bytes:
+    """Eight little-endian bytes an element."""
+    return x.astype(_WIRE, copy=False).tobytes()
+
+
+def from_bytes(b: bytes | bytearray | memoryview, length: int) -> Ring:
+    """Read ``length`` elements; the result may be a read-only view of ``b``.
+
+    Raises:   MalformedMessage, when ``b`` is not exactly 8 * length bytes
+    """
+    found = memoryview(b).nbytes
+    if found != ELEMENT_BYTES * length:
+        raise MalformedMessage(
+            f"a vector of {length} ring elements takes {ELEMENT_BYTES * length} bytes, found {found}; "
+            "check that both parties use the same study parameters"
+        )
+    return np.frombuffer(b, dtype=_WIRE).astype(np.uint64, copy=False)

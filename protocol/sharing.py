@@ -1,0 +1,108 @@
+"""Additive shares of a ring vector: a seed for one server, a vector for the other (docs/protocol.md 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TypeAlias
+
+import numpy as np
+
+from protocol.arithmetic.kernels import NUMBA, Kernels
+from protocol.arithmetic.prg import SEED_BYTES, Usage, expand
+from protocol.arithmetic.ring import Ring
+from protocol.errors import MalformedMessage
+
+ChunkSource: TypeAlias = Callable[[int, int], Ring]
+"""Elements ``start`` to ``stop`` of a vector that need not be in memory as a whole."""
+
+
+class Side(StrEnum):
+    """Which of the two servers."""
+
+    A = "a"
+    B = "b"
+
+    @property
+    def other(self) -> Side:
+        return Side.B if self is Side.A else Side.A
+
+
+@dataclass(frozen=True)
+class SeedShare:
+    """A share of ``length`` elements given by the 32-byte seed of its stream."""
+
+    seed: bytes = field(repr=False)
+    length: int
+
+    def __post_init__(self) -> None:
+        if len(self.seed) != SEED_BYTES or self.length < 0:
+            raise MalformedMessage(
+                f"a seed share has {SEED_BYTES} bytes and a length of at least 0, found {len(self.seed)} bytes "
+                f"and length {self.length}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class VectorShare:
+    """A share given element by element."""
+
+    vector: Ring = field(repr=False)
+
+    @property
+    def length(self) -> int:
+        return self.vector.size
+
+
+Share: TypeAlias = SeedShare | VectorShare
+
+
+def vector_side(place_in_roster: int) -> Side:
+    """The server that gets the vector: A for even places, B for odd ones, so that both carry the same load."""
+    return Side.A if place_in_roster % 2 == 0 else Side.B
+
+
+def split(x: Ring, seed: bytes, kernels: Kernels = NUMBA) -> tuple[SeedShare, VectorShare]:
+    """Share a whole vector.
+
+    Shapes:   uint64[n] -> 32 bytes and uint64[n], ring 2^64
+    Requires: ``seed`` fresh and secret: each share alone is then uniform
+    """
+    return SeedShare(seed, x.size), VectorShare(split_chunk(x, seed, 0, kernels))
+
+
+def split_chunk(x: Ring, seed: bytes, start: int, kernels: Kernels = NUMBA) -> Ring:
+    """The vector share of the piece of the vector that begins at ``start``; the seed is the other share."""
+    out = np.empty_like(x)
+    kernels.mask(x, expand(seed, Usage.SHARE, x.size, start=start), out)
+    return out
+
+
+def reconstruct(a: Share, b: Share, kernels: Kernels = NUMBA) -> Ring:
+    """The shared vector, from both shares in either order.
+
+    Raises:   MalformedMessage, when the shares differ in length
+    """
+    if a.length != b.length:
+        raise MalformedMessage(f"shares of one vector are equally long, found {a.length} and {b.length} elements")
+    total = expand_share(a, 0, a.length)
+    kernels.add_into(total, expand_share(b, 0, b.length))
+    return total
+
+
+def expand_share(share: Share, start: int, stop: int) -> Ring:
+    """Elements ``start`` to ``stop`` of a share, as a fresh array.
+
+    Raises:   MalformedMessage, when the share does not reach that far
+    """
+    if not 0 <= start <= stop <= share.length:
+        raise MalformedMessage(f"a share of {share.length} elements has no elements {start} to {stop}")
+    if isinstance(share, SeedShare):
+        return expand(share.seed, Usage.SHARE, stop - start, start=start)
+    return share.vector[start:stop].copy()
+
+
+def chunk_source(share: Share) -> ChunkSource:
+    """Chunk access to a share that is in memory."""
+    return lambda start, stop: expand_share(share, start, stop)
