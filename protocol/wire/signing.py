@@ -1,0 +1,240 @@
+"""Signed requests and signed messages (docs/protocol.md 3).
+
+A request carries one HTTP Message Signature (RFC 9421) with Ed25519. What it covers is fixed here, not chosen by the
+sender: "@method", "@target-uri", "content-digest", and the parameters created, keyid, alg, nonce and tag. The body is
+not seen: the verified digest comes back, and the caller compares it with the SHA-256 of the bytes it streamed.
+Nonces are the caller's to store, for at least MAX_AGE_S + MAX_SKEW_S. The time is an argument.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier
+from http_message_signatures.algorithms import ED25519
+from http_message_signatures.exceptions import HTTPMessageSignaturesException
+from http_message_signatures.resolvers import MappingKeyResolver
+
+from protocol.errors import BadSignature, MalformedMessage
+from protocol.wire.keys import SigningKey, VerifyKey, require_length
+
+TAG: Final = "moiety/1"
+COMPONENTS: Final = ("@method", "@target-uri", "content-digest")
+DIGEST_BYTES: Final = 32
+MAX_AGE_S: Final = 60
+MAX_SKEW_S: Final = 5
+
+_LABEL: Final = "moiety"
+_PARAMETERS: Final = ("created", "keyid", "alg", "nonce", "tag")
+_NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
+_KEY_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
+_DOMAIN: Final = re.compile(r"[\x20-\x7e]{1,64}")
+_CONTENT_DIGEST: Final = re.compile(r"sha-256=:([A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=):")
+
+
+class _HeaderLines:
+    """Header lines in wire order, as the library reads them; repeated names stay apart."""
+
+    def __init__(self, lines: Sequence[tuple[str, str]]) -> None:
+        self._lines = tuple(lines)
+
+    def items(self) -> tuple[tuple[str, str], ...]:
+        return self._lines
+
+
+@dataclass(frozen=True)
+class RequestToSign:
+    """A request as the signature sees it: no body. ``url`` is absolute, as the other side will write it."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str] | _HeaderLines
+
+
+@dataclass(frozen=True)
+class VerifiedRequest:
+    """What a valid signature says; the body still has to hash to ``body_digest`` and the nonce to be new."""
+
+    key_id: str
+    nonce: str
+    created: int
+    body_digest: bytes
+
+
+def sign_request(
+    method: str, url: str, body_digest: bytes, key: SigningKey, key_id: str, *, created: int, nonce: str
+) -> tuple[tuple[str, str], ...]:
+    """Headers to add to a request: Content-Digest, Signature-Input, Signature.
+
+    ``body_digest`` is the raw SHA-256 of the body as sent (of b"" when there is none), ``created`` unix seconds,
+    ``nonce`` 16 to 64 letters, digits, "-" or "_", never used before by this key.
+
+    Raises: MalformedMessage on anything that could not be verified
+    Source: RFC 9421; RFC 9530
+    """
+    require_length("a body digest", body_digest, DIGEST_BYTES)
+    if not _NONCE.fullmatch(nonce) or not _KEY_ID.fullmatch(key_id):
+        raise MalformedMessage(
+            "a request needs a nonce of 16 to 64 letters, digits, '-' or '_' and a printable key id of up to 128"
+        )
+    headers = {"Content-Digest": f"sha-256=:{base64.b64encode(body_digest).decode()}:"}
+    request = RequestToSign(method, url, headers)
+    signer = HTTPMessageSigner(signature_algorithm=ED25519)
+    try:
+        prepared = signer.prepare(
+            request,
+            key_id=key_id,
+            created=datetime.fromtimestamp(created, tz=UTC),
+            nonce=nonce,
+            label=_LABEL,
+            tag=TAG,
+            covered_component_ids=COMPONENTS,
+            use_existing_digest=True,
+        )
+    except (HTTPMessageSignaturesException, ValueError, OverflowError) as error:
+        raise MalformedMessage(f"this request cannot be signed: {error}") from None
+    signer.apply(request, prepared, key.sign(prepared.signature_base))
+    return tuple(headers.items())
+
+
+def verify_request(
+    method: str,
+    url: str,
+    headers: Sequence[tuple[str, str]],
+    keys: Callable[[str], VerifyKey | None],
+    now: int,
+    *,
+    max_age_s: int = MAX_AGE_S,
+    max_skew_s: int = MAX_SKEW_S,
+) -> VerifiedRequest:
+    """Check the one signature of a request against ``keys`` (key id -> key, None if unknown) at unix time ``now``.
+
+    Checks:  exactly one signature, over exactly the fixed components and parameters; created between
+             ``now - max_age_s`` and ``now + max_skew_s``; the signature itself
+    Leaves:  the body's digest and the nonce's freshness to the caller
+    Raises:  BadSignature
+    """
+    body_digest = _content_digest(headers)
+    _only_line(headers, "signature-input")
+    _only_line(headers, "signature")
+    verifier = _Verifier(keys, now, max_age_s, max_skew_s)
+    try:
+        (result,) = verifier.verify(RequestToSign(method, url, _HeaderLines(headers)), max_age=None)
+    except HTTPMessageSignaturesException as error:
+        reason = str(error) or "the signature does not match the method, address, content digest and parameters"
+        raise BadSignature(
+            f"the request's signature is refused: {reason}; sign exactly this request with the key in the roster"
+        ) from None
+    stated = result.parameters
+    return VerifiedRequest(
+        key_id=stated["keyid"], nonce=stated["nonce"], created=stated["created"], body_digest=body_digest
+    )
+
+
+def sign_message(domain: str, payload: bytes, key: SigningKey) -> bytes:
+    """Ed25519 over "moiety/1 " || domain || 0 || payload; ``domain`` says what kind of thing is signed.
+
+    Raises: MalformedMessage on a domain that is empty, too long or not printable ASCII
+    """
+    return key.sign(_message(domain, payload))
+
+
+def verify_message(domain: str, payload: bytes, signature: bytes, verify_key: VerifyKey) -> None:
+    """Return if ``signature`` is ``sign_message``'s for this domain and payload, else raise BadSignature."""
+    verify_key.verify(signature, _message(domain, payload))
+
+
+def _message(domain: str, payload: bytes) -> bytes:
+    if not _DOMAIN.fullmatch(domain):
+        raise MalformedMessage("a signature's domain must be 1 to 64 printable ASCII characters")
+    return f"{TAG} {domain}\x00".encode() + payload
+
+
+def _only_line(headers: Sequence[tuple[str, str]], name: str) -> str:
+    lines = [value for key, value in headers if key.lower() == name]
+    if len(lines) != 1:
+        raise BadSignature(f"the request has {len(lines)} {name} headers, must have exactly one: sign it once")
+    return lines[0].strip(" \t")
+
+
+def _content_digest(headers: Sequence[tuple[str, str]]) -> bytes:
+    match = _CONTENT_DIGEST.fullmatch(_only_line(headers, "content-digest"))
+    if match is None:
+        raise BadSignature(
+            "the content-digest header must be one sha-256 digest of the body as sent, written sha-256=:base64:"
+        )
+    return base64.b64decode(match[1])
+
+
+class _Component(Protocol):
+    value: object
+    params: Mapping[str, object]
+
+
+class _SignatureInput(Protocol):
+    """The library's parsed Signature-Input member."""
+
+    params: Mapping[str, Any]
+
+    def __iter__(self) -> Iterator[_Component]: ...
+
+
+class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
+    """The library's verifier with our fixed rules and the caller's clock in place of its own.
+
+    The library calls ``validate_created_and_expires`` before it looks a key up; the key is handed over only there, so
+    a signature that skipped these rules would find no key.
+    """
+
+    def __init__(self, keys: Callable[[str], VerifyKey | None], now: int, max_age_s: int, max_skew_s: int) -> None:
+        super().__init__(signature_algorithm=ED25519, key_resolver=None)
+        self._keys = keys
+        self._now = now
+        self._max_age_s = max_age_s
+        self._max_skew_s = max_skew_s
+
+    def validate_created_and_expires(self, sig_input: _SignatureInput, max_age: object = None) -> None:
+        _check_covered([(node.value, dict(node.params)) for node in sig_input])
+        parameters = dict(sig_input.params)
+        _check_parameters(parameters)
+        self._check_time(parameters["created"])
+        key_id = parameters["keyid"]
+        key = self._keys(key_id)
+        if key is None:
+            raise BadSignature(f"the key id {key_id!r} is not known here: use the one in the study's roster")
+        self.key_resolver = MappingKeyResolver(public_keys={key_id: key.ed25519}, private_keys={})
+
+    def _check_time(self, created: int) -> None:
+        age_s = self._now - created
+        if age_s > self._max_age_s:
+            raise BadSignature(
+                f"the request was signed {age_s} s ago, at most {self._max_age_s} s are allowed: sign it again, "
+                "and check this machine's clock"
+            )
+        if age_s < -self._max_skew_s:
+            raise BadSignature(
+                f"the request was signed {-age_s} s in the future, at most {self._max_skew_s} s are allowed: "
+                "check this machine's clock"
+            )
+
+
+def _check_covered(components: list[tuple[object, dict[str, object]]]) -> None:
+    names = [name for name, parameters in components if not parameters]
+    if len(components) != len(COMPONENTS) or set(names) != set(COMPONENTS):
+        raise BadSignature(f"the signature must cover exactly {', '.join(COMPONENTS)}, each without parameters")
+
+
+def _check_parameters(parameters: dict[str, Any]) -> None:
+    if set(parameters) != set(_PARAMETERS):
+        raise BadSignature(f"the signature must have exactly the parameters {', '.join(_PARAMETERS)}")
+    if parameters["tag"] != TAG:
+        raise BadSignature(f"the signature's tag must be {TAG!r}: it was made for something else or another version")
+    if not _NONCE.fullmatch(parameters["nonce"]) or not _KEY_ID.fullmatch(parameters["keyid"]):
+        raise BadSignature(
+            "the signature needs a nonce of 16 to 64 letters, digits, '-' or '_' and a printable keyid of up to 128"
+        )
