@@ -29,7 +29,7 @@ class Side(StrEnum):
         return Side.B if self is Side.A else Side.A
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SeedShare:
     """A share of ``length`` elements given by the 32-byte seed of its stream."""
 

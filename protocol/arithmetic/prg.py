@@ -72,7 +72,7 @@ def _stream(seed: bytes, usage: Usage, n: int, start: int) -> NDArray[np.uint8]:
     counter = int(usage).to_bytes(8, "big") + block.to_bytes(8, "big")
     encryptor = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor()
     out = np.empty(skip + n + _BLOCK_BYTES, dtype=np.uint8)  # update_into may ask for one block of room
-    room, zeros = memoryview(out), memoryview(_ZEROS)
+    room, zeros = out.data, memoryview(_ZEROS)
     done, wanted = 0, skip + n
     while done < wanted:
         done += encryptor.update_into(zeros[: wanted - done], room[done:])

@@ -17,7 +17,9 @@ from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage
 from protocol.parameters import StudyParameters
-from protocol.sharing import ChunkSource as ChunkSource
+from protocol.sharing import ChunkSource
+
+__all__ = ["DEFAULT_CHUNK", "ChunkSource", "sketch_shares", "sketch_vector"]
 
 DEFAULT_CHUNK = 1 << 16
 

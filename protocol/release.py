@@ -1,0 +1,105 @@
+"""The sum that a round releases: the servers' chunks, and the agents' opening of them (docs/protocol.md 9).
+
+y_A and y_B are each server's sum of its shares. A draws a fresh seed t, sends y_A - PRG(t) to B, B adds y_B; agents
+get that vector from one server and t from the other. Everything here works on chunks, so that no server holds a whole
+vector.
+
+Integrity tags are further elements after the model's coordinates. Servers add them like any other;
+agents open them with :func:`open_output_chunk`, which puts no bound on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.arithmetic.kernels import NUMBA, Kernels
+from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import Ring, Signed, to_signed
+from protocol.errors import AggregateOutOfBounds, ProtocolViolation
+from protocol.parameters import StudyParameters
+from protocol.sharing import ChunkSource
+
+_BOUND_MEASURED = 3
+_BOUND_UNMEASURED = 5
+
+
+def sum_chunk(sources: Sequence[ChunkSource], start: int, stop: int, kernels: Kernels = NUMBA) -> Ring:
+    """Server: this side's share of the sum, elements ``start`` to ``stop``, over the shares in the release set.
+
+    Shapes:   -> uint64[stop - start], ring 2^64
+    Raises:   ProtocolViolation, when a source returns another number of elements
+    """
+    total = np.zeros(stop - start, dtype=np.uint64)
+    for source in sources:
+        kernels.add_into(total, source(start, stop))
+    return total
+
+
+def masked_sum_chunk(sum_a: Ring, t_seed: bytes, start: int, kernels: Kernels = NUMBA) -> Ring:
+    """Server A: y_A - PRG(t), for B.
+
+    Requires: ``t_seed`` fresh for this release
+    Reveals:  a uniform chunk to B
+    """
+    out = np.empty_like(sum_a)
+    kernels.mask(sum_a, expand(t_seed, Usage.OUTPUT_MASK, sum_a.size, start=start), out)
+    return out
+
+
+def combine_chunk(masked: Ring, sum_b: Ring, kernels: Kernels = NUMBA) -> Ring:
+    """Server B: the vector half of the output, y_A + y_B - PRG(t).
+
+    Raises:   ProtocolViolation, when the chunks differ in length
+    """
+    total = masked.copy()
+    kernels.add_into(total, sum_b)
+    return total
+
+
+def open_output_chunk(vector_chunk: Ring, t_seed: bytes, start: int, kernels: Kernels = NUMBA) -> Ring:
+    """Agent: y_A + y_B from both halves of the output, not checked against any bound."""
+    total = expand(t_seed, Usage.OUTPUT_MASK, vector_chunk.size, start=start)
+    kernels.add_into(total, vector_chunk)
+    return total
+
+
+def open_aggregate_chunk(vector_chunk: Ring, t_seed: bytes, start: int, bound: int, kernels: Kernels = NUMBA) -> Signed:
+    """Agent: the summed, weighted, encoded updates; every coordinate within ``bound``.
+
+    Shapes:   uint64[n], ring 2^64 -> int64[n], f fraction bits
+    Reveals:  the sum, to the agents in the round
+    Raises:   AggregateOutOfBounds: the round is discarded and the model stays as it was
+    """
+    signed = to_signed(open_output_chunk(vector_chunk, t_seed, start, kernels))
+    beyond = int(np.count_nonzero((signed > bound) | (signed < -bound)))
+    if beyond:
+        raise AggregateOutOfBounds(
+            f"{beyond} of {signed.size} coordinates from {start} on are beyond {bound}: a share or a sum was altered; "
+            "the round is discarded and the model stays as it was"
+        )
+    return signed
+
+
+def coordinate_bound(parameters: StudyParameters, sum_of_numerators: int, contributors: int, measured: bool) -> int:
+    """The largest size an honest sum's coordinate can have, in ring units, rounded up.
+
+    3 E times the sum of weights, 5 E where distances are not opened, plus one per site for the rounding.
+    ``sum_of_numerators`` is the sum of weights times the grid; ``contributors`` counts all sites in the sum.
+    """
+    factor = _BOUND_MEASURED if measured else _BOUND_UNMEASURED
+    return -(-factor * parameters.encoded_norm * sum_of_numerators // parameters.weight_grid) + contributors
+
+
+def average_chunk(signed: Signed, sum_of_weights: float, parameters: StudyParameters) -> NDArray[np.float32]:
+    """The weighted average update, the same bits at every site.
+
+    Order of operations: the integer to float64, divided by 2^f * sum_of_weights (a float64), rounded to float32.
+
+    Raises:   ProtocolViolation, when the sum of weights is not positive
+    """
+    if not sum_of_weights > 0:
+        raise ProtocolViolation(f"the sum of weights must be positive, found {sum_of_weights}; check the weight list")
+    return (signed.astype(np.float64) / (parameters.scale * sum_of_weights)).astype(np.float32)
