@@ -81,13 +81,14 @@ def check_announcement(
 ) -> bool:
     """Whether this announcement opens a new round (False: the same one again).
 
-    WrongRound, ConflictingMessage or NotListed otherwise; one announcement per round number, for ever.
+    WrongRound or ConflictingMessage otherwise; one announcement per round number, for ever. A paused study goes
+    on with the requester's next announcement.
     """
     if last is not None and last_announcement is not None and announcement.round == last.round:
         if announcement == last_announcement:
             return False
         raise ConflictingMessage(f"round {announcement.round} has another announcement; a round is announced once")
-    if study_state is not StudyState.OPEN:
+    if study_state.ended:
         raise WrongRound(f"the study is {study_state}; no round can be announced")
     expected = 1 if last is None else last.round + 1
     if announcement.round != expected or (last is not None and not last.final):
