@@ -1,0 +1,88 @@
+"""Ring Z_{2^64}, AES-CTR expansion and two-party sharing (docs/protocol.md 2, 3)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+MODULUS = 2**64
+
+USAGES = {
+    "SHARE": 1,
+    "SKETCH": 2,
+    "PROJECTIONS": 3,
+    "QUERY": 4,
+    "OUTPUT_MASK": 5,
+    "ZERO_SHARING": 6,
+    "DEALER_A": 7,
+    "DEALER_B": 8,
+    "OT_EXTENSION": 9,
+    "OT_CHOICES": 10,
+    "OT_MASKS": 11,
+    "TAGS": 12,
+    "ROUNDING": 13,
+    "CANARY": 14,
+    "SEEDED": 15,
+}
+
+
+def signed(x: int) -> int:
+    """Two's complement reading of a ring element."""
+    return x - MODULUS if x >= MODULUS // 2 else x
+
+
+def add(a: list[int], b: list[int]) -> list[int]:
+    return [(x + y) % MODULUS for x, y in zip(a, b, strict=True)]
+
+
+def subtract(a: list[int], b: list[int]) -> list[int]:
+    return [(x - y) % MODULUS for x, y in zip(a, b, strict=True)]
+
+
+def inner(a: list[int], b: list[int]) -> int:
+    return sum(x * y for x, y in zip(a, b, strict=True)) % MODULUS
+
+
+def aes_block(key: bytes, block: bytes) -> bytes:
+    """One AES block: the only primitive taken from a library besides hashes."""
+    encryptor = Cipher(algorithms.AES(key), modes.ECB()).encryptor()
+    return encryptor.update(block) + encryptor.finalize()
+
+
+def stream(seed: bytes, usage: str, first: int, count: int) -> bytes:
+    """Bytes first .. first+count-1 of the stream: block i is AES(seed, usage as 8 bytes BE || i as 8 bytes BE)."""
+    tag = USAGES[usage].to_bytes(8, "big")
+    low, high = first // 16, (first + count + 15) // 16
+    encryptor = Cipher(algorithms.AES(seed), modes.ECB()).encryptor()
+    blocks = b"".join(encryptor.update(tag + i.to_bytes(8, "big")) for i in range(low, high))
+    return blocks[first - 16 * low :][:count]
+
+
+def expand(seed: bytes, usage: str, length: int, start: int = 0) -> list[int]:
+    """Elements start .. start+length-1, eight little-endian bytes each."""
+    data = stream(seed, usage, 8 * start, 8 * length)
+    return [int.from_bytes(data[i : i + 8], "little") for i in range(0, len(data), 8)]
+
+
+def derive(seed: bytes, label: str) -> bytes:
+    return hmac.new(seed, label.encode(), hashlib.sha256).digest()
+
+
+def split(x: list[int], seed: bytes) -> list[int]:
+    """The vector share; the other share is the seed."""
+    return subtract(x, expand(seed, "SHARE", len(x)))
+
+
+def reconstruct(seed: bytes, vector: list[int]) -> list[int]:
+    return add(vector, expand(seed, "SHARE", len(vector)))
+
+
+def commitment(salt: bytes, share: bytes) -> bytes:
+    """H(32 secret random bytes || share)."""
+    return hashlib.sha256(salt + share).digest()
+
+
+def to_bytes(x: list[int]) -> bytes:
+    return b"".join(v.to_bytes(8, "little") for v in x)

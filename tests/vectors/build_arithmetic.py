@@ -1,0 +1,132 @@
+"""Vectors of docs/protocol.md 2, 3 and 5: streams, fixed point, sharing, sketch."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+from tests.reference import numbers, ring, sketch
+from tests.vectors.material import EDGES, LOG2_E, SHORT, SKETCHED, K, digest, hexes, reals, seed, words
+
+
+def prg() -> dict[str, Any]:
+    cases = [
+        {
+            "seed": seed(f"prg {usage}").hex(),
+            "usage": usage,
+            "start": start,
+            "length": length,
+            "elements": hexes(ring.expand(seed(f"prg {usage}"), usage, length, start)),
+        }
+        for usage in ring.USAGES
+        for start, length in ((0, 0), (0, 5), (2, 3), (4096, 4), (2**33, 2))
+    ]
+    labels = ["", "projections", "round 1 site é"]
+    derived = [
+        {"seed": seed("derive").hex(), "label": label, "key": ring.derive(seed("derive"), label).hex()}
+        for label in labels
+    ]
+    return {"expand": cases, "derive": derived, "bad_seeds": ["", "00" * 31, "00" * 33]}
+
+
+def fixed_point() -> dict[str, Any]:
+    plain = [*reals("fixed point", 20), 0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 2.0**-21, -(2.0**-22), 1e-30, -1e-30]
+    cases = []
+    for fraction_bits in (21, 18, 0, -2):
+        # the clip norm is 2^(21-f); values go up to it
+        values = [x * 2.0 ** (LOG2_E - fraction_bits) for x in plain]
+        rounding = seed(f"rounding {fraction_bits}")
+        for start in (0, 2, 4096):
+            encoded = numbers.encode(values, fraction_bits, numbers.uniform_draws(rounding, len(values), start))
+            cases.append(
+                {
+                    "fraction_bits": fraction_bits,
+                    "values": values,
+                    "seed": rounding.hex(),
+                    "start": start,
+                    "ring": hexes(encoded),
+                    "decoded": numbers.decode(encoded, fraction_bits),
+                }
+            )
+    alphas = [0.0, 1 / 64, 3 / 64, 0.015625001, 0.3, 0.5, 0.984375, 0.99, 1.0, 1e-300]
+    grid = [
+        {"alpha": a, "grid": g, "numerator": numbers.nearest_grid_point(a, g)} for a in alphas for g in (1, 16, 32, 3)
+    ]
+    clipping = [
+        {"values": [3.0, 4.0], "clip_norm": 8.0, "clipped": numbers.exceeds_norm([3.0, 4.0], 8.0)},
+        {"values": [3.0, 4.0], "clip_norm": 4.0, "clipped": numbers.exceeds_norm([3.0, 4.0], 4.0)},
+        {"values": [0.0, 8.0], "clip_norm": 8.0, "clipped": numbers.exceeds_norm([0.0, 8.0], 8.0)},
+        {"values": [0.0, 0.0], "clip_norm": 1.0, "clipped": numbers.exceeds_norm([0.0, 0.0], 1.0)},
+    ]
+    return {
+        "encode": cases,
+        "grid": grid,
+        "clip": clipping,
+        "bad_alphas": [-0.001, 1.001, -1.0, 2.0],
+        "bad_values": ["nan", "inf", "-inf"],
+    }
+
+
+def sharing() -> dict[str, Any]:
+    cases = []
+    for length in (1, 2, 3, 8, 17):
+        x = (EDGES + words(f"sharing {length}", 32))[:length]
+        key = seed(f"share {length}")
+        vector = ring.split(x, key)
+        if ring.reconstruct(key, vector) != x:
+            raise AssertionError("the reference does not reconstruct")
+        salt = seed(f"salt {length}")
+        cases.append(
+            {
+                "x": hexes(x),
+                "seed": key.hex(),
+                "vector": hexes(vector),
+                "salt": salt.hex(),
+                "commitment_of_seed": ring.commitment(salt, key).hex(),
+                "commitment_of_vector": ring.commitment(salt, ring.to_bytes(vector)).hex(),
+            }
+        )
+    first = cases[-1]
+    share = seed("share 17")
+    honest_commitment = ring.commitment(seed("salt 17"), share)
+    other = bytes([1 ^ honest_commitment[0]]) + honest_commitment[1:]
+    bad = [
+        {"why": "one bit of the commitment", "salt": first["salt"], "share": first["seed"], "commitment": other.hex()},
+        {
+            "why": "salt of another share",
+            "salt": cases[0]["salt"],
+            "share": first["seed"],
+            "commitment": first["commitment_of_seed"],
+        },
+        {
+            "why": "bare digest without the salt",
+            "salt": first["salt"],
+            "share": first["seed"],
+            "commitment": hashlib.sha256(share).hexdigest(),
+        },
+    ]
+    return {"split": cases, "bad_commitments": bad}
+
+
+def sketches() -> dict[str, Any]:
+    cases = []
+    for dimension, k in ((1, K), (SHORT, K), (K, K), (K + 1, K), (SKETCHED, K), (9001, 8192)):
+        label = f"sketch {dimension}"
+        x = words(label, dimension)
+        out = sketch.sketch(seed("challenge"), x, k)
+        cases.append(
+            {
+                "dimension": dimension,
+                "sketch_length": k,
+                "challenge": seed("challenge").hex(),
+                "input_seed": seed(label).hex(),
+                "length": len(out),
+                "sha256": digest(out),
+                "first": hexes(out[:4]),
+            }
+        )
+    columns = sketch.entries(seed("challenge"), 6, K)
+    return {
+        "sketch": cases,
+        "columns": {"challenge": seed("challenge").hex(), "sketch_length": K, "entries": columns},
+    }
