@@ -1,0 +1,451 @@
+"""Sealed messages: round trips, every kind of tampering, streaming (docs/protocol.md 3)."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import tracemalloc
+from collections.abc import Iterator
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.errors import BrokenSeal, CommitmentMismatch, MalformedMessage, TooLarge, WrongRound
+from protocol.wire import sealing
+from protocol.wire.keys import SealingKey, generate_sealing_key
+from protocol.wire.sealing import CHUNK_BYTES, TAG_BYTES, BodyReader, Commitment, SealedReader
+
+KEY = generate_sealing_key(bytes(range(96)))
+OTHER = generate_sealing_key(bytes(range(1, 97)))
+CONTENT_KEY = b"k" * 32
+SALT = b"s" * 32
+HEADER = b'{"round":3,"site":"north"}'
+SEALED_CHUNK = CHUNK_BYTES + TAG_BYTES
+KEY_PART = len(sealing.MAGIC) + 4 + len(HEADER)
+BODY_PART = KEY_PART + 4 + 1200
+EDGES = [0, 1, 15, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES - 7]
+
+
+def content(length: int) -> bytes:
+    return np.random.default_rng(length).bytes(length)
+
+
+def seal(plaintext: bytes, header: bytes = HEADER, content_key: bytes = CONTENT_KEY) -> bytes:
+    return b"".join(sealing.seal_stream(header, [plaintext], KEY.public, content_key, SALT))
+
+
+def read(sealed: bytes, key: SealingKey = KEY) -> bytes:
+    reader = SealedReader(key)
+    return b"".join(reader.feed(sealed)) + reader.finish()
+
+
+def read_body(body: bytes, content_key: bytes = CONTENT_KEY) -> bytes:
+    reader = BodyReader(content_key)
+    return b"".join(reader.feed(body)) + reader.finish()
+
+
+THREE = content(2 * CHUNK_BYTES + 1000)
+SEALED = seal(THREE)
+BODY = SEALED[BODY_PART:]
+
+
+# Made once by this module: what was sealed must stay readable.
+OLD_MESSAGE = """
+TU9JRVRZAAEAAAAaeyJyb3VuZCI6Mywic2l0ZSI6Im5vcnRoIn0AAASwunHSBj+MRcuGe5JJYTeCY2TNtMcq7MukuvEYZE2nOkD5McjmnqoVIvpeHWI4
+zV78xlQJrSPpkno1SAoyZ8X7J6GLyCzBUfiBc5v1DU12u+/GPIM1L6wO3X6/n6aVpF0MdnA8I8/1LVJLs/EnWiz+13NTb8hhGp5sN+LhzOQWWZ+3i4IO
+Vc6OOavliXPa7Sda+YQx7sL2yfHj1GHMgqqCosQGp/s3Mv5gUjSqyDxhdVD/eBAbeSDQd4DCRUI4GUCsZ+rZF5iA4AT1N5DkWk31uE5a9e6NCTBmdHqd
+CVerQ88V7CBSP99y43riY85/dlxZaaMMDeeBsg5xQzGQhl3C5MgmI2Q+mT+jB/KWWDNV7UwaBZ2gc9nz44DS7WD1eHnoMbdDZ2deRC5cjCFeXURLp5HS
+fRhBrPKj0L4H4gZtdZm7yMKSp/CBK766uj1NF6s7pFTH2hONUHxWzy9q9Kltrb+uQA/AsFXpSc/7yykFNkeP3fNteyhSOsEbf1U1l1yOGFkEEaZ92teI
+s/WsXpONKhRLMRKOT4wYp5hJ9C7D2khofH6EFi4cSYxGv1OcNWfD2M7NIQs9DPY7mZtTc6kJr4AanfXyXXfsXG8yES2EUpyfaLR4i418g2KfUs2nkoeS
+Jkb/cFOUvThszTk5OZ9/y1Z7hcg5xlMevjwimK1wGBBCWW3YWVG9dj0KXJvwKzROMOUQpaPEtnUTn+zWQg+SrOwAtoE2rDf/rz/8zcGxHnufCENLJwFd
+vBCKg4EtLJQ7ImwA4EdkS3sbWLyPBezaMxo2g7UAqV7hWXKDXQ3pIqLuTK9GuCjpBLC1QU4cuHlUCpWMc9kTiB0kFOl5FRYnUTrIxEAD2BgCw8GaJ+0H
+tZ+uMRPim6nxI4RbfB52xJ0EIecvRwqcd9VH+RiM5l+v7Dxk7aOkJHbHCPvnfmNd/CaHIVczXjxbDXSADu1EemriBI0DcvoNIW9/1PNSG0NwU6bKy9Pt
+OopkUK0qUVVzkPCP3VNbsLYWuzGdfX7OnM/GjM8+A2miNVZfW5DQ8FYRF+6QnaCUDy9UlNlWoPcR+wKJ0MuxHBHtaaYprVxz7nYIpzx4xSon+hlE89vA
+Vwq+JOnLRLYrTj3xwkxsNOaViGdBBSpxOmSlVwsCMeTRB7b/wyUl7ywTO4A53wsDMZznhtEEZUqqW/Q+qcRNK+Fwoz6N6uLTbB7Ytz2nkpO0P8saIsil
+oC4zTdBMp8jkHbxd7/v8K3CSkgeLKaqDeBZy3EAOqf2oY6rgCXDclj28l11nICvq+f/4Qzk04ab85PdLAy+xYkr/yHDczA5xPTnYS6FBVs4UXQx4/R4H
+XkKjhkARMM3LQxcnIp/qKdmFAp/B8iojRru0TkfUw8yo5ccPV1UW1bpx1VqpDfyEMmj8DA8dgV/qd9LhLiC6rg4s9j8TWDSfh8dhOc/WcvZLjxQ0mTA9
+cUDu6pC2C6IYlI0vyJE6Y8vdKMCsD3w4vQ8gqK6jW36cA4Wpk8EqBQ4X5CGxRzyTjMaETQvRE30WQWpC9PkT5VBvv1NDWFU8N4aFwPm20r7jK3R8kcXS
+krv6uGvubSmJ5gJ7DLbCpqlmB+mUUKnhQamY/PCgOIqJoUyauZ6KquHV/S6meddm5IhC
+"""
+
+
+def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
+    changed = bytearray(data)
+    changed[place] ^= 1 << bit
+    return bytes(changed)
+
+
+# --- small messages
+
+
+def test_small_round_trip() -> None:
+    for plaintext in (b"", b"weights", content(100_000)):
+        sealed = sealing.seal_small(plaintext, KEY.public, b"context")
+        assert len(sealed) == sealing.sealed_small_length(len(plaintext))
+        assert sealing.open_small(sealed, KEY, b"context") == plaintext
+
+
+def test_small_is_fresh_each_time() -> None:
+    assert sealing.seal_small(b"x", KEY.public, b"") != sealing.seal_small(b"x", KEY.public, b"")
+
+
+def test_small_refusals() -> None:
+    sealed = sealing.seal_small(b"weights", KEY.public, b"context")
+    places = [0, 500, 1087, 1088, 1119, 1120, 1126, 1127, len(sealed) - 1]  # both encapsulations, text, tag
+    bad = [flipped(sealed, place, place % 8) for place in places]
+    bad += [sealed[:length] for length in (0, 1, 1119, 1120, 1135, len(sealed) - 1)] + [sealed + b"\x00"]
+    for wrong in bad:
+        with pytest.raises(BrokenSeal, match="does not open"):
+            sealing.open_small(wrong, KEY, b"context")
+    for info in (b"", b"contexT", b"context\x00"):
+        with pytest.raises(BrokenSeal):
+            sealing.open_small(sealed, KEY, info)
+    with pytest.raises(BrokenSeal):
+        sealing.open_small(sealed, OTHER, b"context")
+
+
+def test_key_part_of_a_stream_does_not_open_as_a_small_message() -> None:
+    with pytest.raises(BrokenSeal):
+        sealing.open_small(SEALED[KEY_PART + 4 : BODY_PART], KEY, b"moiety/1 sealed body\x00" + HEADER)
+
+
+# --- bodies
+
+
+@pytest.mark.parametrize("length", EDGES)
+def test_body_round_trip(length: int) -> None:
+    plaintext = content(length)
+    body = b"".join(sealing.encrypt_body(CONTENT_KEY, [plaintext]))
+    assert len(body) == sealing.sealed_length(length)
+    assert read_body(body) == plaintext
+
+
+def test_body_accepts_views_and_arrays_of_other_items() -> None:
+    array = np.arange(CHUNK_BYTES // 8 + 5, dtype=np.uint64)
+    empty = np.empty(0, dtype=np.uint64)
+    pieces = [memoryview(array), memoryview(empty), bytearray(b"end"), b""]
+    body = b"".join(sealing.encrypt_body(CONTENT_KEY, pieces))
+    assert body == b"".join(sealing.encrypt_body(CONTENT_KEY, [array.tobytes() + b"end"]))
+    assert read_body(body) == array.tobytes() + b"end"
+
+
+def test_sender_may_reuse_its_buffer_between_pieces() -> None:
+    def pieces() -> Iterator[bytearray]:
+        buffer = bytearray(1000)
+        for value in range(5):
+            buffer[:] = bytes([value]) * 1000
+            yield buffer
+
+    expected = b"".join(bytes([value]) * 1000 for value in range(5))
+    assert read_body(b"".join(sealing.encrypt_body(CONTENT_KEY, pieces()))) == expected
+
+
+cuts = st.lists(st.integers(0, 3 * CHUNK_BYTES + 60), max_size=12)
+
+
+def split(data: bytes, places: list[int]) -> list[bytes]:
+    edges = [0, *sorted(min(place, len(data)) for place in places), len(data)]
+    return [data[start:end] for start, end in pairwise(edges)]
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(length=st.sampled_from(EDGES), sent=cuts, received=cuts)
+def test_any_split_gives_the_same(length: int, sent: list[int], received: list[int]) -> None:
+    plaintext = content(length)
+    sealed = b"".join(sealing.seal_stream(HEADER, split(plaintext, sent), KEY.public, CONTENT_KEY, SALT))
+    assert sealed[BODY_PART:] == b"".join(sealing.encrypt_body(CONTENT_KEY, [plaintext]))
+    reader = SealedReader(KEY)
+    opened = [piece for part in split(sealed, received) for piece in reader.feed(part)]
+    assert b"".join(opened) + reader.finish() == plaintext
+    assert all(len(piece) == CHUNK_BYTES for piece in opened)
+
+
+def test_byte_by_byte() -> None:
+    sealed = seal(b"a few words")
+    reader = SealedReader(KEY)
+    assert [piece for place in range(len(sealed)) for piece in reader.feed(sealed[place : place + 1])] == []
+    assert reader.finish() == b"a few words"
+
+
+@pytest.mark.parametrize(
+    "place", [0, CHUNK_BYTES, SEALED_CHUNK, 2 * SEALED_CHUNK, 2 * SEALED_CHUNK + 999, len(BODY) - 1]
+)
+def test_altered_body_is_refused(place: int) -> None:
+    for bit in (0, 7):
+        with pytest.raises(BrokenSeal, match="altered, reordered or cut off"):
+            read_body(flipped(BODY, place, bit))
+
+
+def chunks_of(body: bytes) -> list[bytes]:
+    return [body[start : start + SEALED_CHUNK] for start in range(0, len(body), SEALED_CHUNK)]
+
+
+def test_reordered_repeated_or_missing_chunks_are_refused() -> None:
+    first, second, last = chunks_of(BODY)
+    for wrong in (
+        [second, first, last],
+        [first, last],
+        [second, last],
+        [first, first, last],
+        [first, first, second, last],
+        [first, second],
+        [first],
+        [last],
+        [first, second, last, last],
+        [first, second, last, b"\x00"],
+        [first, second, last, bytes(SEALED_CHUNK)],
+    ):
+        with pytest.raises(BrokenSeal):
+            read_body(b"".join(wrong))
+
+
+@pytest.mark.parametrize(
+    "length", [0, 1, 15, 16, 17, SEALED_CHUNK - 1, SEALED_CHUNK, SEALED_CHUNK + 1, SEALED_CHUNK + 16]
+)
+def test_truncated_body_is_refused(length: int) -> None:
+    with pytest.raises(BrokenSeal, match="cut off"):
+        read_body(BODY[:length])
+
+
+def test_whole_chunks_cut_at_the_end_are_refused_though_nothing_is_left_over() -> None:
+    body = b"".join(sealing.encrypt_body(CONTENT_KEY, [content(2 * CHUNK_BYTES)]))
+    assert len(body) == 2 * SEALED_CHUNK
+    with pytest.raises(BrokenSeal, match="last chunk 0"):
+        read_body(body[:SEALED_CHUNK])
+
+
+def test_chunk_of_another_body_is_refused() -> None:
+    other = b"".join(sealing.encrypt_body(b"o" * 32, [THREE]))
+    first, _, last = chunks_of(BODY)
+    with pytest.raises(BrokenSeal, match="chunk 1"):
+        read_body(first + chunks_of(other)[1] + last)
+    with pytest.raises(BrokenSeal, match="chunk 0"):
+        read_body(other)
+
+
+def test_a_body_has_one_form_only() -> None:
+    full = content(CHUNK_BYTES)
+    cipher = sealing.AESGCM(CONTENT_KEY)
+    needless = cipher.encrypt(bytes(12), full, None) + cipher.encrypt(bytes(10) + b"\x01\x01", b"", None)
+    with pytest.raises(BrokenSeal, match="empty chunk"):
+        read_body(needless)
+
+
+def test_readers_are_spent_after_an_end_or_an_error() -> None:
+    body = BodyReader(CONTENT_KEY)
+    body.feed(BODY)
+    body.finish()
+    message = SealedReader(KEY)
+    message.feed(SEALED)
+    message.finish()
+    failed = BodyReader(CONTENT_KEY)
+    with pytest.raises(BrokenSeal):
+        failed.feed(flipped(BODY, 3))
+    refused = SealedReader(KEY)
+    with pytest.raises(MalformedMessage):
+        refused.feed(b"no sealed message")
+    for reader in (body, message, failed, refused):
+        with pytest.raises(BrokenSeal, match="already ended or failed"):
+            reader.feed(b"")
+        with pytest.raises(BrokenSeal, match="already ended or failed"):
+            reader.finish()
+
+
+def test_wrong_lengths_of_secrets() -> None:
+    with pytest.raises(MalformedMessage, match="content key has 31"):
+        sealing.encrypt_body(b"k" * 31, [])
+    with pytest.raises(MalformedMessage, match="content key has 33"):
+        BodyReader(b"k" * 33)
+    with pytest.raises(MalformedMessage, match="content key has 0"):
+        sealing.seal_stream(HEADER, [], KEY.public, b"", SALT)
+    with pytest.raises(MalformedMessage, match="salt has 31"):
+        sealing.seal_stream(HEADER, [], KEY.public, CONTENT_KEY, SALT[1:])
+
+
+# --- sealed messages
+
+
+@pytest.mark.parametrize("length", EDGES)
+def test_message_round_trip(length: int) -> None:
+    plaintext = content(length)
+    sealed = seal(plaintext)
+    assert len(sealed) == sealing.sealed_message_length(len(HEADER), length)
+    assert read(sealed) == plaintext
+
+
+def test_message_sealed_by_an_earlier_version_opens() -> None:
+    reader = SealedReader(KEY)
+    assert reader.feed(base64.b64decode(OLD_MESSAGE)) == []
+    assert (reader.header, reader.salt, reader.finish()) == (HEADER, SALT, b"a few words")
+
+
+def test_layout() -> None:
+    assert SEALED[:8] == b"MOIETY\x00\x01"
+    assert SEALED[8:12] == len(HEADER).to_bytes(4, "big")
+    assert SEALED[12:KEY_PART] == HEADER
+    assert SEALED[KEY_PART : KEY_PART + 4] == (1200).to_bytes(4, "big")
+    assert read_body(BODY) == THREE
+    assert THREE[:64] not in SEALED
+    assert SALT not in SEALED
+
+
+def test_header_is_shown_before_the_seal_is_opened() -> None:
+    seen: list[bytes] = []
+    reader = SealedReader(KEY, accept=seen.append)
+    reader.feed(SEALED[: KEY_PART - 1])
+    assert (reader.header, seen) == (None, [])
+    reader.feed(SEALED[KEY_PART - 1 : KEY_PART])
+    assert (reader.header, seen, reader.salt) == (HEADER, [HEADER], None)
+    reader.feed(SEALED[KEY_PART : BODY_PART - 1])
+    assert reader.salt is None
+    reader.feed(SEALED[BODY_PART - 1 : BODY_PART])
+    assert reader.salt == SALT
+    assert b"".join(reader.feed(BODY)) + reader.finish() == THREE
+    assert seen == [HEADER]
+
+
+def test_refusal_by_accept_comes_before_the_key_is_used() -> None:
+    def refuse(header: bytes) -> None:
+        raise WrongRound(f"not now: {header.decode()}")
+
+    reader = SealedReader(OTHER, accept=refuse)  # with the wrong key, so that opening would raise BrokenSeal instead
+    with pytest.raises(WrongRound, match="not now"):
+        reader.feed(SEALED)
+    with pytest.raises(BrokenSeal, match="already ended or failed"):
+        reader.feed(b"")
+
+
+@pytest.mark.parametrize("place", [12, 20, KEY_PART - 1])
+def test_altered_header_is_refused(place: int) -> None:
+    with pytest.raises(BrokenSeal, match="does not open"):
+        read(flipped(SEALED, place))
+
+
+def test_header_of_another_message_is_refused() -> None:
+    other = seal(THREE, header=HEADER.replace(b"3", b"4"))
+    with pytest.raises(BrokenSeal, match="does not open"):
+        read(other[:KEY_PART] + SEALED[KEY_PART:])
+
+
+def test_body_of_another_message_is_refused() -> None:
+    other = seal(THREE, content_key=b"o" * 32)
+    with pytest.raises(BrokenSeal, match="chunk 0"):
+        read(SEALED[:BODY_PART] + other[BODY_PART:])
+
+
+@pytest.mark.parametrize("place", [4, 500, 1091, 1092, 1123, 1124, 1150, 1170, 1187, 1188, 1203])
+def test_altered_key_part_is_refused(place: int) -> None:
+    with pytest.raises(BrokenSeal, match="does not open"):
+        read(flipped(SEALED, KEY_PART + place, place % 8))
+
+
+@pytest.mark.parametrize("place", range(4))
+def test_altered_length_of_the_key_part_is_refused(place: int) -> None:
+    with pytest.raises(BrokenSeal, match="must be 1200"):
+        read(flipped(SEALED, KEY_PART + place))
+
+
+@pytest.mark.parametrize("place", range(8))
+def test_other_magic_or_version_is_refused(place: int) -> None:
+    with pytest.raises(MalformedMessage, match="not a sealed message of this version"):
+        read(flipped(SEALED, place))
+
+
+def test_altered_header_length_is_refused() -> None:
+    for place in (8, 9):
+        with pytest.raises(TooLarge):
+            read(flipped(SEALED, place))
+    for place in (10, 11):
+        with pytest.raises(BrokenSeal):
+            read(flipped(SEALED, place))
+
+
+def test_message_to_another_key_is_refused() -> None:
+    with pytest.raises(BrokenSeal, match="another key"):
+        read(SEALED, OTHER)
+
+
+@pytest.mark.parametrize("length", [0, 1, 8, 11, 12, 13, KEY_PART, KEY_PART + 4, BODY_PART - 1])
+def test_truncation_before_the_body_is_refused(length: int) -> None:
+    with pytest.raises(BrokenSeal, match="before its body"):
+        read(SEALED[:length])
+
+
+@pytest.mark.parametrize("length", [BODY_PART, BODY_PART + 5, BODY_PART + SEALED_CHUNK, len(SEALED) - 1])
+def test_truncation_in_the_body_is_refused(length: int) -> None:
+    with pytest.raises(BrokenSeal, match="cut off"):
+        read(SEALED[:length])
+
+
+@pytest.mark.parametrize("extra", [1, 16, SEALED_CHUNK])
+def test_over_long_messages_are_refused(extra: int) -> None:
+    with pytest.raises(BrokenSeal):
+        read(SEALED + bytes(extra))
+    with pytest.raises(BrokenSeal):
+        read(seal(b"") + bytes(extra))
+
+
+def test_header_lengths() -> None:
+    longest = b"h" * sealing.MAX_HEADER_BYTES
+    assert read(seal(b"x", header=longest)) == b"x"
+    with pytest.raises(TooLarge, match="at most 65536"):
+        seal(b"x", header=longest + b"h")
+    with pytest.raises(MalformedMessage, match="empty header"):
+        seal(b"x", header=b"")
+    with pytest.raises(MalformedMessage, match="empty header"):
+        read(sealing.MAGIC + bytes(4))
+    seen: list[bytes] = []
+    with pytest.raises(TooLarge, match="26 bytes, at most 25"):
+        SealedReader(KEY, accept=seen.append, max_header_bytes=25).feed(SEALED)
+    assert seen == []
+
+
+def test_streaming_keeps_memory_flat() -> None:
+    def pieces() -> Iterator[bytes]:
+        for _ in range(256):
+            yield bytes(100_000)
+
+    reader = SealedReader(KEY)
+    tracemalloc.start()
+    try:
+        total = sum(
+            len(piece)
+            for part in sealing.seal_stream(HEADER, pieces(), KEY.public, CONTENT_KEY, SALT)
+            for piece in reader.feed(part)
+        )
+        total += len(reader.finish())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert total == 25_600_000
+    # At most at one time: both sides' buffers, a piece, and one sealed and one opened chunk with their predecessors.
+    assert peak < 8 * SEALED_CHUNK
+
+
+# --- commitments
+
+
+def test_commitment_is_the_salted_hash() -> None:
+    expected = hashlib.sha256(SALT + THREE).digest()
+    assert sealing.commitment(SALT, [THREE]) == expected
+    assert sealing.commitment(SALT, [THREE[:10], memoryview(THREE)[10:]]) == expected
+    assert len(expected) == sealing.COMMITMENT_BYTES
+    assert sealing.commitment(b"t" * 32, [THREE]) != expected
+    piecewise = Commitment(SALT)
+    for start in range(0, len(THREE), 99_991):
+        piecewise.update(THREE[start : start + 99_991])
+    assert piecewise.digest() == expected
+    piecewise.check(expected)
+
+
+def test_commitment_refusals() -> None:
+    with pytest.raises(MalformedMessage, match="salt has 33"):
+        Commitment(SALT + b"s")
+    made = Commitment(SALT)
+    made.update(b"share")
+    for wrong in (b"", flipped(made.digest(), 31), made.digest()[:-1]):
+        with pytest.raises(CommitmentMismatch):
+            made.check(wrong)
