@@ -84,9 +84,7 @@ def check_transcript(round_number: int, agreed: AgreedSet, stated: ChallengeTran
     """The 32-byte challenge, after recomputing every field; TranscriptMismatch otherwise."""
     if agreed.round != round_number:
         raise ProtocolViolation(f"the agreed set is of round {agreed.round}, expected {round_number}")
-    expected = transcript(
-        round_number, agreed.digest(), bytes.fromhex(stated.nonce_a), bytes.fromhex(stated.nonce_b)
-    )
+    expected = transcript(round_number, agreed.digest(), bytes.fromhex(stated.nonce_a), bytes.fromhex(stated.nonce_b))
     if not hmac.compare_digest(expected.canonical(), stated.canonical()):
         raise TranscriptMismatch("the challenge does not follow from the agreed set and the two nonces")
     return bytes.fromhex(stated.challenge)

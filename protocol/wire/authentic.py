@@ -15,7 +15,7 @@ M = TypeVar("M", bound=Message)
 
 def signature_by(signer: str, key: SigningKey, message: Message) -> Signature:
     """Ed25519 over the message's domain and canonical bytes."""
-    return Signature(signer=signer, value=sign_message(message.domain(), message.canonical(), key).hex())
+    return Signature(signer=signer, value=sign_message(message.KIND, message.canonical(), key).hex())
 
 
 def sign(message: M, signer: str, key: SigningKey) -> Signed[M]:
@@ -38,7 +38,7 @@ def check_signature(message: Message, signature: Signature, party: Party) -> Non
     if signature.signer != party.name:
         raise BadSignature(f"{message.KIND}: signed by {signature.signer!r}, expected {party.name!r}")
     key = VerifyKey.from_bytes(bytes.fromhex(party.signing_key))
-    verify_message(message.domain(), message.canonical(), bytes.fromhex(signature.value), key)
+    verify_message(message.KIND, message.canonical(), bytes.fromhex(signature.value), key)
 
 
 def require_signatures(signed: Signed[M], roster: Roster, signers: Sequence[str]) -> M:

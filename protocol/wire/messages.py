@@ -41,11 +41,7 @@ class Message(BaseModel):
 
     def digest(self) -> str:
         """Hex SHA-256 over the kind and the canonical bytes."""
-        return hashlib.sha256(self.domain().encode() + b"\x00" + self.canonical()).hexdigest()
-
-    def domain(self) -> str:
-        """What a signature over this message is bound to, besides its bytes."""
-        return f"{PROTOCOL_VERSION} {self.KIND}"
+        return hashlib.sha256(f"{PROTOCOL_VERSION} {self.KIND}\x00".encode() + self.canonical()).hexdigest()
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
@@ -228,9 +224,13 @@ class Study(Message):
                 size *= n
             total += size
         if total != self.parameters.dimension:
-            raise ValueError(f"the layers hold {total} parameters, parameters.dimension says {self.parameters.dimension}")
+            raise ValueError(
+                f"the layers hold {total} parameters, parameters.dimension says {self.parameters.dimension}"
+            )
         if self.rule.erosion_applies == "same_round":
-            raise ValueError("erosion_applies='same_round' exists in plain simulation only: sites scale before they share")
+            raise ValueError(
+                "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
+            )
         return self
 
 

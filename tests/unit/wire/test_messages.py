@@ -1,0 +1,214 @@
+"""Control messages: canonical bytes, digests, refusals, signatures, rosters, frames."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import ValidationError
+
+from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, UnknownParty
+from protocol.sharing import Side
+from protocol.wire import authentic, paths
+from protocol.wire.keyfile import (
+    dump_party,
+    dump_party_keys,
+    dump_roster,
+    parse_party,
+    parse_party_keys,
+    parse_roster,
+)
+from protocol.wire.messages import (
+    MAX_CONTROL_BYTES,
+    AgreedSet,
+    Announcement,
+    ListedWeight,
+    ReadyNotice,
+    Roster,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    StudyState,
+    WeightList,
+)
+from protocol.wire.peer_messages import BatchHeader, pack_frame, unpack_frame
+from tests.unit.parties import REQUESTER, SITES, announcement, parties, party_keys, study
+
+PARTIES = parties()
+ROSTER = PARTIES.roster.message
+STUDY = study(ROSTER.digest())
+
+
+def test_a_message_survives_its_canonical_bytes() -> None:
+    assert Study.parse(STUDY.canonical()) == STUDY
+    assert Study.parse(STUDY.canonical()).digest() == STUDY.digest()
+
+
+def test_equal_bytes_of_different_kinds_have_different_digests() -> None:
+    ready = ReadyNotice(study_digest="a" * 64, site="x")
+    assert ready.digest() != StudyEnd(study_digest="a" * 64, state=StudyEndState.CANCELLED, reason="").digest()
+    assert ReadyNotice.KIND != StudyEnd.KIND
+
+
+def test_parse_names_the_field_that_is_wrong_and_never_echoes_the_input() -> None:
+    with pytest.raises(MalformedMessage, match="announcement: round") as caught:
+        Announcement.parse(announcement("a" * 64).canonical().replace(b'"round":1', b'"round":"SECRET"'))
+    assert "SECRET" not in caught.value.detail
+    with pytest.raises(MalformedMessage, match="ready: body"):
+        ReadyNotice.parse(b"{")
+    with pytest.raises(MalformedMessage, match="at most"):
+        ReadyNotice.parse(b" " * (MAX_CONTROL_BYTES + 1))
+
+
+def test_an_announcement_lists_each_site_once_and_enough_of_them() -> None:
+    with pytest.raises(ValidationError, match="listed twice"):
+        announcement("a" * 64, listed=(SITES[1], SITES[1], SITES[2]))
+    with pytest.raises(ValidationError, match="least_contributors is 4"):
+        announcement("a" * 64, least_contributors=4)
+
+
+def test_a_study_pins_the_dimension_and_refuses_same_round_erosion() -> None:
+    table = STUDY.model_dump()
+    with pytest.raises(ValidationError, match="the layers hold 6 parameters"):
+        Study.model_validate(table | {"parameters": table["parameters"] | {"dimension": 7}})
+    with pytest.raises(ValidationError, match="plain simulation only"):
+        Study.model_validate(table | {"rule": RuleSpec(name=RuleName.WEIGHT_EROSION, erosion_applies="same_round")})
+
+
+def test_weight_list_lookup_and_salted_digest() -> None:
+    weights = WeightList(
+        study_digest="a" * 64, round=1, grid=32, weights=(ListedWeight(site="x", numerator=7),), salt="b" * 64
+    )
+    assert weights.numerator_of("x") == 7
+    assert weights.numerator_of("y") is None
+    assert weights.digest() != weights.model_copy(update={"salt": "c" * 64}).digest()
+    assert "b" * 64 not in repr(weights)
+
+
+def test_states_that_end_a_study() -> None:
+    assert {s for s in StudyState if not s.ended} == {StudyState.OPEN, StudyState.PAUSED}
+
+
+# --- rosters -------------------------------------------------------------------------------------------------------
+
+
+def test_roster_lookups() -> None:
+    assert [p.name for p in ROSTER.contributors] == list(SITES[1:])
+    assert ROSTER.place(SITES[2]) == 2
+    assert ROSTER.operator(Side.A).name == "operator-a"
+    assert ROSTER.operator(Side.B).name == "operator-b"
+    assert ROSTER.party("nobody") is None
+
+
+def changed_roster(**changes: object) -> Roster:
+    return Roster.model_validate(dict(ROSTER) | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"sites": (*ROSTER.sites, ROSTER.sites[0])}, "same name"),
+        ({"sites": (*ROSTER.sites, ROSTER.sites[0].model_copy(update={"name": "copy"}))}, "same key"),
+        ({"requester": "nobody"}, "not among the sites"),
+        ({"operator_a": ROSTER.operator_a.model_copy(update={"url": None})}, "https url"),
+        ({"sites": (ROSTER.sites[0].model_copy(update={"samples": None}),)}, "number of training samples"),
+    ],
+)
+def test_an_inconsistent_roster_is_refused(changes: dict[str, object], text: str) -> None:
+    with pytest.raises(ValidationError, match=text):
+        changed_roster(**changes)
+
+
+def test_a_roster_needs_both_operators_and_the_requester() -> None:
+    assert authentic.require_roster(PARTIES.roster) == ROSTER
+    for missing in ("operator-a", "operator-b", REQUESTER):
+        kept = tuple(s for s in PARTIES.roster.signatures if s.signer != missing)
+        with pytest.raises(BadSignature, match=f"the signature of '{missing}' is missing"):
+            authentic.require_roster(Signed[Roster](message=ROSTER, signatures=kept))
+
+
+def test_a_signature_over_other_content_or_by_another_party_is_refused() -> None:
+    other = changed_roster(federation="other")
+    with pytest.raises(BadSignature):
+        authentic.require_roster(Signed[Roster](message=other, signatures=PARTIES.roster.signatures))
+    signature = authentic.signature_by("operator-a", PARTIES.keys["operator-b"].signing, ROSTER)
+    with pytest.raises(BadSignature):
+        authentic.check_signature(ROSTER, signature, ROSTER.operator_a)
+    with pytest.raises(BadSignature, match="expected 'operator-b'"):
+        authentic.check_signature(ROSTER, signature, ROSTER.operator_b)
+    with pytest.raises(UnknownParty):
+        authentic.require_signatures(PARTIES.roster, ROSTER, ["stranger"])
+
+
+def test_a_signature_does_not_carry_over_to_another_kind_of_message() -> None:
+    key = PARTIES.keys[REQUESTER].signing
+    ready = ReadyNotice(study_digest="a" * 64, site=REQUESTER)
+    signature = authentic.signature_by(REQUESTER, key, ready)
+
+    class Disguised(ReadyNotice):
+        KIND = "disguised"
+
+    disguised = Disguised(study_digest="a" * 64, site=REQUESTER)
+    assert disguised.canonical() == ready.canonical()
+    authentic.check_signature(ready, signature, ROSTER.sites[0])
+    with pytest.raises(BadSignature):
+        authentic.check_signature(disguised, signature, ROSTER.sites[0])
+
+
+def test_signing_twice_keeps_one_signature() -> None:
+    twice = authentic.countersign(PARTIES.roster, "operator-a", PARTIES.keys["operator-a"].signing)
+    assert sorted(s.signer for s in twice.signatures) == sorted(["operator-a", "operator-b", REQUESTER])
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+def test_roster_and_key_files_survive_their_text() -> None:
+    assert parse_roster(dump_roster(PARTIES.roster), "roster.toml") == PARTIES.roster
+    party = ROSTER.sites[1]
+    assert parse_party(dump_party(party), "site.toml") == party
+    keys = PARTIES.keys[REQUESTER]
+    again = parse_party_keys(dump_party_keys(keys), "site.key")
+    assert again.party(samples=100) == keys.party(samples=100)
+    assert keys.signing.to_bytes().hex() not in repr(keys)
+
+
+def test_a_broken_secret_key_file_is_refused_without_quoting_it() -> None:
+    text = dump_party_keys(party_keys("x"))
+    secret = party_keys("x").signing.to_bytes().hex()
+    for broken in (text.replace("signing_key", "sining_key"), text.replace(secret, secret[:-2]), text + "extra = 1\n"):
+        with pytest.raises(ConfigurationError, match="not a") as caught:
+            parse_party_keys(broken, "site.key")
+        assert secret[:20] not in str(caught.value)
+
+
+def test_a_roster_file_with_a_wrong_field_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="unknown key 'federaton'"):
+        parse_roster(dump_roster(PARTIES.roster).replace("federation", "federaton"), "roster.toml")
+    with pytest.raises(MalformedMessage, match="roster"):
+        parse_roster(dump_roster(PARTIES.roster).replace('federation = "test"', 'federation = "Not A Name"'), "r")
+
+
+# --- frames and paths ----------------------------------------------------------------------------------------------
+
+
+def test_a_frame_carries_a_message_and_bytes() -> None:
+    header = BatchHeader(session="a" * 64, batch=3, lengths=((4, 1), (1,)))
+    message, body = unpack_frame(pack_frame(header, b"rest"), BatchHeader)
+    assert (message, bytes(body)) == (header, b"rest")
+
+
+@pytest.mark.parametrize("frame", [b"", b"\x00\x00", b"\x00\x00\x00\xff{}", b"\xff\xff\xff\xff{}"])
+def test_a_short_or_oversized_frame_is_refused(frame: bytes) -> None:
+    with pytest.raises(MalformedMessage, match="ot_batch"):
+        unpack_frame(frame, BatchHeader)
+
+
+def test_paths_are_filled() -> None:
+    assert paths.fill(paths.OUTPUT, study="s", round=3) == "/v1/studies/s/rounds/3/output"
+
+
+def test_an_agreed_set_names_its_sites() -> None:
+    empty = AgreedSet(study_digest="a" * 64, round=1, attempt=1, announcement_digest="b" * 64, contributions=())
+    assert empty.sites == ()
