@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
 from protocol.errors import BadSignature, UnknownParty
 from protocol.wire.keys import SigningKey, VerifyKey
@@ -20,7 +20,8 @@ def signature_by(signer: str, key: SigningKey, message: Message) -> Signature:
 
 def sign(message: M, signer: str, key: SigningKey) -> Signed[M]:
     """The message with one signature."""
-    return Signed[type(message)](message=message, signatures=(signature_by(signer, key, message),))  # type: ignore[misc]
+    envelope = cast(type[Signed[M]], Signed[type(message)])  # type: ignore[misc]
+    return envelope(message=message, signatures=(signature_by(signer, key, message),))
 
 
 def with_signature(signed: Signed[M], signature: Signature) -> Signed[M]:

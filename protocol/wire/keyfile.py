@@ -17,7 +17,7 @@ from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.keys import SealingKey, SigningKey
 from protocol.wire.messages import Party, PartyName, Role, Roster, Signature, Signed
 
-_SECRET_NOTICE: Final = "# Secret: belongs to this party alone. Never copy it to another machine.\n"
+_KEY_FILE_NOTICE: Final = "# Secret: belongs to this party alone. Never copy it to another machine.\n"
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _SecretFile(BaseModel):
 
 def dump_party_keys(keys: PartyKeys) -> str:
     """The secret key file's text."""
-    return _SECRET_NOTICE + _table(
+    return _KEY_FILE_NOTICE + _table(
         {
             "name": keys.name,
             "role": keys.role.value,

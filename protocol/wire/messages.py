@@ -1,4 +1,4 @@
-"""One frozen model per control message; canonical bytes; digests and signatures over them (docs/protocol.md 3, 4, 8, 9).
+"""One frozen model per control message: canonical bytes, digests, signatures (docs/protocol.md 3, 4, 8, 9).
 
 Canonical bytes are JSON with sorted keys and no spaces. A digest is SHA-256 over the message's kind and
 those bytes, so that two kinds can never be mistaken for one another. Vectors never travel in these messages.
@@ -157,7 +157,7 @@ class LayerShape(Message):
 
 
 class ModelSpec(Message):
-    """A built-in model (``linear``, ``mlp``, ``cnn``) by its sizes, or ``plugin``; the shared layers are pinned in order."""
+    """A built-in model (``linear``, ``mlp``, ``cnn``) by its sizes, or ``plugin``; the shared layers are in order."""
 
     KIND: ClassVar[str] = "model"
     kind: Literal["linear", "mlp", "cnn", "plugin"]
