@@ -1,0 +1,36 @@
+"""Local training: no contributor at all; the baseline that every personalised model has to beat.
+
+Needs:  nothing; no round is ever announced, the requester trains alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.errors import ProtocolViolation
+from protocol.rules.interface import Measured, Needs, RuleState, SiteFacts, newcomers, standings
+from protocol.wire.messages import ListedWeight
+
+
+@dataclass(frozen=True)
+class Local:
+    """Weight 0 for everybody, always."""
+
+    needs: Needs = Needs.NOTHING
+    weights_never_rise: bool = True
+
+    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
+        return RuleState(sites=standings(sites, 0.0))
+
+    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
+        return RuleState(sites=state.sites + standings(newcomers(state, sites), 0.0))
+
+    def apply(self, state: RuleState, measured: Measured) -> RuleState:
+        """Nothing to learn; ProtocolViolation if a contributor took part after all."""
+        if measured.took_part:
+            raise ProtocolViolation(f"rule 'local' lists no contributor, but {list(measured.took_part)} took part")
+        return state
+
+    def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
+        """Always empty."""
+        return ()

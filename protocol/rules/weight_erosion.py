@@ -1,0 +1,81 @@
+"""Weight Erosion: a contributor's weight falls with the distance of its updates from the requester's.
+
+Paper:  Grimberg, Hartley, Jaggi, Karimireddy, "Weight Erosion: an Update Aggregation Scheme for Personalized
+        Collaborative Machine Learning", DCL 2020 (LNCS 12444), Algorithm 1; docs/protocol.md 10.
+State:  alpha_i^0 = 1;  d_rel = ||g_i - g_0|| / ||g_0||;
+        alpha_i^r = max(0, alpha_i^(r-1) - (1 + p_s * floor((r - 1) b / |S_i|)) p_d d_rel).
+        r counts the released rounds in which site i took part, b is the batch size in samples.
+Needs:  the distances; ||g_0|| of the clipped update.
+Beyond the paper: a late joiner starts at the median of the others' weights; a weight that rounds to 0 on the
+        grid is 0 for good; a site that missed the round, or failed its range check, keeps its alpha.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+
+from protocol.arithmetic.fixed_point import quantise_weight
+from protocol.errors import LocalOptimumReached
+from protocol.rules.interface import (
+    Measured,
+    Needs,
+    RuleState,
+    SiteFacts,
+    SiteStanding,
+    listed,
+    newcomers,
+    require_admitted,
+    standings,
+)
+from protocol.wire.messages import ListedWeight
+
+
+@dataclass(frozen=True)
+class WeightErosion:
+    """Algorithm 1 with p_d = ``distance_penalty`` and p_s = ``size_penalty``."""
+
+    distance_penalty: float
+    size_penalty: float
+    batch_size: int
+    grid: int
+    needs: Needs = Needs.DISTANCES
+    weights_never_rise: bool = True
+
+    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
+        return RuleState(sites=standings(sites, 1.0))
+
+    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
+        """Late joiners start at the median of the weights that are still above 0 (1 when there is none)."""
+        alive = [site.alpha for site in state.sites if site.alpha > 0]
+        start = median(alive) if alive else 1.0
+        return RuleState(sites=state.sites + standings(newcomers(state, sites), start))
+
+    def apply(self, state: RuleState, measured: Measured) -> RuleState:
+        """One round of erosion.
+
+        Raises: LocalOptimumReached when ||g_0|| is 0, ProtocolViolation when a distance is missing.
+        """
+        if measured.requester_norm == 0:
+            raise LocalOptimumReached(
+                f"round {measured.round}: the requester's update is zero, so relative distances are undefined: "
+                "its model has reached a local optimum and the study can be completed"
+            )
+        require_admitted(state, measured)
+        present = set(measured.took_part)
+        return RuleState(
+            sites=tuple(self._eroded(site, measured) if site.name in present else site for site in state.sites)
+        )
+
+    def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
+        return listed(state, self.grid)
+
+    def _eroded(self, site: SiteStanding, measured: Measured) -> SiteStanding:
+        rounds = site.rounds + 1
+        relative_distance = measured.distance_of(site.name) / measured.requester_norm
+        passes = (rounds - 1) * self.batch_size // site.samples
+        loss = (1 + self.size_penalty * passes) * self.distance_penalty * relative_distance
+        alpha = max(0.0, site.alpha - loss)
+        if quantise_weight(alpha, self.grid) == 0:
+            alpha = 0.0
+        return site.model_copy(update={"alpha": alpha, "rounds": rounds})

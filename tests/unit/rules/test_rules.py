@@ -1,0 +1,165 @@
+"""The rules are pure: every number below is worked out from the paper's formula by hand or with fractions."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from protocol.errors import ConfigurationError, LocalOptimumReached, ProtocolViolation
+from protocol.rules.fedavg import FedAvg
+from protocol.rules.interface import Measured, Needs, RuleState, SiteFacts
+from protocol.rules.local import Local
+from protocol.rules.registry import rule_for
+from protocol.rules.weight_erosion import WeightErosion
+from protocol.wire.messages import ListedWeight, RuleName, RuleSpec
+
+SITES = tuple(SiteFacts(name=name, samples=samples) for name, samples in (("b", 100), ("c", 40), ("d", 10)))
+
+
+def erosion(p_d: float = 0.01, p_s: float = 0.2, batch: int = 10, grid: int = 32) -> WeightErosion:
+    return WeightErosion(p_d, p_s, batch, grid)
+
+
+def measured(round_number: int, *distances: tuple[str, float], norm: float = 2.0) -> Measured:
+    return Measured(
+        round=round_number, distances=distances, requester_norm=norm, took_part=tuple(name for name, _ in distances)
+    )
+
+
+def test_registry_makes_each_rule_with_the_studys_batch_and_grid() -> None:
+    spec = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.5, size_penalty=0.1)
+    assert rule_for(spec, batch_size=7, grid=16) == WeightErosion(0.5, 0.1, 7, 16)
+    assert rule_for(RuleSpec(name=RuleName.FEDAVG), batch_size=7, grid=16) == FedAvg(16)
+    assert rule_for(RuleSpec(name=RuleName.LOCAL), batch_size=7, grid=16) == Local()
+
+
+@pytest.mark.parametrize("name", [RuleName.FEDAVG, RuleName.LOCAL])
+@pytest.mark.parametrize(
+    ("option", "value"), [("distance_penalty", 0.5), ("size_penalty", 0.0), ("erosion_applies", "same_round")]
+)
+def test_an_option_the_rule_does_not_take_is_refused_by_name(name: RuleName, option: str, value: object) -> None:
+    spec = RuleSpec.model_validate({"name": name, option: value})
+    with pytest.raises(ConfigurationError, match=option):
+        rule_for(spec, batch_size=1, grid=32)
+
+
+def test_what_each_rule_declares() -> None:
+    assert erosion().needs is Needs.DISTANCES
+    assert FedAvg(32).needs is Needs.NOTHING
+    assert Local().needs is Needs.NOTHING
+    assert erosion().weights_never_rise
+
+
+def test_erosion_follows_algorithm_1() -> None:
+    rule = erosion(p_d=0.05, p_s=0.5, batch=10)
+    state = rule.init(SITES)
+    expected = {"b": 1.0, "c": 1.0, "d": 1.0}
+    samples = {"b": 100, "c": 40, "d": 10}
+    for r in range(1, 7):
+        distances = (("b", 1.0 * r), ("c", 2.5), ("d", 0.5))
+        state = rule.apply(state, measured(r, *distances))
+        for name, distance in distances:
+            passes = ((r - 1) * 10) // samples[name]
+            expected[name] = max(0.0, expected[name] - (1 + 0.5 * passes) * 0.05 * (distance / 2.0))
+        assert {s.name: s.alpha for s in state.sites} == expected
+    # the size penalty made the site of ten samples pay although it is the nearest
+    assert state.alpha_of("d") == pytest.approx(1 - 0.0125 * sum(1 + 0.5 * r for r in range(6)))
+
+
+def test_r_counts_only_the_rounds_a_site_took_part_in() -> None:
+    rule = erosion(p_d=0.01, p_s=1.0, batch=10)
+    state = rule.init(SITES)
+    for r in range(1, 6):
+        state = rule.apply(state, measured(r, ("b", 0.0)))
+    before = state.alpha_of("d")
+    state = rule.apply(state, measured(6, ("d", 2.0)))
+    assert before == 1.0
+    assert state.alpha_of("d") == 0.99
+    assert [s.rounds for s in state.sites] == [5, 0, 1]
+
+
+def test_weight_that_rounds_to_zero_is_zero_for_good_and_not_listed() -> None:
+    rule = erosion(p_d=0.99, p_s=0.0, batch=1)
+    state = rule.apply(rule.init(SITES), measured(1, ("b", 2.0), ("c", 0.0), ("d", 20.0)))
+    # b: 1 - 0.99 = 0.01, below half of 1/32
+    assert [s.alpha for s in state.sites] == [0.0, 1.0, 0.0]
+    assert rule.numerators(state) == (ListedWeight(site="c", numerator=32),)
+
+
+def test_numerators_round_to_the_nearest_grid_point() -> None:
+    rule = erosion(p_d=1.0, p_s=0.0, batch=1, grid=4)
+    state = rule.apply(rule.init(SITES), measured(1, ("b", 0.8), ("c", 0.74), ("d", 0.2), norm=1.0))
+    assert [s.alpha for s in state.sites] == [1 - 0.8, 1 - 0.74, 0.8]
+    listed = {w.site: w.numerator for w in rule.numerators(state)}
+    assert listed == {"b": 1, "c": 1, "d": 3}
+    assert all(abs(Fraction(listed[s.name], 4) - Fraction(s.alpha)) <= Fraction(1, 8) for s in state.sites)
+
+
+def test_late_joiner_starts_at_the_median_of_those_still_in() -> None:
+    rule = erosion(p_d=0.1, p_s=0.0, batch=1)
+    state = rule.apply(rule.init(SITES), measured(1, ("b", 2.0), ("c", 6.0), ("d", 40.0)))
+    assert state.alpha_of("d") == 0.0
+    joined = rule.admit(state, (SiteFacts(name="e", samples=5), SiteFacts(name="b", samples=100)))
+    assert joined.alpha_of("e") == (state.alpha_of("b") + state.alpha_of("c")) / 2
+    assert joined.sites[:3] == state.sites
+    assert joined.sites[3].rounds == 0
+    assert rule.admit(rule.init(()), SITES).alpha_of("b") == 1.0
+
+
+def test_zero_requester_update_is_the_local_optimum() -> None:
+    rule = erosion()
+    with pytest.raises(LocalOptimumReached, match="round 3"):
+        rule.apply(rule.init(SITES), measured(3, ("b", 1.0), norm=0.0))
+
+
+def test_missing_distance_and_unknown_site_are_violations() -> None:
+    rule = erosion()
+    with pytest.raises(ProtocolViolation, match="'c'"):
+        rule.apply(
+            rule.init(SITES), Measured(round=1, distances=(("b", 1.0),), requester_norm=1.0, took_part=("b", "c"))
+        )
+    for any_rule in (rule, FedAvg(32)):
+        with pytest.raises(ProtocolViolation, match="'stranger'"):
+            any_rule.apply(any_rule.init(SITES), measured(1, ("stranger", 1.0)))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_a_distance_that_is_no_distance_is_refused(value: float) -> None:
+    with pytest.raises(ValueError, match="distances"):
+        measured(1, ("b", value))
+
+
+def test_states_survive_a_checkpoint_bit_for_bit() -> None:
+    rule = erosion(p_d=1 / 3, p_s=1 / 7, batch=3)
+    state = rule.init(SITES)
+    for r in range(1, 4):
+        state = rule.apply(state, measured(r, ("b", 0.1 * r), ("c", 1e-9), ("d", 0.7)))
+        assert RuleState.model_validate_json(state.model_dump_json()) == state
+
+
+def test_a_state_with_a_site_twice_is_refused() -> None:
+    with pytest.raises(ValueError, match="twice"):
+        erosion().init((SITES[0], SITES[0]))
+
+
+def test_fedavg_never_changes_a_weight() -> None:
+    rule = FedAvg(16)
+    state = rule.admit(rule.init(SITES), (SiteFacts(name="e", samples=1), SITES[0]))
+    state = rule.apply(state, Measured(round=1, requester_norm=0.0, took_part=("b", "e")))
+    assert [(s.name, s.alpha, s.rounds) for s in state.sites] == [
+        ("b", 1.0, 1),
+        ("c", 1.0, 0),
+        ("d", 1.0, 0),
+        ("e", 1.0, 1),
+    ]
+    assert [w.numerator for w in rule.numerators(state)] == [16, 16, 16, 16]
+
+
+def test_local_lists_nobody() -> None:
+    rule = Local()
+    state = rule.admit(rule.init(SITES), (SiteFacts(name="e", samples=1),))
+    assert rule.numerators(state) == ()
+    assert rule.apply(state, Measured(round=1, requester_norm=1.0, took_part=())) == state
+    with pytest.raises(ProtocolViolation, match="'b'"):
+        rule.apply(state, measured(1, ("b", 1.0)))
