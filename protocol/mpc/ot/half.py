@@ -38,7 +38,9 @@ def split_halves(lengths_list: list[tuple[int, ...]], vector: Ring, products: Ri
     elements = np.cumsum([0, *(sum(lengths) for lengths in lengths_list)])
     places = np.cumsum([0, *(len(lengths) for lengths in lengths_list)])
     return [
-        CorrelationHalf(lengths, vector[elements[i] : elements[i + 1]].copy(), products[places[i] : places[i + 1]].copy())
+        CorrelationHalf(
+            lengths, vector[elements[i] : elements[i + 1]].copy(), products[places[i] : places[i + 1]].copy()
+        )
         for i, lengths in enumerate(lengths_list)
     ]
 
@@ -56,6 +58,7 @@ def checked_lengths(lengths_list: list[tuple[int, ...]]) -> int:
     """
     if not lengths_list or any(min(lengths, default=0) < 1 for lengths in lengths_list):
         raise ProtocolViolation(
-            f"a batch needs at least one contributor, each at least one product of length 1 or more, found {lengths_list}"
+            "a batch needs at least one contributor, each at least one product, each of length 1 or more; found "
+            f"{lengths_list}"
         )
     return sum(sum(lengths) for lengths in lengths_list)

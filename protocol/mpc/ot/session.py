@@ -1,0 +1,265 @@
+"""A session of OT correlations between the two servers, as numbered steps without I/O.
+
+    B  OtSender.open            --- 8192 bytes -->      A  OtReceiver.open
+    B  OtSenderOpening.finish   <-- 4096 bytes ---
+    then, for every batch of contributors:
+    A  extend     --- columns U -->        B  challenge
+    A  answer     <-- chi ---
+                  --- x~, t~ -->           B  respond
+    A  finish     <-- products ---
+
+Every batch message begins with the batch's number. A message that is malformed or comes at the wrong time changes
+nothing. A failed consistency check closes the session: Delta is overwritten and every later call refused. A session
+lives in memory only; after a restart a new one is opened. Not for use from two threads at once.
+
+Reveals:  to each server only its own halves
+Raises:   MalformedMessage, ProtocolViolation, ConsistencyCheckFailed
+Source:   docs/protocol.md 7
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar, Final, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.arithmetic.prg import Usage, derive, expand
+from protocol.arithmetic.ring import Ring
+from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
+from protocol.mpc.ot import base, check, extension, gilboa
+from protocol.mpc.ot.half import CorrelationHalf, checked_lengths, segment_sums, split_halves
+from protocol.mpc.ot.hashing import RowHash
+from protocol.mpc.ot.kernels import NUMBA, OtKernels
+
+BATCH_NUMBER_BYTES: Final = 8
+CHALLENGE_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.CHI_BYTES
+ANSWER_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.ANSWER_BYTES
+_CLOSED: Final = "closed"
+LengthsList: TypeAlias = list[tuple[int, ...]]
+
+
+def extension_message_bytes(elements: int) -> int:
+    """Size of U for a batch of so many elements."""
+    return BATCH_NUMBER_BYTES + base.BASE_OTS * extension.column_bytes(elements)
+
+
+def products_message_bytes(elements: int) -> int:
+    """Size of B's last message for a batch of so many elements."""
+    return BATCH_NUMBER_BYTES + gilboa.ELEMENT_MESSAGE_BYTES * elements
+
+
+@dataclass(frozen=True, eq=False)
+class ReceiverBatch:
+    """A's batch under way: a and the columns t. A handle for the session's next step, good for one use."""
+
+    lengths_list: LengthsList = field(repr=False)
+    number: int
+    first_row: int
+    own: Ring = field(repr=False)
+    choices: NDArray[np.uint8] = field(repr=False)
+    columns: check.Columns = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SenderBatch:
+    """B's batch under way: chi, the columns q and the seed of b. A handle, good for one use."""
+
+    lengths_list: LengthsList = field(repr=False)
+    number: int
+    first_row: int
+    chi: bytes = field(repr=False)
+    columns: check.Columns = field(repr=False)
+    own_seed: bytes = field(repr=False)
+
+
+class _Session:
+    """What both sides keep: the step that is due and the counters that must never go back."""
+
+    _first_step: ClassVar[str]
+
+    def __init__(self, transcript_key: bytes, kernels: OtKernels) -> None:
+        self._row_hash = RowHash(transcript_key)
+        self._kernels = kernels
+        self._due = self._first_step
+        self._batch: ReceiverBatch | SenderBatch | None = None
+        self._number = 0
+        self._position = 0
+        self._first_row = 0
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(due={self._due!r}, batches={self._number})"
+
+    @property
+    def closed(self) -> bool:
+        """True once no further step is possible."""
+        return self._due == _CLOSED
+
+    def _require(self, step: str, batch: ReceiverBatch | SenderBatch | None = None) -> None:
+        if self._due != step or batch is not self._batch:
+            raise ProtocolViolation(
+                f"{type(self).__name__}.{step} came where {self._due!r} of batch {self._number} is due; each step runs "
+                "once, in order; a closed session is replaced by a new one"
+            )
+
+    def _begin(self, batch: ReceiverBatch | SenderBatch, elements: int, due: str) -> None:
+        self._position = extension.next_position(self._position, elements)
+        self._first_row += extension.row_count(elements)
+        self._batch, self._due = batch, due
+
+    def _end(self) -> None:
+        self._number += 1
+        self._batch, self._due = None, self._first_step
+
+    def _pack(self, body: bytes) -> bytes:
+        return self._number.to_bytes(BATCH_NUMBER_BYTES, "little") + body
+
+    def _unpack(self, message: bytes, length: int) -> memoryview:
+        if len(message) != length:
+            raise MalformedMessage(f"this step's message has {length} bytes, found {len(message)}; check the lengths")
+        number = int.from_bytes(message[:BATCH_NUMBER_BYTES], "little")
+        if number != self._number:
+            raise ProtocolViolation(f"the message belongs to batch {number}, batch {self._number} is under way")
+        return memoryview(message)[BATCH_NUMBER_BYTES:]
+
+    def _close(self, *secrets: NDArray[np.uint8]) -> None:
+        for secret in secrets:
+            secret.fill(0)
+        self._batch, self._due = None, _CLOSED
+
+
+class OtReceiver(_Session):
+    """Server A's side: its vector's bits are the choice bits. Open it with :meth:`open`."""
+
+    _first_step = "extend"
+
+    def __init__(self, keys0: base.Keys, keys1: base.Keys, transcript_key: bytes, kernels: OtKernels) -> None:
+        super().__init__(transcript_key, kernels)
+        self._keys0, self._keys1 = keys0, keys1
+
+    @classmethod
+    def open(
+        cls, session_id: bytes, message: bytes, rand: bytes, kernels: OtKernels = NUMBA
+    ) -> tuple[OtReceiver, bytes]:
+        """Answer B's base OT message; the session is ready, B's once it has the reply."""
+        keys0, keys1, reply = base.sender_reply(session_id, message, rand)
+        return cls(keys0, keys1, base.transcript_key(session_id, message, reply), kernels), reply
+
+    def extend(self, lengths_list: LengthsList, rand: bytes) -> tuple[ReceiverBatch, bytes]:
+        """Step 1: draw a for every contributor of the batch; -> U.
+
+        Shapes:   rand 32 fresh bytes, never used before in any session
+        """
+        self._require("extend")
+        elements = checked_lengths(lengths_list)
+        base.require_bytes("rand", rand, base.SEED_BYTES)
+        drawn = expand(rand, Usage.OT_CHOICES, extension.row_count(elements) // 64)
+        choices = drawn.astype("<u8").view(np.uint8)
+        columns, correction = extension.receiver_columns(self._keys0, self._keys1, choices, self._position)
+        own = drawn[:elements].copy()
+        batch = ReceiverBatch(list(lengths_list), self._number, self._first_row, own, choices, columns)
+        self._begin(batch, elements, "answer")
+        return batch, self._pack(correction.tobytes())
+
+    def answer(self, batch: ReceiverBatch, challenge: bytes) -> bytes:
+        """Step 3: the consistency check's x~ and t~ for B's chi. A second chi for the same batch is refused."""
+        self._require("answer", batch)
+        chi = bytes(self._unpack(challenge, CHALLENGE_MESSAGE_BYTES))
+        answer = check.answer(chi, batch.choices, batch.columns)
+        self._due = "finish"
+        return self._pack(answer.to_bytes())
+
+    def finish(self, batch: ReceiverBatch, products: bytes) -> list[CorrelationHalf]:
+        """Step 5: A's halves (a, c_A), one a contributor."""
+        self._require("finish", batch)
+        message = self._unpack(products, products_message_bytes(batch.own.size))
+        terms = gilboa.receiver_terms(
+            self._row_hash, batch.columns, batch.own, message, first_row=batch.first_row, kernels=self._kernels
+        )
+        self._end()
+        return split_halves(batch.lengths_list, batch.own, segment_sums(batch.lengths_list, terms))
+
+    def close(self) -> None:
+        """Overwrite the keys, as far as Python lets one; every later call is refused."""
+        self._close(self._keys0, self._keys1)
+
+
+@dataclass(frozen=True)
+class OtSenderOpening:
+    """Server B between its base OT message and A's reply."""
+
+    state: base.BaseOtReceiver = field(repr=False)
+    kernels: OtKernels = field(repr=False)
+
+    def finish(self, reply: bytes) -> OtSender:
+        """Take A's reply; B's session is ready."""
+        keys = base.receiver_finish(self.state, reply)
+        key = base.transcript_key(self.state.session_id, self.state.message, reply)
+        return OtSender(keys, self.state.delta, key, self.kernels)
+
+
+class OtSender(_Session):
+    """Server B's side: it holds Delta and draws chi. Open it with :meth:`open`."""
+
+    _first_step = "challenge"
+
+    def __init__(self, keys: base.Keys, delta: bytes, transcript_key: bytes, kernels: OtKernels) -> None:
+        super().__init__(transcript_key, kernels)
+        self._keys = keys
+        self._delta = np.frombuffer(delta, dtype=np.uint8).copy()
+
+    @staticmethod
+    def open(session_id: bytes, rand: bytes, kernels: OtKernels = NUMBA) -> tuple[OtSenderOpening, bytes]:
+        """Draw Delta and begin; -> the base OT message for A.
+
+        Shapes:   session_id 16 to 64 bytes, never used before; rand 32 fresh bytes
+        """
+        base.require_bytes("rand", rand, base.SEED_BYTES)
+        delta = derive(rand, "delta")[: base.DELTA_BYTES]
+        state, message = base.receiver_message(session_id, delta, derive(rand, "base ots"))
+        return OtSenderOpening(state, kernels), message
+
+    def challenge(self, message: bytes, lengths_list: LengthsList, rand: bytes) -> tuple[SenderBatch, bytes]:
+        """Step 2: take U, then draw chi; -> chi.
+
+        Shapes:   rand 32 fresh bytes, drawn after U arrived; b comes from it too
+        """
+        self._require("challenge")
+        elements = checked_lengths(lengths_list)
+        base.require_bytes("rand", rand, base.SEED_BYTES)
+        body = self._unpack(message, extension_message_bytes(elements))
+        correction = extension.parse_correction(body, elements)
+        columns = extension.sender_columns(self._keys, self._delta.tobytes(), correction, self._position)
+        chi = derive(rand, "chi")[: check.CHI_BYTES]
+        own_seed = derive(rand, "own vector")
+        batch = SenderBatch(list(lengths_list), self._number, self._first_row, chi, columns, own_seed)
+        self._begin(batch, elements, "respond")
+        return batch, self._pack(chi)
+
+    def respond(self, batch: SenderBatch, answer: bytes) -> tuple[list[CorrelationHalf], bytes]:
+        """Step 4: check A's columns; -> B's halves (b, c_B), and the products' messages.
+
+        Nothing that depends on Delta leaves before the check has passed.
+
+        Raises:   ConsistencyCheckFailed; the session is then closed and Delta gone
+        """
+        self._require("respond", batch)
+        claimed = check.CheckAnswer.from_bytes(bytes(self._unpack(answer, ANSWER_MESSAGE_BYTES)))
+        delta = self._delta.tobytes()
+        try:
+            check.verify(batch.chi, delta, batch.columns, claimed)
+        except ConsistencyCheckFailed:
+            self.close()
+            raise
+        own = expand(batch.own_seed, Usage.OT_MASKS, checked_lengths(batch.lengths_list))
+        body, terms = gilboa.sender_terms(
+            self._row_hash, batch.columns, delta, own, first_row=batch.first_row, kernels=self._kernels
+        )
+        message = self._pack(body)
+        self._end()
+        return split_halves(batch.lengths_list, own, segment_sums(batch.lengths_list, terms)), message
+
+    def close(self) -> None:
+        """Overwrite Delta and the keys, as far as Python lets one; every later call is refused."""
+        self._close(self._delta, self._keys)
