@@ -1,0 +1,43 @@
+# Needs Python 3.11, pip and make. Everything goes into .venv at the root.
+#   make install   create .venv and install (quick when nothing changed)
+#   make demo      two servers and five hospitals on this machine; leaves demo-out/report.html
+#   make test      install, then every test
+#   make check     format, lint, types, import contracts, tests
+# On a machine without a GPU, PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" saves a large download.
+
+PYTHON ?= python3.11
+PIP_FLAGS ?=
+DEMO_OUT ?= demo-out
+BIN := .venv/bin
+STAMP := .venv/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install demo test static check clean
+
+help:
+	@sed -n 's/^#   //p' Makefile
+
+install: $(STAMP)
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $(PIP_FLAGS) -e '.[dev]'
+	$(BIN)/python -m harness.warm
+	touch $(STAMP)
+
+demo: install
+	$(BIN)/moiety demo --out $(DEMO_OUT)
+
+test: install
+	$(BIN)/python -m pytest --cov=protocol --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+
+static: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+check: static test
+
+clean:
+	rm -rf .venv demo-out build dist ./*.egg-info .coverage

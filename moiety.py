@@ -1,0 +1,126 @@
+"""The one entry point, ``moiety``: each subcommand is loaded only when it is asked for.
+
+A server therefore needs neither torch nor the harness, an agent needs neither FastAPI nor the harness.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import typer
+
+from protocol.errors import ConfigurationError, MoietyError
+
+EXIT_REFUSED: Final = 2
+
+
+@dataclass(frozen=True)
+class Subcommand:
+    """Where a subcommand lives. ``group`` says whether ``attribute`` is a typer app or one function."""
+
+    module: str
+    attribute: str
+    help: str
+    group: bool = True
+
+
+SUBCOMMANDS: Final[dict[str, Subcommand]] = {
+    "server": Subcommand("servers.cli", "app", "Run server A or server B."),
+    "agent": Subcommand("client_agent.cli", "agent_app", "Run a site's agent."),
+    "study": Subcommand("client_agent.cli", "study_app", "Create, watch and cancel studies, at the requester."),
+    "keys": Subcommand("client_agent.keys_cli", "app", "Make keys, and make and sign the roster."),
+    "demo": Subcommand("harness.cli", "demo", "Two servers and five sites on this machine, with a report.", False),
+    "simulate": Subcommand("harness.cli", "simulate", "Run a study in one process, with or without protection.", False),
+}
+
+_EXTRA_OF_MODULE: Final = {
+    "alembic": "server",
+    "fastapi": "server",
+    "prometheus_client": "server",
+    "sqlalchemy": "server",
+    "uvicorn": "server",
+    "safetensors": "agent",
+    "torch": "agent",
+    "matplotlib": "harness",
+    "psutil": "harness",
+    "sklearn": "harness",
+    "trustme": "harness",
+}
+
+
+def build(chosen: str | None) -> typer.Typer:
+    """The command line with only ``chosen`` loaded; the others are there by name and help text."""
+    root = typer.Typer(
+        name="moiety",
+        help="Federated learning through two servers that see nothing.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        rich_markup_mode=None,
+    )
+    root.callback()(_root)
+    for name, command in SUBCOMMANDS.items():
+        target: Any = _load(command) if name == chosen else None
+        if command.group:
+            root.add_typer(target or typer.Typer(), name=name, help=command.help)
+        else:
+            root.command(name, help=command.help)(target or _not_loaded)
+    return root
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; a refused input ends with one line on stderr (or JSON) and exit code 2."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    chosen = next((word for word in given if not word.startswith("-")), None)
+    try:
+        _naming_the_extra(lambda: build(chosen)(args=given), chosen)
+    except MoietyError as error:
+        _report(error, as_json="--json" in given)
+        sys.exit(EXIT_REFUSED)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def _root() -> None:
+    """Federated learning through two servers that see nothing."""
+
+
+def _not_loaded() -> None:
+    raise ConfigurationError("this subcommand is not loaded; name it first: moiety SUBCOMMAND ...")
+
+
+def _load(command: Subcommand) -> Callable[..., Any]:
+    target: Callable[..., Any] = getattr(importlib.import_module(command.module), command.attribute)
+    return target
+
+
+def _naming_the_extra(run: Callable[[], Any], chosen: str | None) -> None:
+    """Run; a package that is not installed becomes an error that names the extra to install."""
+    try:
+        run()
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").split(".")[0]
+        extra = _EXTRA_OF_MODULE.get(missing)
+        if extra is None:
+            raise
+        raise ConfigurationError(
+            f"'moiety {chosen}' needs the Python package {missing!r}, which is not installed; "
+            f"install it with: pip install 'moiety[{extra}]'"
+        ) from None
+
+
+def _report(error: MoietyError, *, as_json: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps({"error": error.code.value, "detail": error.detail}) + "\n")
+        return
+    red, plain = ("\033[31m", "\033[0m") if sys.stderr.isatty() else ("", "")
+    sys.stderr.write(f"{red}error ({error.code.value}): {error.detail}{plain}\n")
+
+
+if __name__ == "__main__":
+    main()
