@@ -1,0 +1,103 @@
+"""A site's own examples, from a folder that never leaves the site.
+
+The folder holds ``train.npz`` and ``test.npz``, each with X (float32, one row an example) and y (int64, the class).
+Pickled arrays are never read.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import ConfigurationError
+
+Features = NDArray[np.float32]
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Examples:
+    """X float32[n, ...] and y int64[n]; n may be 0."""
+
+    X: Features
+    y: Labels
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+
+@dataclass(frozen=True)
+class LocalData:
+    """What a site trains on and what it tests on."""
+
+    train: Examples
+    test: Examples
+
+
+def load_folder(folder: Path, inputs: tuple[int, ...], classes: int) -> LocalData:
+    """The site's examples, checked against the study's model: one example has shape ``inputs``, y is below ``classes``.
+
+    Raises: ConfigurationError that names the file, the array, what was found and what is expected
+    """
+    train = _load(folder / "train.npz", inputs, classes)
+    if len(train) == 0:
+        raise ConfigurationError(f"{folder / 'train.npz'}: no example; a site needs at least one to train on")
+    return LocalData(train, _load(folder / "test.npz", inputs, classes))
+
+
+def save_folder(folder: Path, data: LocalData) -> None:
+    """Write the folder that ``load_folder`` reads."""
+    folder.mkdir(parents=True, exist_ok=True)
+    np.savez(folder / "train.npz", X=data.train.X, y=data.train.y)
+    np.savez(folder / "test.npz", X=data.test.X, y=data.test.y)
+
+
+def checked(
+    X: NDArray[np.generic], y: NDArray[np.generic], inputs: tuple[int, ...], classes: int, where: str
+) -> Examples:
+    """Examples with the right types, shapes, labels and no NaN; ``where`` begins every error."""
+    if X.dtype != np.float32:
+        raise ConfigurationError(f"{where}: X has type {X.dtype}, expected float32")
+    if y.dtype != np.int64:
+        raise ConfigurationError(f"{where}: y has type {y.dtype}, expected int64")
+    if y.ndim != 1 or X.ndim < 1 or len(X) != len(y):
+        raise ConfigurationError(
+            f"{where}: X has shape {list(X.shape)} and y {list(y.shape)}, expected one label for each row of X"
+        )
+    if X.shape[1:] != inputs:
+        raise ConfigurationError(f"{where}: one example has shape {list(X.shape[1:])}, the model takes {list(inputs)}")
+    _check_values(X, y, classes, where)
+    return Examples(X.astype(np.float32, copy=False), y.astype(np.int64, copy=False))
+
+
+def _check_values(X: NDArray[np.generic], y: NDArray[np.generic], classes: int, where: str) -> None:
+    finite = np.isfinite(X.astype(np.float32, copy=False))
+    bad_rows = np.flatnonzero(~finite.all(axis=tuple(range(1, X.ndim))))
+    if len(bad_rows):
+        raise ConfigurationError(
+            f"{where}: X holds NaN or infinity in {len(bad_rows)} rows, the first is row {bad_rows[0]}; "
+            "fill in or drop missing values first"
+        )
+    labels = y.astype(np.int64)
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise ConfigurationError(
+            f"{where}: y lies in {labels.min()}..{labels.max()}, the model's classes are 0..{classes - 1}"
+        )
+
+
+def _load(path: Path, inputs: tuple[int, ...], classes: int) -> Examples:
+    if not path.is_file():
+        raise ConfigurationError(f"{path} is missing: put the site's examples there, arrays X (float32) and y (int64)")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [name for name in ("X", "y") if name not in archive.files]
+            if missing:
+                raise ConfigurationError(f"{path}: array {missing[0]!r} is missing; found {sorted(archive.files)}")
+            X, y = archive["X"], archive["y"]
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ConfigurationError(f"{path} is no readable .npz file of plain arrays: {error}") from None
+    return checked(X, y, inputs, classes, str(path))
