@@ -10,12 +10,11 @@ Many products go in one batch: their vectors one after the other, cut by the cor
 
 from __future__ import annotations
 
-import numpy as np
-
 from protocol.arithmetic.prg import Usage, derive, expand
 from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.ot.half import segment_sums
 from protocol.sharing import Side
 
 
@@ -46,16 +45,7 @@ def finish(own: Ring, peer_masked: Ring, half: CorrelationHalf, side: Side) -> R
             "both servers must batch the same sites in the same order"
         )
     terms = own * peer_masked if side is Side.A else peer_masked * half.vector
-    return segment_sums(terms, half.lengths) + half.products
-
-
-def segment_sums(x: Ring, lengths: tuple[int, ...]) -> Ring:
-    """Sums of consecutive segments of ``x``; every length is at least 1.
-
-    Shapes:   uint64[sum(lengths)] -> uint64[len(lengths)], ring 2^64
-    """
-    starts = np.cumsum((0, *lengths[:-1]))
-    return np.add.reduceat(x, starts)
+    return segment_sums([half.lengths], terms) + half.products
 
 
 def zero_sharing(key: bytes, context: bytes | str, n: int) -> Ring:
@@ -69,9 +59,8 @@ def zero_sharing(key: bytes, context: bytes | str, n: int) -> Ring:
 
 
 def _require_fit(own: Ring, half: CorrelationHalf) -> None:
-    total = sum(half.lengths)
-    if own.shape != (total,) or min(half.lengths, default=0) < 1:
+    if own.shape != half.vector.shape:
         raise ProtocolViolation(
-            f"the correlation serves products of {len(half.lengths)} vectors with {total} elements in all, "
+            f"the correlation serves products of {len(half.lengths)} vectors with {half.vector.size} elements in all, "
             f"found operands of shape {own.shape}; take a correlation of the round's lengths"
         )

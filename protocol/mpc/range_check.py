@@ -39,7 +39,8 @@ def projections(challenge: bytes, parameters: StudyParameters) -> Ternary:
     entries = RANGE_PROJECTIONS * parameters.sketched_length
     raw = np.frombuffer(expand_bytes(challenge, Usage.PROJECTIONS, entries // _ENTRIES_PER_BYTE), dtype=np.uint8)
     codes = (raw[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8)) & np.uint8(3)
-    return _ENTRY_OF_CODE[codes].reshape(RANGE_PROJECTIONS, parameters.sketched_length)
+    rows: Ternary = _ENTRY_OF_CODE[codes].reshape(RANGE_PROJECTIONS, parameters.sketched_length)
+    return rows
 
 
 def project(sketch_share: Ring, rows: Ternary) -> Ring:
@@ -51,7 +52,8 @@ def project(sketch_share: Ring, rows: Ternary) -> Ring:
         raise MalformedMessage(
             f"a sketch share has {rows.shape[1]} elements, found shape {sketch_share.shape}; check the study parameters"
         )
-    return np.matmul(from_signed(rows.astype(np.int64)), sketch_share)
+    share_of_y: Ring = np.matmul(from_signed(rows.astype(np.int64)), sketch_share)
+    return share_of_y
 
 
 def top_bits(side: Side, projected: Ring, parameters: StudyParameters) -> Ring:

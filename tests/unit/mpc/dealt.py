@@ -1,0 +1,56 @@
+"""Correlations and shares dealt by the test itself, from numpy's generator and Python's integers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from protocol.arithmetic.ring import Ring
+from protocol.mpc import measurement
+from protocol.mpc.correlation import CorrelationHalf
+from protocol.parameters import StudyParameters
+from protocol.sharing import Side
+
+
+def uniform(rng: np.random.Generator, n: int) -> Ring:
+    return rng.integers(0, 2**64, n, dtype=np.uint64)
+
+
+def ring(values) -> Ring:
+    """Python integers of any size and sign -> ring elements."""
+    return np.array([int(value) % 2**64 for value in values], dtype=np.uint64)
+
+
+def share(rng: np.random.Generator, x: Ring) -> tuple[Ring, Ring]:
+    a = uniform(rng, x.size)
+    return a, x - a
+
+
+def correlation(rng: np.random.Generator, lengths: tuple[int, ...]) -> tuple[CorrelationHalf, CorrelationHalf]:
+    a, b, c_a = uniform(rng, sum(lengths)), uniform(rng, sum(lengths)), uniform(rng, len(lengths))
+    ends = np.cumsum(lengths)
+    products = [
+        sum(int(x) * int(y) for x, y in zip(a[end - n : end], b[end - n : end], strict=True))
+        for n, end in zip(lengths, ends, strict=True)
+    ]
+    return CorrelationHalf(lengths, a, c_a), CorrelationHalf(lengths, b, ring(products) - c_a)
+
+
+def measure(
+    rng: np.random.Generator, challenge: bytes, sketch: Ring, query: Ring | None, parameters: StudyParameters
+) -> tuple[measurement.OpeningShare, measurement.OpeningShare]:
+    """Both servers' part of a measured round for one site, on fresh shares of its sketch."""
+    shares = dict(zip(Side, share(rng, sketch), strict=True))
+    queries = dict(zip(Side, (None, None) if query is None else share(rng, query), strict=True))
+    operands = {
+        side: measurement.prepare(side, challenge, "site-1", shares[side], queries[side], parameters) for side in Side
+    }
+    halves = dict(zip(Side, correlation(rng, operands[Side.A].lengths), strict=True))
+    sent = {side: measurement.masked(operands[side], halves[side]) for side in Side}
+    zero_key = rng.bytes(32)
+    a, b = (
+        measurement.opening_share(
+            side, operands[side], sent[side.other], halves[side], zero_key, "study/round 1/attempt 1", parameters
+        )
+        for side in Side
+    )
+    return a, b

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from protocol import release
+from protocol.arithmetic import fixed_point
+from protocol.arithmetic.ring import from_signed
+from protocol.errors import AggregateOutOfBounds, ProtocolViolation
+from protocol.sharing import chunk_source, split
+
+T_SEED = bytes(range(1, 33))
+
+
+def run(sites, kernels, rng, chunk):
+    """Share, sum at both servers, mask, combine, open: in chunks, as int64."""
+    shares = [split(from_signed(x), rng.bytes(32)) for x in sites]
+    sides = [[chunk_source(pair[side]) for pair in shares] for side in (0, 1)]
+    n = sites[0].size
+    opened = []
+    for start in range(0, n, chunk):
+        stop = min(start + chunk, n)
+        y_a, y_b = (release.sum_chunk(sources, start, stop, kernels) for sources in sides)
+        vector = release.combine_chunk(release.masked_sum_chunk(y_a, T_SEED, start, kernels), y_b, kernels)
+        opened.append(release.open_aggregate_chunk(vector, T_SEED, start, 10**6, kernels))
+    return np.concatenate(opened)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 500, 1001, 4096])
+def test_the_agents_open_the_exact_sum(kernels, rng, chunk):
+    sites = [rng.integers(-1000, 1000, 1001) for _ in range(4)]
+    assert np.array_equal(run(sites, kernels, rng, chunk), sum(sites))
+
+
+def test_elements_behind_the_model_open_without_a_bound(kernels):
+    tags = np.array([2**63, 2**64 - 1, 5], dtype=np.uint64)
+    vector = release.masked_sum_chunk(tags, T_SEED, 1001, kernels)
+    assert not np.any(vector == tags)
+    assert np.array_equal(release.open_output_chunk(vector, T_SEED, 1001, kernels), tags)
+
+
+def test_server_b_gets_a_masked_vector_and_inputs_are_left_alone(kernels):
+    y_a, y_b = np.arange(9, dtype=np.uint64), np.arange(9, dtype=np.uint64)
+    masked = release.masked_sum_chunk(y_a, T_SEED, 0, kernels)
+    assert not np.any(masked == y_a)
+    before = masked.copy()
+    release.combine_chunk(masked, y_b, kernels)
+    assert np.array_equal(masked, before)
+    assert np.array_equal(y_b, y_a)
+
+
+@pytest.mark.parametrize(("value", "fits"), [(100, True), (-100, True), (101, False), (-101, False), (-(2**63), False)])
+def test_every_coordinate_is_held_to_the_bound(kernels, value, fits):
+    vector = release.masked_sum_chunk(from_signed(np.array([0, value, 3])), T_SEED, 10, kernels)
+    if fits:
+        assert release.open_aggregate_chunk(vector, T_SEED, 10, 100, kernels).tolist() == [0, value, 3]
+    else:
+        with pytest.raises(AggregateOutOfBounds, match="1 of 3 coordinates from 10"):
+            release.open_aggregate_chunk(vector, T_SEED, 10, 100, kernels)
+
+
+def test_chunks_of_different_lengths_are_refused(kernels):
+    short, long = np.zeros(3, dtype=np.uint64), np.zeros(4, dtype=np.uint64)
+    with pytest.raises(ProtocolViolation, match="equally long"):
+        release.combine_chunk(short, long, kernels)
+    with pytest.raises(ProtocolViolation, match="equally long"):
+        release.sum_chunk([lambda start, stop: short], 0, 4, kernels)
+
+
+@pytest.mark.parametrize(("measured", "factor"), [(True, 3), (False, 5)])
+@pytest.mark.parametrize("numerators", [0, 1, 33, 96, 1000])
+def test_the_bound_is_exact_and_rounds_up(identity, blocks, measured, factor, numerators):
+    coarse = identity.model_copy(update={"weight_grid": 7})
+    for parameters in (identity, blocks, coarse):
+        exact = Fraction(factor * parameters.encoded_norm * numerators, parameters.weight_grid) + 4
+        bound = release.coordinate_bound(parameters, numerators, 4, measured)
+        assert exact <= bound < exact + 1
+
+
+def test_an_honest_sum_is_within_the_bound(identity, rng):
+    numerators = [32, 32, 7, 1]
+    total = np.zeros(identity.dimension, dtype=np.uint64)
+    for numerator in numerators:
+        update = np.zeros(identity.dimension)
+        update[3] = identity.clip_norm * numerator / 32
+        total += fixed_point.encode(update, identity, rng.bytes(32))
+    vector = release.masked_sum_chunk(total, T_SEED, 0)
+    bound = release.coordinate_bound(identity, sum(numerators), len(numerators), measured=True)
+    opened = release.open_aggregate_chunk(vector, T_SEED, 0, bound)
+    average = release.average_chunk(opened, sum(numerators) / 32, identity)
+    assert average[3] == np.float32(identity.clip_norm)
+
+
+def test_the_average_has_a_fixed_order_of_operations(identity, rng):
+    signed = rng.integers(-(2**40), 2**40, 1000)
+    average = release.average_chunk(signed, 2.53125, identity)
+    assert average.dtype == np.float32
+    divisor = identity.scale * 2.53125
+    assert average.tolist() == [float(np.float32(float(value) / divisor)) for value in signed.tolist()]
+
+
+@pytest.mark.parametrize("weights", [0.0, -1.0, float("nan")])
+def test_a_sum_of_weights_that_is_not_positive_is_refused(identity, weights):
+    with pytest.raises(ProtocolViolation, match="positive"):
+        release.average_chunk(np.zeros(1, dtype=np.int64), weights, identity)
