@@ -11,6 +11,11 @@ def erode(alpha: float, participation: int, batch: int, samples: int, p_d: float
     return max(0.0, alpha - (1.0 + p_s * passes) * p_d * d_rel)
 
 
+def settle(alpha: float, grid: int) -> float:
+    """A weight that rounds to 0 on the grid (at most half a step, the tie going to 0) is 0 for good."""
+    return 0.0 if Fraction(alpha) <= Fraction(1, 2 * grid) else alpha
+
+
 def median(values: list[float]) -> float:
     """Where a late joiner starts: the median of the others' weights."""
     ordered, half = sorted(values), len(values) // 2

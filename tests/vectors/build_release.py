@@ -72,9 +72,9 @@ def releases() -> dict[str, Any]:
 
 def weights() -> dict[str, Any]:
     erosion = []
-    alpha, d_rels = 1.0, [0.3, 1.2, 0.0, 0.7, 2.5, 0.9, 40.0, 1.0]
+    alpha, d_rels = 1.0, [0.3, 1.2, 0.0, 0.7, 2.5, 0.9, 2.7, 0.01, 4.09]
     for r, d_rel in enumerate(d_rels, start=1):
-        after = rules.erode(alpha, r, 32, 50, 0.05, 0.2, d_rel)
+        after = rules.settle(rules.erode(alpha, r, 32, 50, 0.05, 0.2, d_rel), GRID)
         erosion.append({"round": r, "d_rel": d_rel, "before": alpha, "after": after})
         alpha = after
     lists = [
@@ -103,7 +103,14 @@ def weights() -> dict[str, Any]:
     samples = ([0.5], [0.2, 0.8], [1.0, 0.1, 0.4], [0.9, 0.1, 0.3, 0.4])
     medians = [{"values": v, "median": rules.median(v)} for v in samples]
     return {
-        "erosion": {"batch": 32, "samples": 50, "distance_penalty": 0.05, "size_penalty": 0.2, "steps": erosion},
+        "erosion": {
+            "grid": GRID,
+            "batch": 32,
+            "samples": 50,
+            "distance_penalty": 0.05,
+            "size_penalty": 0.2,
+            "steps": erosion,
+        },
         "policy": policy,
         "median": medians,
     }

@@ -57,8 +57,8 @@ def _checks(chi: bytes, delta: bytes) -> list[dict[str, Any]]:
 
     A wrong column j shows only where Delta_j is set, so the cheats aim at columns where it is.
     """
-    t_columns = [seed(f"t column {j}") for j in range(128)]
-    choices = seed("choices")
+    joined, choices = extension()
+    t_columns = [joined[32 * j : 32 * (j + 1)] for j in range(128)]
     set_columns = [j for j in range(128) if field.bit(delta, j)]
     cheats: list[tuple[str, dict[int, bytes]]] = [
         ("honest", {}),
@@ -90,3 +90,8 @@ def _checks(chi: bytes, delta: bytes) -> list[dict[str, Any]]:
             }
         )
     return out
+
+
+def extension() -> tuple[bytes, bytes]:
+    """The honest receiver of 256 rows: its 128 columns one after the other, and its choice bits."""
+    return b"".join(seed(f"t column {j}") for j in range(128)), seed("choices")
