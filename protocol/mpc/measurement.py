@@ -54,7 +54,7 @@ class OpenedSite:
     distance: float | None
 
 
-def prepare(  # noqa: PLR0917 - every argument is one input of the protocol's step
+def prepare(
     side: Side,
     challenge: bytes,
     site: str,
@@ -95,7 +95,7 @@ def masked(operands: Operands, half: CorrelationHalf) -> Ring:
     return product.mask(operand_vector(operands), half)
 
 
-def opening_share(  # noqa: PLR0917 - as above
+def opening_share(
     side: Side,
     operands: Operands,
     peer_masked: Ring,
