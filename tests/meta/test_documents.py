@@ -1,0 +1,66 @@
+"""Documents and code say the same: sections that the code cites exist, diagrams and tables are the code's own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from protocol import errors
+from protocol.rounds import transition_diagram
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("protocol", "servers", "client_agent", "harness", "tests")
+PYTHON_FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+
+def protocol_sections() -> set[str]:
+    text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    return set(re.findall(r"^## (\d+)\. ", text, flags=re.MULTILINE))
+
+
+def test_the_protocol_has_its_ten_sections() -> None:
+    assert protocol_sections() == {str(n) for n in range(1, 11)}
+
+
+def test_every_cited_section_exists() -> None:
+    sections = protocol_sections()
+    cited = 0
+    for path in PYTHON_FILES:
+        text = path.read_text(encoding="utf-8")
+        for group in re.findall(r"docs/protocol\.md (\d+(?:(?:, | to | and )\d+)*)", text):
+            for number in re.findall(r"\d+", group):
+                cited += 1
+                assert number in sections, f"{path.relative_to(ROOT)} cites section {number}"
+    assert cited > 50
+
+
+def test_the_state_diagram_in_the_document_is_the_table_in_the_code() -> None:
+    text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+    drawn = re.search(r"<!-- transitions -->\n```mermaid\n(.*?)\n```", text, flags=re.DOTALL)
+    assert drawn is not None
+    assert drawn[1] == transition_diagram()
+
+
+def test_the_error_tree_in_the_docstring_names_every_error() -> None:
+    drawn = errors.__doc__ or ""
+    defined = [name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert len(defined) > 20
+    assert not [name for name in defined if not re.search(rf"\b{name}\b", drawn)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\((?!https?://|#)([^)#\s]+)", document.read_text(encoding="utf-8")):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    bare = [
+        str(path.relative_to(ROOT))
+        for path in PYTHON_FILES
+        if path.name != "__init__.py" and not path.read_text(encoding="utf-8").lstrip().startswith(('"""', "#"))
+    ]
+    assert bare == []
