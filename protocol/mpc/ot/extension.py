@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arithmetic.prg import Usage, expand_bytes
-from protocol.errors import MalformedMessage
 from protocol.mpc.ot.base import BASE_OTS, Keys
 from protocol.mpc.ot.check import EXTRA_ROWS, Columns
 
@@ -65,20 +64,6 @@ def sender_columns(keys: Keys, delta: bytes, correction: Columns, position: int)
     chosen = np.unpackbits(np.frombuffer(delta, dtype=np.uint8), bitorder="little")
     columns ^= correction & (-chosen)[:, np.newaxis]
     return columns
-
-
-def parse_correction(message: bytes | memoryview, elements: int) -> Columns:
-    """Read U.
-
-    Raises:   MalformedMessage, on a wrong length
-    """
-    wanted = BASE_OTS * column_bytes(elements)
-    if len(message) != wanted:
-        raise MalformedMessage(
-            f"an extension message for {elements} elements has {wanted} bytes of columns, found {len(message)}; "
-            "check that both servers prepare the same contributors"
-        )
-    return np.frombuffer(message, dtype=np.uint8).reshape(BASE_OTS, -1)
 
 
 def _streams(keys: Keys, length: int, position: int) -> Columns:

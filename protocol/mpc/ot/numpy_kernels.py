@@ -26,7 +26,8 @@ def sender_products(zero: Ring, one: Ring, own: Ring, packed: NDArray[np.uint32]
         bits = np.unpackbits(
             messages.astype("<u8").view(np.uint8).reshape(len(messages), -1), axis=1, bitorder="little"
         )
-        packed[piece] = np.packbits(bits[:, _NEEDED], axis=1, bitorder="little").view("<u4")
+        wire = np.packbits(bits[:, _NEEDED], axis=1, bitorder="little")
+        packed[piece] = np.ascontiguousarray(wire).view("<u4")
 
 
 def receiver_products(pads: Ring, packed: NDArray[np.uint32], own: Ring, terms: Ring) -> None:

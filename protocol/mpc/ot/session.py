@@ -229,7 +229,7 @@ class OtSender(_Session):
         elements = checked_lengths(lengths_list)
         base.require_bytes("rand", rand, base.SEED_BYTES)
         body = self._unpack(message, extension_message_bytes(elements))
-        correction = extension.parse_correction(body, elements)
+        correction = np.frombuffer(body, dtype=np.uint8).reshape(base.BASE_OTS, -1)
         columns = extension.sender_columns(self._keys, self._delta.tobytes(), correction, self._position)
         chi = derive(rand, "chi")[: check.CHI_BYTES]
         own_seed = derive(rand, "own vector")

@@ -1,0 +1,63 @@
+"""Every product of an OT correlation equals big-integer arithmetic modulo 2^64."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.mpc import correlation
+from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.ot import gilboa
+from protocol.mpc.ot.hashing import RowHash
+from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
+
+EDGES = st.sampled_from([0, 1, 2, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1])
+ELEMENT = EDGES | st.integers(0, 2**64 - 1)
+SEED = st.binary(min_size=32, max_size=32)
+LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple), min_size=1, max_size=4)
+KERNELS = st.sampled_from([NUMBA, NUMPY])
+
+
+@functools.cache
+def sources(kernels: OtKernels) -> tuple[correlation.OtSourceA, correlation.OtSourceB]:
+    """One session for all examples: as between servers, it serves batch after batch."""
+    a, b = correlation.open_ot_sessions(bytes(32), bytes(32), bytes([1]) * 32, kernels)
+    return correlation.OtSourceA(a), correlation.OtSourceB(b)
+
+
+def assert_exact(halves_a: list[CorrelationHalf], halves_b: list[CorrelationHalf]) -> None:
+    for a, b in zip(halves_a, halves_b, strict=True):
+        terms = [x * y for x, y in zip(a.vector.tolist(), b.vector.tolist(), strict=True)]
+        ends = np.cumsum(a.lengths).tolist()
+        wanted = [sum(terms[end - length : end]) % 2**64 for end, length in zip(ends, a.lengths, strict=True)]
+        assert [(x + y) % 2**64 for x, y in zip(a.products.tolist(), b.products.tolist(), strict=True)] == wanted
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=LENGTHS, rand_a=SEED, rand_b=SEED, kernels=KERNELS)
+def test_ot_source(lengths: list[tuple[int, ...]], rand_a: bytes, rand_b: bytes, kernels: OtKernels):
+    a, b = sources(kernels)
+    assert_exact(*correlation.converse(a.draw(lengths, rand_a), b.draw(lengths, rand_b)))
+
+
+@settings(max_examples=40, deadline=None)
+@given(lengths=LENGTHS, rand=SEED)
+def test_dealer_source(lengths: list[tuple[int, ...]], rand: bytes):
+    assert_exact(*correlation.dealer_pair(lengths, rand))
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs=st.lists(st.tuples(ELEMENT, ELEMENT), min_size=1, max_size=6), seed=st.integers(0, 2**32), kernels=KERNELS)
+def test_bit_by_bit_product_of_chosen_values(pairs: list[tuple[int, int]], seed: int, kernels: OtKernels):
+    rng = np.random.default_rng(seed)
+    a, b = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
+    t = rng.integers(0, 256, (128, 8 * a.size), dtype=np.uint8)
+    delta, key = rng.bytes(16), rng.bytes(32)
+    chosen = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, np.newaxis]
+    q = t ^ chosen * a.astype("<u8").view(np.uint8)
+    message, terms_b = gilboa.sender_terms(RowHash(key), q, delta, b, first_row=seed, kernels=kernels)
+    terms_a = gilboa.receiver_terms(RowHash(key), t, a, message, first_row=seed, kernels=kernels)
+    assert (terms_a + terms_b).tolist() == [x * y % 2**64 for x, y in pairs]

@@ -1,0 +1,124 @@
+"""Both correlation sources behind one seam, and the halves they hand out."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+import numpy as np
+import pytest
+
+from protocol.arithmetic.prg import Usage, expand
+from protocol.errors import MalformedMessage, ProtocolViolation
+from protocol.mpc import correlation
+from protocol.mpc.correlation import Conversation, CorrelationHalf, CorrelationSource, Counterparty
+from protocol.mpc.ot.kernels import NUMPY
+
+LENGTHS = [(4, 1, 1), (1,), (2, 3)]
+SEED_A, SEED_B = bytes(range(32)), bytes(range(32, 64))
+
+
+def assert_products(halves: tuple[list[CorrelationHalf], list[CorrelationHalf]]) -> None:
+    for a, b in zip(*halves, strict=True):
+        assert a.lengths == b.lengths
+        at = 0
+        for p, length in enumerate(a.lengths):
+            pairs = zip(a.vector[at : at + length].tolist(), b.vector[at : at + length].tolist(), strict=True)
+            assert (int(a.products[p]) + int(b.products[p])) % 2**64 == sum(x * y for x, y in pairs) % 2**64
+            at += length
+
+
+def test_ot_pair_gives_exact_products():
+    halves = correlation.ot_pair(LENGTHS, SEED_A, SEED_B)
+    assert_products(halves)
+    assert [half.lengths for half in halves[0]] == LENGTHS
+    twin = correlation.ot_pair(LENGTHS, SEED_A, SEED_B, NUMPY)
+    for one, other in zip(halves[0] + halves[1], twin[0] + twin[1], strict=True):
+        np.testing.assert_array_equal(one.vector, other.vector)
+        np.testing.assert_array_equal(one.products, other.products)
+
+
+def test_dealer_pair_gives_exact_products():
+    halves = correlation.dealer_pair(LENGTHS, SEED_A)
+    assert_products(halves)
+    assert [half.lengths for half in halves[0]] == LENGTHS
+    vectors = {half.vector.tobytes() for half in halves[0] + halves[1]}
+    assert len(vectors) == 2 * len(LENGTHS)
+
+
+def test_dealer_halves_come_from_the_seeds_and_one_element_a_product():
+    lengths = (7, 1, 1)
+    corrections = correlation.dealer_corrections(SEED_A, SEED_B, lengths)
+    assert corrections.shape == (3,)
+    a, b = correlation.dealer_half_a(SEED_A, lengths), correlation.dealer_half_b(SEED_B, corrections, lengths)
+    np.testing.assert_array_equal(np.concatenate([a.vector, a.products]), expand(SEED_A, Usage.DEALER_A, 12))
+    np.testing.assert_array_equal(b.vector, expand(SEED_B, Usage.DEALER_B, 9))
+    assert_products(([a], [b]))
+
+
+def test_dealer_deliveries_have_exact_lengths():
+    to_a, to_b = correlation.deliver(LENGTHS, SEED_A)
+    assert (len(to_a), len(to_b)) == (32, 32 + 8 * 6)
+    for source, good in ((correlation.DealerSourceA(), to_a), (correlation.DealerSourceB(), to_b)):
+        for bad in (good[:-1], good + b"\0", b""):
+            conversation = source.draw(LENGTHS, b"")
+            assert next(conversation) is None
+            with pytest.raises(MalformedMessage, match="delivery"):
+                conversation.send(bad)
+    with pytest.raises(ProtocolViolation, match="at least one"):
+        correlation.deliver([(0,)], SEED_A)
+
+
+def test_sources_name_their_counterparty():
+    receiver, sender = correlation.open_ot_sessions(SEED_A, SEED_A, SEED_B)
+    sources: list[CorrelationSource] = [
+        correlation.OtSourceA(receiver),
+        correlation.OtSourceB(sender),
+        correlation.DealerSourceA(),
+        correlation.DealerSourceB(),
+    ]
+    assert [source.counterparty for source in sources] == [Counterparty.PEER] * 2 + [Counterparty.DEALER] * 2
+
+
+def test_one_session_serves_many_batches_through_the_seam():
+    receiver, sender = correlation.open_ot_sessions(SEED_A, SEED_A, SEED_B)
+    a, b = correlation.OtSourceA(receiver), correlation.OtSourceB(sender)
+    for rand in (bytes(32), bytes([1]) * 32):
+        assert_products(correlation.converse(a.draw(LENGTHS, rand), b.draw(LENGTHS, rand)))
+
+
+def scripted(*lines: bytes | None) -> Conversation:
+    """A side that says these lines, whatever it hears, and has no halves."""
+
+    def speak() -> Generator[bytes | None, bytes, list[CorrelationHalf]]:
+        for line in lines:  # noqa: UP028 - a tuple takes no messages
+            yield line
+        return []
+
+    return speak()
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "reason"),
+    [
+        (scripted(None), scripted(None), "A speaks first"),
+        (scripted(b"1"), scripted(b"2"), "A speaks first"),
+        (scripted(b"1", b"3"), scripted(None), "B stopped"),
+        (scripted(b"1"), scripted(None, b"2", b"4"), "goes on"),
+        (scripted(b"1", None), scripted(None, b"2", b"4"), "waits twice"),
+    ],
+)
+def test_sides_that_do_not_fit_are_refused(a: Conversation, b: Conversation, reason: str):
+    with pytest.raises(ProtocolViolation, match=reason):
+        correlation.converse(a, b)
+
+
+def test_sides_that_fit_end_together():
+    assert correlation.converse(scripted(b"1", b"3"), scripted(None, b"2", b"4")) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("lengths", "elements", "products"), [((2,), 3, 1), ((2,), 2, 2), ((), 0, 0), ((0,), 0, 1), ((2, -1), 1, 2)]
+)
+def test_a_half_must_fit_its_lengths(lengths: tuple[int, ...], elements: int, products: int):
+    with pytest.raises(ProtocolViolation, match="product lengths"):
+        CorrelationHalf(lengths, np.zeros(elements, np.uint64), np.zeros(products, np.uint64))
