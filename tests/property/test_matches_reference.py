@@ -1,0 +1,245 @@
+"""protocol/ and the slow reference compute the same on random input, bit for bit."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol import release
+from protocol.arithmetic import fixed_point
+from protocol.mpc import distance, measurement, range_check
+from protocol.mpc.correlation import dealer_corrections, dealer_half_a, dealer_half_b
+from protocol.mpc.ot import check
+from protocol.mpc.ot import kernels as ot_kernels
+from protocol.mpc.ot.hashing import RowHash
+from protocol.mpc.sketch import sketch_shares, sketch_vector
+from protocol.rules.interface import Measured, SiteFacts
+from protocol.rules.weight_erosion import WeightErosion
+from protocol.sharing import Side, chunk_source, split
+from tests.reference import field, numbers, product, rules
+from tests.reference import range_check as slow_range
+from tests.reference import release as slow_release
+from tests.reference import ring as slow
+from tests.reference import sketch as slow_sketch
+
+from .drawn import EXACTLY_AGAIN, KERNELS, elements, ring, ring_vectors, seeds, study
+
+K = 2048
+
+
+def words(number: int, length: int) -> list[int]:
+    return slow.expand(number.to_bytes(32, "big"), "SEEDED", length)
+
+
+@given(
+    values=st.lists(st.floats(-1, 1), min_size=1, max_size=20),
+    exponent=st.integers(-5, 30),
+    seed=seeds,
+    start=st.integers(0, 2**20),
+)
+@EXACTLY_AGAIN
+def test_encoding(values, exponent, seed, start):
+    parameters = study(len(values), fraction_bits=exponent)
+    x = [v * parameters.clip_norm for v in values]
+    expected = numbers.encode(x, exponent, numbers.uniform_draws(seed, len(x), start))
+    found = fixed_point.encode(np.array(x), parameters, seed, start=start)
+    assert found.tolist() == expected
+    assert fixed_point.decode(found, parameters).tolist() == numbers.decode(expected, exponent)
+
+
+@given(alpha=st.floats(0, 1), grid=st.integers(1, 2**16))
+@EXACTLY_AGAIN
+def test_grid_points(alpha, grid):
+    assert fixed_point.quantise_weight(alpha, grid) == numbers.nearest_grid_point(alpha, grid)
+
+
+@KERNELS
+@given(challenge=seeds, number=st.integers(0, 2**60), dimension=st.sampled_from([1, 5, K, K + 1, 2300]))
+@EXACTLY_AGAIN
+def test_sketch(kernels, challenge, number, dimension):
+    x = words(number, dimension)
+    found = sketch_vector(challenge, ring(x), study(dimension), kernels)
+    assert found.tolist() == slow_sketch.sketch(challenge, x, K)
+
+
+@given(sketch=ring_vectors(), grid=st.integers(1, 2**16), data=st.data())
+@EXACTLY_AGAIN
+def test_query(sketch, grid, data):
+    numerator = data.draw(st.integers(1, grid))
+    assert distance.query(ring(sketch), numerator, grid).tolist() == product.query(sketch, numerator, grid)
+
+
+@given(challenge=seeds, length=st.integers(1, 60))
+@EXACTLY_AGAIN
+def test_projections(challenge, length):
+    assert range_check.projections(challenge, study(length)).tolist() == slow_range.projections(challenge, length)
+
+
+@KERNELS
+@given(
+    challenge=seeds,
+    number=st.integers(0, 2**60),
+    dimension=st.sampled_from([3, 40, K + 1]),
+    numerator=st.integers(1, 32),
+    spoiled=st.lists(st.tuples(st.integers(0, 2**20), elements), max_size=2),
+    size=st.sampled_from([0, 1, 2**10, 2**14, 2**20]),
+)
+@EXACTLY_AGAIN
+def test_a_measured_site(kernels, challenge, number, dimension, numerator, spoiled, size):
+    """Every message of both servers about one site, honest or not, and what the requester opens."""
+    parameters, grid = study(dimension), 32
+    keys = [number.to_bytes(31, "big") + bytes([i]) for i in range(6)]
+    own, site = ([w % (2 * size + 1) - size for w in words(number + i, dimension)] for i in (1, 2))
+    for place, value in spoiled:
+        site[place % dimension] += value
+    own, site = ([v % 2**64 for v in x] for x in (own, site))
+
+    # the reference, step by step
+    h = slow_range.range_bits(21, dimension <= K)
+    query = product.query(slow_sketch.sketch(challenge, own, K), numerator, grid)
+    query_a = slow.expand(keys[1], "QUERY", len(query))
+    rows = slow_range.projections(challenge, len(query))
+    sketches = [
+        slow_sketch.sketch(challenge, x, K)
+        for x in (slow.expand(keys[0], "SHARE", dimension), slow.split(site, keys[0]))
+    ]
+    d = [slow.subtract(sketches[0], query_a), slow.subtract(sketches[1], slow.subtract(query, query_a))]
+    bits = [slow_range.operand_a(sketches[0], rows, h), slow_range.operand_b(sketches[1], rows, h)]
+    lengths = [len(query), *[1] * 40]
+    vectors = [[*d[i], *bits[i]] for i in (0, 1)]
+    a, c_a = product.dealer_half_a(keys[2], lengths)
+    b, c_b = product.dealer_vector_b(keys[3], lengths), product.dealer_corrections(keys[2], keys[3], lengths)
+    masked = [product.masked(vectors[0], a), product.masked(vectors[1], b)]
+    products = [product.finish_a(vectors[0], masked[1], c_a, lengths), product.finish_b(masked[0], b, c_b, lengths)]
+    zero = product.zero_sharing(keys[4], "7:round 1:site", 41)
+    checks = [slow_range.share_a(bits[0], products[0][1:], h), slow_range.share_b(bits[1], products[1][1:], h)]
+    refreshed = [
+        [(m + sign * z) % 2 ** (64 - h) for m, z in zip(checks[i], zero[1:], strict=True)]
+        for i, sign in ((0, 1), (1, -1))
+    ]
+    squares = product.squared_distance_shares(d[0], d[1], products[0][0], products[1][0])
+    distances = [(squares[0] + zero[0]) % 2**64, (squares[1] - zero[0]) % 2**64]
+    in_range = slow_range.passed(slow_range.opened(*refreshed, h))
+    assert in_range is slow_range.verdict(*sketches, rows, h)
+
+    # the protocol
+    sources = [chunk_source(share) for share in split(ring(site), keys[0], kernels)]
+    shares = sketch_shares(challenge, sources, parameters, kernels, chunk=1024)
+    queries = [ring(query_a), ring(slow.subtract(query, query_a))]
+    operands = [
+        measurement.prepare(side, challenge, "site", shares[i], queries[i], parameters) for i, side in enumerate(Side)
+    ]
+    assert [measurement.operand_vector(o).tolist() for o in operands] == vectors
+    sizes = tuple(lengths)
+    halves = [
+        dealer_half_a(keys[2], sizes),
+        dealer_half_b(keys[3], dealer_corrections(keys[2], keys[3], sizes), sizes),
+    ]
+    sent = [measurement.masked(o, half) for o, half in zip(operands, halves, strict=True)]
+    assert [x.tolist() for x in sent] == masked
+    openings = [
+        measurement.opening_share(side, operands[i], sent[1 - i], halves[i], keys[4], "round 1", parameters)
+        for i, side in enumerate(Side)
+    ]
+    assert [o.range_shares.tolist() for o in openings] == refreshed
+    assert [o.distance_share for o in openings] == distances
+    opened = measurement.open_site(openings[0], openings[1], numerator, parameters)
+    assert opened.in_range is in_range
+    if in_range:
+        assert opened.distance is not None
+        blocks = 1 if dimension <= K else 4
+        expected = product.open_distance(*distances, numerator, grid, blocks, 20)
+        # Five correctly rounded float64 steps (integer, root, scale, weight, quotient); the expected value has one.
+        assert math.isclose(opened.distance, expected, rel_tol=6 * 2.0**-53, abs_tol=0)
+    else:
+        assert opened.distance is None
+
+
+@given(
+    opened=st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=20),
+    numerators=st.lists(st.integers(1, 32), min_size=1, max_size=10),
+    exponent=st.integers(-5, 30),
+    measured=st.booleans(),
+)
+@EXACTLY_AGAIN
+def test_bound_and_average(opened, numerators, exponent, measured):
+    parameters, weight_sum = study(1, fraction_bits=exponent), Fraction(sum(numerators), 32)
+    bound = release.coordinate_bound(parameters, sum(numerators), len(numerators), measured)
+    assert bound == slow_release.coordinate_bound(2**21, weight_sum, len(numerators), measured)
+    average = release.average_chunk(np.array(opened, dtype=np.int64), float(weight_sum), parameters)
+    assert average.tolist() == slow_release.average(opened, weight_sum, exponent)
+
+
+@given(numerators=st.integers(1, 2**20), grid=st.integers(1, 2**16), sites=st.integers(1, 99), measured=st.booleans())
+@EXACTLY_AGAIN
+def test_bound_on_any_grid(numerators, grid, sites, measured):
+    found = release.coordinate_bound(study(1, grid=grid), numerators, sites, measured)
+    assert found == slow_release.coordinate_bound(2**21, Fraction(numerators, grid), sites, measured)
+
+
+@given(chi=st.binary(min_size=16, max_size=16), data=st.data(), eighths=st.integers(1, 9))
+@EXACTLY_AGAIN
+def test_column_hash(chi, data, eighths):
+    columns = data.draw(st.lists(st.binary(min_size=8 * eighths, max_size=8 * eighths), min_size=1, max_size=4))
+    array = np.frombuffer(b"".join(columns), dtype=np.uint8).reshape(len(columns), -1)
+    found = check.column_hashes(chi, array)
+    assert [row.tobytes() for row in found] == [field.polynomial_hash(chi, column) for column in columns]
+
+
+@KERNELS
+@given(number=st.integers(0, 2**60), words_per_column=st.integers(1, 3))
+@EXACTLY_AGAIN
+def test_transposed_rows(kernels, number, words_per_column):
+    length = 8 * words_per_column
+    data = slow.stream(number.to_bytes(32, "big"), "SEEDED", 0, 128 * length)
+    columns = [data[length * j : length * (j + 1)] for j in range(128)]
+    rows = kernels.transpose_bits(np.frombuffer(data, dtype=np.uint8).reshape(128, -1))
+    assert [row.tobytes() for row in rows] == field.rows_of(columns)
+
+
+@given(key=seeds, number=st.integers(0, 2**60), count=st.integers(1, 5), index=st.integers(0, 2**50))
+@EXACTLY_AGAIN
+def test_row_hash(key, number, count, index):
+    data = slow.stream(number.to_bytes(32, "big"), "SEEDED", 0, 16 * count)
+    rows = [data[16 * i : 16 * (i + 1)] for i in range(count)]
+    found = RowHash(key)(np.frombuffer(data, dtype=np.uint8).reshape(-1, 16), index)
+    assert found.tolist() == [field.row_hash(key[:16], row, index + i) for i, row in enumerate(rows)]
+
+
+@given(a=ring_vectors(1, 3), number=st.integers(0, 2**60), data=st.data())
+@EXACTLY_AGAIN
+def test_bit_by_bit_products(a, number, data):
+    b = data.draw(ring_vectors(len(a), len(a)))
+    zero, one = words(number, 64 * len(a)), words(number + 1, 64 * len(a))
+    chosen = [(one if (a[i // 64] >> (i % 64)) & 1 else zero)[i] for i in range(64 * len(a))]
+    sent = [field.gilboa_send(zero[64 * i : 64 * i + 64], one[64 * i : 64 * i + 64], v) for i, v in enumerate(b)]
+    got = [field.gilboa_receive(chosen[64 * i : 64 * i + 64], sent[i][1], v) for i, v in enumerate(a)]
+    assert [(x + s[0]) % 2**64 for x, s in zip(got, sent, strict=True)] == [
+        x * y % 2**64 for x, y in zip(a, b, strict=True)
+    ]
+    for twin in (ot_kernels.NUMBA, ot_kernels.NUMPY):
+        packed, terms = twin.sender_products(ring(zero), ring(one), ring(b))
+        assert packed.astype("<u4").tobytes() == b"".join(message for _, message in sent)
+        assert terms.tolist() == [share for share, _ in sent]
+        assert twin.receiver_products(ring(chosen), packed, ring(a)).tolist() == got
+
+
+@given(
+    d_rels=st.lists(st.floats(0, 20), min_size=1, max_size=8),
+    batch=st.integers(1, 100),
+    samples=st.integers(1, 300),
+    penalty=st.floats(0, 1),
+    size_penalty=st.floats(0, 2),
+)
+@EXACTLY_AGAIN
+def test_weight_erosion(d_rels, batch, samples, penalty, size_penalty):
+    rule, alpha = WeightErosion(penalty, size_penalty, batch, 32), 1.0
+    state = rule.init((SiteFacts(name="b", samples=samples),))
+    for r, d_rel in enumerate(d_rels, start=1):
+        alpha = rules.settle(rules.erode(alpha, r, batch, samples, penalty, size_penalty, d_rel), 32)
+        state = rule.apply(state, Measured(round=r, distances=(("b", d_rel),), requester_norm=1.0, took_part=("b",)))
+        assert state.alpha_of("b") == alpha
