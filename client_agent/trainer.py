@@ -72,10 +72,15 @@ def compute_update(
     model.train()
     with _private_randomness(_derived(seed, f"round {round}"), device):
         if training.update == "gradient":
-            batches = _batches(len(data), training.batch_size, _derived(seed, "batches"))
-            batch = _take(data, batches[(round - 1) % len(batches)], device)
+            batch = _take(data, gradient_rows(len(data), training.batch_size, round, seed), device)
             return flat_vector(_gradient(model, batch, training.l2, loss))
         return flat_vector(_local_sgd(model, data, training, round, seed, device, loss))
+
+
+def gradient_rows(examples: int, batch_size: int, round: int, seed: int) -> NDArray[np.int64]:
+    """The rows of the mini-batch that a round's gradient is computed on."""
+    batches = _batches(examples, batch_size, _derived(seed, "batches"))
+    return batches[(round - 1) % len(batches)]
 
 
 def apply_aggregate(vector: Vector, aggregate: Vector, server_lr: float) -> Vector:
