@@ -1,43 +1,41 @@
 """Real vectors <-> ring vectors: clipping, stochastic rounding, decoding (docs/protocol.md 2).
 
-A site clips its update to the study's norm, multiplies it by its weight, then encodes it.
+A site clips its update to the study's norm, multiplies it by its weight, then encodes it. Two ways, with the same
+bits: :func:`clip` and :func:`encode` on whole arrays, or :func:`scaling_of`, which reads the update once, and
+:func:`encode_into` piece by piece, into the caller's buffers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring, from_signed, to_signed
+from protocol.arithmetic.kernels import NUMBA, Kernels, Scaling
+from protocol.arithmetic.numpy_kernels import LEAST_EXPONENT
+from protocol.arithmetic.prg import Usage, expand_into
+from protocol.arithmetic.ring import Ring, to_signed
 from protocol.errors import ProtocolViolation, UnusableUpdate
 from protocol.parameters import StudyParameters
 
 Real: TypeAlias = NDArray[np.float64]
 Update: TypeAlias = NDArray[np.float32] | NDArray[np.float64]
-
-_LARGEST_ENCODED = 2.0**62
-_UNIFORM_BITS = 53
+Layers: TypeAlias = Sequence[tuple[str, int]]
 
 
-def check_finite(update: Update, layers: Sequence[tuple[str, int]]) -> None:
+def check_finite(update: Update, layers: Layers) -> None:
     """Refuse an update that has the wrong shape or dtype, or holds NaN or infinity.
 
     ``layers`` names the pieces of the flat vector in order, each with its number of coordinates.
 
     Raises:   UnusableUpdate, which names the layer
     """
-    expected = sum(size for _, size in layers)
-    if update.dtype not in (np.float32, np.float64) or update.shape != (expected,):
-        raise UnusableUpdate(
-            f"the update is {update.dtype}{list(update.shape)}, but the model's layers make float32 or float64"
-            f"[{expected}]; check that the model is the study's"
-        )
+    _require_form(update, layers)
     start = 0
     for name, size in layers:
         bad = size - int(np.count_nonzero(np.isfinite(update[start : start + size])))
@@ -48,25 +46,36 @@ def check_finite(update: Update, layers: Sequence[tuple[str, int]]) -> None:
         start += size
 
 
-def clip(update: Update, clip_norm: float) -> tuple[Real, bool]:
+def clip(update: Update, clip_norm: float, kernels: Kernels = NUMBA) -> tuple[Real, bool]:
     """Scale ``update`` down to L2 norm ``clip_norm`` if it is longer; says whether it was.
 
-    The norm is accumulated in float64, relative to the largest entry, so that no finite update overflows.
-
     Shapes:   float[D] -> float64[D]
+    Raises:   UnusableUpdate, when a value is NaN or infinite
     """
+    scaling = _clipping(update, (("update", update.size),), clip_norm, kernels)
     values = update.astype(np.float64)
-    peak = float(np.max(np.abs(values), initial=0.0))
-    if peak == 0.0:
-        return values, False
-    relative = values / peak
-    relative_norm = math.sqrt(float(np.sum(np.square(relative))))
-    if peak * relative_norm <= clip_norm:
-        return values, False
-    return relative * (clip_norm / relative_norm), True
+    return (values * scaling.unit * scaling.factor if scaling.clips else values), scaling.clips
 
 
-def encode(values: Update, parameters: StudyParameters, rand_seed: bytes, *, start: int = 0) -> Ring:
+def scaling_of(
+    update: Update, layers: Layers, parameters: StudyParameters, weight: float = 1.0, kernels: Kernels = NUMBA
+) -> Scaling:
+    """What brings ``update`` to the study's norm, weight and scale; :func:`encode_into` applies it.
+
+    Reads the update once: the check of :func:`check_finite` and the norm of :func:`clip`.
+
+    Shapes:   float[D], D the sum of the layers' sizes
+    Raises:   UnusableUpdate, which names the layer; ProtocolViolation, when the weight is outside [0, 1]
+    """
+    _require_weight(weight)
+    _require_form(update, layers)
+    clipping = _clipping(update, layers, parameters.clip_norm, kernels)
+    return replace(clipping, weight=weight, scale=parameters.scale)
+
+
+def encode(
+    values: Update, parameters: StudyParameters, rand_seed: bytes, *, start: int = 0, kernels: Kernels = NUMBA
+) -> Ring:
     """Fixed point with stochastic rounding: floor(x * 2^f), plus one with the probability of the fraction.
 
     Why: the expectation is exact, so rounding errors of many sites cancel instead of adding up; every error is
@@ -76,16 +85,34 @@ def encode(values: Update, parameters: StudyParameters, rand_seed: bytes, *, sta
     Requires: ``rand_seed`` fresh from the agent's random source (or a canary round's key)
     Raises:   UnusableUpdate, when a value is not finite or does not fit the ring
     """
-    scaled = values.astype(np.float64) * parameters.scale
-    if not np.all(np.abs(scaled) < _LARGEST_ENCODED):
+    encoded = np.empty(values.shape, dtype=np.uint64)
+    encode_into(encoded, values, Scaling(scale=parameters.scale), rand_seed, start, kernels)
+    return encoded
+
+
+def encode_into(
+    encoded: Ring, values: Update, scaling: Scaling, rand_seed: bytes, start: int, kernels: Kernels = NUMBA
+) -> None:
+    """:func:`encode` of the clipped and weighted piece that begins at ``start``, into the caller's buffer.
+
+    Shapes:   encoded uint64[n], values float[n], not yet scaled
+    Requires: as :func:`encode`
+    Raises:   UnusableUpdate, as :func:`encode`; the buffer then holds nothing of use
+    """
+    expand_into(rand_seed, Usage.ROUNDING, encoded, start=start)
+    require_encoded(kernels.encode(values, scaling, encoded), scaling.scale)
+
+
+def require_encoded(fits: bool, scale: float) -> None:
+    """Refuse what a kernel could not encode.
+
+    Raises:   UnusableUpdate
+    """
+    if not fits:
         raise UnusableUpdate(
-            f"a value is not finite or reaches 2^62 at {parameters.fraction_bits} fraction bits; "
+            f"a value is not finite or reaches 2^62 at {math.frexp(scale)[1] - 1} fraction bits; "
             "check the update and clip it before encoding"
         )
-    whole = np.floor(scaled)
-    words = expand(rand_seed, Usage.ROUNDING, scaled.size, start=start)
-    uniform = (words >> np.uint64(64 - _UNIFORM_BITS)) * 2.0**-_UNIFORM_BITS
-    return from_signed(whole.astype(np.int64) + (uniform < scaled - whole))
 
 
 def decode(x: Ring, parameters: StudyParameters) -> Real:
@@ -101,6 +128,33 @@ def quantise_weight(alpha: float, grid: int) -> int:
 
     Raises:   ProtocolViolation, when alpha is outside [0, 1]
     """
-    if not 0.0 <= alpha <= 1.0:
-        raise ProtocolViolation(f"a weight lies in [0, 1], found {alpha}; the rule that computed it is wrong")
+    _require_weight(alpha)
     return round(Fraction(alpha) * grid)
+
+
+def _clipping(update: Update, layers: Layers, clip_norm: float, kernels: Kernels) -> Scaling:
+    """The norm is ``fraction / unit``: whatever the update's size, neither part overflows."""
+    peaks, squares = kernels.block_squares(update)
+    if not np.all(np.isfinite(peaks)):
+        check_finite(update, layers)
+    exponents = np.maximum(np.where(peaks > 0, np.frexp(peaks)[1], LEAST_EXPONENT), LEAST_EXPONENT)
+    largest = int(np.max(exponents, initial=LEAST_EXPONENT))
+    unit = math.ldexp(1.0, -largest)
+    fraction = math.sqrt(math.fsum(np.ldexp(squares, 2 * (exponents - largest)).tolist()))
+    if fraction <= clip_norm * unit:
+        return Scaling()
+    return Scaling(unit=unit, factor=clip_norm / fraction)
+
+
+def _require_form(update: Update, layers: Layers) -> None:
+    expected = sum(size for _, size in layers)
+    if update.dtype not in (np.float32, np.float64) or update.shape != (expected,):
+        raise UnusableUpdate(
+            f"the update is {update.dtype}{list(update.shape)}, but the model's layers make float32 or float64"
+            f"[{expected}]; check that the model is the study's"
+        )
+
+
+def _require_weight(weight: float) -> None:
+    if not 0.0 <= weight <= 1.0:
+        raise ProtocolViolation(f"a weight lies in [0, 1], found {weight}; the rule that computed it is wrong")

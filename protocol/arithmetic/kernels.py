@@ -7,7 +7,7 @@ numba is loaded at the first call of a compiled kernel, not at import.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import ModuleType
 
 import numpy as np
@@ -22,6 +22,9 @@ SKETCH_BLOCKS = numpy_kernels.LANES
 MAX_BUCKETS = 1 << (numpy_kernels.LANE_BITS - 1)
 BIT_COLUMNS = 128
 ROW_MULTIPLE = 64
+NORM_BLOCK = numpy_kernels.NORM_BLOCK
+Update = numpy_kernels.Update
+Real = numpy_kernels.Real
 
 
 def _compiled() -> ModuleType:
@@ -41,6 +44,36 @@ def _require_same_length(*vectors: Ring) -> None:
             f"ring vectors must be one-dimensional and equally long, found shapes {[v.shape for v in vectors]}; "
             "check that all shares belong to one study"
         )
+
+
+def _contiguous(values: Update, *vectors: Ring) -> Update:
+    if values.dtype not in (np.float32, np.float64):
+        raise ProtocolViolation(f"an update holds float32 or float64, found {values.dtype}; convert it first")
+    if values.ndim != 1 or any(vector.shape != values.shape for vector in vectors):
+        raise ProtocolViolation(
+            f"an update and its ring vectors must be one-dimensional and equally long, found shapes "
+            f"{[values.shape, *(v.shape for v in vectors)]}; pass buffers of the update's length"
+        )
+    return values if values.flags.c_contiguous else values.copy()
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """What a value is multiplied by before it is rounded, in this order, so that both twins give the same bits.
+
+    ``unit`` is a power of two and ``factor`` does the rest of the clipping (both 1 for a short update); ``weight``
+    is the site's; ``scale`` is the study's 2^f.
+    """
+
+    unit: float = field(default=1.0, repr=False)
+    factor: float = field(default=1.0, repr=False)
+    weight: float = field(default=1.0, repr=False)
+    scale: float = 1.0
+
+    @property
+    def clips(self) -> bool:
+        """Whether the update is longer than the clip norm."""
+        return (self.unit, self.factor) != (1.0, 1.0)
 
 
 @dataclass(frozen=True)
@@ -94,6 +127,42 @@ class Kernels:
         out = np.empty((rows, BIT_COLUMNS // 8), dtype=np.uint8)
         self._module().transpose_bits(np.ascontiguousarray(columns), out)
         return out
+
+    def block_squares(self, values: Update) -> tuple[Real, Real]:
+        """Largest magnitude p of every block of 4096 values, and the block's sum of (x / unit)^2.
+
+        ``unit`` is the least power of two above p, at least 2^-1000, so that no square overflows and only those
+        that cannot matter underflow. A block, the last one filled up with zeros, adds its second half to its first
+        until one sum is left. Where a value is NaN or infinite, both results are infinite. Reads the values once.
+
+        Shapes:   float[n] -> float64[ceil(n / 4096)] twice
+        """
+        values = _contiguous(values)
+        blocks = -(-values.size // NORM_BLOCK)
+        peaks, squares = np.empty(blocks, dtype=np.float64), np.empty(blocks, dtype=np.float64)
+        self._module().block_squares(values, peaks, squares)
+        return peaks, squares
+
+    def encode(self, values: Update, scaling: Scaling, words: Ring) -> bool:
+        """Replace random ``words`` by the values in fixed point, stochastically rounded (docs/protocol.md 2).
+
+        With s = x * unit * factor * weight * scale: floor(s), plus 1 where the word's upper 53 bits over 2^53 are
+        below s - floor(s). False, and no usable result, when an |s| is not below 2^62.
+
+        Shapes:   float[n], uint64[n]
+        """
+        values = _contiguous(values, words)
+        s = scaling
+        return bool(self._module().encode(values, s.unit, s.factor, s.weight, s.scale, words))
+
+    def encode_and_mask(self, values: Update, scaling: Scaling, words: Ring, pad: Ring) -> bool:
+        """:meth:`encode`, and in the same pass pad = encoded - pad.
+
+        Shapes:   float[n], words and pad uint64[n], two different buffers
+        """
+        values = _contiguous(values, words, pad)
+        s = scaling
+        return bool(self._module().encode_and_mask(values, s.unit, s.factor, s.weight, s.scale, words, pad))
 
 
 NUMBA = Kernels("numba", _compiled)

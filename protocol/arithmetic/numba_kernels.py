@@ -5,19 +5,34 @@ Each releases the interpreter lock. None checks its arguments: ``kernels.py`` do
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
+from protocol.arithmetic.numpy_kernels import (
+    ENCODED_LIMIT,
+    LEAST_EXPONENT,
+    NORM_BLOCK,
+    UNIFORM_SHIFT,
+    UNIFORM_STEP,
+    Real,
+    Update,
+)
 from protocol.arithmetic.ring import Ring
 
 _Words = NDArray[np.uint64]
+_Bits = NDArray[np.uint32] | NDArray[np.uint64]
 _IN = types.Array(types.uint64, 1, "C", readonly=True)
 _OUT = types.Array(types.uint64, 1, "C")
 _IN_2D = types.Array(types.uint64, 2, "C", readonly=True)
 _OUT_2D = types.Array(types.uint64, 2, "C")
+_SINGLE, _DOUBLE = (types.Array(t, 1, "C", readonly=True) for t in (types.float32, types.float64))
+_SINGLE_BITS = types.Array(types.uint32, 1, "C", readonly=True)
+_REAL_OUT = types.Array(types.float64, 1, "C")
+_SHIFT = np.uint64(UNIFORM_SHIFT)
 _WIDTH = 8  # words of a column taken together: one cache line
 
 
@@ -71,12 +86,103 @@ def _transpose_words(columns: _Words, rows: _Words) -> None:  # pragma: no cover
                     rows[64 * (start + w) + r, half] = block[r, w]
 
 
+def _block_squares(
+    values: Update, bits: _Bits, magnitude: np.uint64, peaks: Real, squares: Real
+) -> None:  # pragma: no cover - compiled
+    """``bits`` is ``values`` read as integers: without the sign they are ordered as magnitudes are, NaN on top."""
+    cell = np.zeros(1, dtype=bits.dtype)
+    peak = cell.view(values.dtype)
+    terms = np.empty(NORM_BLOCK, dtype=np.float64)
+    for block in range(peaks.size):
+        piece = values[block * NORM_BLOCK : (block + 1) * NORM_BLOCK]  # indices from 0 vectorise
+        piece_bits = bits[block * NORM_BLOCK : (block + 1) * NORM_BLOCK]
+        top = np.uint64(0)
+        for i in range(piece.size):
+            bare = piece_bits[i] & magnitude
+            top = bare if bare > top else top  # vectorises, unlike max()
+        cell[0] = top
+        peaks[block] = peak[0]
+        if not math.isfinite(peaks[block]):
+            peaks[block] = squares[block] = np.inf
+            continue
+        _, exponent = math.frexp(peaks[block])
+        unit = math.ldexp(1.0, -max(exponent, LEAST_EXPONENT))
+        for i in range(piece.size):
+            x = piece[i] * unit
+            terms[i] = x * x
+        terms[piece.size :] = 0.0
+        half = NORM_BLOCK // 2
+        while half:
+            low, high = terms[:half], terms[half : 2 * half]
+            for i in range(half):
+                low[i] += high[i]
+            half //= 2
+        squares[block] = terms[0]
+
+
+def _round(scaled: float, word: np.uint64) -> np.uint64:  # pragma: no cover - compiled
+    whole = np.floor(scaled)
+    up = np.int64(word >> _SHIFT) * UNIFORM_STEP < scaled - whole
+    return np.uint64(np.int64(whole) + np.int64(up))
+
+
+_rounded: Callable[[float, np.uint64], np.uint64] = njit(inline="always")(_round)
+
+
+def _encode(
+    values: Update, unit: float, factor: float, weight: float, scale: float, words: Ring
+) -> bool:  # pragma: no cover - compiled
+    fits = True
+    for i in range(words.size):
+        scaled = values[i] * unit * factor * weight * scale
+        inside = abs(scaled) < ENCODED_LIMIT
+        fits &= inside
+        words[i] = _rounded(scaled if inside else 0.0, words[i])
+    return fits
+
+
+def _encode_and_mask(
+    values: Update, unit: float, factor: float, weight: float, scale: float, words: Ring, pad: Ring
+) -> bool:  # pragma: no cover - compiled
+    fits = True
+    for i in range(words.size):
+        scaled = values[i] * unit * factor * weight * scale
+        inside = abs(scaled) < ENCODED_LIMIT
+        fits &= inside
+        encoded = _rounded(scaled if inside else 0.0, words[i])
+        words[i] = encoded
+        pad[i] = encoded - pad[i]
+    return fits
+
+
 mask: Callable[[Ring, Ring, Ring], None] = njit(types.void(_IN, _IN, _OUT), cache=True, nogil=True)(_mask)
 add_into: Callable[[Ring, Ring], None] = njit(types.void(_OUT, _IN), cache=True, nogil=True)(_add_into)
 sketch_into: Callable[[Ring, Ring, Ring], None] = njit(types.void(_OUT, _IN, _IN), cache=True, nogil=True)(_sketch_into)
 _transpose: Callable[[_Words, _Words], None] = njit(types.void(_IN_2D, _OUT_2D), cache=True, nogil=True)(
     _transpose_words
 )
+
+_FACTORS = (types.float64,) * 4
+_squares: Callable[[Update, _Bits, np.uint64, Real, Real], None] = njit(
+    [
+        types.void(_SINGLE, _SINGLE_BITS, types.uint64, _REAL_OUT, _REAL_OUT),
+        types.void(_DOUBLE, _IN, types.uint64, _REAL_OUT, _REAL_OUT),
+    ],
+    cache=True,
+    nogil=True,
+)(_block_squares)
+encode: Callable[[Update, float, float, float, float, Ring], bool] = njit(
+    [types.boolean(update, *_FACTORS, _OUT) for update in (_SINGLE, _DOUBLE)], cache=True, nogil=True
+)(_encode)
+encode_and_mask: Callable[[Update, float, float, float, float, Ring, Ring], bool] = njit(
+    [types.boolean(update, *_FACTORS, _OUT, _OUT) for update in (_SINGLE, _DOUBLE)], cache=True, nogil=True
+)(_encode_and_mask)
+
+
+def block_squares(values: Update, peaks: Real, squares: Real) -> None:
+    """See the numpy twin; reads the values once."""
+    bits: _Bits = values.view(np.uint32) if values.dtype == np.float32 else values.view(np.uint64)
+    _squares(values, bits, np.uint64(np.iinfo(bits.dtype).max >> 1), peaks, squares)
 
 
 def transpose_bits(columns: NDArray[np.uint8], rows: NDArray[np.uint8]) -> None:

@@ -9,6 +9,14 @@ from protocol.arithmetic.ring import Ring
 
 LANES = 4
 LANE_BITS = 16
+NORM_BLOCK = 4096
+LEAST_EXPONENT = -1000
+ENCODED_LIMIT = 2.0**62
+UNIFORM_SHIFT = 11
+UNIFORM_STEP = 2.0**-53
+
+Real = NDArray[np.float64]
+Update = NDArray[np.float32] | NDArray[np.float64]
 
 
 def mask(x: Ring, pad: Ring, out: Ring) -> None:
@@ -35,3 +43,41 @@ def transpose_bits(columns: NDArray[np.uint8], rows: NDArray[np.uint8]) -> None:
     """rows[i, j // 8] bit j % 8 = columns[j, i // 8] bit i % 8."""
     bits = np.unpackbits(columns, axis=1, bitorder="little")
     rows[:] = np.packbits(bits.T, axis=1, bitorder="little")
+
+
+def block_squares(values: Update, peaks: Real, squares: Real) -> None:
+    """Largest magnitude of each block of 4096, and the sum of (x / unit)^2, added by halves."""
+    blocks = np.zeros((peaks.size, NORM_BLOCK), dtype=np.float64)
+    blocks.reshape(-1)[: values.size] = values
+    peaks[:] = np.max(np.abs(blocks), axis=1, initial=0.0)
+    unusable = ~np.isfinite(peaks)
+    blocks[unusable] = 0.0
+    _, exponents = np.frexp(np.where(unusable, 0.0, peaks))
+    blocks *= np.ldexp(1.0, -np.maximum(exponents, LEAST_EXPONENT))[:, None]
+    np.square(blocks, out=blocks)
+    while blocks.shape[1] > 1:
+        half = blocks.shape[1] // 2
+        blocks = blocks[:, :half] + blocks[:, half:]
+    squares[:] = blocks[:, 0]
+    peaks[unusable] = squares[unusable] = np.inf
+
+
+def encode(values: Update, unit: float, factor: float, weight: float, scale: float, words: Ring) -> bool:
+    """Scaled and rounded up where the word's upper 53 bits, as a number in [0, 1), are below the fraction."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        scaled = values.astype(np.float64) * unit * factor * weight * scale
+    fits = np.abs(scaled) < ENCODED_LIMIT
+    scaled[~fits] = 0.0
+    whole = np.floor(scaled)
+    uniform = (words >> np.uint64(UNIFORM_SHIFT)) * UNIFORM_STEP
+    words[:] = (whole.astype(np.int64) + (uniform < scaled - whole)).view(np.uint64)
+    return bool(np.all(fits))
+
+
+def encode_and_mask(
+    values: Update, unit: float, factor: float, weight: float, scale: float, words: Ring, pad: Ring
+) -> bool:
+    """``encode``, then pad = words - pad."""
+    fits = encode(values, unit, factor, weight, scale, words)
+    np.subtract(words, pad, out=pad)
+    return fits

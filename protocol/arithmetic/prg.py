@@ -20,6 +20,7 @@ from protocol.errors import MalformedMessage, ProtocolViolation
 SEED_BYTES = 32
 _BLOCK_BYTES = 16
 _ZEROS = bytes(1 << 16)
+_WIRE = np.dtype("<u8")
 
 
 @unique
@@ -50,7 +51,21 @@ def expand(seed: bytes, usage: Usage, length: int, *, start: int = 0) -> Ring:
     Raises:   MalformedMessage, when the seed is not 32 bytes
     """
     raw = _stream(seed, usage, ELEMENT_BYTES * length, ELEMENT_BYTES * start)
-    return raw.view(np.dtype("<u8")).astype(np.uint64, copy=False)
+    return raw.view(_WIRE).astype(np.uint64, copy=False)
+
+
+def expand_into(seed: bytes, usage: Usage, out: Ring, *, start: int = 0) -> None:
+    """Write elements ``start`` to ``start + out.size`` of the stream into ``out``; allocates nothing.
+
+    Shapes:   out uint64[n], contiguous and little-endian, as everywhere on the hosts the kernels run on
+    Raises:   MalformedMessage, when the seed is not 32 bytes; ProtocolViolation, when ``out`` is not such an array
+    """
+    if out.dtype != _WIRE or out.ndim != 1 or not out.flags.c_contiguous:
+        raise ProtocolViolation(
+            f"a stream is written into a contiguous little-endian uint64 vector, found {out.dtype.str} of shape "
+            f"{out.shape}; pass such a buffer"
+        )
+    _fill(seed, usage, out.view(np.uint8), ELEMENT_BYTES * start)
 
 
 def expand_bytes(seed: bytes, usage: Usage, n: int, *, start: int = 0) -> bytes:
@@ -64,16 +79,23 @@ def derive(seed: bytes, label: str) -> bytes:
 
 
 def _stream(seed: bytes, usage: Usage, n: int, start: int) -> NDArray[np.uint8]:
+    if n < 0:
+        raise ProtocolViolation(f"a stream has no piece of length {n}; it must be at least zero")
+    out = np.empty(n, dtype=np.uint8)
+    _fill(seed, usage, out, start)
+    return out
+
+
+def _fill(seed: bytes, usage: Usage, out: NDArray[np.uint8], start: int) -> None:
     if len(seed) != SEED_BYTES:
         raise MalformedMessage(f"a seed has {SEED_BYTES} bytes, found {len(seed)}; check which field was read")
-    if n < 0 or start < 0:
-        raise ProtocolViolation(f"a stream has no piece of length {n} at {start}; both must be at least zero")
+    if start < 0:
+        raise ProtocolViolation(f"a stream has no piece at {start}; its place must be at least zero")
     block, skip = divmod(start, _BLOCK_BYTES)
     counter = int(usage).to_bytes(8, "big") + block.to_bytes(8, "big")
     encryptor = Cipher(algorithms.AES(seed), modes.CTR(counter)).encryptor()
-    out = np.empty(skip + n + _BLOCK_BYTES, dtype=np.uint8)  # update_into may ask for one block of room
+    encryptor.update(bytes(skip))
     room, zeros = out.data, memoryview(_ZEROS)
-    done, wanted = 0, skip + n
-    while done < wanted:
-        done += encryptor.update_into(zeros[: wanted - done], room[done:])
-    return out[skip:wanted]
+    done = 0
+    while done < out.size:
+        done += encryptor.update_into(zeros[: out.size - done], room[done:])

@@ -1,6 +1,7 @@
 """One server's part of a measured round, step by step; the requester's opening at the end (docs/protocol.md 6 to 8).
 
-1. :func:`prepare`, for every contributor: its range-check factors and, in rounds that open distances, its difference.
+1. :func:`prepare_all`, for every contributor: its range-check factors and, in rounds that open distances, its
+   difference.
 2. :func:`masked`: sent to the peer.
 3. :func:`opening_share`: with the peer's masked vector, this side's refreshed shares, sealed to the requester.
 4. :func:`open_site`: the requester adds both sides' shares.
@@ -8,6 +9,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +20,17 @@ from protocol.mpc import distance, product, range_check
 from protocol.mpc.correlation import CorrelationHalf
 from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
 from protocol.sharing import Side
+
+_SITES_AT_ONCE = 16
+
+
+@dataclass(frozen=True, eq=False)
+class SiteSketch:
+    """What a server holds of one site before the products. ``query_share`` is None where distances are not opened."""
+
+    site: str
+    sketch_share: Ring = field(repr=False)
+    query_share: Ring | None = field(repr=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,18 +75,29 @@ def prepare(
     query_share: Ring | None,
     parameters: StudyParameters,
 ) -> Operands:
-    """Step 1, local.
+    """Step 1, local, for one site: :func:`prepare_all` draws the projections once for many.
 
     Shapes:   sketch_share and query_share uint64[k'], ring 2^64; no query where distances are not opened
     Raises:   MalformedMessage
     """
+    return prepare_all(side, challenge, [SiteSketch(site, sketch_share, query_share)], parameters)[0]
+
+
+def prepare_all(
+    side: Side, challenge: bytes, sketches: Sequence[SiteSketch], parameters: StudyParameters
+) -> list[Operands]:
+    """Step 1, local, for all sites of a round, in their order.
+
+    Raises:   MalformedMessage
+    """
     rows = range_check.projections(challenge, parameters)
-    return Operands(
-        site=site,
-        sketch_share=sketch_share,
-        range_operand=range_check.operand(side, sketch_share, rows, parameters),
-        difference=None if query_share is None else distance.difference(sketch_share, query_share),
-    )
+    operands: list[Operands] = []
+    for start in range(0, len(sketches), _SITES_AT_ONCE):
+        batch = sketches[start : start + _SITES_AT_ONCE]
+        shares = np.stack([_require_sketch(given, parameters) for given in batch])
+        factors = range_check.operand(side, shares, rows, parameters)
+        operands.extend(_operands(given, factor) for given, factor in zip(batch, factors, strict=True))
+    return operands
 
 
 def operand_vector(operands: Operands) -> Ring:
@@ -144,6 +168,24 @@ def open_site(share_a: OpeningShare, share_b: OpeningShare, numerator: int, para
         return OpenedSite(share_a.site, in_range=True, distance=None)
     opened = distance.open_distance(share_a.distance_share, share_b.distance_share, numerator, parameters)
     return OpenedSite(share_a.site, in_range=True, distance=opened)
+
+
+def _operands(given: SiteSketch, range_operand: Ring) -> Operands:
+    return Operands(
+        site=given.site,
+        sketch_share=given.sketch_share,
+        range_operand=range_operand,
+        difference=None if given.query_share is None else distance.difference(given.sketch_share, given.query_share),
+    )
+
+
+def _require_sketch(given: SiteSketch, parameters: StudyParameters) -> Ring:
+    if given.sketch_share.shape != (parameters.sketched_length,):
+        raise MalformedMessage(
+            f"a sketch share has {parameters.sketched_length} elements, found shape {given.sketch_share.shape} for "
+            f"{given.site!r}; check the study parameters"
+        )
+    return given.sketch_share
 
 
 def _require_lengths(operands: Operands, half: CorrelationHalf) -> None:

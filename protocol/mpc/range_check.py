@@ -25,6 +25,9 @@ from protocol.sharing import Side
 Ternary = NDArray[np.int8]
 
 _ENTRIES_PER_BYTE = 4
+_COLUMNS_AT_ONCE = 1 << 12
+_HALF_BITS = np.uint64(32)
+_LOW_HALF = np.uint64(2**32 - 1)
 _ENTRY_OF_CODE = np.array([0, 0, 1, -1], dtype=np.int8)
 
 
@@ -43,17 +46,31 @@ def projections(challenge: bytes, parameters: StudyParameters) -> Ternary:
     return rows
 
 
-def project(sketch_share: Ring, rows: Ternary) -> Ring:
-    """Share of y = <r, Sx> for every projection r.
+def project(sketch_shares: Ring, rows: Ternary) -> Ring:
+    """Share of y = <r, Sx> for every projection r, of one sketch share or of many at once.
 
-    Shapes:   uint64[k'], int8[40, k'] -> uint64[40], ring 2^64
+    Exact: the shares' halves of 32 bits are multiplied in float64, where every sum stays below 2^32 * 2^12 < 2^53,
+    so that the order of the additions does not matter either.
+
+    Shapes:   uint64[..., k'], int8[40, k'] -> uint64[..., 40], ring 2^64
     """
-    if sketch_share.shape != rows.shape[1:]:
+    if sketch_shares.ndim == 0 or sketch_shares.shape[-1] != rows.shape[1]:
         raise MalformedMessage(
-            f"a sketch share has {rows.shape[1]} elements, found shape {sketch_share.shape}; check the study parameters"
+            f"a sketch share has {rows.shape[1]} elements, found shape {sketch_shares.shape}; "
+            "check the study parameters"
         )
-    share_of_y: Ring = np.matmul(from_signed(rows.astype(np.int64)), sketch_share)
+    share_of_y: Ring = np.zeros((*sketch_shares.shape[:-1], RANGE_PROJECTIONS), dtype=np.uint64)
+    for start in range(0, rows.shape[1], _COLUMNS_AT_ONCE):
+        piece = sketch_shares[..., start : start + _COLUMNS_AT_ONCE]
+        columns = rows[:, start : start + _COLUMNS_AT_ONCE].T.astype(np.float64)
+        share_of_y += _product(piece & _LOW_HALF, columns)
+        share_of_y += _product(piece >> _HALF_BITS, columns) << _HALF_BITS
     return share_of_y
+
+
+def _product(half: Ring, columns: NDArray[np.float64]) -> Ring:
+    sums = half.astype(np.float64) @ columns
+    return from_signed(sums.astype(np.int64))
 
 
 def top_bits(side: Side, projected: Ring, parameters: StudyParameters) -> Ring:
@@ -65,9 +82,9 @@ def top_bits(side: Side, projected: Ring, parameters: StudyParameters) -> Ring:
 
 
 def operand(side: Side, sketch_share: Ring, rows: Ternary, parameters: StudyParameters) -> Ring:
-    """This side's factor of the product u v, for every projection.
+    """This side's factor of the product u v, for every projection; of one sketch share or of many at once.
 
-    Shapes:   sketch_share uint64[k'], rows int8[40, k'] -> uint64[40], below 2^(64-h)
+    Shapes:   sketch_share uint64[..., k'], rows int8[40, k'] -> uint64[..., 40], below 2^(64-h)
     Raises:   MalformedMessage
     """
     return top_bits(side, project(sketch_share, rows), parameters)
