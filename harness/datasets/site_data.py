@@ -1,0 +1,108 @@
+"""One site's examples in three parts, and how a split is cut and described."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent.data import Examples, LocalData, save_folder
+
+Rows = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class SiteData:
+    """A site: it trains on ``train``; settings are chosen on ``validation``; ``test`` is for the report alone."""
+
+    name: str
+    train: Examples
+    validation: Examples
+    test: Examples
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Federation:
+    """A data set split over sites; the first site is the requester."""
+
+    title: str
+    inputs: tuple[int, ...]
+    class_names: tuple[str, ...]
+    sites: tuple[SiteData, ...]
+
+    @property
+    def requester(self) -> SiteData:
+        return self.sites[0]
+
+    @property
+    def contributors(self) -> tuple[SiteData, ...]:
+        return self.sites[1:]
+
+
+@dataclass(frozen=True)
+class SplitRow:
+    """One line of the printed split: sizes of the parts, and the training part's examples of each class."""
+
+    site: str
+    train: int
+    validation: int
+    test: int
+    class_counts: tuple[int, ...]
+    note: str
+
+
+def describe(federation: Federation) -> tuple[SplitRow, ...]:
+    """The split as a table, one row a site, the requester first."""
+    classes = len(federation.class_names)
+    return tuple(
+        SplitRow(
+            site.name,
+            len(site.train),
+            len(site.validation),
+            len(site.test),
+            tuple(int(n) for n in np.bincount(site.train.y, minlength=classes)),
+            site.note,
+        )
+        for site in federation.sites
+    )
+
+
+def write_site_folder(site: SiteData, folder: Path) -> None:
+    """The folder that a site's agent reads: train.npz and test.npz; validation examples stay out of it."""
+    save_folder(folder, LocalData(site.train, site.test))
+
+
+def split_random(data_set: str, seed: int) -> np.random.Generator:
+    """The random source of one data set's split; two data sets with the same seed do not share draws."""
+    return np.random.default_rng([seed, int.from_bytes(hashlib.sha256(data_set.encode()).digest()[:8], "big")])
+
+
+def stratified_parts(y: NDArray[np.int64], shares: Sequence[float], random: np.random.Generator) -> tuple[Rows, ...]:
+    """Row numbers cut into parts by ``shares`` (which sum to 1), each class cut by itself; every row in one part."""
+    parts: list[list[Rows]] = [[] for _ in shares]
+    for label in np.unique(y):
+        rows = random.permutation(np.flatnonzero(y == label))
+        ends = np.rint(np.cumsum(shares) * len(rows)).astype(np.int64)[:-1]
+        for part, piece in zip(parts, np.split(rows, ends), strict=True):
+            part.append(piece)
+    return tuple(np.sort(np.concatenate(part)) if part else np.zeros(0, np.int64) for part in parts)
+
+
+def cut_site(
+    name: str,
+    X: NDArray[np.float64],
+    y: NDArray[np.int64],
+    shares: tuple[float, float, float],
+    random: np.random.Generator,
+    note: str = "",
+) -> SiteData:
+    """A site's rows cut into training, validation and test part by ``shares``, stratified by class."""
+    train, validation, test = (
+        Examples(X[rows].astype(np.float32), y[rows].astype(np.int64)) for rows in stratified_parts(y, shares, random)
+    )
+    return SiteData(name, train, validation, test, note)

@@ -1,0 +1,111 @@
+"""What a run leaves behind: one record a round, and the final model. Plain and secure runs fill the same structure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.wire.messages import ListedWeight, RuleName
+
+
+class RoundKind(StrEnum):
+    """How a round ended."""
+
+    RELEASED = "released"
+    SKIPPED = "skipped"
+    ALONE = "alone"
+
+
+class RunEnd(StrEnum):
+    """How the shared part of a run ended."""
+
+    COMPLETED = "completed"
+    LOCAL_ONLY = "local_only"
+    LOCAL_OPTIMUM = "local_optimum"
+
+
+@dataclass(frozen=True)
+class SiteValue:
+    """A number about one site."""
+
+    site: str
+    value: float
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One round as the requester saw it.
+
+    ``handed_out`` is the weight list; ``alphas`` the full-precision weights after the round; ``distances`` are empty
+    where the rule needs none; ``clipped_share`` is the part of the round's updates that were longer than the norm;
+    ``model_norm`` is the length of the model after the round.
+    """
+
+    round: int
+    kind: RoundKind
+    handed_out: tuple[ListedWeight, ...]
+    alphas: tuple[SiteValue, ...]
+    distances: tuple[SiteValue, ...]
+    requester_norm: float
+    took_part: tuple[str, ...]
+    clipped_share: float
+    test_accuracy: float
+    test_loss: float
+    model_norm: float
+    validation_accuracy: float | None = None
+
+
+@dataclass(frozen=True)
+class RunHistory:
+    """A whole run with one seed."""
+
+    study: str
+    rule: RuleName
+    protection: str
+    seed: int
+    requester: str
+    contributors: tuple[str, ...]
+    end: RunEnd
+    reason: str
+    rounds: tuple[RoundRecord, ...]
+    final_model: NDArray[np.float32] = field(repr=False)
+
+    @property
+    def test_accuracy(self) -> float:
+        """The requester's, after the last round."""
+        return self.rounds[-1].test_accuracy
+
+    @property
+    def shared_rounds(self) -> int:
+        """Rounds whose sum was released."""
+        return sum(record.kind is RoundKind.RELEASED for record in self.rounds)
+
+
+@dataclass(frozen=True)
+class Series:
+    """One site's number over the rounds; None where there was none."""
+
+    site: str
+    values: tuple[float | None, ...]
+
+
+def alpha_series(history: RunHistory) -> tuple[Series, ...]:
+    """Each contributor's weight in full precision after every round."""
+    return tuple(
+        Series(site, tuple(_value(record.alphas, site) for record in history.rounds)) for site in history.contributors
+    )
+
+
+def distance_series(history: RunHistory) -> tuple[Series, ...]:
+    """Each contributor's distance from the requester in every round in which it was opened."""
+    return tuple(
+        Series(site, tuple(_value(record.distances, site) for record in history.rounds))
+        for site in history.contributors
+    )
+
+
+def _value(values: tuple[SiteValue, ...], site: str) -> float | None:
+    return next((entry.value for entry in values if entry.site == site), None)
