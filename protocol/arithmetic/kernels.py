@@ -18,6 +18,7 @@ from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation
 
 Bits = NDArray[np.uint8]
+Ternary = NDArray[np.int8]
 SKETCH_BLOCKS = numpy_kernels.LANES
 MAX_BUCKETS = 1 << (numpy_kernels.LANE_BITS - 1)
 BIT_COLUMNS = 128
@@ -112,6 +113,19 @@ class Kernels:
                 f"{buckets.shape}; take its length from the study parameters"
             )
         self._module().sketch_into(buckets, words, x)
+
+    def project(self, rows: Ternary, x: Ring) -> Ring:
+        """The products of ``x`` with several vectors of small signed entries.
+
+        Shapes:   rows int8[m, n], x uint64[n] -> uint64[m], ring 2^64
+        """
+        if rows.ndim != 2 or x.shape != rows.shape[1:]:
+            raise ProtocolViolation(
+                f"{rows.shape} rows do not fit a vector of shape {x.shape}; each row is as long as the vector"
+            )
+        out = np.empty(rows.shape[0], dtype=np.uint64)
+        self._module().project(np.ascontiguousarray(rows), np.ascontiguousarray(x), out)
+        return out
 
     def transpose_bits(self, columns: Bits) -> Bits:
         """Bit i of column j, (columns[j, i // 8] >> (i % 8)) & 1, becomes bit j % 8 of rows[i, j // 8].

@@ -60,6 +60,14 @@ def _sketch_into(buckets: Ring, words: Ring, x: Ring) -> None:  # pragma: no cov
             base += size
 
 
+def _project(rows: NDArray[np.int8], x: Ring, out: Ring) -> None:  # pragma: no cover - compiled
+    for p in range(out.size):
+        row, total = rows[p], np.uint64(0)
+        for j in range(x.size):
+            total += np.uint64(np.int64(row[j])) * x[j]
+        out[p] = total
+
+
 def _transpose_words(columns: _Words, rows: _Words) -> None:  # pragma: no cover - compiled
     """64 x 64 bit matrices by recursive swapping (Warren, Hacker's Delight, 7-3), eight at a time."""
     words = columns.shape[1]
@@ -158,6 +166,9 @@ def _encode_and_mask(
 mask: Callable[[Ring, Ring, Ring], None] = njit(types.void(_IN, _IN, _OUT), cache=True, nogil=True)(_mask)
 add_into: Callable[[Ring, Ring], None] = njit(types.void(_OUT, _IN), cache=True, nogil=True)(_add_into)
 sketch_into: Callable[[Ring, Ring, Ring], None] = njit(types.void(_OUT, _IN, _IN), cache=True, nogil=True)(_sketch_into)
+project: Callable[[NDArray[np.int8], Ring, Ring], None] = njit(
+    types.void(types.Array(types.int8, 2, "C", readonly=True), _IN, _OUT), cache=True, nogil=True
+)(_project)
 _transpose: Callable[[_Words, _Words], None] = njit(types.void(_IN_2D, _OUT_2D), cache=True, nogil=True)(
     _transpose_words
 )

@@ -39,6 +39,11 @@ def sketch_into(buckets: Ring, words: Ring, x: Ring) -> None:
         np.add.at(buckets, place, np.where(negative, np.uint64(0) - x, x))
 
 
+def project(rows: NDArray[np.int8], x: Ring, out: Ring) -> None:
+    """out = rows x; the signs wrap to the ring's."""
+    np.matmul(rows.astype(np.int64).view(np.uint64), x, out=out)
+
+
 def transpose_bits(columns: NDArray[np.uint8], rows: NDArray[np.uint8]) -> None:
     """rows[i, j // 8] bit j % 8 = columns[j, i // 8] bit i % 8."""
     bits = np.unpackbits(columns, axis=1, bitorder="little")

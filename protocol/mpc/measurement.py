@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from protocol.arithmetic.kernels import NUMBA, Kernels
 from protocol.arithmetic.ring import MODULUS, Ring
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import distance, product, range_check
 from protocol.mpc.correlation import CorrelationHalf
 from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
 from protocol.sharing import Side
-
-_SITES_AT_ONCE = 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,30 +73,39 @@ def prepare(
     sketch_share: Ring,
     query_share: Ring | None,
     parameters: StudyParameters,
+    kernels: Kernels = NUMBA,
 ) -> Operands:
-    """Step 1, local, for one site: :func:`prepare_all` draws the projections once for many.
+    """Step 1, local, for one site; for several, :func:`prepare_all` draws the projections once.
 
     Shapes:   sketch_share and query_share uint64[k'], ring 2^64; no query where distances are not opened
     Raises:   MalformedMessage
     """
-    return prepare_all(side, challenge, [SiteSketch(site, sketch_share, query_share)], parameters)[0]
+    return prepare_all(side, challenge, [SiteSketch(site, sketch_share, query_share)], parameters, kernels)[0]
 
 
 def prepare_all(
-    side: Side, challenge: bytes, sketches: Sequence[SiteSketch], parameters: StudyParameters
+    side: Side,
+    challenge: bytes,
+    sketches: Sequence[SiteSketch],
+    parameters: StudyParameters,
+    kernels: Kernels = NUMBA,
 ) -> list[Operands]:
     """Step 1, local, for all sites of a round, in their order.
 
     Raises:   MalformedMessage
     """
     rows = range_check.projections(challenge, parameters)
-    operands: list[Operands] = []
-    for start in range(0, len(sketches), _SITES_AT_ONCE):
-        batch = sketches[start : start + _SITES_AT_ONCE]
-        shares = np.stack([_require_sketch(given, parameters) for given in batch])
-        factors = range_check.operand(side, shares, rows, parameters)
-        operands.extend(_operands(given, factor) for given, factor in zip(batch, factors, strict=True))
-    return operands
+    return [
+        Operands(
+            site=given.site,
+            sketch_share=given.sketch_share,
+            range_operand=range_check.operand(side, given.sketch_share, rows, parameters, kernels),
+            difference=(
+                None if given.query_share is None else distance.difference(given.sketch_share, given.query_share)
+            ),
+        )
+        for given in sketches
+    ]
 
 
 def operand_vector(operands: Operands) -> Ring:
@@ -168,24 +176,6 @@ def open_site(share_a: OpeningShare, share_b: OpeningShare, numerator: int, para
         return OpenedSite(share_a.site, in_range=True, distance=None)
     opened = distance.open_distance(share_a.distance_share, share_b.distance_share, numerator, parameters)
     return OpenedSite(share_a.site, in_range=True, distance=opened)
-
-
-def _operands(given: SiteSketch, range_operand: Ring) -> Operands:
-    return Operands(
-        site=given.site,
-        sketch_share=given.sketch_share,
-        range_operand=range_operand,
-        difference=None if given.query_share is None else distance.difference(given.sketch_share, given.query_share),
-    )
-
-
-def _require_sketch(given: SiteSketch, parameters: StudyParameters) -> Ring:
-    if given.sketch_share.shape != (parameters.sketched_length,):
-        raise MalformedMessage(
-            f"a sketch share has {parameters.sketched_length} elements, found shape {given.sketch_share.shape} for "
-            f"{given.site!r}; check the study parameters"
-        )
-    return given.sketch_share
 
 
 def _require_lengths(operands: Operands, half: CorrelationHalf) -> None:

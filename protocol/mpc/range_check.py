@@ -14,21 +14,18 @@ A failed check means "check failed", never "site cheated": a deviating server ca
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from protocol.arithmetic.kernels import NUMBA, Kernels, Ternary
 from protocol.arithmetic.prg import Usage, expand_bytes
-from protocol.arithmetic.ring import Ring, from_signed
+from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage
 from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
 from protocol.sharing import Side
 
-Ternary = NDArray[np.int8]
-
 _ENTRIES_PER_BYTE = 4
-_COLUMNS_AT_ONCE = 1 << 12
-_HALF_BITS = np.uint64(32)
-_LOW_HALF = np.uint64(2**32 - 1)
 _ENTRY_OF_CODE = np.array([0, 0, 1, -1], dtype=np.int8)
+_CODES_OF_BYTE = (np.arange(256)[:, None] >> np.array([0, 2, 4, 6])) & 3
+_ENTRIES_OF_BYTE = _ENTRY_OF_CODE[_CODES_OF_BYTE].view(np.uint32).ravel()  # four entries, moved as one
 
 
 def projections(challenge: bytes, parameters: StudyParameters) -> Ternary:
@@ -41,36 +38,20 @@ def projections(challenge: bytes, parameters: StudyParameters) -> Ternary:
     """
     entries = RANGE_PROJECTIONS * parameters.sketched_length
     raw = np.frombuffer(expand_bytes(challenge, Usage.PROJECTIONS, entries // _ENTRIES_PER_BYTE), dtype=np.uint8)
-    codes = (raw[:, None] >> np.array([0, 2, 4, 6], dtype=np.uint8)) & np.uint8(3)
-    rows: Ternary = _ENTRY_OF_CODE[codes].reshape(RANGE_PROJECTIONS, parameters.sketched_length)
+    rows: Ternary = _ENTRIES_OF_BYTE.take(raw).view(np.int8).reshape(RANGE_PROJECTIONS, parameters.sketched_length)
     return rows
 
 
-def project(sketch_shares: Ring, rows: Ternary) -> Ring:
-    """Share of y = <r, Sx> for every projection r, of one sketch share or of many at once.
+def project(sketch_share: Ring, rows: Ternary, kernels: Kernels = NUMBA) -> Ring:
+    """Share of y = <r, Sx> for every projection r.
 
-    Exact: the shares' halves of 32 bits are multiplied in float64, where every sum stays below 2^32 * 2^12 < 2^53,
-    so that the order of the additions does not matter either.
-
-    Shapes:   uint64[..., k'], int8[40, k'] -> uint64[..., 40], ring 2^64
+    Shapes:   uint64[k'], int8[40, k'] -> uint64[40], ring 2^64
     """
-    if sketch_shares.ndim == 0 or sketch_shares.shape[-1] != rows.shape[1]:
+    if sketch_share.shape != rows.shape[1:]:
         raise MalformedMessage(
-            f"a sketch share has {rows.shape[1]} elements, found shape {sketch_shares.shape}; "
-            "check the study parameters"
+            f"a sketch share has {rows.shape[1]} elements, found shape {sketch_share.shape}; check the study parameters"
         )
-    share_of_y: Ring = np.zeros((*sketch_shares.shape[:-1], RANGE_PROJECTIONS), dtype=np.uint64)
-    for start in range(0, rows.shape[1], _COLUMNS_AT_ONCE):
-        piece = sketch_shares[..., start : start + _COLUMNS_AT_ONCE]
-        columns = rows[:, start : start + _COLUMNS_AT_ONCE].T.astype(np.float64)
-        share_of_y += _product(piece & _LOW_HALF, columns)
-        share_of_y += _product(piece >> _HALF_BITS, columns) << _HALF_BITS
-    return share_of_y
-
-
-def _product(half: Ring, columns: NDArray[np.float64]) -> Ring:
-    sums = half.astype(np.float64) @ columns
-    return from_signed(sums.astype(np.int64))
+    return kernels.project(rows, sketch_share)
 
 
 def top_bits(side: Side, projected: Ring, parameters: StudyParameters) -> Ring:
@@ -81,13 +62,15 @@ def top_bits(side: Side, projected: Ring, parameters: StudyParameters) -> Ring:
     return np.negative(projected) >> h
 
 
-def operand(side: Side, sketch_share: Ring, rows: Ternary, parameters: StudyParameters) -> Ring:
-    """This side's factor of the product u v, for every projection; of one sketch share or of many at once.
+def operand(
+    side: Side, sketch_share: Ring, rows: Ternary, parameters: StudyParameters, kernels: Kernels = NUMBA
+) -> Ring:
+    """This side's factor of the product u v, for every projection.
 
-    Shapes:   sketch_share uint64[..., k'], rows int8[40, k'] -> uint64[..., 40], below 2^(64-h)
+    Shapes:   sketch_share uint64[k'], rows int8[40, k'] -> uint64[40], below 2^(64-h)
     Raises:   MalformedMessage
     """
-    return top_bits(side, project(sketch_share, rows), parameters)
+    return top_bits(side, project(sketch_share, rows, kernels), parameters)
 
 
 def check_shares(side: Side, own: Ring, product_shares: Ring, parameters: StudyParameters) -> Ring:
