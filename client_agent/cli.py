@@ -1,0 +1,221 @@
+"""``moiety agent`` and ``moiety study``."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import structlog
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from client_agent.daemon import Site, create_study, load_identity, run_agent
+from client_agent.events import AgentEvent, RoundRecord, read_metrics
+from client_agent.journal import StudyJournal
+from client_agent.settings import AgentSettings, load_settings, read_text
+from client_agent.study_file import study_from_toml
+from protocol.errors import ConfigurationError, UnknownStudy
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import Roster, StudyEnd, StudyEndState, StudyView
+
+agent_app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+study_app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+ConfigOption = Annotated[Path, typer.Option("--config", help="The agent's settings file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
+NameArgument = Annotated[str, typer.Argument(help="The study's name.")]
+_POLL_S = 0.5
+
+
+@agent_app.callback()
+def _agent() -> None:
+    """Run a site's agent."""
+
+
+@study_app.callback()
+def _study() -> None:
+    """Create, watch and cancel studies, at the requester."""
+
+
+@agent_app.command()
+def run(
+    config: ConfigOption,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:n; overrides the settings.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Run this site's agent until it is interrupted."""
+    log_to_stderr()
+    settings = load_settings(config)
+    if device is not None:
+        settings = settings.model_copy(update={"device": device})
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    run_agent(settings, stop, _print_json if json_output else _print_event)
+
+
+@study_app.command()
+def create(
+    study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What to study.")],
+    config: ConfigOption,
+    json_output: JsonOption = False,
+) -> None:
+    """Hand a study to this site's agent, which creates it at both servers and runs it."""
+    settings = load_settings(config)
+    roster, _ = load_identity(settings)
+    _require_requester(settings, roster)
+    study = study_from_toml(read_text(study_file), str(study_file), roster, settings.plugin)
+    journal = settings.state_dir / "studies" / study.name
+    if journal.exists():
+        raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
+    create_study(settings.state_dir, study)
+    if json_output:
+        _line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension})
+    else:
+        sys.stdout.write(f"study {study.name} is queued; follow it with: moiety study watch {study.name}\n")
+
+
+@study_app.command()
+def watch(name: NameArgument, config: ConfigOption, json_output: JsonOption = False) -> None:
+    """Follow a study until it ends: this site's rounds as they are recorded, and the servers' state."""
+    settings = load_settings(config)
+    log_to_stderr()
+    metrics = settings.state_dir / "studies" / name / "metrics.jsonl"
+    shown, state = 0, None
+    stop = threading.Event()
+    with Site(settings) as site:
+        while not stop.is_set():
+            records = read_metrics(metrics)
+            for record in records[shown:]:
+                sys.stdout.write((record.model_dump_json() if json_output else _round_line(record)) + "\n")
+            shown = len(records)
+            view = _view(site, name)
+            if view is not None and (view.state, view.reason) != state:
+                state = (view.state, view.reason)
+                _print_state(view, json_output)
+            sys.stdout.flush()
+            if view is not None and view.state.ended and _is_finished(settings, name):
+                break
+            stop.wait(_POLL_S)
+    if not json_output:
+        _print_table(read_metrics(metrics))
+
+
+@study_app.command()
+def cancel(
+    name: NameArgument,
+    config: ConfigOption,
+    reason: Annotated[str, typer.Option(help="Shown to every site.")],
+    json_output: JsonOption = False,
+) -> None:
+    """End a study at both servers, now."""
+    settings = load_settings(config)
+    with Site(settings) as site:
+        _require_requester(settings, site.roster)
+        digest = site.clients[Side.A].study(name).message.digest()
+        end = StudyEnd(study_digest=digest, state=StudyEndState.CANCELLED, reason=reason)
+        signed = sign(end, site.keys.name, site.keys.signing)
+        for side in Side:
+            site.clients[side].end(name, signed)
+    if json_output:
+        _line({"study": name, "state": "cancelled", "reason": reason})
+    else:
+        sys.stdout.write(f"study {name} is cancelled at both servers\n")
+
+
+def log_to_stderr() -> None:
+    """Structured log lines on stderr: standard output belongs to results."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _require_requester(settings: AgentSettings, roster: Roster) -> None:
+    if settings.site != roster.requester:
+        raise ConfigurationError(
+            f"only the requester {roster.requester!r} creates and ends studies; this site is {settings.site!r}"
+        )
+
+
+def _view(site: Site, name: str) -> StudyView | None:
+    try:
+        return site.clients[Side.A].view(name)
+    except UnknownStudy:
+        if not (site.settings.state_dir / "studies" / name).exists() and not _queued(site, name):
+            raise
+        return None
+
+
+def _queued(site: Site, name: str) -> bool:
+    return (site.settings.state_dir / "outbox" / f"{name}.json").exists()
+
+
+def _is_finished(settings: AgentSettings, name: str) -> bool:
+    """This site has done its last round of the study, going on alone included; true where it takes no part."""
+    if not (settings.state_dir / "studies" / name).exists():
+        return True
+    state = StudyJournal(settings.state_dir, name).site_state()
+    return state is not None and state.finished is not None
+
+
+def _line(values: dict[str, object]) -> None:
+    import json
+
+    sys.stdout.write(json.dumps(values) + "\n")
+
+
+def _print_json(event: AgentEvent) -> None:
+    sys.stdout.write(event.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+def _print_event(event: AgentEvent) -> None:
+    text = event.text if event.record is None else _round_line(event.record)
+    where = event.study if event.round is None else f"{event.study} round {event.round}"
+    sys.stdout.write(f"{event.site}: {where}: {event.kind.value}: {text}\n")
+    sys.stdout.flush()
+
+
+def _print_state(view: StudyView, json_output: bool) -> None:
+    if json_output:
+        _line({"study": view.study, "state": view.state.value, "reason": view.reason, "ready": list(view.ready)})
+    else:
+        reason = f" ({view.reason})" if view.reason else ""
+        sys.stdout.write(f"study {view.study}: {view.state.value}{reason}\n")
+
+
+def _round_line(record: RoundRecord) -> str:
+    alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in record.alphas)
+    accuracy = "" if record.test_accuracy is None else f", accuracy {record.test_accuracy:.3f}"
+    kilobytes = (record.bytes_up + record.bytes_down) / 1000
+    reason = f" ({record.reason})" if record.reason else ""
+    cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
+    return f"round {record.round} {record.state.value}{reason}: {cost}{accuracy} {alphas}"
+
+
+def _print_table(records: tuple[RoundRecord, ...]) -> None:
+    table = Table("round", "state", "took part", "failed check", "accuracy", "seconds")
+    for record in records:
+        accuracy = "" if record.test_accuracy is None else f"{record.test_accuracy:.3f}"
+        table.add_row(
+            str(record.round),
+            record.state.value,
+            ", ".join(record.took_part),
+            ", ".join(record.failed_check),
+            accuracy,
+            f"{record.seconds:.2f}",
+        )
+    Console().print(table)

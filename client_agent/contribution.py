@@ -1,0 +1,239 @@
+"""From an update to two sealed shares at the servers (docs/protocol.md 2, 3).
+
+The encoded update is journalled once a round; the shares are made from it once an attempt, journalled sealed, and
+resent as they are. A burnt round gets fresh shares of the same encoded update. Everything streams: no more than one
+chunk of a share is in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.durable import write_pieces
+from client_agent.journal import StudyJournal
+from client_agent.randomness import Randomness
+from client_agent.server_client import Body, ServerClient
+from protocol.arithmetic.fixed_point import check_finite, clip, encode
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
+from protocol.errors import TranscriptMismatch
+from protocol.parameters import StudyParameters
+from protocol.sharing import Side, split_chunk, vector_side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.keys import SealingPublicKey
+from protocol.wire.messages import Announcement, ContributionHeader, Receipt, Roster, ShareKind, Signed
+from protocol.wire.sealing import commitment, seal_stream
+
+CHUNK: Final = 2**16
+ENCODED: Final = "encoded.ring"
+RECORD: Final = "contribution.json"
+
+
+class EncodedUpdate(BaseModel):
+    """What is known of the round's update besides its encoding; ``norm`` is that of the clipped update."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    numerator: int
+    clipped: bool
+    norm: float
+
+
+class ContributionRecord(BaseModel):
+    """The sealed shares of one attempt, ready to be (re)sent; digests are SHA-256 of the sealed files."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    round: int
+    attempt: int
+    announcement_digest: str
+    digest_a: str
+    digest_b: str
+
+    def digest_of(self, side: Side) -> str:
+        return self.digest_a if side is Side.A else self.digest_b
+
+
+def encode_update(
+    update: NDArray[np.float32],
+    layers: Sequence[tuple[str, int]],
+    numerator: int,
+    parameters: StudyParameters,
+    rounding_seed: bytes,
+    into: Path,
+) -> EncodedUpdate:
+    """Check, clip, weigh, encode; the ring vector goes to the file ``into``.
+
+    Shapes:   float32[D] -> uint64[D] in a file, f fraction bits
+    Raises:   UnusableUpdate, which names the layer
+    Source:   docs/protocol.md 2: clip first, then the weight, then the encoding
+    """
+    check_finite(update, layers)
+    values, clipped = clip(update, parameters.clip_norm)
+    weight = numerator / parameters.weight_grid
+    norm = math.sqrt(float(np.sum(np.square(values))))
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, values.size, CHUNK):
+            yield to_bytes(encode(values[start : start + CHUNK] * weight, parameters, rounding_seed, start=start))
+
+    write_pieces(into, chunks())
+    return EncodedUpdate(numerator=numerator, clipped=clipped, norm=norm)
+
+
+@dataclass(frozen=True)
+class EncodedFile:
+    """Chunk access to an encoded update on disk."""
+
+    path: Path
+    length: int
+
+    def __call__(self, start: int, stop: int) -> Ring:
+        with self.path.open("rb") as file:
+            file.seek(start * ELEMENT_BYTES)
+            return from_bytes(file.read((stop - start) * ELEMENT_BYTES), stop - start)
+
+    def chunks(self) -> Iterator[tuple[int, Ring]]:
+        for start in range(0, self.length, CHUNK):
+            yield start, self(start, min(start + CHUNK, self.length))
+
+
+def make_contribution(
+    encoded: EncodedFile,
+    announcement: Announcement,
+    attempt: int,
+    site: str,
+    roster: Roster,
+    randomness: Randomness,
+    journal: StudyJournal,
+) -> ContributionRecord:
+    """Split, commit and seal; the journalled one when this attempt was made before.
+
+    Reveals:  nothing: each sealed file opens at one server and holds a uniform share
+    """
+    folder = journal.attempt_folder(announcement.round, attempt)
+    made = journal.read(folder / RECORD, ContributionRecord)
+    if made is not None:
+        return made
+    label = f"{announcement.study_digest} round {announcement.round} attempt {attempt}"
+    shares = _Shares(encoded, randomness, label, vector_side(roster.place(site)))
+    committed = {side: shares.committed(side) for side in Side}
+    digests: dict[Side, str] = {}
+    for side in Side:
+        header = ContributionHeader(
+            study_digest=announcement.study_digest,
+            round=announcement.round,
+            attempt=attempt,
+            site=site,
+            side=side,
+            announcement_digest=announcement.digest(),
+            commitment_a=committed[Side.A].hex(),
+            commitment_b=committed[Side.B].hex(),
+            share_kind=shares.kind(side),
+            length=encoded.length,
+        )
+        recipient = SealingPublicKey.from_bytes(bytes.fromhex(roster.operator(side).sealing_key))
+        content_key = randomness.bytes(32, f"content key {side} {label}")
+        sealed = seal_stream(header.canonical(), shares.pieces(side), recipient, content_key, shares.salt(side))
+        digests[side] = write_hashed(folder / f"{side}.sealed", sealed)
+    record = ContributionRecord(
+        round=announcement.round,
+        attempt=attempt,
+        announcement_digest=announcement.digest(),
+        digest_a=digests[Side.A],
+        digest_b=digests[Side.B],
+    )
+    journal.write(folder / RECORD, record)
+    return record
+
+
+def send_contribution(
+    record: ContributionRecord,
+    study: str,
+    site: str,
+    study_digest: str,
+    roster: Roster,
+    clients: Mapping[Side, ServerClient],
+    journal: StudyJournal,
+) -> None:
+    """Both uploads at once; returns when both servers' receipts are verified and journalled.
+
+    Raises: what a server refused with; Unavailable when one cannot be reached
+    """
+    folder = journal.attempt_folder(record.round, record.attempt)
+
+    def upload(side: Side) -> None:
+        kept = folder / f"receipt-{side}.json"
+        if kept.exists():
+            return
+        digest = record.digest_of(side)
+        body = Body.file(folder / f"{side}.sealed", bytes.fromhex(digest))
+        receipt = clients[side].contribute(study, record.round, record.attempt, body)
+        _check_receipt(receipt, record, site, study_digest, side, roster)
+        journal.write(kept, receipt)
+
+    with ThreadPoolExecutor(2, thread_name_prefix="upload") as pool:
+        uploads = [pool.submit(upload, side) for side in Side]
+    for done in uploads:
+        done.result()
+
+
+def _check_receipt(
+    receipt: Signed[Receipt], record: ContributionRecord, site: str, study_digest: str, side: Side, roster: Roster
+) -> None:
+    expected = Receipt(
+        study_digest=study_digest,
+        round=record.round,
+        attempt=record.attempt,
+        site=site,
+        side=side,
+        body_digest=record.digest_of(side),
+    )
+    if require_signatures(receipt, roster, [roster.operator(side).name]) != expected:
+        raise TranscriptMismatch(f"the receipt of server {side} is for something else than what was sent")
+
+
+def write_hashed(path: Path, pieces: Iterator[bytes]) -> str:
+    """Write pieces durably; hex SHA-256 of all of them."""
+    digest = hashlib.sha256()
+
+    def hashed() -> Iterator[bytes]:
+        for piece in pieces:
+            digest.update(piece)
+            yield piece
+
+    write_pieces(path, hashed())
+    return digest.hexdigest()
+
+
+class _Shares:
+    """Both shares of one encoded update under one fresh seed."""
+
+    def __init__(self, encoded: EncodedFile, randomness: Randomness, label: str, gets_vector: Side) -> None:
+        self._encoded = encoded
+        self._seed = randomness.bytes(32, f"share seed {label}")
+        self._salts = {side: randomness.bytes(32, f"commitment salt {side} {label}") for side in Side}
+        self._gets_vector = gets_vector
+
+    def kind(self, side: Side) -> ShareKind:
+        return ShareKind.VECTOR if side is self._gets_vector else ShareKind.SEED
+
+    def salt(self, side: Side) -> bytes:
+        return self._salts[side]
+
+    def pieces(self, side: Side) -> Iterator[bytes]:
+        if side is not self._gets_vector:
+            yield self._seed
+            return
+        for start, chunk in self._encoded.chunks():
+            yield to_bytes(split_chunk(chunk, self._seed, start))
+
+    def committed(self, side: Side) -> bytes:
+        return commitment(self._salts[side], self.pieces(side))

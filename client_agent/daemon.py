@@ -1,0 +1,286 @@
+"""The agent: watches for studies and runs one thread for each, as contributor or as requester (outbound HTTPS only).
+
+A study begins at the requester as a file in ``state_dir/outbox``; contributors find it at the servers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import TextIO
+
+import structlog
+
+from client_agent.contributor import Contributor
+from client_agent.durable import new_folder, write_durably
+from client_agent.events import AgentEvent, EventKind, EventSink
+from client_agent.journal import SiteState, StudyJournal
+from client_agent.learner import Learner, TorchLearner, training_seed
+from client_agent.ledger import Ledger
+from client_agent.participant import Participant, SiteContext
+from client_agent.randomness import randomness_for
+from client_agent.requester import Requester
+from client_agent.server_client import ServerClient
+from client_agent.settings import AgentSettings, read_text
+from client_agent.transport import CountingTransport, tls_context
+from client_agent.watch import Stopped
+from protocol.errors import AnnouncementMismatch, ConfigurationError, MoietyError, Unavailable, UnknownStudy
+from protocol.sharing import Side
+from protocol.wire.authentic import require_roster, require_signatures, sign
+from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.wire.messages import Roster, Signed, Study
+
+_JOIN_S = 10.0
+_log = structlog.get_logger("agent")
+
+
+class Site:
+    """This site's identity, its connections to both servers and its ledger; a context manager."""
+
+    def __init__(self, settings: AgentSettings) -> None:
+        self.settings = settings
+        self.roster, self.keys = load_identity(settings)
+        new_folder(settings.state_dir)
+        self.ledger = Ledger(settings.state_dir / "ledger.jsonl")
+        context = tls_context(settings.ca, settings.tls.minimum)
+        self.transports: dict[Side, CountingTransport] = {}
+        self.clients: dict[Side, ServerClient] = {}
+        for side in Side:
+            operator = self.roster.operator(side)
+            self.transports[side] = CountingTransport(operator.name, context, self.ledger)
+            self.clients[side] = ServerClient(side, operator, self.keys, self.transports[side])
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+        self.ledger.close()
+
+    @property
+    def is_requester(self) -> bool:
+        return self.settings.site == self.roster.requester
+
+
+def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
+    """The signed roster and this site's keys, which must belong together.
+
+    Raises: ConfigurationError; BadSignature when the roster lacks a signature
+    """
+    roster = require_roster(parse_roster(read_text(settings.roster), str(settings.roster)))
+    keys = parse_party_keys(read_text(settings.keys), str(settings.keys))
+    party = roster.party(settings.site)
+    if party is None or settings.site not in {site.name for site in roster.sites}:
+        names = ", ".join(site.name for site in roster.sites)
+        raise ConfigurationError(f"key 'site': found {settings.site!r}; the roster has the sites {names}")
+    if keys.name != settings.site or keys.party(samples=party.samples) != party:
+        raise ConfigurationError(
+            f"key 'keys': {settings.keys} holds the keys of {keys.name!r}, "
+            f"not those that the roster has for {settings.site!r}"
+        )
+    return roster, keys
+
+
+def outbox(state_dir: Path) -> Path:
+    """Where the requester's new studies wait for the agent."""
+    return state_dir / "outbox"
+
+
+def create_study(state_dir: Path, study: Study) -> Path:
+    """Queue a study; the requester's agent signs it and hands it to both servers."""
+    path = new_folder(outbox(state_dir)) / f"{study.name}.json"
+    write_durably(path, study.canonical())
+    return path
+
+
+class Agent:
+    """Finds studies and runs them until ``stop`` is set."""
+
+    def __init__(
+        self,
+        site: Site,
+        stop: threading.Event,
+        emit: EventSink,
+        make_learner: Callable[[Study, int], Learner] | None = None,
+    ) -> None:
+        self._site = site
+        self._stop = stop
+        self._emit = emit
+        self._running: dict[str, threading.Thread] = {}
+        self._participants: list[Participant] = []
+        self._refused: set[str] = set()
+        settings, roster = site.settings, site.roster
+        urls = tuple(operator.url or "" for operator in (roster.operator_a, roster.operator_b))
+        self._context = SiteContext(
+            site=settings.site,
+            keys=site.keys,
+            roster=roster,
+            clients=site.clients,
+            randomness=randomness_for(settings.seed, settings.site, urls),
+            state_dir=settings.state_dir,
+            policy=settings.policy,
+            make_learner=make_learner or self._torch_learner,
+            training_seed=self._training_seed,
+            emit=emit,
+            ledger=site.ledger,
+            stop=stop,
+            start_when=None if settings.start_when == "all" else settings.start_when,
+            start_timeout_s=settings.start_timeout_s,
+        )
+
+    def run(self) -> None:
+        """Look for studies every ``poll_s`` until stopped; then let every study's thread end."""
+        find = self._find_own if self._site.is_requester else self._find_listed
+        try:
+            while not self._stop.is_set():
+                try:
+                    find()
+                except Unavailable as later:
+                    _log.warning("server_unavailable", site=self._context.site, detail=later.detail)
+                self._stop.wait(self._site.settings.poll_s)
+        finally:
+            self._stop.set()
+            for participant in self._participants:
+                participant.watch.wake()
+            for thread in self._running.values():
+                thread.join(_JOIN_S)
+
+    # --- finding studies ---
+
+    def _find_own(self) -> None:
+        """The requester's studies: new ones in the outbox, and those of the journal that have not ended."""
+        for path in sorted(outbox(self._context.state_dir).glob("*.json")):
+            self._take_from_outbox(path)
+        for folder in sorted((self._context.state_dir / "studies").glob("*/study.json")):
+            name = folder.parent.name
+            if name in self._running:
+                continue
+            journal = StudyJournal(self._context.state_dir, name)
+            signed = journal.read(folder, Signed[Study])
+            if signed is not None and _unfinished(journal):
+                self._start(signed, Requester(self._context, signed, journal))
+
+    def _take_from_outbox(self, path: Path) -> None:
+        try:
+            study = Study.parse(path.read_bytes())
+            if study.roster_digest != self._context.roster.digest():
+                raise AnnouncementMismatch(f"study {study.name!r} pins another roster than this site's")
+            journal = StudyJournal(self._context.state_dir, study.name)
+            known = journal.read(journal.folder / "study.json", Signed[Study])
+            if known is not None and known.message != study:
+                raise ConfigurationError(f"a study named {study.name!r} is here already; choose another name")
+            if known is None:
+                journal.write(
+                    journal.folder / "study.json", sign(study, self._context.site, self._context.keys.signing)
+                )
+        except MoietyError as refused:
+            self._report(path.stem, refused)
+            path.replace(path.with_suffix(".refused"))
+        else:
+            path.unlink()
+
+    def _find_listed(self) -> None:
+        """Studies at the servers, countersigned by both, that this site takes part in."""
+        for signed in self._context.clients[Side.A].studies().studies:
+            name, digest = signed.message.name, signed.message.digest()
+            if name in self._running or digest in self._refused or not self._site.settings.takes_part_in(name):
+                continue
+            try:
+                self._check_study(signed)
+            except UnknownStudy:
+                continue  # server B does not have it yet
+            except MoietyError as refused:
+                if isinstance(refused, Unavailable):
+                    raise
+                self._refused.add(digest)
+                self._report(name, refused)
+                continue
+            journal = StudyJournal(self._context.state_dir, name)
+            if journal.site_state() is None:
+                journal.write(journal.folder / "study.json", signed)
+            self._start(signed, Contributor(self._context, signed, journal))
+
+    def _check_study(self, at_a: Signed[Study]) -> None:
+        """The requester and both operators signed one study, and it pins this roster."""
+        roster = self._context.roster
+        study = require_signatures(at_a, roster, (roster.requester, roster.operator_a.name))
+        at_b = self._context.clients[Side.B].study(study.name)
+        if require_signatures(at_b, roster, (roster.requester, roster.operator_b.name)) != study:
+            raise AnnouncementMismatch(f"study {study.name!r}: the two servers show different studies")
+        if study.roster_digest != roster.digest():
+            raise AnnouncementMismatch(f"study {study.name!r} pins another roster than this site's")
+        known = StudyJournal(self._context.state_dir, study.name).site_state()
+        if known is not None and known.study_digest != study.digest():
+            raise AnnouncementMismatch(f"study {study.name!r} is another one than the journal's of that name")
+
+    # --- running them ---
+
+    def _start(self, signed: Signed[Study], participant: Contributor | Requester) -> None:
+        name = signed.message.name
+        thread = threading.Thread(target=self._run, args=(name, participant), name=f"study {name}", daemon=True)
+        self._running[name] = thread
+        self._participants.append(participant)
+        thread.start()
+
+    def _run(self, name: str, participant: Contributor | Requester) -> None:
+        try:
+            participant.run()
+        except Stopped:
+            return
+        except MoietyError as refused:
+            if not self._stop.is_set():
+                self._report(name, refused)
+        except Exception as failure:
+            if not self._stop.is_set():
+                _log.exception("study_failed", site=self._context.site, study=name)
+                text = f"unexpected {type(failure).__name__}: see the log; the journal is kept"
+                self._emit(AgentEvent(kind=EventKind.PROBLEM, site=self._context.site, study=name, text=text))
+
+    def _report(self, study: str, error: MoietyError) -> None:
+        text = f"{error.code.value}: {error.detail}"
+        self._emit(AgentEvent(kind=EventKind.PROBLEM, site=self._context.site, study=study, text=text))
+
+    def _torch_learner(self, study: Study, seed: int) -> Learner:
+        settings = self._site.settings
+        return TorchLearner(study, settings.data, settings.plugin, settings.device, seed)
+
+    def _training_seed(self, study: Study) -> int:
+        own = self._context.randomness.bytes(8, f"training order {study.digest()}")
+        return training_seed(study, self._context.site, own)
+
+
+def _unfinished(journal: StudyJournal) -> bool:
+    state: SiteState | None = journal.site_state()
+    return state is None or state.finished is None
+
+
+def run_agent(
+    settings: AgentSettings,
+    stop: threading.Event,
+    emit: EventSink = lambda event: None,
+    make_learner: Callable[[Study, int], Learner] | None = None,
+) -> None:
+    """Run one site's agent until ``stop`` is set.
+
+    Raises: ConfigurationError before anything starts
+    """
+    new_folder(settings.state_dir)
+    with _only_one(settings.state_dir), Site(settings) as site:
+        Agent(site, stop, emit, make_learner).run()
+
+
+def _only_one(state_dir: Path) -> TextIO:
+    """The lock on the state folder; ConfigurationError when another agent holds it."""
+    file = (state_dir / "lock").open("w", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        file.close()
+        raise ConfigurationError(f"key 'state_dir': another agent is running in {state_dir}") from None
+    return file

@@ -1,0 +1,56 @@
+"""Files that survive a power cut: written beside their name, synced, renamed, the folder synced."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import StorageFull
+
+_FULL: Final = frozenset({28, 122})  # ENOSPC, EDQUOT
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Replace ``path`` by ``data``: afterwards the old or the new content is there, never a part."""
+    write_pieces(path, (data,))
+
+
+def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> int:
+    """As ``write_durably``, piece by piece; returns the number of bytes.
+
+    Raises: StorageFull
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    count = 0
+    try:
+        with temporary.open("wb") as file:
+            for piece in pieces:
+                count += file.write(piece)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_folder(path.parent)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StorageFull(f"no space left for {path.name}: free space on the agent's disk") from None
+        raise
+    return count
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename or a new name in ``folder`` durable."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def new_folder(folder: Path) -> Path:
+    """Create ``folder`` (and its parents), readable by the owner only."""
+    if not folder.is_dir():
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        sync_folder(folder.parent)
+    return folder

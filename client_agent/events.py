@@ -1,0 +1,113 @@
+"""What an agent reports: one record a round for metrics.jsonl, and live events for whoever watches."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from protocol.wire.messages import ListedWeight
+
+
+class RoundEnd(StrEnum):
+    """How a round ended at this site."""
+
+    RELEASED = "released"
+    SKIPPED = "skipped"
+    DISCARDED = "discarded"
+    DECLINED = "declined"
+    ALONE = "alone"
+
+
+class SiteValue(BaseModel):
+    """A number about one site."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    value: float
+
+
+class Phase(BaseModel):
+    """Seconds spent in one phase of a round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str
+    seconds: float
+
+
+class RoundRecord(BaseModel):
+    """One round as this site saw it; distances and alphas are the requester's alone.
+
+    ``weights`` is the list that was handed out. Bytes are socket bytes since the record before, of all studies.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    time_s: float
+    study: str
+    site: str
+    round: int
+    state: RoundEnd
+    attempt: int = 1
+    reason: str = ""
+    model_version: int
+    weights: tuple[ListedWeight, ...] = ()
+    took_part: tuple[str, ...] = ()
+    failed_check: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()
+    alphas: tuple[SiteValue, ...] = ()
+    distances: tuple[SiteValue, ...] = ()
+    requester_norm: float | None = None
+    clipped: bool | None = None
+    bytes_up: int = 0
+    bytes_down: int = 0
+    phases: tuple[Phase, ...] = ()
+    seconds: float = 0.0
+    test_accuracy: float | None = None
+
+
+class EventKind(StrEnum):
+    STUDY = "study"
+    PHASE = "phase"
+    ROUND = "round"
+    DECLINED = "declined"
+    PROBLEM = "problem"
+    FINISHED = "finished"
+
+
+class AgentEvent(BaseModel):
+    """Something a person may want to see now; ``record`` is set for ROUND."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    kind: EventKind
+    site: str
+    study: str
+    round: int | None = None
+    text: str = ""
+    record: RoundRecord | None = None
+
+
+EventSink = Callable[[AgentEvent], None]
+
+
+class Metrics:
+    """metrics.jsonl of one study: one line a round, appended."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+
+    def append(self, record: RoundRecord) -> None:
+        with self._lock, self._path.open("a", encoding="utf-8") as file:
+            file.write(record.model_dump_json() + "\n")
+
+
+def read_metrics(path: Path) -> tuple[RoundRecord, ...]:
+    """All complete records of a metrics file."""
+    if not path.exists():
+        return ()
+    lines = path.read_text(encoding="utf-8").split("\n")
+    return tuple(RoundRecord.model_validate_json(line) for line in lines[:-1] if line.endswith("}"))

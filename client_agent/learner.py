@@ -1,0 +1,122 @@
+"""The learning side of one site in one study: updates, the applied aggregate, accuracy.
+
+torch is loaded when a ``TorchLearner`` is made, so that everything else of the agent runs without it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import Study
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from client_agent.data import LocalData
+    from client_agent.plugin import Plugin
+
+Vector = NDArray[np.float32]
+NO_STUDY_SEED = 0
+
+
+class Learner(Protocol):
+    """What a site can do with its model and data; vectors are float32[D] on the CPU."""
+
+    def initial(self) -> Vector: ...
+
+    def update(self, model: Vector, round_number: int) -> Vector: ...
+
+    def apply(self, model: Vector, aggregate: Vector) -> Vector: ...
+
+    def accuracy(self, model: Vector) -> float | None: ...
+
+
+class TorchLearner:
+    """The study's model on this site's data."""
+
+    def __init__(self, study: Study, data: Path, plugin: Path | None, device: str, training_seed: int) -> None:
+        from client_agent.data import load_folder
+        from client_agent.update import pick_device
+
+        self._study = study
+        self._seed = training_seed
+        self._device: torch.device = pick_device(device)
+        loaded = _plugin(study, plugin)
+        spec = study.model
+        self._data: LocalData = (
+            loaded.data(data, spec) if loaded is not None else load_folder(data, spec.inputs, spec.classes)
+        )
+        self._plugin = loaded
+        self._model: nn.Module = self._fresh_model()
+
+    def initial(self) -> Vector:
+        from client_agent.update import model_vector
+
+        return model_vector(self._fresh_model())
+
+    def update(self, model: Vector, round_number: int) -> Vector:
+        from client_agent.trainer import compute_update, cross_entropy
+        from client_agent.update import load_vector
+
+        load_vector(self._model, model)
+        loss = cross_entropy if self._plugin is None else self._plugin.loss
+        return compute_update(
+            self._model,
+            self._data.train,
+            self._study.training,
+            round=round_number,
+            seed=self._seed,
+            device=self._device,
+            loss=loss,
+        )
+
+    def apply(self, model: Vector, aggregate: Vector) -> Vector:
+        """The next model, the same bits at every site."""
+        from client_agent.trainer import apply_aggregate
+
+        return apply_aggregate(model, aggregate, self._study.training.server_learning_rate)
+
+    def accuracy(self, model: Vector) -> float | None:
+        """Share of right answers on the site's test examples, None when it has none."""
+        from client_agent.trainer import cross_entropy, evaluate
+        from client_agent.update import load_vector
+
+        if len(self._data.test) == 0:
+            return None
+        load_vector(self._model, model)
+        loss = cross_entropy if self._plugin is None else self._plugin.loss
+        return evaluate(self._model, self._data.test, self._device, loss).accuracy
+
+    def _fresh_model(self) -> nn.Module:
+        from client_agent.models import build_model
+
+        seed = self._study.seed if self._study.seed is not None else NO_STUDY_SEED
+        if self._plugin is not None:
+            return self._plugin.model(self._study.model, seed)
+        return build_model(self._study.model, seed)
+
+
+def training_seed(study: Study, site: str, fallback: bytes) -> int:
+    """From the study's seed where it has one, else from the site's own random bytes."""
+    from client_agent.trainer import site_seed
+
+    own = int.from_bytes(fallback[:8], "big")
+    return site_seed(study.seed if study.seed is not None else own, site)
+
+
+def _plugin(study: Study, path: Path | None) -> Plugin | None:
+    if study.model.kind != "plugin":
+        return None
+    if path is None:
+        raise ConfigurationError(
+            f"study {study.name!r} uses a plug-in model: set key 'plugin' to the site's Python file"
+        )
+    from client_agent.plugin import load_plugin
+
+    return load_plugin(path)

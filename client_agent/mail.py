@@ -1,0 +1,99 @@
+"""What sites say to each other through the servers, which see sealed bytes only (docs/protocol.md 3, 4).
+
+Every letter is signed inside its seal, or covered by a digest that the requester signed, so that the relaying server
+cannot write one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, TypeVar
+
+from pydantic import Field
+
+from protocol.errors import BadSignature
+from protocol.wire.keys import SealingKey, SealingPublicKey
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    Digest,
+    Message,
+    Party,
+    PartyName,
+    ReleaseSet,
+    Secret32,
+    Signed,
+    WeightList,
+)
+from protocol.wire.sealing import open_small, seal_small
+
+M = TypeVar("M", bound=Message)
+
+MODEL_BEHIND = "model_behind"
+
+
+class Welcome(Message):
+    """The requester lets a site in: the sites' common key, and where the model stands.
+
+    ``content_key`` opens the checkpoint that waits for every site under the same version.
+    """
+
+    KIND: ClassVar[str] = "welcome"
+    study_digest: Digest
+    site: PartyName
+    model_version: Annotated[int, Field(ge=0)]
+    checkpoint_digest: Digest
+    site_key: Secret32
+    content_key: Secret32
+
+
+class PastRelease(Message):
+    """A released round with its evidence, for a site that did not see the release itself.
+
+    The agreed set (both servers) names the announcement, the announcement the weight list; the release set carries
+    the requester's signature.
+    """
+
+    KIND: ClassVar[str] = "past_release"
+    announcement: Announcement
+    weight_list: WeightList
+    agreed_set: Signed[AgreedSet]
+    release_set: Signed[ReleaseSet]
+
+
+class WeightMail(Message):
+    """The weight list of a round (its digest is in the announcement), and the release before it."""
+
+    KIND: ClassVar[str] = "weight_mail"
+    weight_list: WeightList
+    previous: PastRelease | None = None
+
+
+def letter_info(kind: str, study_digest: str, sender: str, recipient: str, number: int) -> bytes:
+    """What a letter's seal is bound to; names hold no spaces."""
+    return f"moiety/1 letter {kind} {study_digest} {sender} {recipient} {number}".encode()
+
+
+def seal_letter(message: Message, kind: str, study_digest: str, sender: str, recipient: Party, number: int) -> bytes:
+    """Seal a letter to one site; ``number`` is its round or model version."""
+    key = SealingPublicKey.from_bytes(bytes.fromhex(recipient.sealing_key))
+    return seal_small(message.canonical(), key, letter_info(kind, study_digest, sender, recipient.name, number))
+
+
+def open_letter(
+    sealed: bytes,
+    form: type[M],
+    kind: str,
+    study_digest: str,
+    sender: str,
+    recipient: str,
+    number: int,
+    key: SealingKey,
+) -> M:
+    """The inverse of ``seal_letter``. Raises: BrokenSeal, MalformedMessage"""
+    return form.parse(open_small(sealed, key, letter_info(kind, study_digest, sender, recipient, number)))
+
+
+def require_same(what: str, found: str, expected: str) -> None:
+    """BadSignature when a letter was written for another study or site than it arrived at."""
+    if found != expected:
+        raise BadSignature(f"a letter is for another {what}: found {found}, expected {expected}")

@@ -1,0 +1,128 @@
+"""The requester's side of a measured round: sealed queries out, sealed openings in (docs/protocol.md 6, 8).
+
+A query is w_i S g_0. All targets' queries, one after the other, are shared at once: one server gets the 32-byte seed
+of a stream, the other the vectors less that stream; which one alternates by round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final
+
+import numpy as np
+
+from client_agent.randomness import Randomness
+from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
+from protocol.errors import MalformedMessage, TranscriptMismatch
+from protocol.mpc.distance import query
+from protocol.mpc.measurement import OpenedSite, OpeningShare, open_site
+from protocol.mpc.sketch import sketch_shares
+from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
+from protocol.sharing import ChunkSource, Side
+from protocol.wire.keys import SealingKey, SealingPublicKey
+from protocol.wire.messages import OpeningHeader, QueryHeader, Roster, ShareKind
+from protocol.wire.sealing import SealedReader, seal_stream
+
+_TOLERATED_DEVIATIONS: Final = 6.0
+
+
+def seed_side(round_number: int) -> Side:
+    """The server that gets the queries' seed: A in odd rounds, B in even ones."""
+    return Side.A if round_number % 2 else Side.B
+
+
+def query_vector(challenge: bytes, own: ChunkSource, numerators: tuple[int, ...], parameters: StudyParameters) -> Ring:
+    """w_i S g_0 of every target, one after the other.
+
+    Shapes:   -> uint64[targets * k'], ring 2^64
+    """
+    sketch = sketch_shares(challenge, [own], parameters)[0]
+    pieces = [query(sketch, numerator, parameters.weight_grid) for numerator in numerators]
+    return np.concatenate(pieces) if pieces else np.zeros(0, dtype=np.uint64)
+
+
+def seal_queries(
+    queries: Ring,
+    targets: tuple[str, ...],
+    transcript_digest: str,
+    round_number: int,
+    roster: Roster,
+    parameters: StudyParameters,
+    randomness: Randomness,
+    label: str,
+) -> dict[Side, bytes]:
+    """Both servers' sealed shares of the queries."""
+    seed = randomness.bytes(32, f"query seed {label}")
+    with_seed = seed_side(round_number)
+    shares = {
+        with_seed: seed,
+        with_seed.other: to_bytes(queries - expand(seed, Usage.QUERY, queries.size)),
+    }
+    sealed: dict[Side, bytes] = {}
+    for side in Side:
+        header = QueryHeader(
+            transcript_digest=transcript_digest,
+            side=side,
+            share_kind=ShareKind.SEED if side is with_seed else ShareKind.VECTOR,
+            targets=targets,
+            length=parameters.sketched_length,
+        )
+        key = SealingPublicKey.from_bytes(bytes.fromhex(roster.operator(side).sealing_key))
+        content_key = randomness.bytes(32, f"query content key {side} {label}")
+        salt = randomness.bytes(32, f"query salt {side} {label}")
+        sealed[side] = b"".join(seal_stream(header.canonical(), [shares[side]], key, content_key, salt))
+    return sealed
+
+
+def read_opening(
+    sealed: bytes,
+    key: SealingKey,
+    side: Side,
+    transcript_digest: str,
+    checked: tuple[str, ...],
+    measured: tuple[str, ...],
+) -> tuple[OpeningShare, ...]:
+    """One server's shares of all sites, in the order of ``checked``.
+
+    Raises: TranscriptMismatch, MalformedMessage, BrokenSeal
+    """
+    expected = OpeningHeader(transcript_digest=transcript_digest, side=side, checked=checked, measured=measured)
+    reader = SealedReader(key, _only(expected))
+    plain = b"".join(reader.feed(sealed)) + reader.finish()
+    length = len(checked) * RANGE_PROJECTIONS + len(measured)
+    if len(plain) != length * ELEMENT_BYTES:
+        raise MalformedMessage(f"server {side}'s opening has {len(plain)} bytes, expected {length * ELEMENT_BYTES}")
+    numbers = from_bytes(plain, length)
+    ranges = numbers[: len(checked) * RANGE_PROJECTIONS].reshape(len(checked), RANGE_PROJECTIONS)
+    distances = dict(zip(measured, numbers[len(checked) * RANGE_PROJECTIONS :].tolist(), strict=True))
+    return tuple(OpeningShare(site, row, distances.get(site)) for site, row in zip(checked, ranges, strict=True))
+
+
+def open_sites(
+    shares: Mapping[Side, tuple[OpeningShare, ...]], numerators: Mapping[str, int], parameters: StudyParameters
+) -> tuple[OpenedSite, ...]:
+    """Range check and distance of every site, from both servers' shares."""
+    return tuple(
+        open_site(a, b, numerators[a.site], parameters) for a, b in zip(shares[Side.A], shares[Side.B], strict=True)
+    )
+
+
+def longest_distance(parameters: StudyParameters, numerator: int) -> float:
+    """The largest distance two clipped updates can show: 2 C, the sketch's error and the rounding on top.
+
+    Rounding moves each of D coordinates of w g_i and of w g_0 by less than one ring unit each. A sketched norm is
+    off by more than six of its standard deviations, about 1 / sqrt(k / 2), hardly ever.
+    """
+    rounding = 2 * math.sqrt(parameters.dimension) / parameters.scale / (numerator / parameters.weight_grid)
+    spread = 0.0 if parameters.exact_distances else _TOLERATED_DEVIATIONS / math.sqrt(parameters.sketch_length / 2)
+    return (2 * parameters.clip_norm + rounding) * (1 + spread)
+
+
+def _only(expected: OpeningHeader) -> Callable[[bytes], None]:
+    def accept(header: bytes) -> None:
+        if OpeningHeader.parse(header) != expected:
+            raise TranscriptMismatch(f"server {expected.side} opened other sites or another challenge than the round's")
+
+    return accept

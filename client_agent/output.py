@@ -1,0 +1,150 @@
+"""A released sum at a site: both halves fetched, the evidence checked, the average opened (docs/protocol.md 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent.mail import PastRelease
+from client_agent.server_client import PIECE_BYTES, ServerClient
+from protocol.arithmetic.prg import SEED_BYTES
+from protocol.arithmetic.ring import ELEMENT_BYTES, from_bytes
+from protocol.errors import AnnouncementMismatch, MalformedMessage, ProtocolViolation, TranscriptMismatch
+from protocol.parameters import StudyParameters
+from protocol.release import average_chunk, coordinate_bound, open_aggregate_chunk
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.keys import SealingKey
+from protocol.wire.messages import OutputHeader, Roster, ShareKind
+from protocol.wire.sealing import SealedReader
+
+
+def masking_side(round_number: int) -> Side:
+    """The side that draws the output's mask and serves its seed: A in odd rounds, B in even ones."""
+    return Side.A if round_number % 2 else Side.B
+
+
+def check_release(past: PastRelease, roster: Roster) -> None:
+    """The evidence of a release hangs together and carries everybody's signature.
+
+    Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
+    """
+    agreed = require_signatures(past.agreed_set, roster, (roster.operator_a.name, roster.operator_b.name))
+    release = require_signatures(past.release_set, roster, (roster.requester,))
+    announcement = past.announcement
+    if agreed.announcement_digest != announcement.digest():
+        raise AnnouncementMismatch(f"round {announcement.round}: the agreed set is bound to another announcement")
+    if past.weight_list.digest() != announcement.weight_list_digest:
+        raise AnnouncementMismatch(f"round {announcement.round}: the weight list is not the announced one")
+    if release.agreed_set_digest != agreed.digest() or (release.round, release.attempt) != (
+        agreed.round,
+        agreed.attempt,
+    ):
+        raise TranscriptMismatch(f"round {announcement.round}: the release set is for another agreed set")
+    strangers = sorted(set(release.sites) - set(agreed.sites))
+    if strangers or len(set(release.sites)) != len(release.sites):
+        raise ProtocolViolation(f"round {announcement.round}: the release set names {strangers} or a site twice")
+    if roster.requester not in release.sites or len(release.sites) - 1 < announcement.least_contributors:
+        raise ProtocolViolation(
+            f"round {announcement.round}: {len(release.sites)} sites were released, needed are the requester and "
+            f"{announcement.least_contributors} contributors"
+        )
+
+
+def sum_of_numerators(past: PastRelease, roster: Roster) -> int:
+    """The released sites' weights times the grid; the requester's is the grid itself."""
+    total = past.weight_list.grid
+    for site in past.release_set.message.sites:
+        if site == roster.requester:
+            continue
+        numerator = past.weight_list.numerator_of(site)
+        if numerator is None:
+            raise ProtocolViolation(f"site {site!r} was released without a weight on the list")
+        total += numerator
+    return total
+
+
+@dataclass(frozen=True)
+class OutputReader:
+    """What a site needs to open outputs sealed to it."""
+
+    study: str
+    site: str
+    roster: Roster
+    parameters: StudyParameters
+    key: SealingKey
+    clients: Mapping[Side, ServerClient]
+
+    def open(self, past: PastRelease, folder: Path) -> NDArray[np.float32]:
+        """The weighted average update of a released round.
+
+        Shapes:   -> float32[D]
+        Reveals:  the aggregate, to this site
+        Raises:   AggregateOutOfBounds; BrokenSeal; MalformedMessage; Unavailable
+        """
+        check_release(past, self.roster)
+        round_number = past.announcement.round
+        mask_from = masking_side(round_number)
+        paths = {side: folder / f"output-{side}.sealed" for side in Side}
+        for side in (mask_from, mask_from.other):
+            if not paths[side].exists():
+                self.clients[side].fetch_output(self.study, round_number, paths[side])
+        try:
+            seed = self._seed(past, mask_from, paths[mask_from])
+            return self._average(past, mask_from.other, paths[mask_from.other], seed)
+        finally:
+            for path in paths.values():
+                path.unlink(missing_ok=True)
+
+    def _reader(self, past: PastRelease, side: Side, kind: ShareKind) -> SealedReader:
+        expected = OutputHeader(
+            release_digest=past.release_set.message.digest(),
+            side=side,
+            share_kind=kind,
+            recipient=self.site,
+            length=self.parameters.dimension,
+        )
+
+        def accept(header: bytes) -> None:
+            if OutputHeader.parse(header) != expected:
+                raise TranscriptMismatch(f"server {side} served the output of another release, kind or recipient")
+
+        return SealedReader(self.key, accept)
+
+    def _seed(self, past: PastRelease, side: Side, path: Path) -> bytes:
+        reader = self._reader(past, side, ShareKind.SEED)
+        seed = b"".join(reader.feed(path.read_bytes())) + reader.finish()
+        if len(seed) != SEED_BYTES:
+            raise MalformedMessage(f"server {side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
+        return seed
+
+    def _average(self, past: PastRelease, side: Side, path: Path, seed: bytes) -> NDArray[np.float32]:
+        numerators = sum_of_numerators(past, self.roster)
+        bound = coordinate_bound(
+            self.parameters, numerators, len(past.release_set.message.sites), past.announcement.measured
+        )
+        weights = numerators / self.parameters.weight_grid
+        out = np.empty(self.parameters.dimension, dtype=np.float32)
+        reader, held, start = self._reader(past, side, ShareKind.VECTOR), bytearray(), 0
+        with path.open("rb") as file:
+            while True:
+                data = file.read(PIECE_BYTES)
+                for piece in reader.feed(data) if data else [reader.finish()]:
+                    held += piece
+                count = len(held) // ELEMENT_BYTES
+                if start + count > out.size:
+                    raise MalformedMessage(f"server {side} served more than {out.size} elements")
+                chunk = from_bytes(bytes(held[: count * ELEMENT_BYTES]), count)
+                del held[: count * ELEMENT_BYTES]
+                signed = open_aggregate_chunk(chunk, seed, start, bound)
+                out[start : start + count] = average_chunk(signed, weights, self.parameters)
+                start += count
+                if not data:
+                    break
+        if start != out.size or held:
+            raise MalformedMessage(f"server {side} served {start} elements, expected {out.size}")
+        return out

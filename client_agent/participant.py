@@ -1,0 +1,255 @@
+"""What the requester and the contributors do alike: train, contribute, apply a released average, keep records."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from math import prod
+from pathlib import Path
+
+import numpy as np
+
+from client_agent.contribution import (
+    ENCODED,
+    EncodedFile,
+    EncodedUpdate,
+    encode_update,
+    make_contribution,
+    send_contribution,
+)
+from client_agent.events import AgentEvent, EventKind, EventSink, Metrics, Phase, RoundEnd, RoundRecord
+from client_agent.journal import SiteState, StudyJournal
+from client_agent.learner import Learner, Vector
+from client_agent.ledger import Ledger, Totals
+from client_agent.mail import PastRelease
+from client_agent.output import OutputReader
+from client_agent.randomness import Randomness
+from client_agent.server_client import ServerClient
+from client_agent.watch import StudyWatch
+from protocol.errors import AggregateOutOfBounds
+from protocol.policy import SiteMemory, SitePolicy, remember_left_out, remember_release
+from protocol.sharing import Side
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.messages import Announcement, Roster, Signed, Study
+
+RELAY = Side.A
+"""The server that carries the sites' mail."""
+LearnerFactory = Callable[[Study, int], Learner]
+ENCODED_RECORD = "encoded.json"
+
+
+@dataclass(frozen=True)
+class SiteContext:
+    """One site's means, shared by all of its studies."""
+
+    site: str
+    keys: PartyKeys = field(repr=False)
+    roster: Roster
+    clients: Mapping[Side, ServerClient]
+    randomness: Randomness
+    state_dir: Path
+    policy: SitePolicy
+    make_learner: LearnerFactory
+    training_seed: Callable[[Study], int]
+    emit: EventSink
+    ledger: Ledger
+    stop: threading.Event
+    start_when: int | None = None
+    start_timeout_s: float = 3600.0
+    clock: Callable[[], float] = time.time
+
+
+class Stopwatch:
+    """Seconds by phase since the last round's record."""
+
+    def __init__(self) -> None:
+        self._phases: dict[str, float] = {}
+        self._start = time.perf_counter()
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        begin = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._phases[name] = self._phases.get(name, 0.0) + time.perf_counter() - begin
+
+    def take(self) -> tuple[tuple[Phase, ...], float]:
+        """The phases and all seconds so far; starts again."""
+        phases = tuple(Phase(name=name, seconds=seconds) for name, seconds in self._phases.items())
+        now = time.perf_counter()
+        seconds, self._start, self._phases = now - self._start, now, {}
+        return phases, seconds
+
+
+class Participant:
+    """One site in one study. State changes go to the journal before anything that depends on them leaves."""
+
+    def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
+        self.context = context
+        self.signed_study = signed_study
+        self.study = signed_study.message
+        self.study_digest = self.study.digest()
+        self.journal = journal
+        self.watch = StudyWatch(self.study.name, context.clients, context.stop)
+        self.stopwatch = Stopwatch()
+        self.state = journal.site_state() or self._first_state()
+        self._learner: Learner | None = None
+        self.model: Vector | None = None
+        if self.state.model_version is not None:
+            self.model = journal.load_model(self.state.model_version)
+        self._metrics = Metrics(journal.folder / "metrics.jsonl")
+        self._billed: Totals = context.ledger.totals
+
+    # --- state ---
+
+    @property
+    def learner(self) -> Learner:
+        """Loads data and model the first time; an ended study needs neither."""
+        if self._learner is None:
+            self._learner = self.context.make_learner(self.study, self.state.training_seed)
+        return self._learner
+
+    @property
+    def layers(self) -> list[tuple[str, int]]:
+        """Name and number of coordinates of each shared layer."""
+        return [(layer.name, prod(layer.shape)) for layer in self.study.model.layers]
+
+    def save(self, **changes: object) -> None:
+        """Replace fields of the site's state, durably."""
+        self.state = self.state.model_copy(update=changes)
+        self.journal.write_site_state(self.state)
+
+    def adopt_model(self, vector: Vector, version: int, **changes: object) -> None:
+        """Checkpoint first, then the state that points to it."""
+        self.journal.save_model(version, vector, self.study_digest)
+        self.save(model_version=version, **changes)
+        self.model = vector
+
+    # --- a round ---
+
+    def encode(self, announcement: Announcement, numerator: int) -> EncodedUpdate:
+        """The round's update, clipped, weighted and encoded in the journal; trained only the first time.
+
+        Raises: UnusableUpdate, which names the layer
+        """
+        folder = self.journal.round_folder(announcement.round)
+        known = self.journal.read(folder / ENCODED_RECORD, EncodedUpdate)
+        if known is not None:
+            return known
+        with self.stopwatch.phase("training"):
+            update = self.learner.update(self.require_model(), announcement.round)
+        seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {announcement.round}")
+        with self.stopwatch.phase("encoding"):
+            encoded = encode_update(update, self.layers, numerator, self.study.parameters, seed, folder / ENCODED)
+        self.journal.write(folder / ENCODED_RECORD, encoded)
+        return encoded
+
+    def encoded_file(self, round_number: int) -> EncodedFile:
+        return EncodedFile(self.journal.round_folder(round_number) / ENCODED, self.study.parameters.dimension)
+
+    def contribute(self, announcement: Announcement, attempt: int) -> None:
+        """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""
+        with self.stopwatch.phase("sharing"):
+            record = make_contribution(
+                self.encoded_file(announcement.round),
+                announcement,
+                attempt,
+                self.context.site,
+                self.context.roster,
+                self.context.randomness,
+                self.journal,
+            )
+        with self.stopwatch.phase("upload"):
+            send_contribution(
+                record,
+                self.study.name,
+                self.context.site,
+                self.study_digest,
+                self.context.roster,
+                self.context.clients,
+                self.journal,
+            )
+
+    def take_release(self, past: PastRelease) -> RoundEnd:
+        """Open the average and step the model; a broken bound leaves the model as it was.
+
+        The memory of the release is written together with the model's version, so that a restart does neither twice.
+        Raises: Unavailable, UnknownResource while a server has no output yet; evidence that does not hold
+        """
+        reader = OutputReader(
+            self.study.name,
+            self.context.site,
+            self.context.roster,
+            self.study.parameters,
+            self.context.keys.sealing,
+            self.context.clients,
+        )
+        try:
+            with self.stopwatch.phase("output"):
+                average = reader.open(past, self.journal.round_folder(past.announcement.round))
+        except AggregateOutOfBounds as broken:
+            self.save(memory=self.remembered(self.state.memory, past))
+            self.problem(past.announcement.round, broken.detail)
+            return RoundEnd.DISCARDED
+        stepped = self.learner.apply(self.require_model(), average)
+        version = past.announcement.model_version + 1
+        self.adopt_model(stepped, version, memory=self.remembered(self.state.memory, past))
+        return RoundEnd.RELEASED
+
+    def remembered(self, memory: SiteMemory, past: PastRelease) -> SiteMemory:
+        """The policy's memory after a release."""
+        release = past.release_set.message
+        others = tuple(site for site in release.sites if site != self.context.roster.requester)
+        memory = remember_release(memory, past.announcement, past.weight_list, others)
+        agreed = past.agreed_set.message.sites
+        return remember_left_out(memory, release.round, agreed, release.sites, release.failed_check)
+
+    def require_model(self) -> Vector:
+        if self.model is None:
+            raise AssertionError("no model yet: rounds begin after the welcome")
+        return np.asarray(self.model, dtype=np.float32)
+
+    # --- reports ---
+
+    def record(self, record: RoundRecord) -> None:
+        """One line of metrics.jsonl a round, with seconds and bytes since the last one."""
+        if record.round > self.state.last_recorded_round:
+            self.record_now(record)
+            self.save(last_recorded_round=record.round)
+            self.journal.forget_rounds_before(record.round)
+
+    def record_now(self, record: RoundRecord) -> None:
+        """Write the line and tell whoever watches."""
+        phases, seconds = self.stopwatch.take()
+        totals, before = self.context.ledger.totals, self._billed
+        self._billed = totals
+        full = record.model_copy(
+            update={
+                "phases": phases,
+                "seconds": seconds,
+                "bytes_up": totals.socket_sent_bytes - before.socket_sent_bytes,
+                "bytes_down": totals.socket_received_bytes - before.socket_received_bytes,
+                "test_accuracy": self.learner.accuracy(self.require_model()) if self.model is not None else None,
+            }
+        )
+        self._metrics.append(full)
+        self.event(EventKind.ROUND, record.round, f"round {record.round}: {record.state}", full)
+
+    def event(self, kind: EventKind, round_number: int | None, text: str, record: RoundRecord | None = None) -> None:
+        self.context.emit(
+            AgentEvent(
+                kind=kind, site=self.context.site, study=self.study.name, round=round_number, text=text, record=record
+            )
+        )
+
+    def problem(self, round_number: int | None, text: str) -> None:
+        self.event(EventKind.PROBLEM, round_number, text)
+
+    def _first_state(self) -> SiteState:
+        state = SiteState(study_digest=self.study_digest, training_seed=self.context.training_seed(self.study))
+        self.journal.write_site_state(state)
+        return state

@@ -1,0 +1,109 @@
+"""The requester's mail: sealed once, journalled, and sent again as it is (docs/protocol.md 3, 4)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_agent.durable import new_folder, write_durably
+from client_agent.journal import StudyJournal
+from client_agent.mail import WeightMail, Welcome, open_letter, require_same, seal_letter
+from client_agent.participant import RELAY, Participant
+from client_agent.server_client import Body
+from protocol.errors import MoietyError
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import Decline, Message, Party, Signed
+from protocol.wire.sealing import encrypt_body
+
+
+class CheckpointKey(BaseModel):
+    """What opens the checkpoint of one model version."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    content_key: str = Field(repr=False)
+    digest: str
+
+
+class Postbox:
+    """Letters of one study's requester."""
+
+    def __init__(self, owner: Participant) -> None:
+        self._owner = owner
+        self._context = owner.context
+        self._journal: StudyJournal = owner.journal
+
+    def send_welcome(self, sites: list[str], version: int, model: bytes) -> None:
+        """The checkpoint for every site once, and the welcome for each of ``sites``."""
+        folder = new_folder(self._journal.folder / "welcome" / f"{version:06d}")
+        key = self._send_checkpoint(folder, version, model)
+        for site in sites:
+            welcome = Welcome(
+                study_digest=self._owner.study_digest,
+                site=site,
+                model_version=version,
+                checkpoint_digest=key.digest,
+                site_key=self._owner.state.site_key or "",
+                content_key=key.content_key,
+            )
+            signed = sign(welcome, self._context.site, self._context.keys.signing)
+            topic = paths.fill(paths.WELCOME_TOPIC, version=version)
+            self._send(folder / f"{site}.sealed", partial(self._seal, signed, "welcome", version), topic, site)
+
+    def send_weights(self, mail: WeightMail, sites: tuple[str, ...]) -> None:
+        """The weight list to every listed site."""
+        number = mail.weight_list.round
+        folder = new_folder(self._journal.round_folder(number) / "mail")
+        topic = paths.fill(paths.WEIGHTS_TOPIC, round=number)
+        for site in sites:
+            self._send(folder / f"{site}.sealed", partial(self._seal, mail, "weights", number), topic, site)
+
+    def read_decline(self, round_number: int, sender: str) -> Decline:
+        """A site's reasons, verified. Raises: BrokenSeal, BadSignature, Unavailable"""
+        own = self._context.site
+        topic = paths.fill(paths.DECLINE_TOPIC, round=round_number)
+        sealed = self._context.clients[RELAY].get_mail(self._owner.study.name, topic, own, sender)
+        signed = open_letter(
+            sealed,
+            Signed[Decline],
+            "decline",
+            self._owner.study_digest,
+            sender,
+            own,
+            round_number,
+            self._context.keys.sealing,
+        )
+        decline: Decline = require_signatures(signed, self._context.roster, (sender,))
+        require_same("site", decline.site, sender)
+        require_same("round", str(decline.round), str(round_number))
+        require_same("study", decline.study_digest, self._owner.study_digest)
+        return decline
+
+    def _seal(self, message: Message, kind: str, number: int, to: Party) -> bytes:
+        return seal_letter(message, kind, self._owner.study_digest, self._context.site, to, number)
+
+    def _send(self, kept: Path, seal: Callable[[Party], bytes], topic: str, site: str) -> None:
+        if not kept.exists():
+            party = self._context.roster.party(site)
+            if party is None:
+                raise MoietyError(f"{site!r} is not in the roster")
+            write_durably(kept, seal(party))
+        self._context.clients[RELAY].put_mail(self._owner.study.name, topic, site, Body.of(kept.read_bytes()))
+
+    def _send_checkpoint(self, folder: Path, version: int, model: bytes) -> CheckpointKey:
+        key = self._journal.read(folder / "key.json", CheckpointKey)
+        sealed = folder / "checkpoint.sealed"
+        if key is None:
+            label = f"checkpoint {self._owner.study_digest} version {version}"
+            content_key = self._context.randomness.bytes(32, label)
+            write_durably(sealed, b"".join(encrypt_body(content_key, [model])))
+            key = CheckpointKey(content_key=content_key.hex(), digest=hashlib.sha256(model).hexdigest())
+            self._journal.write(folder / "key.json", key)
+        topic = paths.fill(paths.CHECKPOINT_TOPIC, version=version)
+        body = Body.file(sealed, hashlib.sha256(sealed.read_bytes()).digest())
+        self._context.clients[RELAY].put_mail(self._owner.study.name, topic, paths.EVERY_SITE, body)
+        return key

@@ -1,0 +1,413 @@
+"""The requester's part in one study: it creates the study, announces rounds, opens distances, runs the rule, releases.
+
+Every message that a server answers only once (announcement, mail, queries, release set) is journalled before it is
+sent, so that a restarted requester sends the same bytes again (docs/protocol.md 4, 8 to 10).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_agent.events import EventKind, RoundEnd, RoundRecord, SiteValue
+from client_agent.journal import StudyJournal
+from client_agent.mail import MODEL_BEHIND, PastRelease
+from client_agent.participant import Participant, SiteContext
+from client_agent.postbox import Postbox
+from client_agent.requester_round import RequesterRound, RoundPlan, Settled
+from client_agent.watch import Stopped
+from protocol.arithmetic.fixed_point import check_finite, clip
+from protocol.errors import LocalOptimumReached, PolicyRefusal, ProtocolViolation, RefusedMessage, Unavailable
+from protocol.lock import model_digest
+from protocol.policy import SiteMemory, check_for_every_site, remember_contribution
+from protocol.rules.interface import Needs, RuleState, SiteFacts
+from protocol.rules.registry import rule_for
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import (
+    Announcement,
+    ListedWeight,
+    RuleName,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    StudyView,
+    WeightList,
+)
+
+T = TypeVar("T")
+_RETRY_S: Final = 0.5
+_LOOK_AGAIN_S: Final = 1.0
+_UNUSABLE_TIMES: Final = 2
+_SHORT_ROUNDS: Final = 2
+_REASON_CHARACTERS: Final = 500
+
+
+class Welcomed(BaseModel):
+    """The model version a site was last sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    version: int
+
+
+class RequesterState(BaseModel):
+    """What the requester knows between two rounds; durable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    next_round: int = 1
+    rule_state: RuleState
+    memory: SiteMemory = SiteMemory()
+    welcomed: tuple[Welcomed, ...] = ()
+    dropped: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = Field(default=(), description="sites whose update was unusable in the last round")
+    short_rounds: int = 0
+    previous: PastRelease | None = None
+    end: Signed[StudyEnd] | None = None
+    alone: bool = False
+
+
+class StudyOver(Exception):
+    """The study ended at the servers; nothing more can be announced."""
+
+    def __init__(self, state: str, reason: str) -> None:
+        super().__init__(f"{state}: {reason}")
+
+
+class Requester(Participant):
+    """Runs one study from its creation to its end."""
+
+    def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
+        super().__init__(context, signed_study, journal)
+        study = self.study
+        self.rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+        self.measured = self.rule.needs is Needs.DISTANCES
+        self._path = journal.folder / "requester.json"
+        known = journal.read(self._path, RequesterState)
+        self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))
+        self.postbox = Postbox(self)
+
+    def run(self) -> None:
+        """Raises: Stopped; errors that nothing here can mend, after the study was ended as failed"""
+        if self.state.finished is not None:
+            return
+        self._first_model()
+        self._create()
+        self.watch.start()
+        try:
+            self._shared_part()
+            self._go_alone()
+        except StudyOver as over:
+            self._finish(str(over))
+        except ProtocolViolation as broken:
+            self._end(StudyEndState.FAILED, broken.detail)
+            self._finish(f"failed: {broken.detail}")
+        finally:
+            self.watch.close()
+
+    def keep(self, **changes: object) -> None:
+        """Replace fields of the requester's state, durably."""
+        self.progress = self.progress.model_copy(update=changes)
+        self.journal.write(self._path, self.progress)
+
+    # --- beginning ---
+
+    def _first_model(self) -> None:
+        if self.state.model_version is None:
+            key = self.context.randomness.bytes(32, f"site key {self.study_digest}")
+            self.adopt_model(self.learner.initial(), 0, site_key=key.hex())
+
+    def _create(self) -> None:
+        """Hand the study to both servers; both countersign it."""
+        signed = self.signed_study
+        for side in Side:
+            client = self.context.clients[side]
+            answer = self.retried(lambda c=client: c.create_study(signed))  # type: ignore[misc]
+            requester, operator = self.context.roster.requester, self.context.roster.operator(side).name
+            if require_signatures(answer, self.context.roster, (requester, operator)) != self.study:
+                raise ProtocolViolation(f"server {side} countersigned another study than this one")
+        self.event(EventKind.STUDY, None, "created at both servers")
+
+    def _shared_part(self) -> None:
+        """All rounds with contributors, until the study's end."""
+        if self.progress.end is None and self.study.rule.name is RuleName.LOCAL:
+            self._end(StudyEndState.LOCAL_ONLY, "the rule uses no contributor")
+        if self.progress.end is None and self.progress.next_round == 1:
+            self._await_contributors()
+        while self.progress.end is None and self.progress.next_round <= self.study.rounds:
+            self._admit()
+            plan = self._plan()
+            if plan is None:
+                break
+            try:
+                self._settle(plan, RequesterRound(self, plan).run())
+            except LocalOptimumReached as optimum:
+                self._end(StudyEndState.COMPLETED, optimum.detail)
+        if self.progress.end is None:
+            self._end(StudyEndState.COMPLETED, "all rounds are done")
+        self._deliver_end()
+
+    def _await_contributors(self) -> None:
+        """Until everybody (or as many as this agent's settings say) is ready; after a while, the least number."""
+        everybody = len(self.context.roster.contributors)
+        wanted = everybody if self.context.start_when is None else min(self.context.start_when, everybody)
+        least = self.study.parameters.least_contributors
+        give_up = self.context.clock() + self.context.start_timeout_s
+        self.event(EventKind.STUDY, None, f"waiting for {wanted} of {everybody} contributors")
+
+        def enough(a: StudyView, b: StudyView) -> bool | None:
+            ready = len(self._ready(a, b))
+            late = self.context.clock() >= give_up
+            return True if ready >= wanted or (late and ready >= least) else None
+
+        self.until(enough)
+
+    def _ready(self, a: StudyView, b: StudyView) -> tuple[str, ...]:
+        """Contributors that are ready at both servers, in roster order."""
+        both = set(a.ready) & set(b.ready)
+        return tuple(p.name for p in self.context.roster.contributors if p.name in both)
+
+    def _admit(self) -> None:
+        """Welcome sites that became ready, and send the checkpoint to those that fell behind."""
+        a, b = self.until(lambda a, b: (a, b))
+        known = {entry.site for entry in self.progress.welcomed}
+        newcomers = [site for site in self._ready(a, b) if site not in known]
+        if not newcomers:
+            return
+        version = self.state.model_version or 0
+        self.welcome(newcomers)
+        facts = tuple(
+            SiteFacts(name=party.name, samples=party.samples or 1)
+            for party in self.context.roster.contributors
+            if party.name in newcomers
+        )
+        entries = tuple(Welcomed(site=site, version=version) for site in newcomers)
+        self.keep(
+            rule_state=self.rule.admit(self.progress.rule_state, facts),
+            welcomed=(*self.progress.welcomed, *entries),
+        )
+        self.event(EventKind.STUDY, None, f"welcomed {', '.join(newcomers)}")
+
+    def welcome(self, sites: list[str]) -> None:
+        """Send the sites' key and the present model; sent again, it is the same letter."""
+        model = self.require_model().astype("<f4").tobytes()
+        self.retried(lambda: self.postbox.send_welcome(sites, self.state.model_version or 0, model))
+
+    # --- a round ---
+
+    def _plan(self) -> RoundPlan | None:
+        """The round's announcement and weight list; None when the study was ended instead."""
+        path = self.journal.round_folder(self.progress.next_round) / "plan.json"
+        plan = self.journal.read(path, RoundPlan)
+        if plan is None:
+            try:
+                plan = self._new_plan()
+            except PolicyRefusal as refusal:
+                self._end(StudyEndState.LOCAL_ONLY, refusal.detail)
+                return None
+            self.journal.write(path, plan)
+        memory = remember_contribution(self.progress.memory, plan.announcement.message, plan.weight_list)
+        self.keep(memory=memory)
+        return plan
+
+    def _new_plan(self) -> RoundPlan:
+        """Raises: PolicyRefusal, when a site following the policy would decline"""
+        number, study = self.progress.next_round, self.study
+        weights = self._weights()
+        least = self._least()
+        if len(weights) < least:
+            raise PolicyRefusal(f"{len(weights)} contributors have weight left, at least {least} are needed")
+        salt = self.context.randomness.bytes(32, f"weight list salt {self.study_digest} round {number}")
+        weight_list = WeightList(
+            study_digest=self.study_digest,
+            round=number,
+            grid=study.parameters.weight_grid,
+            weights=weights,
+            salt=salt.hex(),
+        )
+        announcement = Announcement(
+            study_digest=self.study_digest,
+            round=number,
+            listed=tuple(weight.site for weight in weights),
+            least_contributors=least,
+            measured=self.measured,
+            model_version=self.state.model_version or 0,
+            model_digest=self._model_digest(number),
+            weight_list_digest=weight_list.digest(),
+            closes_at_s=math.ceil(self.context.clock() + study.round_deadline_s),
+        )
+        self._check_policy(announcement, weight_list)
+        signed = sign(announcement, self.context.site, self.context.keys.signing)
+        return RoundPlan(announcement=signed, weight_list=weight_list, previous=self.progress.previous)
+
+    def _weights(self) -> tuple[ListedWeight, ...]:
+        """The rule's weights in roster order, without the sites that are out."""
+        numerators = {w.site: w for w in self.rule.numerators(self.progress.rule_state)}
+        names = (party.name for party in self.context.roster.contributors)
+        return tuple(numerators[name] for name in names if name in numerators and name not in self.progress.dropped)
+
+    def _least(self) -> int:
+        """The study's least number; after a release against this model, exactly that sum's."""
+        released = self.progress.memory.released
+        if released is not None and released.model_version == self.state.model_version:
+            return len(released.weights)
+        return self.study.parameters.least_contributors
+
+    def _model_digest(self, round_number: int) -> str:
+        key = bytes.fromhex(self.state.site_key or "")
+        return model_digest(key, self.study_digest, round_number, self.require_model().astype("<f4").tobytes())
+
+    def _check_policy(self, announcement: Announcement, weight_list: WeightList) -> None:
+        """As every listed site would, before anything is announced."""
+        check_for_every_site(
+            announcement,
+            weight_list,
+            self.study.parameters,
+            rule_declares_never_rising=self.rule.weights_never_rise,
+            policy=self.context.policy,
+            memory=self.progress.memory,
+            contributors=tuple(party.name for party in self.context.roster.contributors),
+        )
+
+    # --- after a round ---
+
+    def _settle(self, plan: RoundPlan, settled: Settled) -> None:
+        """Rule, memory and list of absentees after a round; then its record."""
+        changes = self._after_declines(settled)
+        if settled.past is not None:
+            changes["memory"] = self.remembered(self.progress.memory, settled.past)
+            changes["previous"] = settled.past
+            changes["short_rounds"] = 0
+        else:
+            changes["short_rounds"] = self.progress.short_rounds + 1 if settled.short else 0
+        if settled.end is RoundEnd.RELEASED and settled.measured is not None:
+            changes["rule_state"] = self.rule.apply(self.progress.rule_state, settled.measured)
+        self.keep(next_round=plan.announcement.message.round + 1, **changes)
+        self._record_round(plan, settled)
+        behind = [refused.site for refused in settled.declines if refused.code == MODEL_BEHIND]
+        if behind and self.progress.end is None:
+            self.welcome(behind)
+        if self.progress.short_rounds >= _SHORT_ROUNDS and self.progress.end is None:
+            self._end(StudyEndState.LOCAL_ONLY, f"too few contributors in {_SHORT_ROUNDS} rounds: {settled.reason}")
+
+    def _after_declines(self, settled: Settled) -> dict[str, object]:
+        """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time."""
+        unusable = tuple(r.site for r in settled.declines if r.code == "unusable_update")
+        gone = [
+            refused.site
+            for refused in settled.declines
+            if refused.code not in ("unusable_update", MODEL_BEHIND)
+            or (refused.code == "unusable_update" and self.progress.unusable.count(refused.site) + 1 >= _UNUSABLE_TIMES)
+        ]
+        dropped = (*self.progress.dropped, *(site for site in gone if site not in self.progress.dropped))
+        return {"unusable": unusable, "dropped": dropped}
+
+    def _record_round(self, plan: RoundPlan, settled: Settled) -> None:
+        self.record(
+            RoundRecord(
+                time_s=self.context.clock(),
+                study=self.study.name,
+                site=self.context.site,
+                round=plan.announcement.message.round,
+                state=settled.end,
+                attempt=settled.attempt,
+                reason=settled.reason,
+                model_version=self.state.model_version or 0,
+                weights=plan.weight_list.weights,
+                took_part=() if settled.past is None else settled.past.release_set.message.sites,
+                failed_check=() if settled.past is None else settled.past.release_set.message.failed_check,
+                declined=tuple(refused.site for refused in settled.declines),
+                alphas=tuple(SiteValue(site=s.name, value=s.alpha) for s in self.progress.rule_state.sites),
+                distances=tuple(SiteValue(site=s, value=v) for s, v in settled.distances),
+                requester_norm=settled.requester_norm,
+                clipped=settled.clipped,
+            )
+        )
+
+    # --- the end ---
+
+    def _end(self, state: StudyEndState, reason: str) -> None:
+        """Decide the end; journalled, delivered by ``_deliver_end``."""
+        end = StudyEnd(study_digest=self.study_digest, state=state, reason=reason[:_REASON_CHARACTERS])
+        self.keep(end=sign(end, self.context.site, self.context.keys.signing), alone=state is StudyEndState.LOCAL_ONLY)
+        self.event(EventKind.STUDY, None, f"{state.value}: {reason}")
+
+    def _deliver_end(self) -> None:
+        end = self.progress.end
+        if end is None:
+            return
+        for side in Side:
+            client = self.context.clients[side]
+            try:
+                self.retried(lambda c=client: c.end(self.study.name, end))  # type: ignore[misc]
+            except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
+                self.problem(None, refused.detail)
+
+    def _go_alone(self) -> None:
+        """The remaining rounds with this site's own clipped updates, when the shared part ended as LOCAL_ONLY."""
+        end = self.progress.end
+        reason = "" if end is None else f"{end.message.state.value}: {end.message.reason}"
+        if self.progress.alone:
+            self.event(EventKind.STUDY, self.progress.next_round, "going on alone with this site's own data")
+        while self.progress.alone and self.progress.next_round <= self.study.rounds:
+            if self.context.stop.is_set():
+                raise Stopped
+            self._round_alone(self.progress.next_round, reason)
+        self._finish(reason)
+
+    def _round_alone(self, number: int, reason: str) -> None:
+        if self.state.last_recorded_round < number:
+            update = self.learner.update(self.require_model(), number)
+            check_finite(update, self.layers)
+            values, clipped = clip(update, self.study.parameters.clip_norm)
+            stepped = self.learner.apply(self.require_model(), values.astype("float32"))
+            # one write of the state steps the model and closes the round: a restart repeats both or neither
+            record = RoundRecord(
+                time_s=self.context.clock(),
+                study=self.study.name,
+                site=self.context.site,
+                round=number,
+                state=RoundEnd.ALONE,
+                reason=reason,
+                model_version=(self.state.model_version or 0) + 1,
+                alphas=tuple(SiteValue(site=s.name, value=s.alpha) for s in self.progress.rule_state.sites),
+                requester_norm=float(math.sqrt(float((values * values).sum()))),
+                clipped=clipped,
+            )
+            self.adopt_model(stepped, (self.state.model_version or 0) + 1, last_recorded_round=number)
+            self.record_now(record)
+        self.keep(next_round=number + 1)
+
+    def _finish(self, reason: str) -> None:
+        self.save(finished=reason)
+        self.event(EventKind.FINISHED, None, reason)
+
+    # --- waiting ---
+
+    def until(self, found: Callable[[StudyView, StudyView], T | None]) -> T:
+        """Wait until both views give an answer. Raises: StudyOver, Stopped"""
+        while True:
+            seen = self.watch.serial
+            views = self.watch.both()
+            if views is not None:
+                ended = next((view for view in views if view.state.ended), None)
+                if ended is not None and self.progress.end is None:
+                    raise StudyOver(ended.state.value, ended.reason)
+                answer = found(*views)
+                if answer is not None:
+                    return answer
+            self.watch.wait(seen, _LOOK_AGAIN_S)
+
+    def retried(self, call: Callable[[], T]) -> T:
+        """Repeat while a server cannot be reached. Raises: Stopped; what the server refuses with"""
+        while True:
+            try:
+                return call()
+            except Unavailable as later:
+                self.problem(None, later.detail)
+                if self.context.stop.wait(_RETRY_S):
+                    raise Stopped from None

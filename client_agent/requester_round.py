@@ -1,0 +1,394 @@
+"""One round as the requester drives it, from the announcement to the released sum (docs/protocol.md 4, 8, 9).
+
+Nothing here waits for a particular order of events: each turn looks at both servers' views and does what is due. All
+that leaves is journalled first, so a restart takes the same turns again with the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.contribution import EncodedUpdate
+from client_agent.durable import write_durably
+from client_agent.events import EventKind, RoundEnd
+from client_agent.mail import PastRelease, WeightMail
+from client_agent.measuring import longest_distance, open_sites, query_vector, read_opening, seal_queries
+from client_agent.server_client import Body
+from client_agent.watch import same_round
+from protocol.errors import (
+    LocalOptimumReached,
+    MoietyError,
+    ProtocolViolation,
+    RefusedMessage,
+    TranscriptMismatch,
+    UnknownResource,
+    WrongRound,
+)
+from protocol.lock import check_transcript
+from protocol.mpc.measurement import OpeningShare
+from protocol.rules.interface import Measured
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    ReleaseSet,
+    RoundState,
+    RoundView,
+    Signed,
+    StudyView,
+    WeightList,
+)
+
+if TYPE_CHECKING:
+    from client_agent.requester import Requester
+
+T = TypeVar("T")
+_OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
+_DECLINE_PREFIX: Final = "decline-{round}/"
+SHORT: Final = "contributors, the announcement asks for"
+
+
+class RoundPlan(BaseModel):
+    """A round as it was decided, before anything was sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    announcement: Signed[Announcement]
+    weight_list: WeightList
+    previous: PastRelease | None
+
+
+class Opened(BaseModel):
+    """What the requester opened about one attempt, and the release set that follows from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    distances: tuple[tuple[str, float], ...]
+    left_out: tuple[str, ...]
+    release_set: Signed[ReleaseSet] | None
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A site that declined, and why."""
+
+    site: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a round ended. ``past`` is set when a sum was released, ``measured`` when the rule can be applied."""
+
+    end: RoundEnd
+    attempt: int
+    reason: str
+    declines: tuple[Refused, ...]
+    clipped: bool | None
+    requester_norm: float | None
+    past: PastRelease | None = None
+    measured: Measured | None = None
+    distances: tuple[tuple[str, float], ...] = ()
+    short: bool = False
+
+
+class RequesterRound:
+    """Drives one round to its end."""
+
+    def __init__(self, owner: Requester, plan: RoundPlan) -> None:
+        self._owner = owner
+        self._context = owner.context
+        self._plan = plan
+        self._announcement = plan.announcement.message
+        self._number = self._announcement.round
+        self._encoded: EncodedUpdate | None = None
+        self._declines: dict[str, Refused] = {}
+        self._shared: set[int] = set()
+        self._queried: set[int] = set()
+        self._released: set[int] = set()
+
+    def run(self) -> Settled:
+        """Announce, then follow both views until the round is over at both servers.
+
+        Raises: StudyOver, Stopped, ProtocolViolation, LocalOptimumReached
+        """
+        owner = self._owner
+        with owner.stopwatch.phase("announcing"):
+            self._announce()
+        owner.event(EventKind.PHASE, self._number, f"announced to {len(self._announcement.listed)} sites")
+        self._prepare_own()
+        return owner.until(self._turn)
+
+    # --- announcing ---
+
+    def _announce(self) -> None:
+        plan, owner = self._plan, self._owner
+        mail = WeightMail(weight_list=plan.weight_list, previous=plan.previous)
+        owner.retried(lambda: owner.postbox.send_weights(mail, self._announcement.listed))
+
+        def announce(side: Side) -> None:
+            answer = owner.retried(lambda: self._context.clients[side].announce(owner.study.name, plan.announcement))
+            operator = self._context.roster.operator(side).name
+            signers = (self._context.site, operator)
+            if require_signatures(answer, self._context.roster, signers) != self._announcement:
+                raise TranscriptMismatch(f"server {side} countersigned another announcement than the requester's")
+
+        self._at_both(announce)
+
+    def _prepare_own(self) -> None:
+        """The requester's own update has weight 1; without it the round is skipped."""
+        try:
+            self._encoded = self._owner.encode(self._announcement, self._plan.weight_list.grid)
+        except MoietyError as unusable:
+            self._owner.problem(self._number, unusable.detail)
+            return
+        if self._announcement.measured and self._encoded.norm == 0:
+            raise LocalOptimumReached(
+                f"round {self._number}: the requester's update is zero, so relative distances are undefined: "
+                "its model has reached a local optimum and the study can be completed"
+            )
+
+    # --- turns ---
+
+    def _turn(self, view_a: StudyView, view_b: StudyView) -> Settled | None:
+        """Do what the two views ask for; the round's end once both servers agree on it."""
+        rounds = same_round((view_a, view_b))
+        if rounds is None or rounds[0].round != self._number:
+            return None
+        self._read_declines(view_a)
+        a, b = rounds
+        if a.attempt != b.attempt:
+            return None
+        if a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
+            return self._skipped(a)
+        if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
+            return self._finish(a, b)
+        due = self._due(a, b)
+        if due is not None:
+            self._once(due, a, b)
+        return None
+
+    def _due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
+        """The step that the attempt is waiting for, if it was not taken yet."""
+        states = {a.state, b.state}
+        if self._encoded is not None and states <= _OPEN and a.attempt not in self._shared:
+            return self._contribute
+        tossed = a.transcript is not None and b.transcript is not None
+        if self._announcement.measured and tossed and RoundState.LOCKED in states and a.attempt not in self._queried:
+            return self._query
+        if states == {RoundState.MEASURED} and a.attempt not in self._released:
+            return self._release
+        return None
+
+    def _once(self, step: Callable[[RoundView, RoundView], None], a: RoundView, b: RoundView) -> None:
+        """Take a step; a server that refuses it as too late lets the round go on to its skip or next attempt."""
+        try:
+            self._owner.retried(lambda: step(a, b))
+        except (WrongRound, UnknownResource) as late:
+            self._owner.problem(self._number, late.detail)
+        except RefusedMessage as refused:
+            raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
+
+    def _contribute(self, a: RoundView, b: RoundView) -> None:
+        self._owner.contribute(self._announcement, a.attempt)
+        self._shared.add(a.attempt)
+        self._owner.event(EventKind.PHASE, self._number, "contributed")
+
+    def _query(self, a: RoundView, b: RoundView) -> None:
+        """Both servers signed one transcript: journal the queries, then send them."""
+        owner, study = self._owner, self._owner.study
+        with owner.stopwatch.phase("queries"):
+            folder = owner.journal.attempt_folder(self._number, a.attempt)
+            kept = {side: folder / f"queries-{side}.sealed" for side in Side}
+            if not all(path.exists() for path in kept.values()):
+                agreed, challenge, transcript_digest = self._transcript(a, b)
+                targets = tuple(site for site in agreed.sites if site != self._context.site)
+                numerators = tuple(self._numerator(site) for site in targets)
+                own = owner.encoded_file(self._number)
+                queries = query_vector(challenge, own, numerators, study.parameters)
+                label = f"{owner.study_digest} round {self._number} attempt {a.attempt}"
+                sealed = seal_queries(
+                    queries,
+                    targets,
+                    transcript_digest,
+                    self._number,
+                    self._context.roster,
+                    study.parameters,
+                    self._context.randomness,
+                    label,
+                )
+                for side in Side:
+                    write_durably(kept[side], sealed[side])
+            self._at_both(
+                lambda side: self._context.clients[side].send_queries(
+                    study.name, self._number, a.attempt, Body.of(kept[side].read_bytes())
+                )
+            )
+        self._queried.add(a.attempt)
+        owner.event(EventKind.PHASE, self._number, "queries sent")
+
+    def _release(self, a: RoundView, b: RoundView) -> None:
+        """Open both servers' shares, leave out who fails, sign the release set."""
+        owner = self._owner
+        with owner.stopwatch.phase("opening"):
+            opened = self._opened(a, b)
+            release = opened.release_set
+            if release is not None:
+                self._at_both(lambda side: self._context.clients[side].release(owner.study.name, release))
+        self._released.add(a.attempt)
+        if release is None:
+            text = f"too few sites are left after the checks; left out: {', '.join(opened.left_out)}"
+            owner.problem(self._number, text)
+        else:
+            owner.event(EventKind.PHASE, self._number, f"release of {len(release.message.sites)} sites signed")
+
+    # --- pieces of a turn ---
+
+    def _transcript(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, bytes, str]:
+        """The agreed set, the challenge and the transcript's digest, once both servers signed the same."""
+        roster = self._context.roster
+        if a.agreed_set is None or b.agreed_set is None or a.transcript is None or b.transcript is None:
+            raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
+        both = (roster.operator_a.name, roster.operator_b.name)
+        agreed = require_signatures(a.agreed_set, roster, both)
+        stated = require_signatures(a.transcript, roster, both)
+        if agreed != b.agreed_set.message or stated != b.transcript.message:
+            raise TranscriptMismatch(f"round {self._number}: the two servers show different sets or challenges")
+        if agreed.announcement_digest != self._announcement.digest():
+            raise TranscriptMismatch(f"round {self._number}: the agreed set is bound to another announcement")
+        challenge = check_transcript(self._number, agreed, stated)
+        return agreed, challenge, stated.digest()
+
+    def _opened(self, a: RoundView, b: RoundView) -> Opened:
+        """Opened once and journalled, so that one release set is signed a round."""
+        owner = self._owner
+        path = owner.journal.attempt_folder(self._number, a.attempt) / "opened.json"
+        known = owner.journal.read(path, Opened)
+        if known is not None:
+            return known
+        agreed, _, transcript_digest = self._transcript(a, b)
+        others = tuple(site for site in agreed.sites if site != self._context.site)
+        measured = others if self._announcement.measured else ()
+        fetched = self._at_both(
+            lambda side: self._context.clients[side].opening(owner.study.name, self._number, a.attempt)
+        )
+        shares = {
+            side: read_opening(
+                fetched[side], self._context.keys.sealing, side, transcript_digest, agreed.sites, measured
+            )
+            for side in Side
+        }
+        numerators = {site: self._numerator(site) for site in agreed.sites}
+        opened = self._judged(agreed, shares, numerators, a.attempt)
+        owner.journal.write(path, opened)
+        return opened
+
+    def _judged(
+        self, agreed: AgreedSet, shares: dict[Side, tuple[OpeningShare, ...]], numerators: dict[str, int], attempt: int
+    ) -> Opened:
+        """Who stays in the sum: in range, and no further away than two clipped updates can be."""
+        parameters = self._owner.study.parameters
+        sites = open_sites(shares, numerators, parameters)
+        left_out = tuple(
+            s.site
+            for s in sites
+            if not s.in_range
+            or (s.distance is not None and s.distance > longest_distance(parameters, numerators[s.site]))
+        )
+        kept = tuple(site for site in agreed.sites if site not in left_out)
+        enough = self._context.site in kept and len(kept) - 1 >= self._announcement.least_contributors
+        release = ReleaseSet(
+            study_digest=self._owner.study_digest,
+            round=self._number,
+            attempt=attempt,
+            agreed_set_digest=agreed.digest(),
+            sites=kept,
+            failed_check=left_out,
+        )
+        return Opened(
+            distances=tuple((s.site, s.distance) for s in sites if s.distance is not None),
+            left_out=left_out,
+            release_set=sign(release, self._context.site, self._context.keys.signing) if enough else None,
+        )
+
+    def _numerator(self, site: str) -> int:
+        if site == self._context.site:
+            return self._plan.weight_list.grid
+        numerator = self._plan.weight_list.numerator_of(site)
+        if numerator is None:
+            raise ProtocolViolation(f"round {self._number}: the servers agreed on {site!r}, which was not listed")
+        return numerator
+
+    def _read_declines(self, view: StudyView) -> None:
+        prefix = _DECLINE_PREFIX.format(round=self._number)
+        for entry in view.mail:
+            sender = entry.removeprefix(prefix)
+            if not entry.startswith(prefix) or sender in self._declines:
+                continue
+            try:
+                decline = self._owner.retried(lambda s=sender: self._owner.postbox.read_decline(self._number, s))  # type: ignore[misc]
+            except RefusedMessage as unreadable:
+                self._owner.problem(self._number, unreadable.detail)
+                self._declines[sender] = Refused(sender, unreadable.code.value, unreadable.detail)
+                continue
+            self._declines[sender] = Refused(sender, decline.code, decline.reason)
+            self._owner.event(EventKind.DECLINED, self._number, f"{sender}: {decline.code}: {decline.reason}")
+
+    def _at_both(self, call: Callable[[Side], T]) -> dict[Side, T]:
+        """One call at each server, at the same time; the first error is raised after both have ended."""
+        with ThreadPoolExecutor(2, thread_name_prefix="both") as pool:
+            calls = {side: pool.submit(call, side) for side in Side}
+        return {side: done.result() for side, done in calls.items()}
+
+    # --- the end ---
+
+    def _skipped(self, a: RoundView) -> Settled:
+        reason = "" if a.outcome is None else a.outcome.message.reason
+        return Settled(
+            end=RoundEnd.SKIPPED,
+            attempt=a.attempt,
+            reason=reason,
+            declines=tuple(self._declines.values()),
+            clipped=self._encoded.clipped if self._encoded is not None else None,
+            requester_norm=self._encoded.norm if self._encoded is not None else None,
+            short=SHORT in reason,
+        )
+
+    def _finish(self, a: RoundView, b: RoundView) -> Settled:
+        """Open the average like every site, and hand the measurement to the rule."""
+        owner, encoded = self._owner, self._encoded
+        opened = self._opened(a, b)
+        if opened.release_set is None or a.agreed_set is None or encoded is None:
+            raise ProtocolViolation(f"round {self._number} was released without this requester's release set")
+        past = PastRelease(
+            announcement=self._announcement,
+            weight_list=self._plan.weight_list,
+            agreed_set=a.agreed_set,
+            release_set=opened.release_set,
+        )
+        end = RoundEnd.RELEASED
+        if owner.state.model_version == self._announcement.model_version:
+            end = owner.retried(lambda: owner.take_release(past))
+        release = opened.release_set.message
+        took_part = tuple(site for site in release.sites if site != self._context.site)
+        return Settled(
+            end=end,
+            attempt=a.attempt,
+            reason="",
+            declines=tuple(self._declines.values()),
+            clipped=encoded.clipped,
+            requester_norm=encoded.norm,
+            past=past,
+            measured=Measured(
+                round=self._number,
+                distances=tuple((site, d) for site, d in opened.distances if site in took_part),
+                requester_norm=encoded.norm,
+                took_part=took_part,
+            ),
+            distances=opened.distances,
+        )

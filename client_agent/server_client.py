@@ -1,0 +1,312 @@
+"""One server's HTTP interface, as a site sees it: every request signed, safe ones retried, errors mapped back.
+
+Requests may be sent again after a transport error or a 502 to 504 or 507: servers answer identical redelivery with the
+stored answer. Every attempt carries a fresh nonce and time.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, TypeVar
+
+import httpx
+import stamina
+
+from client_agent.randomness import SystemRandomness
+from protocol import errors
+from protocol.errors import ErrorCode, MalformedMessage, MoietyError, RefusedMessage, Unavailable
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.messages import (
+    Announcement,
+    Message,
+    Party,
+    ReadyNotice,
+    Receipt,
+    ReleaseSet,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyList,
+    StudyView,
+)
+from protocol.wire.signing import sign_request
+
+M = TypeVar("M", bound=Message)
+PIECE_BYTES: Final = 2**18
+_NONCE_BYTES: Final = 18
+_TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
+_LONG_POLL_GRACE_S: Final = 30.0
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long a request is sent again before the caller hears of it."""
+
+    attempts: int = 6
+    total_s: float = 30.0
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a request carries: a few bytes, or a file of which the SHA-256 is known."""
+
+    data: bytes | Path
+    digest: bytes
+    length: int
+
+    @classmethod
+    def of(cls, data: bytes) -> Body:
+        return cls(data, hashlib.sha256(data).digest(), len(data))
+
+    @classmethod
+    def file(cls, path: Path, digest: bytes) -> Body:
+        return cls(path, digest, path.stat().st_size)
+
+    def pieces(self) -> Iterator[bytes]:
+        if isinstance(self.data, bytes):
+            yield self.data
+            return
+        with self.data.open("rb") as file:
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+
+
+_EMPTY: Final = Body.of(b"")
+
+
+class ServerClient:
+    """Calls one of the two servers for one site."""
+
+    def __init__(
+        self,
+        side: Side,
+        operator: Party,
+        keys: PartyKeys,
+        transport: httpx.BaseTransport,
+        *,
+        retry: RetryPolicy = RetryPolicy(),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if operator.url is None:
+            raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
+        self.side = side
+        self.operator = operator
+        self._url = operator.url
+        self._keys = keys
+        self._retry = retry
+        self._clock = clock
+        self._nonces = SystemRandomness()  # seeded ones would repeat after a restart and be refused as replays
+        timeout = httpx.Timeout(30.0, read=120.0)
+        self._http = httpx.Client(transport=transport, trust_env=False, timeout=timeout)
+
+    def close(self) -> None:
+        self._http.close()
+
+    # --- studies ---
+
+    def create_study(self, study: Signed[Study]) -> Signed[Study]:
+        """Hand in a study; comes back countersigned."""
+        answer = self._send("POST", paths.STUDIES, Body.of(study.canonical()), "create study")
+        return Signed[Study].parse(answer)
+
+    def studies(self) -> StudyList:
+        return StudyList.parse(self._send("GET", paths.STUDIES, _EMPTY, "list studies"))
+
+    def study(self, name: str) -> Signed[Study]:
+        return Signed[Study].parse(self._send("GET", paths.fill(paths.STUDY, study=name), _EMPTY, "read study"))
+
+    def ready(self, name: str, notice: ReadyNotice) -> None:
+        self._send("POST", paths.fill(paths.READY, study=name), Body.of(notice.canonical()), "ready")
+
+    def end(self, name: str, end: Signed[StudyEnd]) -> None:
+        self._send("POST", paths.fill(paths.END, study=name), Body.of(end.canonical()), "end study")
+
+    def view(self, name: str, after: int | None = None, wait_s: float = 0.0) -> StudyView:
+        """The server's view of a study; with ``after`` it waits up to ``wait_s`` for a newer one."""
+        path = paths.fill(paths.VIEW, study=name)
+        if after is not None:
+            path += f"?after={after}&wait_s={wait_s:g}"
+        return StudyView.parse(self._send("GET", path, _EMPTY, "view", extra_s=wait_s))
+
+    # --- mail between sites ---
+
+    def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
+        """Leave sealed bytes for another site."""
+        path = paths.fill(paths.MAIL, study=name, topic=topic, recipient=recipient)
+        self._send("PUT", path, body, f"mail {topic}")
+
+    def get_mail(self, name: str, topic: str, recipient: str, sender: str) -> bytes:
+        return self._send("GET", self._mail_path(name, topic, recipient, sender), _EMPTY, f"mail {topic}")
+
+    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path) -> None:
+        """As ``get_mail``, streamed to a file."""
+        self._fetch(self._mail_path(name, topic, recipient, sender), f"mail {topic}", into)
+
+    @staticmethod
+    def _mail_path(name: str, topic: str, recipient: str, sender: str) -> str:
+        return paths.fill(paths.MAIL, study=name, topic=topic, recipient=recipient) + f"?sender={sender}"
+
+    # --- a round ---
+
+    def announce(self, name: str, announcement: Signed[Announcement]) -> Signed[Announcement]:
+        path = paths.fill(paths.ANNOUNCEMENT, study=name, round=announcement.message.round)
+        return Signed[Announcement].parse(self._send("POST", path, Body.of(announcement.canonical()), "announce"))
+
+    def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> Signed[Receipt]:
+        path = paths.fill(paths.CONTRIBUTION, study=name, round=round_number, attempt=attempt)
+        return Signed[Receipt].parse(self._send("PUT", path, body, "contribution"))
+
+    def send_queries(self, name: str, round_number: int, attempt: int, body: Body) -> None:
+        path = paths.fill(paths.QUERIES, study=name, round=round_number, attempt=attempt)
+        self._send("POST", path, body, "queries")
+
+    def opening(self, name: str, round_number: int, attempt: int) -> bytes:
+        path = paths.fill(paths.OPENING, study=name, round=round_number, attempt=attempt)
+        return self._send("GET", path, _EMPTY, "opening")
+
+    def release(self, name: str, release: Signed[ReleaseSet]) -> None:
+        message = release.message
+        path = paths.fill(paths.RELEASE_SET, study=name, round=message.round, attempt=message.attempt)
+        self._send("PUT", path, Body.of(release.canonical()), "release set")
+
+    def fetch_output(self, name: str, round_number: int, into: Path) -> None:
+        """This side's half of a released sum, sealed to this site, streamed to a file."""
+        self._fetch(paths.fill(paths.OUTPUT, study=name, round=round_number), "output", into)
+
+    # --- requests ---
+
+    def _send(self, method: str, path: str, body: Body, purpose: str, extra_s: float = 0.0) -> bytes:
+        for attempt in self._attempts():
+            with attempt, self._exchange(method, path, body, purpose, extra_s) as response:
+                return response.read()
+        raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
+
+    def _fetch(self, path: str, purpose: str, into: Path) -> None:
+        temporary = into.with_name(into.name + ".part")
+        for attempt in self._attempts():
+            with attempt, self._exchange("GET", path, _EMPTY, purpose, 0.0) as response, temporary.open("wb") as file:
+                for piece in response.iter_raw(PIECE_BYTES):
+                    file.write(piece)
+        temporary.replace(into)
+
+    def _attempts(self) -> Iterator[stamina.Attempt]:
+        retry = self._retry
+        return iter(
+            stamina.retry_context(
+                on=_worth_a_retry,
+                attempts=retry.attempts,
+                timeout=retry.total_s,
+                wait_initial=retry.first_wait_s,
+                wait_max=retry.longest_wait_s,
+            )
+        )
+
+    def _exchange(self, method: str, path: str, body: Body, purpose: str, extra_s: float) -> _Exchange:
+        nonce = base64.urlsafe_b64encode(self._nonces.bytes(_NONCE_BYTES, "request nonce")).decode()
+        url = self._url + path
+        signature = sign_request(
+            method,
+            url,
+            body.digest,
+            self._keys.signing,
+            self._keys.name,
+            created=int(self._clock()),
+            nonce=nonce,
+        )
+        headers = [("Accept-Encoding", "identity"), *signature]
+        has_body = method in ("POST", "PUT")
+        if has_body:
+            headers += [("Content-Type", "application/octet-stream"), ("Content-Length", str(body.length))]
+        request = self._http.build_request(method, url, headers=headers, content=body.pieces() if has_body else None)
+        request.extensions["purpose"] = purpose
+        timeout = request.extensions["timeout"]
+        request.extensions["timeout"] = {
+            **timeout,
+            "read": timeout["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s),
+        }
+        return _Exchange(self._http, request, self.operator.name)
+
+
+class _Exchange:
+    """One request and its answer; an answer that is an error raises it."""
+
+    def __init__(self, http: httpx.Client, request: httpx.Request, server: str) -> None:
+        self._http = http
+        self._request = request
+        self._server = server
+        self._response: httpx.Response | None = None
+
+    def __enter__(self) -> httpx.Response:
+        try:
+            response = self._http.send(self._request, stream=True)
+        except httpx.TransportError as error:
+            raise TransportFailure(
+                f"server {self._server!r} cannot be reached: {type(error).__name__}: {error}"
+            ) from None
+        if response.status_code >= 400:
+            try:
+                response.read()
+            except httpx.TransportError as error:
+                raise TransportFailure(f"server {self._server!r} broke off: {error}") from None
+            finally:
+                response.close()
+            raise problem_to_error(response.status_code, response.content, self._server)
+        self._response = response
+        return response
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._response is not None:
+            self._response.close()
+        if isinstance(error, httpx.TransportError):
+            raise TransportFailure(f"server {self._server!r} broke off: {type(error).__name__}: {error}") from None
+
+
+class TransportFailure(Unavailable):
+    """The server was not reached or the connection broke: nothing is known about the request."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+def _worth_a_retry(error: Exception) -> bool:
+    return isinstance(error, Unavailable)
+
+
+def problem_to_error(status: int, content: bytes, server: str) -> MoietyError:
+    """The error that a problem+json answer stands for, of the same class as at the server."""
+    try:
+        problem = json.loads(content)
+        code, detail = str(problem.get("code", "")), str(problem.get("detail", ""))
+    except (ValueError, AttributeError):
+        code, detail = "", ""
+    text = f"server {server!r} answered {status}: {detail or 'no explanation'}"
+    kind = _CLASS_OF_CODE.get(code, Unavailable if status in _TRY_AGAIN else RefusedMessage)
+    return kind(text)
+
+
+def _leaves(kind: type[MoietyError]) -> Iterator[type[MoietyError]]:
+    for child in kind.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield child
+            yield from _leaves(child)
+
+
+def _most_precise() -> dict[str, type[MoietyError]]:
+    table: dict[str, type[MoietyError]] = {}
+    for kind in _leaves(MoietyError):
+        code = kind.__dict__.get("code")
+        if isinstance(code, ErrorCode):
+            table[code.value] = kind  # children come after their parents
+    return table
+
+
+_CLASS_OF_CODE: Final = _most_precise()

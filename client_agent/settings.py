@@ -1,0 +1,108 @@
+"""The agent's settings: one TOML file, overridden by MOIETY_AGENT_* in the environment; strict.
+
+Relative paths are relative to the file that holds them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from protocol.configuration import parse_toml, validated
+from protocol.errors import ConfigurationError
+from protocol.policy import SitePolicy
+from protocol.wire.messages import PartyName, StudyName
+
+ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
+_PATHS: Final = ("roster", "keys", "data", "state_dir", "ca", "plugin")
+
+
+class TlsSettings(BaseModel):
+    """``minimum``: the oldest TLS version this site accepts; 1.3 is used wherever the server speaks it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    minimum: Literal["1.2", "1.3"] = "1.2"
+
+
+class AgentSettings(BaseSettings):
+    """Everything a site's agent needs to know.
+
+    ``start_when`` (requester only): how many contributors must be ready before round 1, ``"all"`` of the roster or a
+    number; after ``start_timeout_s`` the study's least number of contributors suffices.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX,
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        nested_model_default_partial_update=True,
+    )
+
+    site: PartyName
+    roster: Path
+    keys: Path
+    data: Path
+    state_dir: Path
+    ca: Path
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    plugin: Path | None = None
+    policy: SitePolicy = SitePolicy()
+    studies: Literal["all"] | tuple[StudyName, ...] = "all"
+    seed: StrictInt | None = None
+    tls: TlsSettings = TlsSettings()
+    start_when: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
+    start_timeout_s: Annotated[float, Field(ge=0)] = 3600.0
+    poll_s: Annotated[float, Field(gt=0, le=3600)] = 1.0
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+    def takes_part_in(self, study: str) -> bool:
+        """Whether this site lets itself be listed in a study of that name."""
+        return self.studies == "all" or study in self.studies
+
+
+def load_settings(path: Path) -> AgentSettings:
+    """Read and check a settings file.
+
+    Raises: ConfigurationError that names every wrong key, what was found and what is allowed
+    """
+    table = parse_toml(read_text(path), str(path))
+    _refuse_unknown_variables(os.environ)
+    return validated(AgentSettings, _anchored(table, path.resolve().parent), str(path))
+
+
+def read_text(path: Path) -> str:
+    """A text file's content; ConfigurationError when it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+
+
+def _anchored(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+    """Paths made absolute."""
+    return {k: str(folder / v) if k in _PATHS and isinstance(v, str) else v for k, v in table.items()}
+
+
+def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
+    known = set(AgentSettings.model_fields)
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX):
+            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")[0]
+            if key not in known:
+                raise ConfigurationError(f"{name}: no such setting (allowed: {', '.join(sorted(known))})")

@@ -1,0 +1,119 @@
+"""A study as a person writes it in TOML; the layers and their number are filled in from the model itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from protocol.configuration import describe, parse_toml
+from protocol.errors import ConfigurationError
+from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
+from protocol.rules.registry import rule_for
+from protocol.wire.messages import ModelSpec, Roster, RuleSpec, Study, TrainingSpec
+
+B = TypeVar("B", bound=BaseModel)
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ModelTable(_Table):
+    """``kind`` is linear, mlp, cnn or plugin; ``inputs`` the shape of one example."""
+
+    kind: str = Field(pattern=r"^(linear|mlp|cnn|plugin)$")
+    inputs: tuple[int, ...]
+    hidden: tuple[int, ...] = ()
+    classes: int = Field(default=2, ge=2)
+
+
+class ParametersTable(_Table):
+    """The study's numbers, without the dimension, which the model fixes."""
+
+    clip_norm: float
+    encoded_norm_log2: int = MAX_ENCODED_NORM_LOG2
+    weight_grid: int = 32
+    sketch_length: int = MIN_SKETCH_LENGTH
+    least_contributors: int = 3
+    assumed_colluders: int = 0
+
+
+class StudyTable(_Table):
+    """A whole study file."""
+
+    name: str
+    rounds: int = Field(ge=1)
+    round_deadline_s: float = 600.0
+    correlation_source: str = Field(default="ot", pattern=r"^(ot|dealer)$")
+    seed: int | None = None
+    model: ModelTable
+    rule: RuleSpec
+    training: TrainingSpec = TrainingSpec()
+    parameters: ParametersTable
+
+
+def study_from_toml(text: str, source: str, roster: Roster, plugin: Path | None) -> Study:
+    """The study that a file describes, for this roster.
+
+    Raises: ConfigurationError that names every wrong key, what was found and what is allowed
+    """
+    table = _strict(StudyTable, parse_toml(text, source), source)
+    model = _model(table.model, plugin)
+    parameters = {**table.parameters.model_dump(), "dimension": _dimension(model)}
+    study = _strict(
+        Study,
+        {
+            "name": table.name,
+            "roster_digest": roster.digest(),
+            "parameters": _strict(StudyParameters, parameters, f"{source}: parameters").model_dump(),
+            "rule": table.rule.model_dump(mode="json"),
+            "model": model.model_dump(mode="json"),
+            "training": table.training.model_dump(mode="json"),
+            "rounds": table.rounds,
+            "round_deadline_s": table.round_deadline_s,
+            "correlation_source": table.correlation_source,
+            "seed": table.seed,
+        },
+        source,
+    )
+    rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+    return study
+
+
+def _model(table: ModelTable, plugin: Path | None) -> ModelSpec:
+    from client_agent import models
+
+    if table.kind != "plugin":
+        return models.model_spec(table.kind, table.inputs, table.hidden, table.classes)  # type: ignore[arg-type]
+    if plugin is None:
+        raise ConfigurationError("model.kind is 'plugin': set key 'plugin' in the agent's settings to the Python file")
+    from client_agent.plugin import load_plugin
+    from client_agent.update import layer_shapes
+
+    made: Any = load_plugin(plugin).model_function()
+    return ModelSpec(
+        kind="plugin",
+        inputs=table.inputs,
+        hidden=table.hidden,
+        classes=table.classes,
+        layers=layer_shapes(made),
+    )
+
+
+def _dimension(model: ModelSpec) -> int:
+    from client_agent.models import dimension
+
+    return dimension(model)
+
+
+def _strict(kind: type[B], table: Mapping[str, Any], source: str) -> B:
+    """Validated as JSON, in which a list is a tuple and a string an enum's value, but nothing else is converted."""
+    try:
+        return kind.model_validate_json(json.dumps(dict(table), default=str))
+    except ValidationError as error:
+        lines = [describe(kind, detail) for detail in error.errors(include_url=False)]
+        raise ConfigurationError(f"{source}: " + "; ".join(lines)) from None
