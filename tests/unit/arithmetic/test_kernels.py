@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from protocol.arithmetic.kernels import NUMBA, NUMPY
+from protocol.arithmetic.kernels import NUMBA, NUMPY, Scaling
 from protocol.errors import ProtocolViolation
 
 EDGES = np.array([0, 1, 2**31, 2**32, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1], dtype=np.uint64)
@@ -91,6 +93,132 @@ def test_twins_agree_on_a_long_vector(rng):
         kernels.sketch_into(buckets, words, x)
         results.append(buckets)
     assert np.array_equal(*results)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [0, 1, 4095, 4096, 4097, 10_000])
+def test_block_squares_sum_what_they_say(kernels, rng, dtype, n):
+    values = rng.normal(size=n).astype(dtype)
+    peaks, squares = kernels.block_squares(values)
+    assert peaks.shape == squares.shape == (math.ceil(n / 4096),)
+    for i, (peak, square) in enumerate(zip(peaks, squares, strict=True)):
+        block = [abs(float(x)) for x in values[4096 * i : 4096 * (i + 1)]]
+        unit = 2 ** math.frexp(max(block))[1]
+        exact = sum((Fraction(x) / unit) ** 2 for x in block)
+        assert peak == max(block)
+        # a square and twelve additions on the way to the sum: 13 roundings of 2^-53 each, of positive terms
+        assert abs(Fraction(square) - exact) <= 14 * Fraction(2) ** -53 * exact
+
+
+@pytest.mark.parametrize(
+    ("small", "large"), [(5e-324, 1.7976931348623157e308), (1e-310, 1e-300), (1e-45, 3e38), (0.0, 5e-324), (0.0, 0.0)]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_block_squares_neither_overflow_nor_vanish(rng, small, large, dtype):
+    largest = min(large, float(np.finfo(dtype).max))
+    values = np.array([small, -largest, -0.0, largest] * 1100, dtype=dtype)
+    peak = float(np.abs(values).max())
+    (peaks, squares), twin = NUMBA.block_squares(values), NUMPY.block_squares(values)
+    assert np.array_equal(peaks, twin[0])
+    assert np.array_equal(squares, twin[1])
+    assert peaks.tolist() == [peak, peak]
+    assert np.all(np.isfinite(squares))
+    assert np.all(squares > 0) == (peak > 0)
+
+
+@pytest.mark.parametrize("bad", [math.nan, -math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 4095, 4096, 5000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_block_with_a_value_that_is_not_finite_says_so(kernels, bad, place, dtype):
+    values = np.full(5001, np.finfo(dtype).max, dtype=dtype)
+    values[place] = bad
+    peaks, squares = kernels.block_squares(values)
+    assert np.isinf(peaks).tolist() == np.isinf(squares).tolist() == [place < 4096, place >= 4096]
+
+
+SCALINGS = [
+    Scaling(),
+    Scaling(scale=2.0**20),
+    Scaling(2.0**-3, 1.2345, 3 / 32, 2.0**21),
+    Scaling(2.0**900, 0.7, 1.0, 1),
+]
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [0, 1, 7, 1001])
+def test_encoding_kernels_round_as_exact_fractions_do(kernels, rng, scaling, dtype, n):
+    values = (rng.normal(size=n) / scaling.unit).astype(dtype)
+    words, pad = vectors(rng, n), vectors(rng, n)[::-1].copy()
+    expected = []
+    for x, word in zip(values.tolist(), words.tolist(), strict=True):
+        s = x * scaling.unit * scaling.factor * scaling.weight * scaling.scale
+        fraction = Fraction(s) - math.floor(s)
+        # the fraction is compared as a float: for a tiny negative s it rounds to 1
+        expected.append((math.floor(s) + (Fraction(word >> 11, 2**53) < Fraction(float(fraction)))) % 2**64)
+    encoded, masked, share = words.copy(), words.copy(), pad.copy()
+    assert kernels.encode(values, scaling, encoded)
+    assert encoded.tolist() == expected
+    assert kernels.encode_and_mask(values, scaling, masked, share)
+    assert masked.tolist() == expected
+    assert share.tolist() == [(x - int(p)) % 2**64 for x, p in zip(expected, pad, strict=True)]
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**62, -(2.0**62), 1.7e308])
+def test_encoding_kernels_say_when_a_value_does_not_fit(kernels, bad):
+    values, words, pad = np.zeros(9), np.zeros(9, dtype=np.uint64), np.zeros(9, dtype=np.uint64)
+    values[4] = bad
+    assert not kernels.encode(values, Scaling(), words.copy())
+    assert not kernels.encode_and_mask(values, Scaling(scale=8.0), words, pad)
+
+
+def test_encoding_kernels_take_the_largest_values_that_fit(kernels):
+    values = np.array([np.nextafter(2.0**62, 0), -np.nextafter(2.0**62, 0)])
+    words = np.zeros(2, dtype=np.uint64)
+    assert kernels.encode(values, Scaling(), words)
+    assert words.view(np.int64).tolist() == [2**62 - 512, 512 - 2**62]
+
+
+def test_a_strided_update_is_read_as_it_is(kernels, rng):
+    values = rng.normal(size=200)[::2]
+    assert kernels.block_squares(values)[0].tolist() == [np.abs(values).max()]
+    words, same = vectors(rng, 100), vectors(rng, 100)
+    same[:] = words
+    kernels.encode(values, Scaling(scale=8.0), words)
+    kernels.encode(values.copy(), Scaling(scale=8.0), same)
+    assert np.array_equal(words, same)
+
+
+def test_what_is_no_update_is_refused(kernels):
+    words = np.zeros(4, dtype=np.uint64)
+    with pytest.raises(ProtocolViolation, match="int64"):
+        kernels.block_squares(np.zeros(4, dtype=np.int64))
+    for shape in ((3,), (2, 2)):
+        with pytest.raises(ProtocolViolation, match="equally long"):
+            kernels.encode(np.zeros(shape), Scaling(), words)
+    with pytest.raises(ProtocolViolation, match="equally long"):
+        kernels.encode_and_mask(np.zeros(4), Scaling(), words, words[:3])
+
+
+def test_a_scaling_keeps_the_norm_out_of_its_repr():
+    assert repr(Scaling(2.0, 0.3, 0.25, 8.0)) == "Scaling(scale=8.0)"
+    assert not Scaling(weight=0.5, scale=8.0).clips
+    assert Scaling(unit=0.5).clips
+    assert Scaling(factor=0.5).clips
+
+
+@pytest.mark.parametrize(("m", "n"), [(0, 5), (1, 0), (40, 101), (3, 2048)])
+def test_project_multiplies_signed_entries_modulo_two_to_the_64(kernels, rng, m, n):
+    rows, x = rng.integers(-128, 128, (m, n), dtype=np.int8), vectors(rng, n)
+    expected = [sum(int(r) * int(v) for r, v in zip(row, x, strict=True)) % 2**64 for row in rows]
+    assert kernels.project(rows, x).tolist() == expected
+    assert kernels.project(np.asfortranarray(rows), np.repeat(x, 2)[::2]).tolist() == expected
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (1, 2, 4)])
+def test_rows_that_do_not_fit_are_refused(kernels, shape):
+    with pytest.raises(ProtocolViolation, match="do not fit"):
+        kernels.project(np.zeros(shape, dtype=np.int8), np.zeros(4, dtype=np.uint64))
 
 
 def test_wrong_shapes_are_refused_before_any_memory_is_touched(kernels):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes
+from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes, expand_into
 from protocol.errors import MalformedMessage, ProtocolViolation
 
 SEED = bytes(range(32))
@@ -36,6 +36,23 @@ def test_any_piece_can_be_reached(start, length):
     assert np.array_equal(expand(SEED, Usage.ROUNDING, length, start=start), whole[start : start + length])
     raw = expand_bytes(SEED, Usage.ROUNDING, length, start=start)
     assert raw == whole.tobytes()[start : start + length]
+
+
+@pytest.mark.parametrize("start", [0, 1, 333])
+@pytest.mark.parametrize("length", [0, 1, 9001])
+def test_a_piece_is_written_into_the_callers_buffer(start, length):
+    buffer = np.full(length + 2, 7, dtype=np.uint64)
+    expand_into(SEED, Usage.SHARE, buffer[1:-1], start=start)
+    assert np.array_equal(buffer[1:-1], expand(SEED, Usage.SHARE, length, start=start))
+    assert buffer[0] == buffer[-1] == 7
+
+
+@pytest.mark.parametrize(
+    "buffer", [np.zeros(4, np.int64), np.zeros((2, 2), np.uint64), np.zeros(4, np.uint64)[::2], np.zeros(4, ">u8")]
+)
+def test_another_kind_of_buffer_is_refused(buffer):
+    with pytest.raises(ProtocolViolation, match="little-endian"):
+        expand_into(SEED, Usage.SHARE, buffer)
 
 
 def test_usages_and_seeds_give_unrelated_streams():

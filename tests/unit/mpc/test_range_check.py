@@ -171,6 +171,23 @@ def test_without_the_check_multiples_of_two_to_the_32_look_like_the_requesters_o
     assert not passes(rng, bad, blocks)
 
 
+def test_all_sites_are_prepared_as_each_alone(parameters, rng, kernels):
+    length = parameters.sketched_length
+    for side in Side:
+        sketches = [
+            measurement.SiteSketch(str(i), uniform(rng, length), uniform(rng, length) if i % 2 else None)
+            for i in range(5)
+        ]
+        together = measurement.prepare_all(side, CHALLENGE, sketches, parameters, kernels)
+        for given, found in zip(sketches, together, strict=True):
+            alone = measurement.prepare(side, CHALLENGE, given.site, given.sketch_share, given.query_share, parameters)
+            assert found.site == given.site
+            assert found.lengths == alone.lengths
+            assert np.array_equal(measurement.operand_vector(found), measurement.operand_vector(alone))
+    assert measurement.prepare_all(Side.A, CHALLENGE, [], parameters, kernels) == []
+    assert "sketch_share" not in repr(sketches[0])
+
+
 def test_one_share_of_m_out_of_place_fails(identity):
     m = np.zeros(40, dtype=np.uint64)
     assert range_check.passed(m, identity)
