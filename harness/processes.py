@@ -23,17 +23,20 @@ from typing import Final, Self
 import httpx
 import trustme
 
+from client_agent.daemon import create_study
 from client_agent.data import LocalData, save_folder
 from harness.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.keyfile import dump_party_keys, dump_roster
+from protocol.wire.messages import Study
 from servers.settings import is_loopback
 
 _READY_WITHIN_S: Final = 60.0
 _STOP_WITHIN_S: Final = 8.0
 _TAIL_LINES: Final = 20
+_POLL_S: Final = 0.25
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _PROJECT: Final = Path(__file__).resolve().parent.parent
 
@@ -85,7 +88,7 @@ class Running:
         return "\n".join(lines[-_TAIL_LINES:])
 
 
-class Federation:
+class RunningFederation:
     """The processes of one federation; use as a context manager, which stops them whatever happens."""
 
     def __init__(self, spec: FederationSpec, folder: Path) -> None:
@@ -121,6 +124,10 @@ class Federation:
     def state(self, site: str) -> Path:
         """The folder in which a site's agent keeps its journal, ledger and metrics."""
         return self.folder / site / "state"
+
+    def ledger(self, site: str) -> Path:
+        """The site's egress ledger."""
+        return self.state(site) / "ledger.jsonl"
 
     @property
     def ca_file(self) -> Path:
@@ -203,6 +210,10 @@ class Federation:
         with self._http() as http:
             return http.get(self.url(side) + "/metrics").raise_for_status().text
 
+    def hand_in(self, study: Study) -> None:
+        """Queue a study at the requester's agent, as ``moiety study create`` does."""
+        create_study(self.state(self.spec.requester), study)
+
     def run_cli(self, *arguments: str) -> str:
         """One ``moiety`` command in its own process, as a person would type it; its standard output."""
         done = subprocess.run(  # noqa: S603 - our own program
@@ -280,6 +291,7 @@ class Federation:
             "state_dir": "state",
             "ca": "../ca.pem",
             "device": "cpu",
+            "poll_s": _POLL_S,
         }
         self._write_settings(site.name, settings, {"policy": site.policy.model_dump()})
 

@@ -1,0 +1,196 @@
+"""One study run by a federation of real processes, read back as the same history that runs in one process leave.
+
+Everything is read from what the processes leave behind: the agents' metrics, journals and ledgers, and the servers'
+views. Nothing is assumed.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import mean
+from typing import Final
+
+import httpx
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent import events
+from client_agent.events import read_metrics
+from client_agent.journal import StudyJournal
+from client_agent.server_client import ServerClient
+from client_agent.transport import tls_context
+from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory, SiteValue
+from harness.processes import RunningFederation
+from protocol.errors import Unavailable, UnknownStudy
+from protocol.sharing import Side
+from protocol.wire.messages import Study, StudyState, StudyView
+
+_KINDS: Final = {
+    events.RoundEnd.RELEASED: RoundKind.RELEASED,
+    events.RoundEnd.ALONE: RoundKind.ALONE,
+}
+_POLL_S: Final = 0.15
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What can be shown while a study runs. ``phase`` is server A's word for the current round's state."""
+
+    study: str
+    round: int
+    phase: str
+    records: tuple[events.RoundRecord, ...]
+
+
+@dataclass(frozen=True)
+class FederatedRun:
+    """A finished study: its history, each round's seconds at the requester, and whether all sites agree."""
+
+    history: RunHistory
+    seconds: float
+    round_seconds: tuple[float, ...]
+    final_models_identical: bool
+    records: tuple[events.RoundRecord, ...] = field(repr=False)
+
+
+def run_study(
+    federation: RunningFederation,
+    study: Study,
+    show: Callable[[Progress], None],
+    *,
+    within_s: float = 600.0,
+) -> FederatedRun:
+    """Hand ``study`` to the requester's agent and wait until every site has finished it.
+
+    Raises: Unavailable, with the end of a log, when a process ends or the study is not over in time
+    """
+    begin = time.monotonic()
+    federation.hand_in(study)
+    watcher = _Watcher(federation, study.name)
+    try:
+        while not _finished(federation, study):
+            federation.check()
+            if time.monotonic() - begin > within_s:
+                raise Unavailable(f"study {study.name!r} is not over after {within_s:g} s; see {federation.folder}")
+            show(watcher.look())
+        show(watcher.look())
+    finally:
+        watcher.close()
+    return _read_back(federation, study, time.monotonic() - begin)
+
+
+class _Watcher:
+    """The requester's metrics, and server A's view by long poll."""
+
+    def __init__(self, federation: RunningFederation, study: str) -> None:
+        self._study = study
+        self._metrics = StudyJournal(federation.state(federation.spec.requester), study).folder / "metrics.jsonl"
+        transport = httpx.HTTPTransport(verify=tls_context(federation.ca_file))
+        keys = federation.parties.keys_of(federation.spec.requester)
+        operator = federation.parties.roster.message.operator(Side.A)
+        self._client = ServerClient(Side.A, operator, keys, transport)
+        self._view: StudyView | None = None
+
+    def look(self) -> Progress:
+        """The state now; waits a moment for a change."""
+        records = read_metrics(self._metrics)
+        try:
+            self._view = self._client.view(self._study, None if self._view is None else self._view.cursor, _POLL_S)
+        except UnknownStudy:
+            time.sleep(_POLL_S)
+        view = self._view
+        current = None if view is None else view.current
+        if current is not None and (view is None or view.state in (StudyState.OPEN, StudyState.PAUSED)):
+            return Progress(self._study, current.round, current.state.value, records)
+        phase = "starting" if not records else "alone" if records[-1].state is events.RoundEnd.ALONE else "finished"
+        return Progress(self._study, records[-1].round if records else 0, phase, records)
+
+    def close(self) -> None:
+        self._client.close()
+
+
+def _finished(federation: RunningFederation, study: Study) -> bool:
+    """Whether the requester is done, and every contributor that ever got the study has stopped with it."""
+    states = [StudyJournal(federation.state(site.name), study.name).site_state() for site in federation.spec.sites]
+    return all(state is None or state.finished is not None for state in states) and states[0] is not None
+
+
+def _read_back(federation: RunningFederation, study: Study, seconds: float) -> FederatedRun:
+    requester = federation.spec.requester
+    contributors = tuple(site.name for site in federation.spec.sites if site.name != requester)
+    records = _records(federation, requester, study.name)
+    if not records:
+        raise Unavailable(f"study {study.name!r} ended without a round; see {federation.folder / requester}")
+    clipped = _clipped_by_round(federation, study.name)
+    models = {site.name: _final_model(federation, site.name, study.name) for site in federation.spec.sites}
+    own = models[requester]
+    if own is None:
+        raise Unavailable(f"study {study.name!r} left no model at the requester; see {federation.folder / requester}")
+    end, reason = _end_of(records, federation, study)
+    history = RunHistory(
+        study=study.name,
+        rule=study.rule.name,
+        protection="secure, real processes",
+        seed=study.seed or 0,
+        requester=requester,
+        contributors=contributors,
+        end=end,
+        reason=reason,
+        rounds=tuple(_as_history(record, requester, clipped.get(record.round, [])) for record in records),
+        final_model=own,
+    )
+    held = [model.tobytes() for model in models.values() if model is not None]
+    return FederatedRun(
+        history=history,
+        seconds=seconds,
+        round_seconds=tuple(record.seconds for record in records),
+        final_models_identical=len(set(held)) == 1,
+        records=records,
+    )
+
+
+def _records(federation: RunningFederation, site: str, study: str) -> tuple[events.RoundRecord, ...]:
+    return read_metrics(StudyJournal(federation.state(site), study).folder / "metrics.jsonl")
+
+
+def _clipped_by_round(federation: RunningFederation, study: str) -> dict[int, list[bool]]:
+    found: dict[int, list[bool]] = {}
+    for site in federation.spec.sites:
+        for record in _records(federation, site.name, study):
+            if record.clipped is not None:
+                found.setdefault(record.round, []).append(record.clipped)
+    return found
+
+
+def _final_model(federation: RunningFederation, site: str, study: str) -> NDArray[np.float32] | None:
+    journal = StudyJournal(federation.state(site), study)
+    state = journal.site_state()
+    return None if state is None or state.model_version is None else journal.load_model(state.model_version)
+
+
+def _end_of(records: Sequence[events.RoundRecord], federation: RunningFederation, study: Study) -> tuple[RunEnd, str]:
+    state = StudyJournal(federation.state(federation.spec.requester), study.name).site_state()
+    reason = "" if state is None else state.finished or ""
+    if records[-1].state is events.RoundEnd.ALONE:
+        return RunEnd.LOCAL_ONLY, reason
+    return (RunEnd.COMPLETED if len(records) == study.rounds else RunEnd.LOCAL_OPTIMUM), reason
+
+
+def _as_history(record: events.RoundRecord, requester: str, clipped: Sequence[bool]) -> RoundRecord:
+    """What the agent does not report, loss and model length, is NaN."""
+    return RoundRecord(
+        round=record.round,
+        kind=_KINDS.get(record.state, RoundKind.SKIPPED),
+        handed_out=record.weights,
+        alphas=tuple(SiteValue(entry.site, entry.value) for entry in record.alphas),
+        distances=tuple(SiteValue(entry.site, entry.value) for entry in record.distances),
+        requester_norm=record.requester_norm or 0.0,
+        took_part=tuple(site for site in record.took_part if site != requester),
+        clipped_share=mean(clipped) if clipped else 0.0,
+        test_accuracy=math.nan if record.test_accuracy is None else record.test_accuracy,
+        test_loss=math.nan,
+        model_norm=math.nan,
+    )
