@@ -84,10 +84,7 @@ def test_opened_distances_are_unbiased_and_spread_as_in_theory(shape):
     sigma = math.sqrt(2 / parameters.sketch_length * (1 - heaviness))
     of_squares = (np.array(opened) / truth) ** 2 - 1
     of_distances = np.array(opened) / truth - 1
-    for errors, spread in (
-        (of_squares, math.sqrt(relative_variance)),
-        (of_distances, math.sqrt(relative_variance) / 2),
-    ):
+    for errors, spread in ((of_squares, sigma), (of_distances, sigma / 2)):
         assert abs(errors.mean()) < 3 * spread / math.sqrt(CHALLENGES)
         assert abs(errors.std(ddof=1) / spread - 1) < 0.1
 

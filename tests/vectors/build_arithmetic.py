@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from fractions import Fraction
 from typing import Any
 
 from tests.reference import numbers, ring, sketch
@@ -48,6 +49,7 @@ def fixed_point() -> dict[str, Any]:
                     "decoded": numbers.decode(encoded, fraction_bits),
                 }
             )
+    edge = _at_the_draw()
     alphas = [0.0, 1 / 64, 3 / 64, 0.015625001, 0.3, 0.5, 0.984375, 0.99, 1.0, 1e-300]
     grid = [
         {"alpha": a, "grid": g, "numerator": numbers.nearest_grid_point(a, g)} for a in alphas for g in (1, 16, 32, 3)
@@ -59,11 +61,30 @@ def fixed_point() -> dict[str, Any]:
         {"values": [0.0, 0.0], "clip_norm": 1.0, "clipped": numbers.exceeds_norm([0.0, 0.0], 1.0)},
     ]
     return {
-        "encode": cases,
+        "encode": [*cases, edge],
         "grid": grid,
         "clip": clipping,
         "bad_alphas": [-0.001, 1.001, -1.0, 2.0],
         "bad_values": ["nan", "inf", "-inf"],
+    }
+
+
+def _at_the_draw() -> dict[str, Any]:
+    """Fractions equal to their draw (which round down) and one 53rd bit above it (which round up)."""
+    rounding = seed("rounding at the draw")
+    draws = numbers.uniform_draws(rounding, 20)
+    above = [Fraction(i % 2, 2**53) for i in range(20)]
+    values = [float((u + more) / 2**LOG2_E) for u, more in zip(draws, above, strict=True)]
+    encoded = numbers.encode(values, LOG2_E, draws)
+    if encoded != [i % 2 for i in range(20)]:
+        raise AssertionError("the draw is not compared exactly")
+    return {
+        "fraction_bits": LOG2_E,
+        "values": values,
+        "seed": rounding.hex(),
+        "start": 0,
+        "ring": hexes(encoded),
+        "decoded": numbers.decode(encoded, LOG2_E),
     }
 
 
