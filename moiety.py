@@ -78,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     chosen = next((word for word in given if not word.startswith("-")), None)
     try:
-        _naming_the_extra(lambda: build(chosen)(args=given), chosen)
+        _naming_the_extra(lambda: build(chosen)(args=given, prog_name="moiety"), chosen)
     except MoietyError as error:
         _report(error, as_json="--json" in given)
         sys.exit(EXIT_REFUSED)

@@ -1,0 +1,97 @@
+"""The bound between a secure and a plain model, against what it bounds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.digits import digits_sites
+from harness.demo_studies import BREAST_CANCER, DIGITS, study_of
+from harness.error_bound import (
+    RegressionFacts,
+    RoundFacts,
+    bound_of_run,
+    difference_bound,
+    longest_row,
+    smoothness,
+)
+from harness.rounds_plain import run_plain
+from protocol.errors import ConfigurationError
+from protocol.parameters import StudyParameters
+from protocol.wire.messages import RuleName
+
+PARAMETERS = StudyParameters(dimension=9, clip_norm=1.0, weight_grid=8, least_contributors=3)
+MODEL = RegressionFacts(classes=3, inputs=2, batch_size=4, longest_row=2.0, l2=0.0)
+FACTS = RoundFacts(
+    sites=5, sum_of_weights=5.0, smoothness=1.0, mean_length=1.5, mean_square=2.5, model_norm=1.0, clipped=False
+)
+
+
+def test_one_round_is_encoding_plus_float32() -> None:
+    bound = difference_bound([FACTS], MODEL, PARAMETERS, step=0.5)
+    encoding = 0.5 * 5 * 3 / 2**21 / 5
+    # float32's part: 0.5 * 2 * (about 30 u) + a few u, u = 2^-24
+    assert encoding < bound < encoding + 64 * 2.0**-24
+
+
+def test_rounds_add_up_when_the_step_is_small() -> None:
+    one, ten = (difference_bound([FACTS] * n, MODEL, PARAMETERS, step=0.5) for n in (1, 10))
+    # M grows by delta, which is below 1e-5 of it
+    assert ten == pytest.approx(10 * one, rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("facts", "growth"),
+    [(replace(FACTS, smoothness=6.0), 2.0), (replace(FACTS, clipped=True), 1 + 0.5 * 2.0)],
+)
+def test_what_makes_errors_grow(facts: RoundFacts, growth: float) -> None:
+    one, two = (difference_bound([facts] * n, MODEL, PARAMETERS, step=0.5) for n in (1, 2))
+    assert two == pytest.approx(one * (1 + growth), rel=1e-4)
+
+
+def test_smoothness_bounds_the_hessian_of_the_average() -> None:
+    rng = np.random.default_rng(3)
+    batches = [(w, rng.normal(size=(6, 2)).astype(np.float32)) for w in (1.0, 0.25)]
+    bound = smoothness(batches, l2=0.1)
+    total = sum(w for w, _ in batches)
+    for _ in range(20):
+        theta = torch.tensor(rng.normal(size=9))
+
+        def loss(theta: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+            W, b = theta[:6].reshape(3, 2), theta[6:]
+            parts = [
+                w / total * torch.nn.functional.cross_entropy(torch.tensor(X, dtype=torch.float64) @ W.T + b, labels)
+                for w, X in batches
+            ]
+            return sum(parts) + 0.05 * theta @ theta
+
+        labels = torch.tensor(rng.integers(0, 3, size=6))
+        hessian = torch.autograd.functional.hessian(lambda t, y=labels: loss(t, y), theta)
+        # 1e-9: float64's rounding of eigenvalues of this size
+        assert torch.linalg.eigvalsh(hessian).max().item() <= bound + 1e-9
+
+
+def test_longest_row_counts_the_bias() -> None:
+    assert longest_row(np.array([[3.0, 4.0], [0.0, 1.0]], dtype=np.float32)) == pytest.approx(math.sqrt(26))
+
+
+def test_bound_of_a_run_needs_a_linear_model() -> None:
+    federation = digits_sites(0)
+    study = study_of(replace(DIGITS, rounds=1), federation, RuleName.LOCAL, "0" * 64, 0)
+    history = run_plain(study, federation.sites)
+    with pytest.raises(ConfigurationError, match="linear model"):
+        bound_of_run(history, study, federation.sites)
+
+
+def test_bound_grows_with_the_rounds() -> None:
+    federation = breast_cancer_five_hospitals(0)
+    bounds = []
+    for rounds in (2, 4):
+        study = study_of(replace(BREAST_CANCER, rounds=rounds), federation, RuleName.FEDAVG, "0" * 64, 0)
+        bounds.append(bound_of_run(run_plain(study, federation.sites), study, federation.sites))
+    assert 0 < bounds[0] < bounds[1]
