@@ -1,0 +1,118 @@
+"""The FastAPI application of one server, run as side A or as side B."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+
+from protocol.errors import ErrorCode, MoietyError
+from protocol.sharing import Side
+from servers import log
+from servers.answering import Answering
+from servers.context import Server, open_server
+from servers.correlation_pool import CorrelationPool
+from servers.driver import Driver
+from servers.measuring import Sketches
+from servers.ot_sender import OtSessions
+from servers.peer_client import PeerClient
+from servers.problems import MEDIA_TYPE, internal_problem, problem_body, status_of
+from servers.routes import health, mail, peer, rounds, studies
+from servers.settings import ServerSettings
+from servers.traffic import CountTraffic
+
+NONCES_KEPT_S = 600
+_log = log.logger("http")
+
+
+def create_app(settings: ServerSettings) -> FastAPI:
+    """The application; state and background tasks begin with its lifespan.
+
+    Raises: ConfigurationError
+    """
+    server = open_server(settings)
+    app = FastAPI(
+        title="Moiety server",
+        description=f"Side {server.side.value.upper()} of a federation in which the servers see nothing.",
+        version="1",
+        lifespan=_lifespan,
+        separate_input_output_schemas=False,
+    )
+    app.state.server = server
+    for router in (studies.router, mail.router, rounds.router, peer.router, health.router):
+        app.include_router(router)
+    app.add_middleware(CountTraffic, metrics=server.metrics)
+    _handle_errors(app, server)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    server: Server = app.state.server
+    sketches = Sketches(server)
+    tasks = [asyncio.create_task(_purge(server))]
+    client: PeerClient | None = None
+    if server.side is Side.A:
+        client = PeerClient(server)
+        app.state.peer = client
+        app.state.pool = CorrelationPool(server, client)
+        tasks.append(asyncio.create_task(Driver(server, client, app.state.pool, sketches).run()))
+    else:
+        app.state.answering = Answering(server, sketches, OtSessions(server))
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+        if client is not None:
+            await client.close()
+        server.store.close()
+
+
+async def _purge(server: Server) -> None:
+    """Nonces older than any acceptable signature are forgotten."""
+    while True:
+        server.store.purge_nonces(server.clock() - NONCES_KEPT_S)
+        await asyncio.sleep(NONCES_KEPT_S / 10)
+
+
+def _handle_errors(app: FastAPI, server: Server) -> None:
+    def problem(code: ErrorCode, detail: str) -> Response:
+        server.metrics.refusals.labels(code.value).inc()
+        return Response(problem_body(code, detail), status_code=status_of(code), media_type=MEDIA_TYPE)
+
+    @app.exception_handler(MoietyError)
+    async def refused(request: Request, error: MoietyError) -> Response:
+        _log.info("refused", route=request.url.path, code=error.code, detail=error.detail)
+        return problem(error.code, error.detail)
+
+    @app.exception_handler(RequestValidationError)
+    async def wrong_parameters(request: Request, error: RequestValidationError) -> Response:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return problem(ErrorCode.MALFORMED_MESSAGE, f"{where}: {first['msg']}")
+
+    @app.exception_handler(HTTPException)
+    async def no_such_route(request: Request, error: HTTPException) -> Response:
+        answer = problem(ErrorCode.UNKNOWN_RESOURCE, f"{request.method} {request.url.path}: {error.detail}")
+        answer.status_code = error.status_code
+        return answer
+
+    @app.exception_handler(ClientDisconnect)
+    async def gone(request: Request, error: ClientDisconnect) -> Response:
+        return problem(ErrorCode.MALFORMED_MESSAGE, "the connection ended before the body did; send it again")
+
+    @app.exception_handler(Exception)
+    async def unexpected(request: Request, error: Exception) -> Response:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return problem(ErrorCode.STORAGE_FULL, "the server's disk is full; nothing was stored; send it again later")
+        _log.error("failed", route=request.url.path, exc_info=error)
+        return Response(internal_problem(), status_code=500, media_type=MEDIA_TYPE)

@@ -1,0 +1,84 @@
+"""Who is calling: one FastAPI dependency that every route but health's goes through (docs/protocol.md 3)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+
+from protocol.errors import BadSignature, NotListed
+from protocol.wire.messages import Party
+from protocol.wire.signing import verify_request
+from servers.context import Server
+
+_EMPTY_DIGEST: Final = hashlib.sha256(b"").digest()
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A party whose signature over this request is valid and new; the body must hash to ``body_digest``."""
+
+    party: Party
+    body_digest: bytes
+
+    @property
+    def name(self) -> str:
+        return self.party.name
+
+    def require_digest(self, found: bytes) -> None:
+        """Raises: BadSignature, unless the body that came is the one that was signed"""
+        if not hmac.compare_digest(found, self.body_digest):
+            raise BadSignature("the body is not the one whose digest was signed; sign the bytes that are sent")
+
+
+def server_of(request: Request) -> Server:
+    server: Server = request.app.state.server
+    return server
+
+
+ThisServer = Annotated[Server, Depends(server_of)]
+
+
+async def authenticated(request: Request, server: ThisServer) -> Caller:
+    """The caller, once its signature has been verified and its nonce stored."""
+    scope = request.scope
+    query = scope["query_string"].decode("latin-1")
+    url = server.settings.public_url + scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+    headers = [(key.decode("latin-1"), value.decode("latin-1")) for key, value in scope["headers"]]
+    now = server.clock()
+    verified = verify_request(request.method, url, headers, server.verify_keys.get, int(now))
+    server.store.remember_nonce(verified.key_id, verified.nonce, now)
+    party = server.roster.party(verified.key_id)
+    assert party is not None, "the key was found in the roster"
+    if request.method == "GET" and verified.body_digest != _EMPTY_DIGEST:
+        raise BadSignature("a GET request has no body; sign the digest of no bytes")
+    return Caller(party, verified.body_digest)
+
+
+def site(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
+    """A site of the roster, not an operator."""
+    if caller.party not in server.roster.sites:
+        raise NotListed(f"{caller.name!r} is an operator; this is for sites")
+    return caller
+
+
+def requester(caller: Annotated[Caller, Depends(site)], server: ThisServer) -> Caller:
+    """The roster's requester."""
+    if caller.name != server.roster.requester:
+        raise NotListed(f"only the requester {server.roster.requester!r} may do this, not {caller.name!r}")
+    return caller
+
+
+def peer(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
+    """The other server's operator."""
+    if caller.party != server.peer:
+        raise NotListed(f"only the other server's operator {server.peer.name!r} may do this, not {caller.name!r}")
+    return caller
+
+
+AnySite = Annotated[Caller, Depends(site)]
+TheRequester = Annotated[Caller, Depends(requester)]
+ThePeer = Annotated[Caller, Depends(peer)]

@@ -1,0 +1,54 @@
+"""``moiety server``: run one of the two servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from protocol.errors import ConfigurationError
+
+app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
+
+
+@app.callback()
+def server() -> None:
+    """Run one of the two servers."""
+
+
+@app.command()
+def run(
+    config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
+) -> None:
+    """Upgrade the database, then serve until stopped."""
+    import uvicorn
+
+    from servers import log
+    from servers.app import create_app
+    from servers.settings import load_settings
+
+    log.configure()
+    try:
+        settings = load_settings(config)
+        application = create_app(settings)
+    except ConfigurationError as error:
+        typer.echo(error.detail, err=True)
+        raise typer.Exit(2) from None
+    uvicorn.run(
+        application,
+        host=settings.host,
+        port=settings.port,
+        ssl_certfile=str(settings.tls_certificate),
+        ssl_keyfile=str(settings.tls_key),
+        loop="uvloop",
+        http="httptools",
+        log_config=None,
+        access_log=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=2,
+    )
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,263 @@
+"""Announcements and contributions, up to the lock (docs/protocol.md 3, 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from fastapi import Request
+
+from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, NotListed, WrongRound
+from protocol.rounds import RoundEvent, check_announcement, open_round, step
+from protocol.sharing import Side, vector_side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import (
+    Announcement,
+    CollectedContribution,
+    ContributionHeader,
+    Receipt,
+    ShareKind,
+    Signed,
+    StudyState,
+)
+from protocol.wire.peer_messages import CollectedSet
+from protocol.wire.sealing import MAX_HEADER_BYTES, sealed_message_length
+from servers.authentication import Caller
+from servers.bodies import HashOnly, SealedIntake, stream_into
+from servers.context import Server
+from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
+from servers.store.shares import file_name
+from servers.studies import refuse
+
+SEED_BYTES = 32
+ELEMENT_BYTES = 8
+_CLOCK_SLACK_S = 300
+
+
+def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
+    """Countersign one announcement a round number; the same again gets the same answer.
+
+    Raises: BadSignature, WrongRound, ConflictingMessage, AnnouncementMismatch, MalformedMessage
+    """
+    announcement = require_signatures(signed, server.roster, [server.roster.requester])
+    _check_announced(server, study, number, announcement)
+    last = server.store.current_round(study.digest)
+    try:
+        new = check_announcement(
+            announcement,
+            study.state,
+            None if last is None else last.progress,
+            None if last is None else last.announcement.message,
+            frozenset(p.name for p in server.roster.contributors),
+            study.study.parameters.least_contributors,
+        )
+    except ConflictingMessage as error:
+        raise refuse(server, study.digest, server.roster.requester, error) from None
+    if not new:
+        assert last is not None, "only a round that is there can be announced again"
+        return last.announcement
+    own = signed.signature_of(server.roster.requester)
+    assert own is not None, "required above"
+    countersigned = server.countersign(Signed[Announcement](message=announcement, signatures=(own,)))
+    if study.state is StudyState.PAUSED:
+        resumed = replace(study, state=StudyState.OPEN, reason="", absent_in_a_row=0)
+        server.store.change_study(study.digest, lambda _: resumed)
+    progress = open_round(number)
+    key = RoundKey(study.digest, number, progress.attempt)
+    server.store.add_round(RoundRecord(key, progress.state, countersigned, float(announcement.closes_at_s)))
+    return countersigned
+
+
+def _check_announced(server: Server, study: StudyRecord, number: int, announcement: Announcement) -> None:
+    if announcement.study_digest != study.digest:
+        raise AnnouncementMismatch("the announcement is for a study with another digest")
+    if announcement.round != number:
+        raise WrongRound(f"the announcement is for round {announcement.round}, the address names round {number}")
+    if number > study.study.rounds:
+        raise WrongRound(f"the study has {study.study.rounds} rounds, found an announcement for round {number}")
+    places = [p.name for p in server.roster.contributors]
+    order = [places.index(site) for site in announcement.listed if site in places]
+    if order != sorted(order):
+        raise MalformedMessage("the listed sites must be in the roster's order")
+    latest = server.clock() + study.study.round_deadline_s + _CLOCK_SLACK_S
+    if announcement.closes_at_s > latest:
+        raise MalformedMessage(
+            f"closes_at_s {announcement.closes_at_s} is later than the study's round_deadline_s "
+            f"{study.study.round_deadline_s} allows from now; check the clock"
+        )
+
+
+def round_of(server: Server, study: StudyRecord, number: int, attempt: int) -> RoundRecord:
+    """The attempt that an address names, which must be the current one.
+
+    Raises: WrongRound
+    """
+    current = server.store.current_round(study.digest)
+    if current is None:
+        raise WrongRound(f"study {study.name!r} has no round yet, found round {number}")
+    if (current.key.round, current.key.attempt) != (number, attempt):
+        raise WrongRound(
+            f"study {study.name!r} is at round {current.key.round}, attempt {current.key.attempt}; "
+            f"found round {number}, attempt {attempt}"
+        )
+    return current
+
+
+def expected_sites(server: Server, announcement: Announcement) -> frozenset[str]:
+    return frozenset((*announcement.listed, server.roster.requester))
+
+
+async def contribute(
+    server: Server, caller: Caller, study: StudyRecord, key: RoundKey, request: Request
+) -> Signed[Receipt]:
+    """Store one sealed share durably, then sign for it; the same bytes get the same receipt.
+
+    Raises: NotListed, WrongRound, AnnouncementMismatch, MalformedMessage, BrokenSeal, CommitmentMismatch,
+            ConflictingMessage, BadSignature, TooLarge, StorageFull
+    """
+    known = server.store.contribution(key, caller.name)
+    largest = sealed_message_length(MAX_HEADER_BYTES, ELEMENT_BYTES * study.study.parameters.dimension)
+    if known is not None:
+        again = HashOnly()
+        await stream_into(request, again, largest)
+        return _same_receipt(server, study, known, again.finish(caller))
+    record = round_of(server, study, key.round, key.attempt)
+    _require_open(study, record)
+    if caller.name not in expected_sites(server, record.announcement.message):
+        raise NotListed(
+            f"{caller.name!r} is not listed for round {key.round}; it takes part when the requester lists it"
+        )
+    headers: list[ContributionHeader] = []
+    accept = _header_check(server, caller.name, study, record, headers)
+    plain_bytes = _share_bytes(server, caller.name, study)
+    server.files.require_room(plain_bytes)
+    draft = server.files.draft()
+    try:
+        intake = SealedIntake(server.keys.sealing, accept, draft)
+        await stream_into(request, intake, largest)
+        digest = await asyncio.to_thread(intake.finish, caller, plain_bytes)
+        header = headers[0]
+        intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
+        name = file_name("share", *_parts(key), caller.name, digest)
+        await asyncio.to_thread(draft.keep, name)
+    except BaseException:
+        draft.discard()
+        raise
+    return _store(server, study, key, header, digest, name)
+
+
+def _store(
+    server: Server, study: StudyRecord, key: RoundKey, header: ContributionHeader, digest: str, name: str
+) -> Signed[Receipt]:
+    """Commit the row; what has happened since the body began to arrive is looked at again."""
+    known = server.store.contribution(key, header.site)
+    if known is not None:
+        if known.file != name:
+            server.files.delete([name])
+        return _same_receipt(server, study, known, digest)
+    try:
+        record = round_of(server, study, key.round, key.attempt)
+        _require_open(server.store.study(study.digest), record)
+    except WrongRound:
+        server.files.delete([name])
+        raise
+    receipt = server.sign(
+        Receipt(
+            study_digest=study.digest,
+            round=key.round,
+            attempt=key.attempt,
+            site=header.site,
+            side=server.side,
+            body_digest=digest,
+        )
+    )
+    state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
+    server.store.add_contribution(ContributionRecord(key, header.site, header, digest, receipt, name), state)
+    return receipt
+
+
+def _same_receipt(server: Server, study: StudyRecord, known: ContributionRecord, digest: str) -> Signed[Receipt]:
+    if known.body_digest == digest:
+        return known.receipt
+    error = ConflictingMessage(
+        f"the contribution of {known.site!r} to round {known.key.round}, attempt {known.key.attempt} came before with "
+        "other bytes; the first one stands: send those bytes again, or none"
+    )
+    raise refuse(server, study.digest, known.site, error)
+
+
+def _require_open(study: StudyRecord, record: RoundRecord) -> None:
+    if study.state.ended:
+        raise WrongRound(f"the study is {study.state}: {study.reason}")
+    if record.outcome is not None:
+        raise WrongRound(f"round {record.key.round} is being closed without a release; wait for the next one")
+    step(record.progress, RoundEvent.CONTRIBUTION_STORED)
+
+
+def _parts(key: RoundKey) -> tuple[str, int, int]:
+    return (key.study, key.round, key.attempt)
+
+
+def share_kind(server: Server, site: str) -> ShareKind:
+    """Which half of a site's contribution this server gets."""
+    return ShareKind.VECTOR if vector_side(server.roster.place(site)) is server.side else ShareKind.SEED
+
+
+def _share_bytes(server: Server, site: str, study: StudyRecord) -> int:
+    if share_kind(server, site) is ShareKind.SEED:
+        return SEED_BYTES
+    return ELEMENT_BYTES * study.study.parameters.dimension
+
+
+def _header_check(
+    server: Server, caller: str, study: StudyRecord, record: RoundRecord, accepted: list[ContributionHeader]
+) -> Callable[[bytes], None]:
+    """A callback that accepts exactly the header this contribution must have, before anything is decrypted."""
+    kind = share_kind(server, caller)
+    dimension = study.study.parameters.dimension
+
+    def accept(raw: bytes) -> None:
+        header = ContributionHeader.parse(raw)
+        if header.site != caller:
+            raise NotListed(f"the share's header names {header.site!r}, the request is signed by {caller!r}")
+        if (header.round, header.attempt) != (record.key.round, record.key.attempt):
+            raise WrongRound(
+                f"the share is made for round {header.round}, attempt {header.attempt}; current are "
+                f"{record.key.round} and {record.key.attempt}"
+            )
+        if header.study_digest != study.digest or header.announcement_digest != record.announcement.message.digest():
+            raise AnnouncementMismatch("the share is bound to another study or announcement than this server holds")
+        if header.side is not server.side:
+            raise MalformedMessage(f"the share is for side {header.side.value!r}, this server is {server.side.value!r}")
+        if header.length != dimension or header.share_kind is not kind:
+            raise MalformedMessage(
+                f"{caller!r} sends this server a {kind.value} of length {dimension}, found a "
+                f"{header.share_kind.value} of length {header.length}; check the study's parameters"
+            )
+        accepted.append(header)
+
+    return accept
+
+
+def collected(server: Server, record: RoundRecord) -> CollectedSet:
+    """What this server holds of an attempt, for its peer and for itself."""
+    held = tuple(
+        CollectedContribution(
+            site=c.site,
+            announcement_digest=c.header.announcement_digest,
+            commitment_a=c.header.commitment_a,
+            commitment_b=c.header.commitment_b,
+        )
+        for c in sorted(server.store.contributions(record.key), key=lambda c: server.roster.place(c.site))
+    )
+    expected = expected_sites(server, record.announcement.message)
+    everybody = {c.site for c in held} == expected
+    return CollectedSet(
+        study_digest=record.key.study,
+        round=record.key.round,
+        attempt=record.key.attempt,
+        announcement_digest=record.announcement.message.digest(),
+        complete=everybody or server.clock() >= record.closes_at_s,
+        contributions=held,
+    )

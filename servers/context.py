@@ -1,0 +1,113 @@
+"""What every part of one running server shares."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from protocol.errors import ConfigurationError, MoietyError
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, require_roster, sign, signature_by
+from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.wire.keys import SealingPublicKey, VerifyKey
+from protocol.wire.messages import Message, Party, Roster, Signature, Signed
+from servers.changes import Changes
+from servers.metrics import Metrics
+from servers.randomness import Randomness
+from servers.settings import ServerSettings
+from servers.store.interface import Store
+from servers.store.migrate import upgrade
+from servers.store.shares import ShareFiles
+from servers.store.sql import SqlStore
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass
+class Server:
+    """One server's identity, stores and clock; made by ``open_server``."""
+
+    settings: ServerSettings
+    roster: Roster
+    keys: PartyKeys = field(repr=False)
+    store: Store
+    files: ShareFiles
+    randomness: Randomness
+    boot: int
+    changes: Changes
+    metrics: Metrics = field(default_factory=Metrics)
+    clock: Callable[[], float] = time.time
+
+    def __post_init__(self) -> None:
+        self.verify_keys = {p.name: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
+
+    @property
+    def side(self) -> Side:
+        return self.settings.side
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    @property
+    def peer(self) -> Party:
+        return self.roster.operator(self.side.other)
+
+    def sealing_key_of(self, party: str) -> SealingPublicKey:
+        found = self.roster.party(party)
+        assert found is not None, "callers name parties of the roster"
+        return SealingPublicKey.from_bytes(bytes.fromhex(found.sealing_key))
+
+    def sign(self, message: M) -> Signed[M]:
+        return sign(message, self.name, self.keys.signing)
+
+    def countersign(self, signed: Signed[M]) -> Signed[M]:
+        return countersign(signed, self.name, self.keys.signing)
+
+    def signature(self, message: Message) -> Signature:
+        return signature_by(self.name, self.keys.signing, message)
+
+
+def open_server(settings: ServerSettings) -> Server:
+    """Read roster and keys, bring the database up to date, delete what a crash left behind.
+
+    Raises: ConfigurationError
+    """
+    roster, keys = _identity(settings)
+    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    upgrade(settings.database)
+    changes = Changes()
+    store = SqlStore(settings.database, changes.notify)
+    files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes)
+    files.sweep(store.files())
+    return Server(
+        settings=settings,
+        roster=roster,
+        keys=keys,
+        store=store,
+        files=files,
+        randomness=Randomness(settings.seed, keys.name),
+        boot=store.next_boot(),
+        changes=changes,
+    )
+
+
+def _identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
+    try:
+        roster = require_roster(parse_roster(settings.roster.read_text(encoding="utf-8"), str(settings.roster)))
+        keys = parse_party_keys(settings.keys.read_text(encoding="utf-8"), str(settings.keys))
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    except ConfigurationError:
+        raise
+    except MoietyError as error:
+        raise ConfigurationError(f"{settings.roster}: {error.detail}") from None
+    mine = roster.operator(settings.side)
+    if mine != keys.party(url=mine.url):
+        raise ConfigurationError(
+            f"{settings.keys}: these are the keys of {keys.name!r}; the roster's operator of side "
+            f"{settings.side.value!r} is {mine.name!r}, with other keys: check 'side' and 'keys'"
+        )
+    return roster, keys

@@ -1,0 +1,457 @@
+"""Side A drives every round from its announcement to its end; one task a study (docs/protocol.md 4 to 9).
+
+The task looks at the stored round, does what its state asks for, and looks again. So a restart needs nothing but
+the database: only what depends on an OT session is lost with it, and then the attempt is burnt.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from protocol.errors import MoietyError, ProtocolViolation, RefusedMessage, Unavailable, UnknownResource, WrongRound
+from protocol.lock import agree, nonce_commitment, shortfall, transcript
+from protocol.rounds import RoundEvent, step
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.authentic import check_signature, require_signatures, with_signature
+from protocol.wire.messages import (
+    AgreedSet,
+    ChallengeTranscript,
+    ReleaseSet,
+    RoundOutcome,
+    RoundState,
+    RuleName,
+    Signed,
+)
+from protocol.wire.peer_messages import (
+    ChallengeReply,
+    ChallengeReveal,
+    CollectedSet,
+    LockReply,
+    LockRequest,
+    ProductsHeader,
+    pack_frame,
+    unpack_frame,
+)
+from servers import log
+from servers.changes import ANY_STUDY, wait_up_to
+from servers.collection import collected
+from servers.context import Server
+from servers.correlation_pool import CorrelationPool, Stock, stock_quietly
+from servers.measuring import Products, Sketches, needed_lengths, prepare_products, queries_missing, seal_opening
+from servers.outcomes import QUERIES_MISSING, RELEASE_SET_MISSING, commit_burn, commit_skip, outcome_of
+from servers.peer_client import PeerClient, chunks_with_digest
+from servers.releasing import (
+    MaskedSumIntake,
+    accept_release_set,
+    commit_release,
+    masked_sum,
+    masking_side,
+    output_name,
+    with_mask_seed,
+)
+from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundKey, RoundRecord, StudyRecord
+
+_FIRST_RETRY_S: Final = 0.1
+_LAST_RETRY_S: Final = 2.0
+_RELEASE_SET_POLL_S: Final = 2.0
+_SESSION_CHECK_S: Final = 10.0
+_SESSION_RETRY_S: Final = 0.3
+_SESSION: Final = "session"
+_BOTH: Final = 2
+_log = log.logger("driver")
+
+
+class NotYet(Unavailable):
+    """The round waits for the other server or the requester; look again soon."""
+
+
+@dataclass(eq=False)
+class Driver:
+    """Side A's tasks."""
+
+    server: Server
+    peer: PeerClient
+    pool: CorrelationPool
+    sketches: Sketches
+    _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    _stocked: set[RoundKey] = field(default_factory=set)
+    _marks_s: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Start a task for every open study, now and whenever one is created; runs until cancelled."""
+        self._tasks[_SESSION] = asyncio.create_task(self._keep_session())
+        try:
+            while True:
+                change = self.server.changes.next(ANY_STUDY)
+                for record in self.server.store.studies():
+                    if not record.state.ended and record.digest not in self._tasks:
+                        self._tasks[record.digest] = asyncio.create_task(self._drive(record.digest))
+                await change.wait()
+        finally:
+            for task in self._tasks.values():
+                task.cancel()
+
+    async def _keep_session(self) -> None:
+        """Open an OT session early, and another when the peer has lost it."""
+        while True:
+            try:
+                await self.pool.check_session()
+            except MoietyError as error:
+                _log.info("session_not_checked", code=error.code)
+            await stock_quietly(self.pool, [])
+            await asyncio.sleep(_SESSION_CHECK_S if self.pool.session_open else _SESSION_RETRY_S)
+
+    async def _drive(self, digest: str) -> None:
+        retry_s = _FIRST_RETRY_S
+        while True:
+            change = self.server.changes.next(digest)
+            study = self.server.store.study(digest)
+            if study.state.ended:
+                return
+            record = self.server.store.current_round(digest)
+            try:
+                if record is None or self._settled(record):
+                    self._forget_marks(digest)
+                    await stock_quietly(self.pool, self._demand(study, record))
+                    await change.wait()
+                else:
+                    await self._advance(study, record)
+                retry_s = _FIRST_RETRY_S
+            except MoietyError as error:
+                if not isinstance(error, NotYet):
+                    _log.warning("round_waits", study=study.name, code=error.code, detail=error.detail)
+                await wait_up_to(change, retry_s)
+                retry_s = min(2 * retry_s, _LAST_RETRY_S)
+            except Exception:
+                _log.exception("driver_failed", study=study.name)
+                await asyncio.sleep(_LAST_RETRY_S)
+
+    @staticmethod
+    def _settled(record: RoundRecord) -> bool:
+        if record.state is RoundState.SKIPPED:
+            return record.outcome is not None and len(record.outcome.signatures) == _BOTH
+        return record.progress.final
+
+    def _demand(self, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
+        """What the next round will consume, as far as the last one or the rule tells."""
+        full = study.study.parameters.product_lengths
+        if last is None:
+            contributors, measured = (
+                len(self.server.roster.contributors),
+                study.study.rule.name is RuleName.WEIGHT_EROSION,
+            )
+        else:
+            contributors, measured = len(last.announcement.message.listed), last.announcement.message.measured
+        return [full if measured else full[1:]] * contributors + [full[1:]]
+
+    async def _advance(self, study: StudyRecord, record: RoundRecord) -> None:
+        if record.state is RoundState.SKIPPED or record.outcome is not None:
+            await self._deliver_outcome(record)
+        elif record.state in (RoundState.ANNOUNCED, RoundState.COLLECTING):
+            await self._collect(study, record)
+        elif record.state is RoundState.LOCKED:
+            await self._measure(study, record)
+        elif record.state is RoundState.MEASURED:
+            await self._release(study, record)
+        else:
+            raise ProtocolViolation(f"{record.key.label} is {record.state}, which asks for nothing")
+
+    # --- collecting ---------------------------------------------------------------------------------------------------
+
+    async def _collect(self, study: StudyRecord, record: RoundRecord) -> None:
+        self._mark(study, "announced")
+        change = self.server.changes.next(study.digest)
+        mine = collected(self.server, record)
+        if not mine.complete:
+            await self._stock_ahead(study, record)
+            await wait_up_to(change, record.closes_at_s - self.server.clock())
+            return
+        path = self._path(paths.PEER_COLLECTED, study, record)
+        try:
+            theirs = CollectedSet.parse(await self.peer.get(path, "collected"))
+        except UnknownResource:
+            if self.server.clock() < record.closes_at_s:
+                raise NotYet("the peer does not know this round yet") from None
+            await self._skip(record, "the other server never got the announcement")
+            return
+        if not theirs.complete:
+            return
+        record = self.server.store.round(record.key) or record
+        mine = collected(self.server, record)
+        announcement = record.announcement.message
+        agreed = agree(announcement, record.key.attempt, self.server.roster, mine.contributions, theirs.contributions)
+        reason = shortfall(agreed, announcement, self.server.roster.requester)
+        if reason is not None:
+            await self._skip(record, reason)
+            return
+        nonce = self.server.randomness.draw(32, f"{record.key.label} challenge nonce")
+        state = step(record.progress, RoundEvent.LOCKED).state
+        signed = self.server.sign(agreed)
+        self.server.store.change_round(
+            record.key, lambda r: replace(r, state=state, agreed_set=signed, own_nonce=nonce)
+        )
+        self.server.files.delete(self.server.store.forget_share_files(study.digest, before_round=record.key.round))
+        self._observe(study, "announced", "collecting")
+        self._mark(study, "locked")
+
+    async def _stock_ahead(self, study: StudyRecord, record: RoundRecord) -> None:
+        if record.key not in self._stocked:
+            self._stocked.add(record.key)
+            await stock_quietly(self.pool, self._demand(study, record))
+
+    # --- lock, challenge, products ------------------------------------------------------------------------------------
+
+    async def _measure(self, study: StudyRecord, record: RoundRecord) -> None:
+        if self.server.store.correlations_used(record.key):
+            await self._burn(record, "side A lost the attempt's correlations before the products were done")
+            return
+        if record.transcript is None and self.server.clock() >= self._deadline_s(record):
+            await self._skip(record, "the two servers could not agree on the set in time")
+            return
+        checked = asyncio.create_task(self.pool.check_session())
+        try:
+            record = await self._locked(study, record)
+            record = await self._challenged(study, record)
+        finally:
+            await asyncio.wait([checked])
+        checked.result()
+        sketching = self.sketches.begin(record, study.study.parameters)
+        record = await self._queries(record)
+        if record.outcome is not None:
+            return
+        sketches = await sketching
+        parameters = study.study.parameters
+        stock = await self.pool.take(needed_lengths(self.server, record, parameters))
+        halves = [c.half for c in stock.correlations]
+        own = await asyncio.to_thread(prepare_products, self.server, record, sketches, halves, parameters)
+        await self._exchange(study, record, stock, own)
+
+    async def _locked(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
+        """Both signatures under the agreed set; n_B is taken from B's answer when the transcript is made."""
+        agreed = record.agreed_set
+        assert agreed is not None, "a locked round has its agreed set"
+        if record.transcript is not None:
+            return record
+        assert record.own_nonce is not None, "a locked round has its nonce"
+        commitment = nonce_commitment(record.key.round, agreed.message.digest(), record.own_nonce)
+        only_mine = Signed[AgreedSet](message=agreed.message, signatures=agreed.signatures[:1])
+        request = LockRequest(agreed_set=only_mine, commitment_a=commitment)
+        body = await self.peer.post(self._path(paths.PEER_LOCK, study, record), request.canonical(), "lock")
+        reply = LockReply.parse(body)
+        check_signature(agreed.message, reply.signature, self.server.peer)
+        stated = transcript(record.key.round, agreed.message.digest(), record.own_nonce, bytes.fromhex(reply.nonce_b))
+        both = with_signature(agreed, reply.signature)
+        return replace(record, agreed_set=both, transcript=self.server.sign(stated))
+
+    async def _challenged(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
+        assert record.transcript is not None, "the lock made it"
+        if len(record.transcript.signatures) == _BOTH:
+            return record
+        reveal = ChallengeReveal(transcript=record.transcript)
+        body = await self.peer.post(self._path(paths.PEER_CHALLENGE, study, record), reveal.canonical(), "challenge")
+        reply = ChallengeReply.parse(body)
+        check_signature(record.transcript.message, reply.signature, self.server.peer)
+        both: Signed[ChallengeTranscript] = with_signature(record.transcript, reply.signature)
+        agreed = record.agreed_set
+        return self.server.store.change_round(record.key, lambda r: replace(r, agreed_set=agreed, transcript=both))
+
+    async def _queries(self, record: RoundRecord) -> RoundRecord:
+        """Wait for the requester's queries; when they do not come in time the round is skipped."""
+        deadline = self._deadline_s(record)
+        while queries_missing(record):
+            change = self.server.changes.next(record.key.study)
+            record = self.server.store.round(record.key) or record
+            if not queries_missing(record):
+                break
+            self._require_open(record)
+            if self.server.clock() >= deadline:
+                await self._skip(record, QUERIES_MISSING)
+                return self.server.store.round(record.key) or record
+            await wait_up_to(change, deadline - self.server.clock())
+        return record
+
+    async def _exchange(self, study: StudyRecord, record: RoundRecord, stock: Stock, own: Products) -> None:
+        """Mark the correlations as used, exchange the masked vectors, store the opening."""
+        assert record.transcript is not None, "products come after the challenge"
+        assert record.agreed_set is not None, "a locked round has its agreed set"
+        sites = record.agreed_set.message.sites
+        refs = tuple(c.ref(site) for c, site in zip(stock.correlations, sites, strict=True))
+        self.server.store.mark_used(
+            [CorrelationUse(record.key, ref.site, ref.session, ref.batch, ref.index) for ref in refs]
+        )
+        self.server.metrics.correlations.labels("used").inc(len(refs))
+        header = ProductsHeader(transcript_digest=record.transcript.message.digest(), correlations=refs)
+        answer = await self._products_answer(study, record, pack_frame(header, own.masked))
+        if answer is None:
+            return
+        theirs, masked = unpack_frame(answer, ProductsHeader)
+        if theirs != header:
+            raise ProtocolViolation("the peer answered with products for other sites or correlations")
+        opening = await asyncio.to_thread(
+            seal_opening, self.server, record, own, masked, stock.zero_key, study.study.parameters
+        )
+        state = step(record.progress, RoundEvent.MEASURED).state
+        self.server.store.change_round(
+            record.key, lambda r: replace(r, state=state), answers=[Answer(AnswerKind.OPENING, "", opening)]
+        )
+        self.sketches.forget(record.key)
+        self._observe(study, "locked", "measuring")
+
+    async def _products_answer(self, study: StudyRecord, record: RoundRecord, frame: bytes) -> bytes | None:
+        """Send the same bytes until B has its queries; None once the round has been skipped or burnt."""
+        path = self._path(paths.PEER_PRODUCTS, study, record)
+        deadline = self._deadline_s(record)
+        while True:
+            try:
+                return await self.peer.post(path, frame, "products")
+            except Unavailable:
+                self._require_open(record)
+                if self.server.clock() >= deadline:
+                    await self._skip(record, QUERIES_MISSING)
+                    return None
+                await asyncio.sleep(_FIRST_RETRY_S)
+            except (RefusedMessage, ProtocolViolation) as error:
+                await self._burn(record, f"the products were refused: {error.code}")
+                return None
+
+    # --- release ------------------------------------------------------------------------------------------------------
+
+    async def _release(self, study: StudyRecord, record: RoundRecord) -> None:
+        self._mark(study, "measured")
+        record = await self._release_set(study, record)
+        if record.release_set is None:
+            return
+        self._observe(study, "measured", "waiting_for_release_set")
+        await self.peer.put(
+            self._path(paths.PEER_RELEASE_SET, study, record), record.release_set.canonical(), "release_set"
+        )
+        if masking_side(record.key.round) is Side.A:
+            await self._send_masked_sum(study, record)
+        else:
+            await self._fetch_masked_sum(study, record)
+        self._observe(study, "locked", "lock_to_release")
+
+    async def _release_set(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
+        deadline = self._deadline_s(record)
+        change = self.server.changes.next(study.digest)
+        record = self.server.store.round(record.key) or record
+        if record.release_set is not None:
+            return record
+        left_s = deadline - self.server.clock()
+        if await wait_up_to(change, min(_RELEASE_SET_POLL_S, left_s)):
+            return self.server.store.round(record.key) or record
+        try:
+            await self._take_peers_release_set(study, record)
+        except UnknownResource:
+            if left_s <= 0:
+                await self._skip(record, RELEASE_SET_MISSING)
+        return self.server.store.round(record.key) or record
+
+    async def _take_peers_release_set(self, study: StudyRecord, record: RoundRecord) -> None:
+        body = await self.peer.get(self._path(paths.PEER_RELEASE_SET, study, record), "release_set")
+        accept_release_set(self.server, record, Signed[ReleaseSet].parse(body))
+
+    async def _send_masked_sum(self, study: StudyRecord, record: RoundRecord) -> None:
+        record = with_mask_seed(self.server, record)
+        draft = self.server.files.draft()
+        try:
+            pieces = masked_sum(self.server, record, study.study.parameters)
+            digest = await asyncio.to_thread(chunks_with_digest, pieces, draft.path)
+            path = self._path(paths.PEER_MASKED_SUM, study, record)
+            await self.peer.put_file(path, draft.path, digest, "masked_sum")
+        finally:
+            draft.discard()
+        commit_release(self.server, study, record, None)
+
+    async def _fetch_masked_sum(self, study: StudyRecord, record: RoundRecord) -> None:
+        draft = self.server.files.draft()
+        try:
+            intake = MaskedSumIntake(self.server, record, study.study.parameters, draft)
+            async for piece in self.peer.stream(self._path(paths.PEER_MASKED_SUM, study, record), "masked_sum"):
+                await asyncio.to_thread(intake.feed, piece)
+            intake.finish()
+            await asyncio.to_thread(draft.keep, output_name(record))
+        except BaseException:
+            draft.discard()
+            raise
+        commit_release(self.server, study, record, output_name(record))
+
+    # --- ends without a release ---------------------------------------------------------------------------------------
+
+    async def _skip(self, record: RoundRecord, reason: str) -> None:
+        """Say durably that this side will not release, then ask the peer to sign the skip too."""
+        signed = self.server.sign(outcome_of(record, RoundState.SKIPPED, reason))
+        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
+        await self._deliver_outcome(record)
+
+    async def _burn(self, record: RoundRecord, reason: str) -> None:
+        if record.key.attempt >= self.server.settings.limits.attempts:
+            await self._skip(record, f"{record.key.attempt} attempts were burnt")
+            return
+        signed = self.server.sign(outcome_of(record, RoundState.BURNT, reason))
+        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
+        await self._deliver_outcome(record)
+
+    async def _deliver_outcome(self, record: RoundRecord) -> None:
+        """Get the peer's signature. A release set that it holds undoes a skip; an opening that it has, a burn."""
+        assert record.outcome is not None, "there is an outcome to deliver"
+        study = self.server.store.study(record.key.study)
+        path = self._path(paths.PEER_OUTCOME, study, record)
+        try:
+            body = await self.peer.post(path, record.outcome.canonical(), "outcome")
+        except (WrongRound, UnknownResource) as error:
+            await self._outcome_refused(study, record, error)
+            return
+        signed = Signed[RoundOutcome].parse(body)
+        names = [self.server.roster.operator_a.name, self.server.roster.operator_b.name]
+        message = require_signatures(signed, self.server.roster, names)
+        if (message.study_digest, message.round, message.attempt) != (
+            record.key.study,
+            record.key.round,
+            record.key.attempt,
+        ):
+            raise ProtocolViolation("the peer signed an outcome of another round")
+        if message.outcome is RoundState.BURNT:
+            commit_burn(self.server, record, signed)
+        else:
+            commit_skip(self.server, record, signed)
+
+    async def _outcome_refused(self, study: StudyRecord, record: RoundRecord, error: MoietyError) -> None:
+        outcome = record.outcome
+        assert outcome is not None, "it was just delivered"
+        if outcome.message.outcome is RoundState.BURNT:
+            await self._skip(record, "one server has its opening, the other lost its correlations")
+        elif record.state is RoundState.MEASURED and isinstance(error, WrongRound):
+            cleared = self.server.store.change_round(record.key, lambda r: replace(r, outcome=None))
+            await self._take_peers_release_set(study, cleared)
+        elif record.state is not RoundState.SKIPPED:
+            commit_skip(self.server, record, outcome)
+        else:
+            raise NotYet(error.detail)
+
+    # --- small things -------------------------------------------------------------------------------------------------
+
+    def _path(self, template: str, study: StudyRecord, record: RoundRecord) -> str:
+        return paths.fill(template, study=study.name, round=record.key.round, attempt=record.key.attempt)
+
+    def _mark(self, study: StudyRecord, event: str) -> None:
+        self._marks_s.setdefault((study.digest, event), self.server.clock())
+
+    def _observe(self, study: StudyRecord, since: str, phase: str) -> None:
+        begun = self._marks_s.get((study.digest, since))
+        if begun is not None:
+            self.server.metrics.phase_s.labels(phase).observe(self.server.clock() - begun)
+
+    def _forget_marks(self, digest: str) -> None:
+        self._marks_s = {key: at_s for key, at_s in self._marks_s.items() if key[0] != digest}
+
+    def _deadline_s(self, record: RoundRecord) -> float:
+        """Until when queries and release set are waited for."""
+        return record.closes_at_s + self.server.settings.limits.grace_s
+
+    def _require_open(self, record: RoundRecord) -> None:
+        if self.server.store.study(record.key.study).state.ended:
+            raise NotYet("the study has ended")

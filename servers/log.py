@@ -1,0 +1,27 @@
+"""Logs as JSON lines on stderr; callers pass names and numbers, never keys, shares or bodies."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import structlog
+
+
+def configure() -> None:
+    """Send every log line of this process to stderr as one JSON object."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(file=sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+def logger(name: str) -> Any:
+    """A logger that says which part speaks."""
+    return structlog.get_logger(part=name)

@@ -1,0 +1,96 @@
+"""Rounds that end without a release: skipped, or one attempt burnt; both servers sign (docs/protocol.md 7, 8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from protocol.errors import AnnouncementMismatch, WrongRound
+from protocol.rounds import RoundEvent, step
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import RoundOutcome, RoundState, Signed, StudyState
+from servers.context import Server
+from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+
+QUERIES_MISSING: Final = "the requester's queries are missing"
+RELEASE_SET_MISSING: Final = "the requester's release set is missing"
+_ABSENT: Final = "the requester's "
+"""How the reason of a skip begins that the requester's absence caused, ``lock.shortfall``'s included."""
+
+
+def outcome_of(record: RoundRecord, state: RoundState, reason: str) -> RoundOutcome:
+    return RoundOutcome.model_validate(
+        {
+            "study_digest": record.key.study,
+            "round": record.key.round,
+            "attempt": record.key.attempt,
+            "outcome": state,
+            "reason": reason,
+        }
+    )
+
+
+def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
+    """The round is over without a sum; its shares are deleted. Requester absent too often: the study pauses."""
+    if record.state is not RoundState.SKIPPED:
+        state = step(record.progress, RoundEvent.SKIPPED).state
+        server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
+        server.files.delete(server.store.forget_attempt_files(record.key))
+        server.metrics.rounds.labels(RoundState.SKIPPED.value).inc()
+        _count_absence(server, record.key.study, outcome.message.reason)
+    elif record.outcome != outcome:
+        server.store.change_round(record.key, lambda r: replace(r, outcome=outcome))
+
+
+def _count_absence(server: Server, digest: str, reason: str) -> None:
+    limit = server.settings.limits.pause_after_skips
+    absent = reason.startswith(_ABSENT)
+
+    def counted(study: StudyRecord) -> StudyRecord:
+        count = study.absent_in_a_row + 1 if absent else 0
+        if study.state is StudyState.OPEN and count >= limit:
+            why = f"{count} rounds in a row were skipped because {reason}; it goes on with the requester's next announcement"
+            return replace(study, state=StudyState.PAUSED, reason=why, absent_in_a_row=count)
+        return replace(study, absent_in_a_row=count)
+
+    server.store.change_study(digest, counted)
+
+
+def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
+    """The attempt's contributions are deleted unmeasured; the next attempt takes the same updates again."""
+    burnt = step(record.progress, RoundEvent.BURNT)
+    retried = step(burnt, RoundEvent.RETRIED)
+    again = RoundRecord(
+        key=RoundKey(record.key.study, record.key.round, retried.attempt),
+        state=retried.state,
+        announcement=record.announcement,
+        closes_at_s=max(record.closes_at_s, server.clock() + server.settings.limits.retry_window_s),
+    )
+    server.store.change_round(record.key, lambda r: replace(r, state=burnt.state, outcome=outcome), then_add=again)
+    server.files.delete(server.store.forget_attempt_files(record.key))
+    server.metrics.rounds.labels(RoundState.BURNT.value).inc()
+
+
+def countersign_outcome(
+    server: Server, study: StudyRecord, key: RoundKey, signed: Signed[RoundOutcome]
+) -> Signed[RoundOutcome]:
+    """Side B: agree to A's outcome, unless this side knows better; what has been signed is answered again.
+
+    Raises: BadSignature, AnnouncementMismatch, WrongRound
+    """
+    message = require_signatures(signed, server.roster, [server.roster.operator_a.name])
+    if (message.study_digest, message.round, message.attempt) != (key.study, key.round, key.attempt):
+        raise AnnouncementMismatch("the outcome is for another study, round or attempt")
+    record = server.store.round(key)
+    if record is None:
+        raise WrongRound(f"round {key.round}, attempt {key.attempt} is not known here yet")
+    if record.outcome is not None:
+        return record.outcome
+    if message.outcome is RoundState.SKIPPED and record.release_set is not None:
+        raise WrongRound(f"round {key.round} has a release set here; a round is not skipped after that")
+    both = server.countersign(signed)
+    if message.outcome is RoundState.SKIPPED:
+        commit_skip(server, record, both)
+    else:
+        commit_burn(server, record, both)
+    return both

@@ -1,0 +1,195 @@
+"""The release set, the masked sum between the servers, and each site's output share (docs/protocol.md 8, 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from protocol.arithmetic.ring import from_bytes, to_bytes
+from protocol.errors import (
+    AnnouncementMismatch,
+    ConflictingMessage,
+    MalformedMessage,
+    NotListed,
+    UnknownResource,
+    WrongRound,
+)
+from protocol.parameters import StudyParameters
+from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
+from protocol.rounds import RoundEvent, step
+from protocol.sharing import ChunkSource, Side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import AgreedSet, OutputHeader, ReleaseSet, RoundState, ShareKind, Signed
+from protocol.wire.peer_messages import MaskedSumHeader, pack_frame, unpack_frame
+from protocol.wire.sealing import seal_stream
+from servers.collection import ELEMENT_BYTES, SEED_BYTES, expected_sites
+from servers.context import Server
+from servers.measuring import agreed_sources
+from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.shares import Draft, file_name
+from servers.studies import refuse
+
+CHUNK_ELEMENTS = 1 << 16
+_FRAME_PREFIX_BYTES = 4
+
+
+def masking_side(round_number: int) -> Side:
+    """Who draws the mask's seed t and serves it; the other side serves the vector. Sides alternate by round."""
+    return Side.A if round_number % 2 else Side.B
+
+
+def accept_release_set(server: Server, record: RoundRecord, signed: Signed[ReleaseSet]) -> None:
+    """Store the requester's release set: one a round, the same again changes nothing.
+
+    Raises: BadSignature, AnnouncementMismatch, MalformedMessage, ConflictingMessage, WrongRound
+    """
+    release = require_signatures(signed, server.roster, [server.roster.requester])
+    if record.release_set is not None:
+        if record.release_set.message != release:
+            error = ConflictingMessage(f"{record.key.label} has another release set; there is one a round, for ever")
+            raise refuse(server, record.key.study, server.roster.requester, error)
+        return
+    if record.state is not RoundState.MEASURED or record.agreed_set is None or record.outcome is not None:
+        raise WrongRound(f"round {record.key.round} is {record.state}; a release set is welcome once it is measured")
+    _check_release_set(server, record, record.agreed_set.message, release)
+    server.store.change_round(record.key, lambda r: replace(r, release_set=signed))
+
+
+def _check_release_set(server: Server, record: RoundRecord, agreed: AgreedSet, release: ReleaseSet) -> None:
+    named = (release.study_digest, release.round, release.attempt, release.agreed_set_digest)
+    if named != (record.key.study, record.key.round, record.key.attempt, agreed.digest()):
+        raise AnnouncementMismatch("the release set is for another study, round, attempt or agreed set")
+    chosen = [site for site in agreed.sites if site in release.sites]
+    if list(release.sites) != chosen:
+        raise MalformedMessage("a release set names sites of the agreed set, once each and in its order")
+    if server.roster.requester not in chosen:
+        raise MalformedMessage("a release set must hold the requester itself")
+    least = record.announcement.message.least_contributors
+    if len(chosen) - 1 < least:
+        raise MalformedMessage(f"a release set needs at least {least} contributors, found {len(chosen) - 1}")
+
+
+def _sources(server: Server, record: RoundRecord, parameters: StudyParameters) -> list[ChunkSource]:
+    assert record.release_set is not None, "sums come after the release set"
+    return agreed_sources(server, record, record.release_set.message.sites, parameters.dimension)
+
+
+def with_mask_seed(server: Server, record: RoundRecord) -> RoundRecord:
+    """Draw t once for this release and keep it durably, so that every later sum is masked the same."""
+    if record.mask_seed is not None:
+        return record
+    seed = server.randomness.draw(SEED_BYTES, f"{record.key.label} output mask")
+    return server.store.change_round(record.key, lambda r: replace(r, mask_seed=seed))
+
+
+def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[bytes]:
+    """The frame's header, then this side's sum minus PRG(t), chunk by chunk."""
+    assert record.mask_seed is not None, "with_mask_seed comes first"
+    assert record.release_set is not None, "sums come after the release set"
+    header = MaskedSumHeader(release_digest=record.release_set.message.digest(), length=parameters.dimension)
+    yield pack_frame(header)
+    sources = _sources(server, record, parameters)
+    for start in range(0, parameters.dimension, CHUNK_ELEMENTS):
+        stop = min(start + CHUNK_ELEMENTS, parameters.dimension)
+        yield to_bytes(masked_sum_chunk(sum_chunk(sources, start, stop), record.mask_seed, start))
+
+
+class MaskedSumIntake:
+    """The vector side: adds its own sum to the peer's masked one as it arrives, and writes the output."""
+
+    def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
+        assert record.release_set is not None, "sums come after the release set"
+        self._release_digest = record.release_set.message.digest()
+        self._sources = _sources(server, record, parameters)
+        self._length = parameters.dimension
+        self._draft = draft
+        self._held = bytearray()
+        self._header_read = False
+        self._done = 0
+
+    def feed(self, data: bytes) -> None:
+        """Raises: MalformedMessage, AnnouncementMismatch"""
+        self._held += data
+        if not self._header_read and not self._read_header():
+            return
+        whole = len(self._held) // ELEMENT_BYTES
+        if self._done + whole > self._length:
+            raise MalformedMessage(f"a masked sum of {self._length} elements was announced, more came")
+        if whole:
+            self._combine(whole)
+
+    def finish(self) -> None:
+        """Raises: MalformedMessage, when elements are missing"""
+        if self._held or self._done != self._length:
+            raise MalformedMessage(f"a masked sum has {self._length} elements, {self._done} came")
+
+    def _read_header(self) -> bool:
+        if len(self._held) < _FRAME_PREFIX_BYTES:
+            return False
+        size = _FRAME_PREFIX_BYTES + int.from_bytes(self._held[:_FRAME_PREFIX_BYTES], "big")
+        if len(self._held) < size:
+            return False
+        header, _ = unpack_frame(bytes(self._held[:size]), MaskedSumHeader)
+        if header.release_digest != self._release_digest or header.length != self._length:
+            raise AnnouncementMismatch("the masked sum is for another release, or of another length")
+        del self._held[:size]
+        self._header_read = True
+        return True
+
+    def _combine(self, whole: int) -> None:
+        masked = from_bytes(bytes(self._held[: ELEMENT_BYTES * whole]), whole)
+        del self._held[: ELEMENT_BYTES * whole]
+        for at in range(0, whole, CHUNK_ELEMENTS):
+            piece = masked[at : at + CHUNK_ELEMENTS]
+            start = self._done + at
+            own = sum_chunk(self._sources, start, start + piece.size)
+            self._draft.write(to_bytes(combine_chunk(piece, own)))
+        self._done += whole
+
+
+def output_name(record: RoundRecord) -> str:
+    return file_name("output", record.key.study, record.key.round, record.key.attempt)
+
+
+def commit_release(server: Server, study: StudyRecord, record: RoundRecord, output_file: str | None) -> None:
+    """The round is released on this side; old outputs are deleted."""
+    state = step(record.progress, RoundEvent.RELEASED).state
+    server.store.change_round(record.key, lambda r: replace(r, state=state, output_file=output_file))
+    if study.absent_in_a_row:
+        server.store.change_study(study.digest, lambda s: replace(s, absent_in_a_row=0))
+    oldest_kept = record.key.round - server.settings.limits.outputs_kept_rounds + 1
+    server.files.delete(server.store.forget_outputs(record.key.study, before_round=oldest_kept))
+    server.metrics.rounds.labels(RoundState.RELEASED.value).inc()
+
+
+def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> Iterator[bytes]:
+    """This side's half of a round's output, sealed to one site.
+
+    Raises: UnknownResource, NotListed
+    """
+    if record is None or record.state is not RoundState.RELEASED or record.release_set is None:
+        raise UnknownResource("this round has no output here (yet); wait until the view says 'released'")
+    if site not in expected_sites(server, record.announcement.message):
+        raise NotListed(f"{site!r} was not listed for round {record.key.round}")
+    vector = masking_side(record.key.round) is not server.side
+    header = OutputHeader(
+        release_digest=record.release_set.message.digest(),
+        side=server.side,
+        share_kind=ShareKind.VECTOR if vector else ShareKind.SEED,
+        recipient=site,
+        length=study.study.parameters.dimension,
+    )
+    body = _output_body(server, record, vector)
+    secret = server.randomness.draw(64, f"{record.key.label} output for {site}")
+    return seal_stream(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
+
+
+def _output_body(server: Server, record: RoundRecord, vector: bool) -> Iterator[bytes]:
+    if not vector:
+        assert record.mask_seed is not None, "a released round has its seed"
+        return iter([record.mask_seed])
+    if record.output_file is None:
+        raise UnknownResource(
+            f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"
+        )
+    return server.files.read(record.output_file)

@@ -1,0 +1,220 @@
+"""Side B: what side A calls, signed by A's operator (docs/protocol.md 4, 7, 8, 9)."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Request, Response
+
+from protocol.errors import NotListed, UnknownResource
+from protocol.mpc.ot.session import extension_message_bytes
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.messages import MAX_CONTROL_BYTES, ReleaseSet, RoundOutcome, RoundState, Signed
+from protocol.wire.peer_messages import ChallengeReveal, LockRequest
+from servers.answering import Answering
+from servers.authentication import Caller, ThePeer, ThisServer
+from servers.bodies import read_small, stream_into
+from servers.context import Server
+from servers.ot_sessions import BATCH_ELEMENTS
+from servers.outcomes import countersign_outcome
+from servers.releasing import (
+    MaskedSumIntake,
+    accept_release_set,
+    commit_release,
+    masked_sum,
+    masking_side,
+    output_name,
+    with_mask_seed,
+)
+from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, stream_answer
+from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+from servers.studies import study_named
+
+_ELEMENT_BYTES = 8
+_SKETCHES_ELEMENTS = 1 << 17
+
+
+def side_b(request: Request, server: ThisServer, caller: ThePeer) -> Answering:
+    """Only side B answers; side A calls."""
+    if server.side is not Side.B:
+        raise NotListed("this server is side A: it calls side B and is not called by it")
+    answering: Answering = request.app.state.answering
+    return answering
+
+
+SideB = Annotated[Answering, Depends(side_b)]
+router = APIRouter(tags=["between the servers"], responses=PROBLEM)
+
+
+class _Hashed:
+    """Feeds an intake and checks the signed digest at the end."""
+
+    def __init__(self, intake: MaskedSumIntake) -> None:
+        self._intake = intake
+        self._hash = hashlib.sha256()
+
+    def feed(self, data: bytes) -> None:
+        self._hash.update(data)
+        self._intake.feed(data)
+
+    def finish(self, caller: Caller) -> None:
+        caller.require_digest(self._hash.digest())
+        self._intake.finish()
+
+
+# --- oblivious transfer -----------------------------------------------------------------------------------------------
+
+
+@router.get(paths.PEER_SESSION, status_code=204)
+async def session_open(session: str, b: SideB) -> Response:
+    """Whether this session is still open here."""
+    b.sessions.require(session)
+    return done()
+
+
+@router.post(paths.PEER_SESSION, openapi_extra=body_of("frame of SessionOpen", sealed=True))
+async def open_session(session: str, request: Request, b: SideB, caller: ThePeer) -> Response:
+    """Begin a session; the frame that comes back holds SessionOpened and the base OT message."""
+    return octets_answer(await b.sessions.open(session, await read_small(request, caller)))
+
+
+@router.post(paths.PEER_BASE, status_code=204, openapi_extra=body_of("base OT reply", sealed=True))
+async def base(session: str, request: Request, b: SideB, caller: ThePeer) -> Response:
+    """Finish the base OTs."""
+    await b.sessions.finish_base(session, await read_small(request, caller))
+    return done()
+
+
+@router.post(paths.PEER_EXTEND, openapi_extra=body_of("frame of BatchHeader and U", sealed=True))
+async def extend(session: str, batch: int, request: Request, b: SideB, caller: ThePeer) -> Response:
+    """Take the extension's columns; the answer is the consistency check's chi."""
+    limit = MAX_CONTROL_BYTES + extension_message_bytes(2 * _SKETCHES_ELEMENTS + BATCH_ELEMENTS)
+    return octets_answer(await b.sessions.extend(session, batch, await read_small(request, caller, limit)))
+
+
+@router.post(paths.PEER_ANSWER, openapi_extra=body_of("frame of BatchHeader and the check's answer", sealed=True))
+async def answer(session: str, batch: int, request: Request, b: SideB, caller: ThePeer) -> Response:
+    """Take the check's answer; what comes back are the products' messages."""
+    return octets_answer(await b.sessions.answer(session, batch, await read_small(request, caller)))
+
+
+# --- rounds -----------------------------------------------------------------------------------------------------------
+
+
+def _key(server: Server, study: str, round: int, attempt: int) -> tuple[StudyRecord, RoundKey]:
+    record = study_named(server, study)
+    return record, RoundKey(record.digest, round, attempt)
+
+
+@router.get(paths.PEER_COLLECTED)
+async def collected(study: str, round: int, attempt: int, server: ThisServer, b: SideB) -> Response:
+    """What this side holds; waits a few seconds for what is missing."""
+    return message_answer(await b.collected(*_key(server, study, round, attempt)))
+
+
+@router.post(paths.PEER_LOCK, openapi_extra=body_of("LockRequest"))
+async def lock(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+) -> Response:
+    """Countersign the agreed set."""
+    message = LockRequest.parse(await read_small(request, caller))
+    _, key = _key(server, study, round, attempt)
+    return message_answer(b.lock(key, message))
+
+
+@router.post(paths.PEER_CHALLENGE, openapi_extra=body_of("ChallengeReveal"))
+async def challenge(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+) -> Response:
+    """Countersign the challenge."""
+    message = ChallengeReveal.parse(await read_small(request, caller))
+    return message_answer(b.challenge(*_key(server, study, round, attempt), message))
+
+
+@router.post(paths.PEER_PRODUCTS, openapi_extra=body_of("frame of ProductsHeader and masked vectors", sealed=True))
+async def products(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+) -> Response:
+    """Exchange masked vectors; 503 while the requester's queries are missing."""
+    record, key = _key(server, study, round, attempt)
+    per_site = _ELEMENT_BYTES * sum(record.study.parameters.product_lengths)
+    body = await read_small(request, caller, MAX_CONTROL_BYTES + per_site * len(server.roster.sites))
+    return octets_answer(await b.products(record, key, body))
+
+
+@router.put(paths.PEER_RELEASE_SET, status_code=204, openapi_extra=body_of("Signed[ReleaseSet]"))
+async def put_release_set(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+) -> Response:
+    """Take the requester's release set from the other side."""
+    signed = Signed[ReleaseSet].parse(await read_small(request, caller))
+    _, key = _key(server, study, round, attempt)
+    accept_release_set(server, b.round(key), signed)
+    return done()
+
+
+@router.get(paths.PEER_RELEASE_SET)
+async def get_release_set(study: str, round: int, attempt: int, server: ThisServer, b: SideB) -> Response:
+    """Give the requester's release set, if this side has it."""
+    _, key = _key(server, study, round, attempt)
+    return message_answer(_released_set(b.round(key)))
+
+
+@router.put(
+    paths.PEER_MASKED_SUM, status_code=204, openapi_extra=body_of("frame of MaskedSumHeader and sum", sealed=True)
+)
+async def put_masked_sum(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+) -> Response:
+    """Odd rounds: take A's masked sum, add this side's, and keep the output."""
+    record, key = _key(server, study, round, attempt)
+    current = _with_release_set(b.round(key), Side.A)
+    if current.state is RoundState.RELEASED:
+        return done()
+    draft = server.files.draft()
+    try:
+        intake = _Hashed(MaskedSumIntake(server, current, record.study.parameters, draft))
+        await stream_into(request, intake, MAX_CONTROL_BYTES + _ELEMENT_BYTES * record.study.parameters.dimension)
+        intake.finish(caller)
+        await asyncio.to_thread(draft.keep, output_name(current))
+    except BaseException:
+        draft.discard()
+        raise
+    commit_release(server, record, current, output_name(current))
+    return done()
+
+
+@router.get(paths.PEER_MASKED_SUM)
+async def get_masked_sum(study: str, round: int, attempt: int, server: ThisServer, b: SideB) -> Response:
+    """Even rounds: give this side's masked sum."""
+    record, key = _key(server, study, round, attempt)
+    current = with_mask_seed(server, _with_release_set(b.round(key), Side.B))
+    if current.state is not RoundState.RELEASED:
+        commit_release(server, record, current, None)
+    return stream_answer(masked_sum(server, current, record.study.parameters))
+
+
+@router.post(paths.PEER_OUTCOME, openapi_extra=body_of("Signed[RoundOutcome], signed by side A"))
+async def outcome(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+) -> Response:
+    """Countersign that a round is skipped or an attempt burnt."""
+    signed = Signed[RoundOutcome].parse(await read_small(request, caller))
+    record, key = _key(server, study, round, attempt)
+    return message_answer(countersign_outcome(server, record, key, signed))
+
+
+def _released_set(record: RoundRecord) -> Signed[ReleaseSet]:
+    if record.release_set is None:
+        raise UnknownResource("the requester's release set is not here")
+    return record.release_set
+
+
+def _with_release_set(record: RoundRecord, masks: Side) -> RoundRecord:
+    _released_set(record)
+    if masking_side(record.key.round) is not masks:
+        raise NotListed(f"in round {record.key.round} side {masks.other.value!r} is the one that masks its sum")
+    return record

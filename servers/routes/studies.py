@@ -1,0 +1,62 @@
+"""Agents: studies, and what changes in them."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from protocol.wire.messages import ReadyNotice, Signed, Study, StudyEnd
+from protocol.wire.paths import END, READY, STUDIES, STUDY, VIEW
+from servers import studies
+from servers.authentication import AnySite, TheRequester, ThisServer
+from servers.bodies import read_small
+from servers.routes.answers import PROBLEM, body_of, done, message_answer
+
+router = APIRouter(tags=["studies"], responses=PROBLEM)
+
+
+@router.post(STUDIES, status_code=201, openapi_extra=body_of("Signed[Study], signed by the requester"))
+async def create_study(request: Request, server: ThisServer, caller: TheRequester) -> Response:
+    """Create a study; the answer adds this server's signature."""
+    signed = Signed[Study].parse(await read_small(request, caller))
+    return message_answer(studies.create(server, signed), 201)
+
+
+@router.get(STUDIES)
+async def list_studies(server: ThisServer, caller: AnySite) -> Response:
+    """The studies that the caller's roster takes part in."""
+    return message_answer(studies.all_studies(server))
+
+
+@router.get(STUDY)
+async def get_study(study: str, server: ThisServer, caller: AnySite) -> Response:
+    """One study with the requester's and this server's signature."""
+    return message_answer(studies.study_named(server, study).signed)
+
+
+@router.post(READY, status_code=204, openapi_extra=body_of("ReadyNotice"))
+async def ready(study: str, request: Request, server: ThisServer, caller: AnySite) -> Response:
+    """The calling site can be listed from now on."""
+    notice = ReadyNotice.parse(await read_small(request, caller))
+    studies.note_ready(server, studies.study_named(server, study), caller.name, notice)
+    return done()
+
+
+@router.post(END, openapi_extra=body_of("Signed[StudyEnd], signed by the requester"))
+async def end_study(study: str, request: Request, server: ThisServer, caller: TheRequester) -> Response:
+    """End a study, with the final state and its reason."""
+    signed = Signed[StudyEnd].parse(await read_small(request, caller))
+    return message_answer(studies.end(server, studies.study_named(server, study), signed))
+
+
+@router.get(VIEW)
+async def view(
+    study: str,
+    server: ThisServer,
+    caller: AnySite,
+    after: Annotated[int, Query(ge=0)] = 0,
+    wait_s: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0.0,
+) -> Response:
+    """The study as this server sees it; waits while its cursor equals ``after``."""
+    return message_answer(await studies.watch(server, studies.study_named(server, study), caller.name, after, wait_s))

@@ -1,0 +1,129 @@
+"""One server's settings: a TOML file, overridden by MOIETY_SERVER_* variables; strict."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from protocol.configuration import describe, parse_toml
+from protocol.errors import ConfigurationError
+from protocol.sharing import Side
+
+ENVIRONMENT_PREFIX = "MOIETY_SERVER_"
+_HttpsUrl = Annotated[str, Field(pattern=r"^https://[^\s/?#]+$")]
+
+
+class Limits(BaseModel):
+    """Sizes and times that keep one caller from exhausting the server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    mail_bytes: int = Field(default=2**33, ge=1, description="largest sealed mail, checkpoints included")
+    disk_reserve_bytes: int = Field(default=2**26, ge=0, description="free space below which nothing is accepted")
+    long_poll_s: float = Field(default=30.0, gt=0, le=300, description="longest wait of a long poll")
+    grace_s: float = Field(default=60.0, ge=0, description="for queries and release set, after a round closes")
+    retry_window_s: float = Field(default=60.0, ge=0, description="least time to contribute again to a burnt round")
+    attempts: int = Field(default=3, ge=1, le=100, description="attempts of one round before it is skipped")
+    pause_after_skips: int = Field(default=3, ge=1, description="skips in a row without the requester")
+    outputs_kept_rounds: int = Field(default=10, ge=1, description="rounds whose output can still be fetched")
+    peer_timeout_s: float = Field(default=30.0, gt=0, description="longest wait for one answer of the peer")
+
+
+class ServerSettings(BaseSettings):
+    """Everything one server is told; relative paths are relative to the file that names them."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=ENVIRONMENT_PREFIX, env_nested_delimiter="__", extra="forbid", frozen=True
+    )
+
+    side: Side
+    host: str = "127.0.0.1"
+    port: int = Field(ge=1, le=65535)
+    public_url: _HttpsUrl
+    peer_url: _HttpsUrl
+    roster: Path
+    keys: Path
+    data_dir: Path
+    database_url: str | None = Field(default=None, repr=False)
+    tls_certificate: Path
+    tls_key: Path
+    peer_ca: Path | None = None
+    seed: int | None = None
+    limits: Limits = Limits()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _seed_on_loopback_only(self) -> ServerSettings:
+        if self.seed is not None:
+            peer = urlsplit(self.peer_url).hostname or ""
+            for where, address in (("host", self.host), ("peer_url", peer)):
+                if not is_loopback(address):
+                    raise ValueError(f"a seed makes every secret predictable: {where} must be loopback, not {address}")
+        return self
+
+    @property
+    def database(self) -> str:
+        """The SQLAlchemy URL: SQLite in the data folder unless another is given."""
+        return self.database_url or f"sqlite:///{self.data_dir / 'server.db'}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host name or address can only be this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def load_settings(path: Path) -> ServerSettings:
+    """Read one server's settings.
+
+    Raises: ConfigurationError that names every unknown key or wrong value
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
+    _refuse_unknown_variables()
+    table = {key: _anchored(key, value, path.parent) for key, value in parse_toml(text, str(path)).items()}
+    try:
+        return ServerSettings(**table)
+    except ValidationError as error:
+        lines = [describe(ServerSettings, detail) for detail in error.errors(include_url=False)]
+        raise ConfigurationError(f"{path}: " + "; ".join(lines)) from None
+
+
+_PATHS = frozenset(
+    name for name, field in ServerSettings.model_fields.items() if field.annotation in (Path, Path | None)
+)
+
+
+def _anchored(key: str, value: Any, folder: Path) -> Any:
+    return folder / value if key in _PATHS and isinstance(value, str) else value
+
+
+def _refuse_unknown_variables() -> None:
+    known = set(ServerSettings.model_fields)
+    for name in os.environ:
+        if name.startswith(ENVIRONMENT_PREFIX):
+            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")[0]
+            if key not in known:
+                raise ConfigurationError(f"{name}: no such setting (allowed: {', '.join(sorted(known))})")

@@ -1,0 +1,238 @@
+"""What a server keeps durably, as frozen records, and the store that keeps it.
+
+Every call of a store is short and runs on the server's one event loop, so that what is read and then written in
+one synchronous function cannot be interleaved. A call returns only after its transaction is on disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from protocol.rounds import RoundProgress
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    ChallengeTranscript,
+    ContributionHeader,
+    QueryHeader,
+    Receipt,
+    ReleaseSet,
+    RoundOutcome,
+    RoundState,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyState,
+)
+
+
+@dataclass(frozen=True)
+class StudyRecord:
+    """A study, where it stands, and how often its requester was absent in a row."""
+
+    digest: str
+    signed: Signed[Study]
+    state: StudyState
+    reason: str
+    cursor: int
+    absent_in_a_row: int = 0
+    end: Signed[StudyEnd] | None = None
+
+    @property
+    def study(self) -> Study:
+        return self.signed.message
+
+    @property
+    def name(self) -> str:
+        return self.signed.message.name
+
+
+@dataclass(frozen=True)
+class RoundKey:
+    """One attempt of one round."""
+
+    study: str
+    round: int
+    attempt: int
+
+    @property
+    def label(self) -> str:
+        """The same text at both servers, never used for another attempt."""
+        return f"{self.study} round {self.round} attempt {self.attempt}"
+
+
+@dataclass(frozen=True)
+class RoundRecord:
+    """One attempt of a round. ``own_nonce`` is n_A or n_B, ``peer_commitment`` A's commitment as B got it."""
+
+    key: RoundKey
+    state: RoundState
+    announcement: Signed[Announcement]
+    closes_at_s: float
+    agreed_set: Signed[AgreedSet] | None = None
+    own_nonce: bytes | None = field(default=None, repr=False)
+    peer_commitment: str | None = None
+    transcript: Signed[ChallengeTranscript] | None = None
+    query_header: QueryHeader | None = None
+    query_digest: str | None = None
+    query_file: str | None = None
+    release_set: Signed[ReleaseSet] | None = None
+    mask_seed: bytes | None = field(default=None, repr=False)
+    output_file: str | None = None
+    outcome: Signed[RoundOutcome] | None = None
+
+    @property
+    def progress(self) -> RoundProgress:
+        return RoundProgress(round=self.key.round, attempt=self.key.attempt, state=self.state)
+
+
+@dataclass(frozen=True)
+class ContributionRecord:
+    """One site's share of one attempt; ``file`` is None once the share has been deleted."""
+
+    key: RoundKey
+    site: str
+    header: ContributionHeader
+    body_digest: str
+    receipt: Signed[Receipt]
+    file: str | None
+
+
+@dataclass(frozen=True)
+class MailRecord:
+    """Sealed bytes that one site left for another, or for every site."""
+
+    study: str
+    sender: str
+    recipient: str
+    topic: str
+    body_digest: str
+    file: str
+
+
+@dataclass(frozen=True)
+class CorrelationUse:
+    """A correlation bound for ever to one site of one attempt."""
+
+    key: RoundKey
+    site: str
+    session: str
+    batch: int
+    index: int
+
+
+class AnswerKind(StrEnum):
+    """Bytes that are made once and served again and again."""
+
+    OPENING = "opening"
+    PRODUCTS = "products"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``request_digest`` is the SHA-256 of what was answered; empty where nothing was asked with a body."""
+
+    kind: AnswerKind
+    request_digest: str
+    body: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A message that was refused in a way worth keeping: conflicting bytes under one id."""
+
+    study: str
+    party: str
+    code: str
+    detail: str
+    at_s: float
+
+
+class Store(Protocol):
+    """The durable state of one server."""
+
+    def ready(self) -> None:
+        """Return if the database answers. Raises: Unavailable"""
+        ...
+
+    def close(self) -> None: ...
+
+    def next_boot(self) -> int:
+        """How often a server has been started on this store, this time included."""
+        ...
+
+    # studies
+    def add_study(self, record: StudyRecord) -> None: ...
+    def study_named(self, name: str) -> StudyRecord | None: ...
+    def study(self, digest: str) -> StudyRecord: ...
+    def studies(self) -> list[StudyRecord]: ...
+    def change_study(self, digest: str, change: Callable[[StudyRecord], StudyRecord]) -> StudyRecord:
+        """Apply ``change`` to the stored record and move the cursor."""
+        ...
+
+    def add_ready(self, study: str, site: str) -> None: ...
+    def ready_sites(self, study: str) -> tuple[str, ...]: ...
+
+    # rounds
+    def add_round(self, record: RoundRecord) -> None: ...
+    def round(self, key: RoundKey) -> RoundRecord | None: ...
+    def current_round(self, study: str) -> RoundRecord | None:
+        """The last attempt of the last round."""
+        ...
+
+    def latest_attempt(self, study: str, number: int) -> RoundRecord | None: ...
+    def change_round(
+        self,
+        key: RoundKey,
+        change: Callable[[RoundRecord], RoundRecord],
+        *,
+        used: Sequence[CorrelationUse] = (),
+        answers: Sequence[Answer] = (),
+        then_add: RoundRecord | None = None,
+    ) -> RoundRecord:
+        """All in one transaction; the study's cursor moves.
+
+        Raises: CorrelationReused, when a correlation served before, or a site of this attempt has one already
+        """
+        ...
+
+    def mark_used(self, used: Sequence[CorrelationUse]) -> None:
+        """Raises: CorrelationReused, as ``change_round``"""
+        ...
+
+    def correlations_used(self, key: RoundKey) -> int: ...
+    def answer(self, key: RoundKey, kind: AnswerKind) -> Answer | None: ...
+
+    # contributions
+    def contribution(self, key: RoundKey, site: str) -> ContributionRecord | None: ...
+    def contributions(self, key: RoundKey) -> list[ContributionRecord]: ...
+    def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
+        """Store the share's row and the round's new state in one transaction; the cursor moves."""
+        ...
+
+    def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
+        """Unlink the shares of earlier rounds from their rows; -> the files to delete."""
+        ...
+
+    def forget_attempt_files(self, key: RoundKey) -> list[str]: ...
+    def forget_outputs(self, study: str, *, before_round: int) -> list[str]: ...
+    def files(self) -> set[str]:
+        """Every file that a row names."""
+        ...
+
+    # mail
+    def mail(self, study: str, sender: str, recipient: str, topic: str) -> MailRecord | None: ...
+    def mail_for(self, study: str, recipients: Sequence[str]) -> list[MailRecord]: ...
+    def add_mail(self, record: MailRecord) -> None: ...
+
+    # requests
+    def remember_nonce(self, party: str, nonce: str, now_s: float) -> None:
+        """Raises: BadSignature, when the nonce came before"""
+        ...
+
+    def purge_nonces(self, before_s: float) -> None: ...
+    def add_refusal(self, refusal: Refusal) -> None: ...
+    def refusals(self, study: str) -> list[Refusal]: ...

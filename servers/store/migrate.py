@@ -1,0 +1,24 @@
+"""Brings a database to the newest schema; run at every start of a server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.config import Config
+
+from servers.store.sql import open_engine
+
+_SCRIPTS: Final = Path(__file__).parent / "migrations"
+
+
+def upgrade(url: str) -> None:
+    """Apply every migration that the database does not have yet, in one transaction each."""
+    config = Config()
+    config.set_main_option("script_location", str(_SCRIPTS))
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, "head")
+    engine.dispose()

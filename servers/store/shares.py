@@ -1,0 +1,110 @@
+"""Large bytes as files: written, fsynced, renamed, the folder fsynced; only then may a row name them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from protocol.errors import StorageFull
+
+_UNFINISHED: Final = ".unfinished"
+_READ_BYTES: Final = 2**18
+
+
+class ShareFiles:
+    """A folder of immutable files, named by what they are and by the digest of what they hold."""
+
+    def __init__(self, folder: Path, reserve_bytes: int) -> None:
+        self._folder = folder
+        self._reserve_bytes = reserve_bytes
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def path(self, name: str) -> Path:
+        return self._folder / name
+
+    def require_room(self, size_bytes: int) -> None:
+        """Raises: StorageFull, when the disk could not hold so many more bytes and the reserve"""
+        free = shutil.disk_usage(self._folder).free
+        if free < size_bytes + self._reserve_bytes:
+            raise StorageFull(
+                f"{size_bytes} bytes are to be stored, {max(free - self._reserve_bytes, 0)} are free; nothing was "
+                "stored: tell the server's operator, and send the same bytes again later"
+            )
+
+    def draft(self) -> Draft:
+        """A new file that no row names yet."""
+        return Draft(self._folder)
+
+    def delete(self, names: Collection[str]) -> None:
+        for name in names:
+            self.path(name).unlink(missing_ok=True)
+
+    def sweep(self, named: Collection[str]) -> int:
+        """At start: delete what a crash left behind, files that no row names. -> how many"""
+        strays = [path for path in self._folder.iterdir() if path.name not in named]
+        for path in strays:
+            path.unlink()
+        return len(strays)
+
+    def read(self, name: str) -> Iterator[bytes]:
+        """The file's bytes, piece by piece."""
+        with self.path(name).open("rb") as file:
+            while piece := file.read(_READ_BYTES):
+                yield piece
+
+
+class Draft:
+    """A file being written. ``keep`` makes it durable under a name; otherwise ``discard`` removes it."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.path = folder / f"{secrets.token_hex(16)}{_UNFINISHED}"
+        self._file: BinaryIO = self.path.open("xb")
+
+    def write(self, piece: bytes | memoryview) -> None:
+        try:
+            self._file.write(piece)
+        except OSError as error:
+            self.discard()
+            raise _explained(error) from error
+
+    def keep(self, name: str) -> None:
+        """fsync, rename, fsync the folder. Raises: StorageFull"""
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self.path.rename(self._folder / name)
+            _fsync_folder(self._folder)
+        except OSError as error:
+            self.discard()
+            raise _explained(error) from error
+
+    def discard(self) -> None:
+        self._file.close()
+        self.path.unlink(missing_ok=True)
+
+
+def file_name(*parts: str | int) -> str:
+    """A flat, unique file name for what ``parts`` identify."""
+    return hashlib.sha256("\x00".join(str(part) for part in parts).encode()).hexdigest()
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _explained(error: OSError) -> Exception:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StorageFull("the server's disk is full; nothing was stored: send the same bytes again later")
+    return error

@@ -1,0 +1,129 @@
+"""The tables; ``migrations/`` builds them, and a contract test compares the two."""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Column,
+    Float,
+    ForeignKey,
+    Integer,
+    LargeBinary,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+METADATA = MetaData()
+
+boots = Table("boots", METADATA, Column("boot", Integer, primary_key=True, autoincrement=True))
+
+studies = Table(
+    "studies",
+    METADATA,
+    Column("digest", String(64), primary_key=True),
+    Column("name", String(63), nullable=False, unique=True),
+    Column("signed", LargeBinary, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("cursor", Integer, nullable=False),
+    Column("absent_in_a_row", Integer, nullable=False),
+    Column("end", LargeBinary),
+)
+
+ready_sites = Table(
+    "ready_sites",
+    METADATA,
+    Column("study", ForeignKey("studies.digest"), primary_key=True),
+    Column("site", String(63), primary_key=True),
+)
+
+rounds = Table(
+    "rounds",
+    METADATA,
+    Column("study", ForeignKey("studies.digest"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("state", String(20), nullable=False),
+    Column("announcement", LargeBinary, nullable=False),
+    Column("closes_at_s", Float, nullable=False),
+    Column("agreed_set", LargeBinary),
+    Column("own_nonce", LargeBinary),
+    Column("peer_commitment", String(64)),
+    Column("transcript", LargeBinary),
+    Column("query_header", LargeBinary),
+    Column("query_digest", String(64)),
+    Column("query_file", Text),
+    Column("release_set", LargeBinary),
+    Column("mask_seed", LargeBinary),
+    Column("output_file", Text),
+    Column("outcome", LargeBinary),
+)
+
+answers = Table(
+    "answers",
+    METADATA,
+    Column("study", ForeignKey("studies.digest"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("kind", String(20), primary_key=True),
+    Column("request_digest", String(64), nullable=False),
+    Column("body", LargeBinary, nullable=False),
+)
+
+contributions = Table(
+    "contributions",
+    METADATA,
+    Column("study", ForeignKey("studies.digest"), primary_key=True),
+    Column("round", Integer, primary_key=True),
+    Column("attempt", Integer, primary_key=True),
+    Column("site", String(63), primary_key=True),
+    Column("header", LargeBinary, nullable=False),
+    Column("body_digest", String(64), nullable=False),
+    Column("receipt", LargeBinary, nullable=False),
+    Column("file", Text),
+)
+
+mail = Table(
+    "mail",
+    METADATA,
+    Column("study", ForeignKey("studies.digest"), primary_key=True),
+    Column("sender", String(63), primary_key=True),
+    Column("recipient", String(63), primary_key=True),
+    Column("topic", String(63), primary_key=True),
+    Column("body_digest", String(64), nullable=False),
+    Column("file", Text, nullable=False),
+)
+
+correlations = Table(
+    "correlations",
+    METADATA,
+    Column("session", String(64), primary_key=True),
+    Column("batch", Integer, primary_key=True),
+    Column("index", Integer, primary_key=True),
+    Column("study", String(64), nullable=False),
+    Column("round", Integer, nullable=False),
+    Column("attempt", Integer, nullable=False),
+    Column("site", String(63), nullable=False),
+    UniqueConstraint("study", "round", "attempt", "site", name="one_correlation_a_site"),
+)
+
+nonces = Table(
+    "nonces",
+    METADATA,
+    Column("party", String(63), primary_key=True),
+    Column("nonce", String(64), primary_key=True),
+    Column("seen_at_s", Float, nullable=False, index=True),
+)
+
+refusals = Table(
+    "refusals",
+    METADATA,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("study", String(64), nullable=False),
+    Column("party", String(63), nullable=False),
+    Column("code", String(40), nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("at_s", Float, nullable=False),
+)

@@ -1,0 +1,156 @@
+"""Studies on one server: created by the requester, joined by sites, watched by all, ended by the requester."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocol.errors import (
+    AnnouncementMismatch,
+    ConflictingMessage,
+    MalformedMessage,
+    NotListed,
+    UnknownStudy,
+    WrongRound,
+)
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import (
+    ReadyNotice,
+    RoundState,
+    RoundView,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyList,
+    StudyState,
+    StudyView,
+)
+from protocol.wire.paths import EVERY_SITE
+from servers.changes import wait_up_to
+from servers.context import Server
+from servers.store.interface import Refusal, RoundKey, RoundRecord, StudyRecord
+
+_BOTH = 2
+
+
+def study_named(server: Server, name: str) -> StudyRecord:
+    """Raises: UnknownStudy"""
+    record = server.store.study_named(name)
+    if record is None:
+        raise UnknownStudy(f"this server has no study {name!r}; its requester must create it at both servers")
+    return record
+
+
+def refuse(server: Server, study: str, party: str, error: ConflictingMessage) -> ConflictingMessage:
+    """Keep a record of a conflicting message; -> the error to raise."""
+    server.store.add_refusal(Refusal(study, party, error.code, error.detail, server.clock()))
+    return error
+
+
+def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
+    """Countersign a study that the requester signed; the same again gets the same answer.
+
+    Raises: BadSignature, MalformedMessage, AnnouncementMismatch, ConflictingMessage
+    """
+    study = require_signatures(signed, server.roster, [server.roster.requester])
+    if study.roster_digest != server.roster.digest():
+        raise AnnouncementMismatch(
+            "the study pins another roster than this server holds; every party must have the same signed roster file"
+        )
+    if study.correlation_source == "dealer":
+        raise MalformedMessage(
+            "correlation_source 'dealer': this server makes its correlations by oblivious transfer and no dealer "
+            "service is configured; use 'ot'"
+        )
+    known = server.store.study_named(study.name)
+    if known is not None:
+        if known.study == study:
+            return known.signed
+        error = ConflictingMessage(f"a study named {study.name!r} exists with other content; choose another name")
+        raise refuse(server, known.digest, server.roster.requester, error)
+    own = signed.signature_of(server.roster.requester)
+    assert own is not None, "required above"
+    countersigned = server.countersign(Signed[Study](message=study, signatures=(own,)))
+    server.store.add_study(
+        StudyRecord(digest=study.digest(), signed=countersigned, state=StudyState.OPEN, reason="", cursor=1)
+    )
+    return countersigned
+
+
+def all_studies(server: Server) -> StudyList:
+    """Every study here: one server serves one roster, so every caller is in all of them."""
+    return StudyList(studies=tuple(record.signed for record in server.store.studies()))
+
+
+def note_ready(server: Server, record: StudyRecord, caller: str, notice: ReadyNotice) -> None:
+    """Raises: NotListed, AnnouncementMismatch, WrongRound"""
+    if notice.site != caller:
+        raise NotListed(f"the notice names {notice.site!r}, the request is signed by {caller!r}")
+    if notice.study_digest != record.digest:
+        raise AnnouncementMismatch("the notice is for a study with another digest")
+    if record.state.ended:
+        raise WrongRound(f"the study is {record.state}; no site can join any more")
+    server.store.add_ready(record.digest, caller)
+
+
+def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed[StudyEnd]:
+    """The requester ends the study; shares of an unfinished round are deleted.
+
+    Raises: BadSignature, AnnouncementMismatch, ConflictingMessage
+    """
+    message = require_signatures(signed, server.roster, [server.roster.requester])
+    if message.study_digest != record.digest:
+        raise AnnouncementMismatch("the end is for a study with another digest")
+    if record.end is not None:
+        if record.end.message != message:
+            error = ConflictingMessage(f"the study ended as {record.state}: {record.reason}")
+            raise refuse(server, record.digest, server.roster.requester, error)
+        return record.end
+    state = StudyState(message.state.value)
+    server.store.change_study(record.digest, lambda r: replace(r, state=state, reason=message.reason, end=signed))
+    current = server.store.current_round(record.digest)
+    if current is not None:
+        server.files.delete(server.store.forget_share_files(record.digest, before_round=current.key.round + 1))
+    return signed
+
+
+async def watch(server: Server, record: StudyRecord, caller: str, after: int, wait_s: float) -> StudyView:
+    """The caller's view; waits until its cursor differs from ``after``, at most ``wait_s``."""
+    change = server.changes.next(record.digest)
+    if record.cursor == after:
+        await wait_up_to(change, min(wait_s, server.settings.limits.long_poll_s))
+        record = server.store.study(record.digest)
+    return view(server, record, caller)
+
+
+def view(server: Server, record: StudyRecord, caller: str) -> StudyView:
+    """What one party may see of a study on this server."""
+    waiting = server.store.mail_for(record.digest, (caller, EVERY_SITE))
+    current = server.store.current_round(record.digest)
+    return StudyView(
+        study=record.name,
+        study_digest=record.digest,
+        state=record.state,
+        reason=record.reason,
+        cursor=record.cursor,
+        ready=server.store.ready_sites(record.digest),
+        mail=tuple(f"{mail.topic}/{mail.sender}" for mail in waiting if mail.sender != caller),
+        current=None if current is None else _round_view(server, current),
+    )
+
+
+def _round_view(server: Server, record: RoundRecord) -> RoundView:
+    agreed = record.agreed_set
+    outcome = record.outcome if record.state is RoundState.SKIPPED else None
+    if outcome is None and record.key.attempt > 1:
+        before = server.store.round(RoundKey(record.key.study, record.key.round, record.key.attempt - 1))
+        outcome = None if before is None else before.outcome
+    return RoundView(
+        round=record.key.round,
+        attempt=record.key.attempt,
+        state=record.state,
+        announcement=record.announcement,
+        agreed_set=agreed if agreed is not None and len(agreed.signatures) == _BOTH else None,
+        transcript=record.transcript,
+        release_set=record.release_set,
+        outcome=outcome,
+    )
