@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from protocol.errors import ConfigurationError
@@ -93,11 +94,13 @@ def _load(path: Path, inputs: tuple[int, ...], classes: int) -> Examples:
     if not path.is_file():
         raise ConfigurationError(f"{path} is missing: put the site's examples there, arrays X (float32) and y (int64)")
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [name for name in ("X", "y") if name not in archive.files]
-            if missing:
-                raise ConfigurationError(f"{path}: array {missing[0]!r} is missing; found {sorted(archive.files)}")
-            X, y = archive["X"], archive["y"]
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+        with path.open("rb") as file:
+            archive = np.load(file, allow_pickle=False)
+            found = archive.files if isinstance(archive, NpzFile) else []
+            arrays = [archive[name] for name in ("X", "y") if name in found]
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigurationError(f"{path} is no readable .npz file of plain arrays: {error}") from None
-    return checked(X, y, inputs, classes, str(path))
+    for name in ("X", "y"):
+        if name not in found:
+            raise ConfigurationError(f"{path}: array {name!r} is missing; the file holds {sorted(found)}")
+    return checked(arrays[0], arrays[1], inputs, classes, str(path))

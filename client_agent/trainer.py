@@ -151,9 +151,13 @@ def _take(data: Examples, rows: NDArray[np.int64], device: torch.device) -> Batc
 
 @contextmanager
 def _private_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """What a model draws (dropout) comes from the seed; the global random state is put back afterwards."""
+    """What a model draws (dropout) comes from the seed; the global random state is put back afterwards.
+
+    On a GPU, convolutions run deterministically and in full float32 meanwhile, not in TF32.
+    """
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
+    full_precision = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+    with torch.random.fork_rng(devices=devices), full_precision:
         torch.manual_seed(seed)
         yield
 

@@ -192,7 +192,7 @@ def plain_round(run: PlainRun, state: PlainState, round_number: int) -> tuple[Pl
     Raises: LocalOptimumReached, with the model as it was
     """
     state = replace(state, rule_state=_admitted(run, state.rule_state, round_number))
-    weights = run.rule.numerators(state.rule_state)
+    weights = _in_roster_order(run, run.rule.numerators(state.rule_state))
     announcement: Announcement | None = None
     weight_list = _weight_list(run, round_number, weights)
     if state.alone_because is None:
@@ -257,9 +257,7 @@ def _released_round(
     opened = run.combine(announcement, weight_list, own, updates)
     if opened.average is None:
         return state, _record(run, state, round_number, RoundKind.SKIPPED, weight_list.weights)
-    measured = Measured(
-        round=round_number, distances=opened.distances, requester_norm=norm, took_part=opened.took_part
-    )
+    measured = Measured(round=round_number, distances=opened.distances, requester_norm=norm, took_part=opened.took_part)
     rule_state = run.rule.apply(state.rule_state, measured)
     aggregate = opened.average
     if run.erosion_applies == "same_round":
@@ -300,6 +298,11 @@ def _admitted(run: PlainRun, rule_state: RuleState, round_number: int) -> RuleSt
         if run.attendance.has_joined(site.name, round_number)
     )
     return run.rule.admit(rule_state, ready)
+
+
+def _in_roster_order(run: PlainRun, weights: tuple[ListedWeight, ...]) -> tuple[ListedWeight, ...]:
+    """The rule lists sites as they were admitted, a weight list names them in roster order."""
+    return tuple(sorted(weights, key=lambda weight: run.names.index(weight.site)))
 
 
 def _weight_list(run: PlainRun, round_number: int, weights: tuple[ListedWeight, ...]) -> WeightList:

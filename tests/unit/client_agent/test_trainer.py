@@ -1,0 +1,159 @@
+"""Training is a function of its arguments; gradients are compared with the closed form of softmax regression."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from client_agent.data import Examples
+from client_agent.models import build_model, model_spec
+from client_agent.trainer import Batch, apply_aggregate, compute_update, cross_entropy, evaluate, site_seed
+from client_agent.update import load_vector, model_vector
+from protocol.wire.messages import TrainingSpec
+
+CPU = torch.device("cpu")
+SPEC = model_spec("linear", (4,), (), 3)
+DATA = Examples(
+    np.random.default_rng(5).normal(size=(10, 4)).astype(np.float32),
+    np.random.default_rng(6).integers(0, 3, size=10),
+)
+
+
+def closed_form_gradient(vector: np.ndarray, X: np.ndarray, y: np.ndarray, l2: float = 0.0) -> np.ndarray:
+    """Softmax regression in float64: (p - onehot) x^T / n, weights before biases."""
+    v = vector.astype(np.float64)
+    logits = X.astype(np.float64) @ v[:12].reshape(3, 4).T + v[12:]
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    error = (p - np.eye(3)[y]) / len(y)
+    return np.concatenate([(error.T @ X).ravel(), error.sum(axis=0)]) + l2 * v
+
+
+def close(found: np.ndarray, expected: np.ndarray, steps: int = 1) -> None:
+    # float32 with fewer than 64 additions of terms below 4 per entry and step: error below 64 * 4 * 2^-24 each
+    np.testing.assert_allclose(found, expected, rtol=0, atol=steps * 64 * 4 * 2.0**-24)
+
+
+@pytest.mark.parametrize("l2", [0.0, 0.5])
+def test_full_batch_gradient_is_the_closed_form(l2: float) -> None:
+    model = build_model(SPEC, 1)
+    vector = model_vector(model)
+    update = compute_update(model, DATA, TrainingSpec(batch_size=100, l2=l2), round=1, seed=3, device=CPU)
+    assert update.dtype == np.float32
+    close(update, closed_form_gradient(vector, DATA.X, DATA.y, l2))
+    np.testing.assert_array_equal(model_vector(model), vector)
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_batches_are_fixed_by_the_seed_and_cycled() -> None:
+    model = build_model(SPEC, 1)
+    training = TrainingSpec(batch_size=4)
+
+    def of(round_number: int, seed: int = 3) -> np.ndarray:
+        return compute_update(model, DATA, training, round=round_number, seed=seed, device=CPU)
+
+    first = [of(r) for r in range(1, 4)]
+    for r in range(1, 4):
+        np.testing.assert_array_equal(of(r + 3), first[r - 1])
+    assert not np.array_equal(first[0], first[1])
+    assert not np.array_equal(of(1, seed=4), first[0])
+    # every example is in exactly one of the three batches of 4, 4 and 2
+    full = compute_update(model, DATA, TrainingSpec(batch_size=10), round=1, seed=3, device=CPU)
+    close((4 * first[0] + 4 * first[1] + 2 * first[2]) / 10, full.astype(np.float64))
+
+
+def test_local_sgd_is_the_sum_of_its_step_gradients() -> None:
+    model = build_model(SPEC, 1)
+    start = model_vector(model)
+    one_batch = TrainingSpec(update="local_sgd", batch_size=10, epochs=3, local_learning_rate=0.5, l2=0.1)
+    update = compute_update(model, DATA, one_batch, round=1, seed=3, device=CPU)
+    vector, total = start.astype(np.float64), np.zeros(15)
+    for _ in range(3):
+        step = closed_form_gradient(vector, DATA.X, DATA.y, 0.1)
+        total += step
+        vector = vector - 0.5 * step
+    close(update, total, steps=3 * 3)
+    np.testing.assert_array_equal(model_vector(model), start)
+
+
+def test_local_sgd_shuffles_by_seed_round_and_epoch() -> None:
+    model = build_model(SPEC, 1)
+    training = TrainingSpec(update="local_sgd", batch_size=3, epochs=2, local_learning_rate=0.5)
+
+    def of(round_number: int, seed: int) -> np.ndarray:
+        return compute_update(model, DATA, training, round=round_number, seed=seed, device=CPU)
+
+    np.testing.assert_array_equal(of(1, 3), of(1, 3))
+    assert not np.array_equal(of(1, 3), of(2, 3))
+    assert not np.array_equal(of(1, 3), of(1, 4))
+
+
+def test_the_model_comes_back_when_the_loss_fails() -> None:
+    model = build_model(SPEC, 1)
+    start, calls = model_vector(model), []
+
+    def breaks_later(model: nn.Module, batch: Batch) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 3:
+            raise ValueError("third step")
+        return cross_entropy(model, batch)
+
+    training = TrainingSpec(update="local_sgd", batch_size=3)
+    with pytest.raises(ValueError, match="third step"):
+        compute_update(model, DATA, training, round=1, seed=3, device=CPU, loss=breaks_later)
+    np.testing.assert_array_equal(model_vector(model), start)
+
+
+def test_dropout_draws_from_the_seed_and_leaves_the_global_state_alone() -> None:
+    torch.manual_seed(11)
+    model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.5), nn.Linear(8, 3))
+    state = torch.get_rng_state()
+    training = TrainingSpec(batch_size=10)
+    first = compute_update(model, DATA, training, round=1, seed=3, device=CPU)
+    assert torch.equal(torch.get_rng_state(), state)
+    torch.manual_seed(12)
+    np.testing.assert_array_equal(compute_update(model, DATA, training, round=1, seed=3, device=CPU), first)
+    assert not np.array_equal(compute_update(model, DATA, training, round=2, seed=3, device=CPU), first)
+
+
+def test_a_parameter_the_loss_does_not_reach_gets_zero() -> None:
+    class TwoHeads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 3), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.used(x)
+
+    update = compute_update(TwoHeads(), DATA, TrainingSpec(batch_size=10), round=1, seed=3, device=CPU)
+    assert np.count_nonzero(update[:15]) == 15
+    assert np.count_nonzero(update[15:]) == 0
+
+
+def test_aggregate_is_applied_in_float32_in_a_fixed_order() -> None:
+    random = np.random.default_rng(1)
+    vector, aggregate = (random.normal(size=1000).astype(np.float32) for _ in range(2))
+    applied = apply_aggregate(vector, aggregate, 0.1)
+    assert applied.dtype == np.float32
+    one_by_one = [np.float32(v) - np.float32(np.float32(0.1) * a) for v, a in zip(vector, aggregate, strict=True)]
+    np.testing.assert_array_equal(applied, np.array(one_by_one, np.float32))
+
+
+def test_evaluation_pools_over_all_examples() -> None:
+    model = build_model(SPEC, 1)
+    load_vector(model, np.zeros(15, np.float32))
+    many = Examples(np.zeros((2500, 4), np.float32), np.arange(2500) % 5 // 2)
+    result = evaluate(model.train(), many, CPU)
+    # all logits are equal: the first class is chosen, which 1,000 of 2,500 examples have, and the loss is log 3
+    assert result.accuracy == 1000 / 2500
+    assert result.loss == pytest.approx(np.log(3), rel=1e-6)
+    assert model.training
+
+
+def test_site_seeds_differ_by_site_and_study() -> None:
+    seeds = {site_seed(study, site) for study in range(5) for site in ("a", "b", "ab")}
+    assert len(seeds) == 15
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert site_seed(1, "a") == site_seed(1, "a")

@@ -1,0 +1,162 @@
+"""The splits: every row in one place, the skew as fixed beforehand, the same seed the same split."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_breast_cancer, load_digits
+
+from client_agent.data import load_folder
+from harness.datasets.breast_cancer import CENTRE, HOSPITALS, SCALE, breast_cancer_five_hospitals
+from harness.datasets.digits import digits_sites
+from harness.datasets.heart_disease import heart_disease
+from harness.datasets.site_data import Federation, SiteData, describe, split_random, stratified_parts, write_site_folder
+from protocol.errors import ConfigurationError
+
+PARTS = ("train", "validation", "test")
+
+
+def rows_of(federation: Federation) -> np.ndarray:
+    """All rows with their labels, sorted, whatever site and part they are in."""
+    parts = [getattr(site, part) for site in federation.sites for part in PARTS]
+    table = np.concatenate([np.column_stack([part.X, part.y]) for part in parts])
+    return table[np.lexsort(table.T)]
+
+
+def same(a: SiteData, b: SiteData) -> bool:
+    return all(np.array_equal(getattr(a, part).X, getattr(b, part).X) for part in PARTS)
+
+
+@pytest.mark.parametrize("make", [breast_cancer_five_hospitals, digits_sites])
+def test_the_seed_decides(make: object) -> None:
+    first, again, other = make(3), make(3), make(4)  # type: ignore[operator]
+    assert all(same(a, b) for a, b in zip(first.sites, again.sites, strict=True))
+    assert not any(same(a, b) for a, b in zip(first.sites, other.sites, strict=True))
+
+
+def test_breast_cancer_every_tumour_is_in_one_place() -> None:
+    bundle = load_breast_cancer()
+    X = ((bundle.data - np.array(CENTRE)) / np.array(SCALE)).astype(np.float32)
+    table = np.column_stack([X, 1 - bundle.target])
+    np.testing.assert_array_equal(rows_of(breast_cancer_five_hospitals(0)), table[np.lexsort(table.T)])
+
+
+def test_breast_cancer_skew_is_the_table() -> None:
+    shares = np.array(list(HOSPITALS.values()))
+    # columns of two-digit decimals: the sum differs from 1 by float rounding only
+    np.testing.assert_allclose(shares.sum(axis=0), 1, atol=1e-12)
+    radius = np.sort(load_breast_cancer().data[:, 0])
+    for seed in range(3):
+        federation = breast_cancer_five_hospitals(seed)
+        medians = {}
+        for site, row in zip(federation.sites, shares, strict=True):
+            sizes = sum(len(getattr(site, part)) for part in PARTS)
+            # each fifth has 113 or 114 tumours and each cut is rounded: at most one row off per fifth, and 0.2 more
+            assert abs(sizes - row.sum() * 569 / 5) <= 6
+            own = np.concatenate([getattr(site, part).X[:, 0] for part in PARTS]) * SCALE[0] + CENTRE[0]
+            medians[site.name] = np.median(own)
+        assert medians["screening-centre"] < np.quantile(radius, 0.4)
+        assert medians["oncology-centre"] > np.quantile(radius, 0.6)
+        assert federation.requester.name == "city-hospital"
+
+
+@pytest.mark.parametrize("make", [breast_cancer_five_hospitals, digits_sites])
+def test_only_the_requester_keeps_validation_rows(make: object) -> None:
+    federation = make(1)  # type: ignore[operator]
+    assert len(federation.requester.validation) >= 15
+    assert len(federation.requester.test) >= 50
+    assert all(len(site.validation) == 0 and len(site.test) > 0 for site in federation.contributors)
+
+
+def test_scaled_features_stay_of_order_one() -> None:
+    federation = breast_cancer_five_hospitals(0)
+    pooled = np.concatenate([site.train.X for site in federation.sites])
+    assert np.all(np.abs(pooled.mean(axis=0)) < 1)
+    assert np.all((pooled.std(axis=0) > 0.5) & (pooled.std(axis=0) < 2))
+
+
+def test_digits_follow_distribution_b() -> None:
+    federation = digits_sites(0, sites=10)
+    totals = np.bincount(load_digits().target)
+    seen = np.zeros(10, np.int64)
+    for site, shift in zip(federation.sites, (0, 1, -1, 2, -2, 3, -3, 4, -4, 5), strict=True):
+        counts = sum(np.bincount(getattr(site, part).y, minlength=10) for part in PARTS)
+        expected = np.zeros(10)
+        for digit, share in ((4, 0.2), (5, 0.6), (6, 0.2)):
+            expected[(digit - shift) % 10] = share * totals[(digit - shift) % 10]
+        assert np.all(np.abs(counts - expected) <= 1)
+        seen += counts
+    np.testing.assert_array_equal(seen, totals)
+    assert federation.requester.train.X.max() <= 1.0
+    assert [len(digits_sites(0, n).sites) for n in (2, 5)] == [2, 5]
+    for n in (1, 11):
+        with pytest.raises(ValueError, match="2 to 10"):
+            digits_sites(0, n)
+
+
+def test_description_and_folder(tmp_path: Path) -> None:
+    federation = digits_sites(0)
+    rows = describe(federation)
+    assert [row.site for row in rows] == [site.name for site in federation.sites]
+    assert all(sum(row.class_counts) == row.train for row in rows)
+    assert rows[0].note == "mostly digit 5"
+    assert int(np.argmax(rows[0].class_counts)) == 5
+    write_site_folder(federation.sites[1], tmp_path)
+    loaded = load_folder(tmp_path, federation.inputs, len(federation.class_names))
+    np.testing.assert_array_equal(loaded.train.X, federation.sites[1].train.X)
+    np.testing.assert_array_equal(loaded.test.y, federation.sites[1].test.y)
+
+
+def test_stratified_parts_cut_every_class() -> None:
+    y = np.array([0] * 100 + [1] * 20)
+    parts = stratified_parts(y, (0.5, 0.25, 0.25), split_random("test", 1))
+    assert [(int((y[p] == 0).sum()), int((y[p] == 1).sum())) for p in parts] == [(50, 10), (25, 5), (25, 5)]
+    np.testing.assert_array_equal(np.sort(np.concatenate(parts)), np.arange(120))
+
+
+def heart_row(*, sick: int, cp: int = 1, ecg: int = 0, age: float = 50.0, missing: bool = False) -> str:
+    pressure = "?" if missing else "120"
+    return f"{age},1,{cp},{pressure},200,0,{ecg},150,0,1.5,?,?,?,{sick}"
+
+
+@pytest.fixture
+def hospitals(tmp_path: Path) -> Path:
+    for number, name in enumerate(("cleveland", "hungarian", "switzerland", "va")):
+        rows = [heart_row(sick=k % 3, cp=1 + k % 4, ecg=k % 3, age=40 + k + number) for k in range(30)]
+        rows += [heart_row(sick=1, missing=True)] * 5
+        (tmp_path / f"processed.{name}.data").write_text("\n".join(rows) + "\n")
+    return tmp_path
+
+
+def test_heart_disease_is_prepared_as_described(hospitals: Path) -> None:
+    federation = heart_disease(hospitals, seed=2, requester="hungary")
+    assert [site.name for site in federation.sites] == ["hungary", "cleveland", "switzerland", "va-long-beach"]
+    assert federation.inputs == (13,)
+    # 30 complete rows, 10 healthy and 20 diseased: 50 % / 16 % / 34 % of each class
+    assert [len(getattr(federation.requester, part)) for part in PARTS] == [15, 5, 10]
+    assert [len(getattr(federation.sites[1], part)) for part in PARTS] == [20, 0, 10]
+    for site in federation.sites:
+        X = site.train.X.astype(np.float64)
+        # float32 rounding of numbers below 4
+        np.testing.assert_allclose(X.mean(axis=0), 0, atol=4 * 2.0**-24)
+        constant = [1, 5, 6, 7, 10, 11, 12]
+        assert set(np.flatnonzero(X.std(axis=0) < 1e-6)) <= set(constant)
+        assert set(np.unique(site.train.y)) == {0, 1}
+
+
+def test_heart_disease_says_what_is_missing_or_wrong(hospitals: Path) -> None:
+    with pytest.raises(ConfigurationError, match="choose from"):
+        heart_disease(hospitals, 0, requester="boston")
+    file = hospitals / "processed.va.data"
+    good = file.read_text()
+    file.write_text(good + "1,2,3\n")
+    with pytest.raises(ConfigurationError, match=r"processed\.va\.data, line 36: 3 columns, expected 14"):
+        heart_disease(hospitals, 0)
+    file.write_text(good.replace("150", "fast", 1))
+    with pytest.raises(ConfigurationError, match=r"processed\.va\.data holds something"):
+        heart_disease(hospitals, 0)
+    file.unlink()
+    with pytest.raises(ConfigurationError, match=r"processed\.va\.data is missing: put the four files"):
+        heart_disease(hospitals, 0)

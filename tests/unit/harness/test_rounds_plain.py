@@ -1,0 +1,234 @@
+"""The plain run against the formulas, and every way a round or a run can end."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from client_agent.data import Examples
+from client_agent.models import build_model, dimension, model_spec
+from client_agent.trainer import compute_update, site_seed
+from client_agent.update import load_vector, model_vector
+from harness.datasets.digits import digits_sites
+from harness.datasets.site_data import SiteData
+from harness.demo_studies import BREAST_CANCER, DIGITS, breast_cancer_study, digits_study, study_of
+from harness.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
+from harness.rounds_plain import Attendance, run_plain
+from protocol.errors import ConfigurationError
+from protocol.parameters import StudyParameters
+from protocol.policy import SitePolicy
+from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+
+CPU = torch.device("cpu")
+NAMES = ("requester", "near", "middle", "far", "other")
+MODEL = model_spec("linear", (3,), (), 2)
+
+
+def sites() -> tuple[SiteData, ...]:
+    """Sites whose true boundary turns further away from the requester's."""
+    made = []
+    for number, name in enumerate(NAMES):
+        random = np.random.default_rng(number)
+        X = random.normal(size=(40, 3)).astype(np.float32)
+        y = (X @ np.array([1.0, 0.5 * number, 0.0]) > 0).astype(np.int64)
+        part = Examples(X, y)
+        made.append(SiteData(name, part, Examples(X[:0], y[:0]), part))
+    return tuple(made)
+
+
+def study(rule: RuleName = RuleName.WEIGHT_EROSION, rounds: int = 6, clip_norm: float = 1.0, **options: float) -> Study:
+    return Study(
+        name="test",
+        roster_digest="00" * 32,
+        parameters=StudyParameters(dimension=dimension(MODEL), clip_norm=clip_norm, least_contributors=3),
+        rule=RuleSpec.model_validate({"name": rule, **options}),
+        model=MODEL,
+        training=TrainingSpec(batch_size=16, server_learning_rate=0.5),
+        rounds=rounds,
+        seed=9,
+    )
+
+
+def raw_update(site: SiteData, vector: np.ndarray, round_number: int, of: Study) -> np.ndarray:
+    model = build_model(of.model, 0)
+    load_vector(model, vector)
+    seed = site_seed(9, site.name)
+    return compute_update(model, site.train, of.training, round=round_number, seed=seed, device=CPU).astype(np.float64)
+
+
+def by_hand(of: Study, same_round: bool = False) -> tuple[np.ndarray, list[dict[str, float]], list[dict[str, float]]]:
+    """Weight Erosion written down straight from the paper, with clipping, grid and lag."""
+    vector = model_vector(build_model(of.model, 9))
+    alpha = dict.fromkeys(NAMES[1:], 1.0)
+    alphas, distances = [], []
+    for r in range(1, of.rounds + 1):
+        updates = {}
+        for site in sites():
+            g = raw_update(site, vector, r, of)
+            norm = float(np.linalg.norm(g))
+            updates[site.name] = g * min(1.0, of.parameters.clip_norm / norm)
+        own = updates.pop("requester")
+        distance = {name: float(np.linalg.norm(g - own)) for name, g in updates.items()}
+        used = {name: round(32 * a) / 32 for name, a in alpha.items()}
+        for name in alpha:
+            passes = (r - 1) * 16 // 40
+            loss = (1 + of.rule.size_penalty * passes) * of.rule.distance_penalty
+            alpha[name] = max(0.0, alpha[name] - loss * distance[name] / float(np.linalg.norm(own)))
+        if same_round:
+            used = {name: round(32 * a) / 32 for name, a in alpha.items()}
+        total = own + sum(used[name] * g for name, g in updates.items())
+        vector = vector - np.float32(0.5) * (total / (1 + sum(used.values()))).astype(np.float32)
+        alphas.append(dict(alpha))
+        distances.append(distance)
+    return vector, alphas, distances
+
+
+@pytest.mark.parametrize("clip_norm", [0.25, 4.0])
+@pytest.mark.parametrize("same_round", [False, True])
+def test_weight_erosion_is_the_papers(clip_norm: float, same_round: bool) -> None:
+    of = study(clip_norm=clip_norm, distance_penalty=0.04, size_penalty=0.3)
+    history = run_plain(of, sites(), erosion_applies="same_round" if same_round else "next_round")
+    vector, alphas, distances = by_hand(of, same_round)
+    assert history.end is RunEnd.COMPLETED
+    for record, alpha, distance in zip(history.rounds, alphas, distances, strict=True):
+        # sums of 8 squares in another order, six rounds of float32 steps below 1: far below 1e-6 of the values
+        assert {a.site: a.value for a in record.alphas} == pytest.approx(alpha, rel=1e-6)
+        assert {d.site: d.value for d in record.distances} == pytest.approx(distance, rel=1e-6)
+        assert record.took_part == NAMES[1:]
+    np.testing.assert_allclose(history.final_model, vector, rtol=0, atol=1e-6)
+    clipped = [record.clipped_share for record in history.rounds]
+    assert (max(clipped) == 0.0) if clip_norm == 4.0 else (min(clipped) > 0.0)
+
+
+def test_weights_handed_out_lag_one_round_and_lie_on_the_grid() -> None:
+    history = run_plain(study(distance_penalty=0.04), sites())
+    before = dict.fromkeys(NAMES[1:], 1.0)
+    for record in history.rounds:
+        assert {w.site: w.numerator for w in record.handed_out} == {n: round(32 * a) for n, a in before.items()}
+        before = {a.site: a.value for a in record.alphas}
+    last = history.rounds[-1].alphas
+    assert all(0 < alpha.value < 1 for alpha in last)
+
+
+def test_runs_repeat_bit_for_bit() -> None:
+    first, second = (run_plain(study(distance_penalty=0.04), sites()) for _ in range(2))
+    assert first.rounds == second.rounds
+    np.testing.assert_array_equal(first.final_model, second.final_model)
+
+
+def test_fedavg_is_the_mean_of_the_clipped_updates() -> None:
+    of = study(RuleName.FEDAVG, rounds=1, clip_norm=0.25)
+    history = run_plain(of, sites())
+    vector = model_vector(build_model(of.model, 9))
+    raw = [raw_update(site, vector, 1, of) for site in sites()]
+    clipped = [g * min(1.0, 0.25 / float(np.linalg.norm(g))) for g in raw]
+    # one float32 rounding of a mean below 0.25, one of the step
+    np.testing.assert_allclose(history.final_model, vector - 0.5 * np.mean(clipped, axis=0), rtol=0, atol=2.0**-24)
+    record = history.rounds[0]
+    assert record.distances == ()
+    assert record.clipped_share == np.mean([np.linalg.norm(g) > 0.25 for g in raw])
+
+
+def test_local_is_the_requester_alone_and_completes() -> None:
+    of = study(RuleName.LOCAL, rounds=3, clip_norm=4.0)
+    history = run_plain(of, sites())
+    vector = model_vector(build_model(of.model, 9))
+    for r in range(1, 4):
+        vector = vector - np.float32(0.5) * raw_update(sites()[0], vector, r, of).astype(np.float32)
+    np.testing.assert_array_equal(history.final_model, vector)
+    assert history.end is RunEnd.COMPLETED
+    assert history.shared_rounds == 0
+    assert all(record.kind is RoundKind.ALONE and record.handed_out == () for record in history.rounds)
+
+
+def kinds(history: RunHistory) -> list[RoundKind]:
+    return [record.kind for record in history.rounds]
+
+
+def test_the_requester_goes_on_alone_once_the_policy_refuses() -> None:
+    history = run_plain(study(rounds=12, distance_penalty=0.3, size_penalty=0.0), sites())
+    assert history.end is RunEnd.LOCAL_ONLY
+    shared = history.shared_rounds
+    assert 0 < shared < 12
+    assert kinds(history) == [RoundKind.RELEASED] * shared + [RoundKind.ALONE] * (12 - shared)
+    assert history.rounds[shared].alphas == history.rounds[-1].alphas == history.rounds[shared - 1].alphas
+    assert history.reason
+
+
+def test_too_few_contributors_with_weight_end_the_shared_part() -> None:
+    history = run_plain(
+        study(rounds=12, distance_penalty=0.3, size_penalty=0.0), sites(), policy=SitePolicy(largest_share=1.0)
+    )
+    assert history.end is RunEnd.LOCAL_ONLY
+    assert "contributors have weight left, at least 3" in history.reason
+
+
+def test_a_stricter_site_policy_is_obeyed_from_the_first_round() -> None:
+    history = run_plain(study(), sites(), policy=SitePolicy(least_contributors=4))
+    assert history.end is RunEnd.LOCAL_ONLY
+    assert history.shared_rounds == 0
+    assert history.reason.startswith("enough_contributors")
+
+
+def test_a_round_without_enough_contributors_is_skipped_without_erosion() -> None:
+    missed = frozenset({(2, "near"), (2, "far"), (3, "near")})
+    history = run_plain(study(distance_penalty=0.02), sites(), attendance=Attendance(missed=missed))
+    assert kinds(history)[:4] == [RoundKind.RELEASED, RoundKind.SKIPPED, RoundKind.RELEASED, RoundKind.RELEASED]
+    first, second, third = history.rounds[:3]
+    assert second.alphas == first.alphas
+    assert second.test_loss == first.test_loss
+    assert third.took_part == ("middle", "far", "other")
+    near = next(series for series in alpha_series(history) if series.site == "near")
+    assert near.values[0] == near.values[1] == near.values[2] != near.values[3]
+    assert next(s for s in distance_series(history) if s.site == "near").values[1:3] == (None, None)
+
+
+def test_a_late_joiner_is_listed_from_its_round_at_the_median() -> None:
+    history = run_plain(study(distance_penalty=0.04), sites(), attendance=Attendance(joins=(("near", 4),)))
+    listed = [[w.site for w in record.handed_out] for record in history.rounds]
+    assert listed[2] == ["middle", "far", "other"]
+    assert listed[3] == ["near", "middle", "far", "other"]
+    at_round_3 = sorted(alpha.value for alpha in history.rounds[2].alphas)
+    assert history.rounds[3].handed_out[0].numerator == round(32 * at_round_3[1])
+    assert alpha_series(history)[0].values[:3] == (None, None, None)
+
+
+def test_a_zero_requester_update_stops_the_run_at_the_local_optimum() -> None:
+    requester, *others = sites()
+    # one class, all-zero features: with the right bias the gradient underflows to exactly 0
+    still = Examples(np.zeros((40, 3), np.float32), np.zeros(40, np.int64))
+    fast = study(rounds=50, clip_norm=2.0**20, distance_penalty=0.0)
+    fast = fast.model_copy(update={"training": TrainingSpec(batch_size=16, server_learning_rate=1000.0)})
+    alike = tuple(replace(site, train=still) for site in others)
+    history = run_plain(fast, (replace(requester, train=still), *alike))
+    assert history.end is RunEnd.LOCAL_OPTIMUM
+    assert "local optimum" in history.reason
+    assert 0 < len(history.rounds) < 50
+
+
+def test_a_study_without_a_seed_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match=r"study\.seed"):
+        run_plain(study().model_copy(update={"seed": None}), sites())
+
+
+@pytest.mark.parametrize("rule", list(RuleName))
+def test_the_demo_studies_are_valid_and_of_the_promised_size(rule: RuleName) -> None:
+    first, second = breast_cancer_study(rule, "ab" * 32, 0), digits_study(rule, "ab" * 32, 0)
+    assert first.parameters.exact_distances
+    assert second.parameters.dimension > 10_000
+    assert not second.parameters.exact_distances
+    assert (first.rounds, second.rounds) == (BREAST_CANCER.rounds, DIGITS.rounds)
+    assert Study.parse(second.canonical()) == second
+
+
+def test_the_digits_erode_the_far_sites_more() -> None:
+    federation = digits_sites(1)
+    settings = replace(DIGITS, rounds=6)
+    history = run_plain(study_of(settings, federation, RuleName.WEIGHT_EROSION, "00" * 32, 1), federation.sites)
+    alpha = {entry.site: entry.value for entry in history.rounds[-1].alphas}
+    assert min(alpha["site-1"], alpha["site-2"]) > max(alpha["site-3"], alpha["site-4"])
+    assert history.rounds[-1].validation_accuracy is not None
+    assert history.test_accuracy == history.rounds[-1].test_accuracy
