@@ -12,7 +12,10 @@ import typer
 from rich.console import Console
 
 from harness.demo import DemoOptions, run_demo
+from harness.live import print_run
+from harness.report import accuracy_text
 from harness.results import summarise
+from harness.simulate import Protection, SimulationOptions, parse_seeds, run_simulation
 
 
 def demo(
@@ -22,7 +25,9 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Fixes splits, batches and, on this machine, every secret.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A few rounds and two seeds, to see that it works.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep every process's folder and log below OUT.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON; progress goes to stderr.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="The summary as JSON; progress on stderr.")
+    ] = False,
 ) -> None:
     """Two servers and five sites on this machine, from certificates to a report."""
     signal.signal(signal.SIGTERM, _end)
@@ -30,6 +35,31 @@ def demo(
     result = run_demo(options, Console(stderr=as_json))
     if as_json:
         typer.echo(summarise(result).model_dump_json())
+
+
+def simulate(
+    study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What to study, as for 'study create'.")],
+    data: Annotated[
+        str, typer.Option(help="breast_cancer, digits, or a folder that holds one folder a site.")
+    ] = "breast_cancer",
+    requester: Annotated[str | None, typer.Option(help="The requester's folder, where --data is a folder.")] = None,
+    seeds: Annotated[str, typer.Option(help="Whole numbers separated by commas.")] = "0",
+    protection: Annotated[Protection, typer.Option(help="plain leaves shares and sketches out.")] = Protection.PLAIN,
+    out: Annotated[Path | None, typer.Option(help="Folder for simulation.json.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """A study in one process, without HTTP, over several seeds."""
+    console = Console(stderr=as_json)
+    options = SimulationOptions(study_file, data, requester, parse_seeds(seeds), protection)
+    result = run_simulation(options, lambda history: print_run(console, history))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        (out / "simulation.json").write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    if as_json:
+        typer.echo(result.model_dump_json())
+    else:
+        mean, error = accuracy_text(result.accuracy)
+        console.print(f"{result.study}, {result.protection}: test accuracy {mean}{error and f' +- {error}'}")
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -13,6 +13,7 @@ from rich.text import Text
 from client_agent.events import RoundEnd, RoundRecord
 from harness.datasets.site_data import Federation, describe
 from harness.federated_run import Progress
+from harness.history import RunHistory
 from harness.plots import RULE_NAMES
 from harness.report import accuracy_text
 from harness.results import Accuracy, StudyResult
@@ -79,6 +80,12 @@ def print_accuracies(console: Console, study: StudyResult) -> None:
     for result in study.rules:
         table.add_row(RULE_NAMES[result.rule], *accuracy_text(Accuracy.of(result.accuracies)))
     console.print(table)
+
+
+def print_run(console: Console, history: RunHistory) -> None:
+    """One finished run in a line."""
+    text = f"seed {history.seed}: accuracy {history.test_accuracy:.4f}, {history.end.value}: {history.reason}"
+    console.print(text, soft_wrap=True, highlight=False)
 
 
 def _line(title: str, rounds: int, record: RoundRecord) -> str:

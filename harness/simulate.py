@@ -1,0 +1,214 @@
+"""``moiety simulate``: a study file run over several seeds in one process, plain or secure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+import torch
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.data import Examples, load_folder
+from client_agent.study_file import StudyTable, parse_study_table, study_from_table
+from harness.correlations import SourceName
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.digits import digits_sites
+from harness.datasets.site_data import Federation, SiteData
+from harness.history import RunHistory, Series, alpha_series, distance_series
+from harness.measurements import versions
+from harness.parties import SiteEntry, make_parties
+from harness.results import Accuracy
+from harness.rounds_plain import ErosionApplies, run_plain
+from harness.rounds_secure import run_secure
+from protocol.arithmetic.prg import derive
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import RuleName, Study
+
+
+class Protection(StrEnum):
+    """Whether the rounds are protected."""
+
+    PLAIN = "plain"
+    SECURE = "secure"
+
+
+BUILT_IN: Final[dict[str, Callable[[int], Federation]]] = {
+    "breast_cancer": breast_cancer_five_hospitals,
+    "digits": digits_sites,
+}
+
+
+@dataclass(frozen=True)
+class SimulationOptions:
+    """``data`` is a built-in data set, or a folder with one folder a site (train.npz, test.npz), requester named."""
+
+    study_file: Path
+    data: str
+    requester: str | None
+    seeds: tuple[int, ...]
+    protection: Protection
+    correlation_source: SourceName | None = None
+
+
+class SeedResult(BaseModel):
+    """One run; lists have one entry a round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    seed: int
+    end: str
+    reason: str
+    released_rounds: int
+    test_accuracy: float
+    accuracy_by_round: tuple[float | None, ...]
+    alpha: dict[str, tuple[float | None, ...]]
+    distance: dict[str, tuple[float | None, ...]]
+    clipped_share: float
+
+
+class SimulationResult(BaseModel):
+    """``simulation.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str
+    rule: RuleName
+    protection: Protection
+    erosion_applies: str
+    data: str
+    accuracy: Accuracy
+    runs: tuple[SeedResult, ...]
+    versions: dict[str, str]
+
+
+def run_simulation(
+    options: SimulationOptions, show: Callable[[RunHistory], None] = lambda history: None
+) -> SimulationResult:
+    """Every seed's run; ``show`` is called after each.
+
+    Raises: ConfigurationError for a wrong file, data that does not fit the model, or ``same_round`` with protection
+    """
+    source = str(options.study_file)
+    table = parse_study_table(_read(options.study_file), source)
+    erosion = table.rule.erosion_applies
+    if erosion == "same_round" and options.protection is Protection.SECURE:
+        raise ConfigurationError(
+            f"{source}: key 'rule.erosion_applies': found 'same_round', which exists in plain simulation only, since "
+            "sites scale before they share; use 'next_round', or --protection plain"
+        )
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        histories = [_run(options, table, source, seed, erosion, show) for seed in options.seeds]
+    finally:
+        torch.set_num_threads(threads)
+    return SimulationResult(
+        study=table.name,
+        rule=table.rule.name,
+        protection=options.protection,
+        erosion_applies=erosion,
+        data=options.data,
+        accuracy=Accuracy.of(tuple(history.test_accuracy for history in histories)),
+        runs=tuple(_seed_result(history) for history in histories),
+        versions={one.name: one.version for one in versions()},
+    )
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """``0,1,2`` as numbers. Raises: ConfigurationError"""
+    try:
+        seeds = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigurationError(f"--seeds: found {text!r}; give whole numbers separated by commas: 0,1,2") from None
+    if len(set(seeds)) != len(seeds) or min(seeds) < 0:
+        raise ConfigurationError(f"--seeds: found {text!r}; every seed once, none below 0")
+    return seeds
+
+
+def _run(
+    options: SimulationOptions,
+    table: StudyTable,
+    source: str,
+    seed: int,
+    erosion: ErosionApplies,
+    show: Callable[[RunHistory], None],
+) -> RunHistory:
+    federation = _federation(options, table, seed)
+    study = _study(table, source, federation, seed)
+    if options.protection is Protection.PLAIN:
+        history = run_plain(study, federation.sites, erosion_applies=erosion)
+    else:
+        history = run_secure(study, federation.sites, correlation_source=options.correlation_source)
+    show(history)
+    return history
+
+
+def _study(table: StudyTable, source: str, federation: Federation, seed: int) -> Study:
+    """The file's study for these sites; ``same_round`` is the plain run's business, not the study's."""
+    if table.model.kind == "plugin":
+        raise ConfigurationError(f"{source}: key 'model.kind': 'plugin' runs at a site's agent, not in a simulation")
+    if (table.model.inputs, table.model.classes) != (federation.inputs, len(federation.class_names)):
+        raise ConfigurationError(
+            f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.classes} classes, the data "
+            f"{federation.title!r} have {list(federation.inputs)} and {len(federation.class_names)}"
+        )
+    rule = table.rule.model_copy(update={"erosion_applies": "next_round"})
+    entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
+    parties = make_parties("simulation", federation.requester.name, entries, derive(bytes(32), f"seed {seed}"))
+    return study_from_table(
+        table.model_copy(update={"rule": rule, "seed": seed}), source, parties.roster.message, plugin=None
+    )
+
+
+def _federation(options: SimulationOptions, table: StudyTable, seed: int) -> Federation:
+    if options.data in BUILT_IN:
+        return BUILT_IN[options.data](seed)
+    folder = Path(options.data)
+    if not folder.is_dir():
+        raise ConfigurationError(
+            f"--data: found {options.data!r}; give {' or '.join(BUILT_IN)}, or a folder that holds one folder a site"
+        )
+    names = sorted(path.name for path in folder.iterdir() if path.is_dir())
+    if options.requester not in names:
+        raise ConfigurationError(f"--requester: found {options.requester!r}; the sites of {folder} are {names}")
+    ordered = (options.requester, *(name for name in names if name != options.requester))
+    sites = tuple(_site(folder / name, table) for name in ordered)
+    return Federation(str(folder), table.model.inputs, tuple(str(n) for n in range(table.model.classes)), sites)
+
+
+def _site(folder: Path, table: StudyTable) -> SiteData:
+    data = load_folder(folder, table.model.inputs, table.model.classes)
+    if len(data.test) == 0:
+        raise ConfigurationError(f"{folder / 'test.npz'}: no example; a simulation tests at every site")
+    nothing = Examples(data.test.X[:0], data.test.y[:0])
+    return SiteData(folder.name, data.train, nothing, data.test)
+
+
+def _seed_result(history: RunHistory) -> SeedResult:
+    return SeedResult(
+        seed=history.seed,
+        end=history.end.value,
+        reason=history.reason,
+        released_rounds=history.shared_rounds,
+        test_accuracy=history.test_accuracy,
+        accuracy_by_round=tuple(
+            None if math.isnan(record.test_accuracy) else record.test_accuracy for record in history.rounds
+        ),
+        alpha=_by_site(alpha_series(history)),
+        distance=_by_site(distance_series(history)),
+        clipped_share=mean(record.clipped_share for record in history.rounds),
+    )
+
+
+def _by_site(series: Sequence[Series]) -> dict[str, tuple[float | None, ...]]:
+    return {one.site: one.values for one in series}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
