@@ -116,8 +116,7 @@ class CorrelationPool:
     async def _make(self, session: _Session, lengths_list: list[Lengths]) -> None:
         number = session.batches
         session.batches += 1
-        rand = self._server.randomness.draw(32, f"ot batch {session.name} {number}")
-        pending, columns = await asyncio.to_thread(session.receiver.extend, lengths_list, rand)
+        pending, columns = await asyncio.to_thread(session.receiver.extend, lengths_list)
         header = BatchHeader(session=session.name, batch=number, lengths=tuple(lengths_list))
         challenge = await self._step(PEER_EXTEND, header, columns)
         answer = await asyncio.to_thread(session.receiver.answer, pending, challenge)

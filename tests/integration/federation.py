@@ -1,0 +1,234 @@
+"""Two real server processes over TLS, and fake agents made of the protocol's own functions."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import trustme
+
+from harness.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
+from protocol.sharing import Side
+from protocol.wire.keyfile import PartyKeys, dump_party_keys, dump_roster
+from protocol.wire.messages import Roster
+from protocol.wire.signing import sign_request
+
+HOST = "127.0.0.1"
+PROJECT = Path(__file__).resolve().parents[2]
+READY_WITHIN_S = 60.0
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind((HOST, 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+@dataclass
+class ServerHandle:
+    """One server process that can be killed and started again on the same data."""
+
+    side: Side
+    url: str
+    config: Path
+    ca_file: Path
+    process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def log(self) -> str:
+        return self.config.with_name("process.log").read_text(errors="replace")
+
+    def start(self) -> None:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("MOIETY_")}
+        environment["PYTHONPATH"] = str(PROJECT)
+        with self.config.with_name("process.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "servers.cli", "run", "--config", str(self.config)],
+                env=environment,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+
+    def wait(self, path: str = "/healthz") -> None:
+        """Until the server answers 200 at ``path``."""
+        deadline = time.monotonic() + READY_WITHIN_S
+        with httpx.Client(verify=ssl.create_default_context(cafile=str(self.ca_file)), trust_env=False) as client:
+            while time.monotonic() < deadline:
+                assert self.process is not None
+                assert self.process.poll() is None, self.log
+                try:
+                    if client.get(self.url + path).status_code == 200:
+                        return
+                except httpx.TransportError:
+                    pass
+                time.sleep(0.05)
+        raise AssertionError(f"not ready at {path}:\n{self.log}")
+
+    def kill(self) -> None:
+        """kill -9: nothing is flushed, nothing says goodbye."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+
+    def stop(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(10)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+        self.wait()
+
+
+@dataclass
+class Federation:
+    """Both servers, everybody's keys and the certificate authority."""
+
+    parties: Parties
+    servers: dict[Side, ServerHandle]
+    ca_file: Path
+    folder: Path = field(default_factory=Path)
+
+    @property
+    def roster(self) -> Roster:
+        return self.parties.roster.message
+
+    def keys(self, name: str) -> PartyKeys:
+        return self.parties.keys_of(name)
+
+    def url(self, side: Side) -> str:
+        return self.servers[side].url
+
+    def client(self, name: str) -> SignedClient:
+        return SignedClient(self, self.keys(name))
+
+
+def prepare_servers(
+    folder: Path,
+    sites: Sequence[str],
+    *,
+    requester: str | None = None,
+    seed: int | None = None,
+    limits: dict[str, Any] | None = None,
+) -> Federation:
+    """Write everything that two servers need; the first site is the requester unless another is named."""
+    ports = dict(zip(Side, free_ports(2), strict=True))
+    urls = {side: f"https://{HOST}:{ports[side]}" for side in Side}
+    entries = [SiteEntry(name, 100 + i) for i, name in enumerate(sites)]
+    parties = make_parties("test", requester or sites[0], entries, secrets.token_bytes(32), urls)
+    authority = trustme.CA()
+    ca_file = folder / "ca.pem"
+    authority.cert_pem.write_to_path(str(ca_file))
+    (folder / "roster.toml").write_text(dump_roster(parties.roster))
+    servers = {}
+    for side in Side:
+        place = folder / OPERATOR_NAMES[side]
+        place.mkdir()
+        certificate = authority.issue_cert(HOST)
+        (place / "tls.key").write_bytes(certificate.private_key_pem.bytes())
+        (place / "tls.pem").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+        (place / "keys.toml").write_text(dump_party_keys(parties.keys_of(OPERATOR_NAMES[side])))
+        settings = {
+            "side": side.value,
+            "host": HOST,
+            "port": ports[side],
+            "public_url": urls[side],
+            "peer_url": urls[side.other],
+            "roster": "../roster.toml",
+            "keys": "keys.toml",
+            "data_dir": "data",
+            "tls_certificate": "tls.pem",
+            "tls_key": "tls.key",
+            "peer_ca": "../ca.pem",
+            **({} if seed is None else {"seed": seed}),
+        }
+        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
+        text += "[limits]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in (limits or {}).items())
+        (place / "settings.toml").write_text(text)
+        servers[side] = ServerHandle(side, urls[side], place / "settings.toml", ca_file)
+    return Federation(parties, servers, ca_file, folder)
+
+
+@contextmanager
+def start_servers(
+    folder: Path,
+    sites: Sequence[str],
+    *,
+    requester: str | None = None,
+    seed: int | None = None,
+    limits: dict[str, Any] | None = None,
+) -> Iterator[Federation]:
+    """Both servers running and ready; stopped in the end whatever happens."""
+    federation = prepare_servers(folder, sites, requester=requester, seed=seed, limits=limits)
+    try:
+        for server in federation.servers.values():
+            server.start()
+        for server in federation.servers.values():
+            server.wait("/readyz")
+        yield federation
+    finally:
+        for server in federation.servers.values():
+            server.stop()
+
+
+class SignedClient:
+    """Signed requests of one party to either server; nothing is retried."""
+
+    def __init__(self, federation: Federation, keys: PartyKeys) -> None:
+        self.federation = federation
+        self.keys = keys
+        context = ssl.create_default_context(cafile=str(federation.ca_file))
+        self.http = httpx.Client(verify=context, trust_env=False, timeout=60)
+
+    def close(self) -> None:
+        self.http.close()
+
+    def headers(
+        self, method: str, url: str, body: bytes, nonce: str | None = None, created: int | None = None
+    ) -> list[tuple[str, str]]:
+        return list(
+            sign_request(
+                method,
+                url,
+                hashlib.sha256(body).digest(),
+                self.keys.signing,
+                self.keys.name,
+                created=int(time.time()) if created is None else created,
+                nonce=nonce or secrets.token_urlsafe(18),
+            )
+        )
+
+    def send(
+        self, side: Side, method: str, path: str, body: bytes = b"", headers: list[tuple[str, str]] | None = None
+    ) -> httpx.Response:
+        url = self.federation.url(side) + path
+        signed = self.headers(method, url, body) if headers is None else headers
+        return self.http.request(method, url, content=body if method != "GET" else None, headers=signed)
+
+    def ok(self, side: Side, method: str, path: str, body: bytes = b"") -> bytes:
+        response = self.send(side, method, path, body)
+        assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
+        return response.content
