@@ -32,6 +32,17 @@ def exceeds_norm(values: list[float], norm: float) -> bool:
     return sum(Fraction(x) ** 2 for x in values) > Fraction(norm) ** 2
 
 
+def clipped_and_weighted(values: list[float], norm: float, weight: Fraction) -> list[Fraction]:
+    """min(1, norm / ||x||) * weight * x, the root to 2^-200 of its size."""
+    exact = [Fraction(x) for x in values]
+    if not exceeds_norm(values, norm):
+        return [weight * x for x in exact]
+    ratio = Fraction(norm) ** 2 / sum(x**2 for x in exact)
+    spare = 2**200 * math.ceil(1 / ratio)
+    factor = Fraction(math.isqrt(math.floor(ratio * spare**2)), spare)
+    return [factor * weight * x for x in exact]
+
+
 def nearest_grid_point(alpha: float, grid: int) -> int:
     """Numerator of the nearest multiple of 1/grid, ties to the even numerator."""
     if not 0 <= alpha <= 1:

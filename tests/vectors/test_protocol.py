@@ -88,23 +88,25 @@ def test_streams():
             prg.expand(bytes.fromhex(bad), prg.Usage.SHARE, 1)
 
 
-def test_fixed_point():
+@KERNELS
+def test_fixed_point(twin):
     vectors = load("fixed_point")
     for case in vectors["encode"]:
         study = parameters(len(case["values"]), fraction_bits=case["fraction_bits"])
         values, seed = np.array(case["values"]), bytes.fromhex(case["seed"])
-        encoded = fixed_point.encode(values, study, seed, start=case["start"])
+        encoded = fixed_point.encode(values, study, seed, start=case["start"], kernels=twin)
         assert hexes(encoded) == case["ring"]
         assert fixed_point.decode(encoded, study).tolist() == case["decoded"]
     for case in vectors["grid"]:
         assert fixed_point.quantise_weight(case["alpha"], case["grid"]) == case["numerator"]
     for case in vectors["clip"]:
-        clipped, was_clipped = fixed_point.clip(np.array(case["values"]), case["clip_norm"])
+        clipped, was_clipped = fixed_point.clip(np.array(case["values"]), case["clip_norm"], twin)
         assert was_clipped is case["clipped"]
         assert was_clipped or clipped.tolist() == case["values"]
 
 
-def test_unusable_numbers():
+@KERNELS
+def test_unusable_numbers(twin):
     vectors = load("fixed_point")
     for alpha in vectors["bad_alphas"]:
         with pytest.raises(ProtocolViolation):
@@ -114,7 +116,7 @@ def test_unusable_numbers():
         with pytest.raises(UnusableUpdate, match="second"):
             fixed_point.check_finite(update, [("first", 2), ("second", 1)])
         with pytest.raises(UnusableUpdate):
-            fixed_point.encode(update, parameters(3), bytes(32))
+            fixed_point.encode(update, parameters(3), bytes(32), kernels=twin)
 
 
 @KERNELS
