@@ -340,6 +340,7 @@ def _announcement(run: PlainRun, state: PlainState, weight_list: WeightList) -> 
         policy=run.policy,
         memory=state.memory,
         contributors=run.names,
+        rule_needs_distances=run.rule.needs is Needs.DISTANCES,
     )
     return announcement
 

@@ -34,6 +34,7 @@ class Clause(StrEnum):
     NEVER_RISES = "never_rises"
     MODEL_VERSION = "model_version"
     SAME_SUM_AGAIN = "same_sum_again"
+    MEASURED_FOR_NOTHING = "measured_for_nothing"
     MEASURED_TWICE = "measured_twice"
     LEFT_OUT_TWICE = "left_out_twice"
 
@@ -102,10 +103,12 @@ def check_weight_list(
     policy: SitePolicy,
     memory: SiteMemory,
     contributors: tuple[str, ...],
+    rule_needs_distances: bool = True,
 ) -> None:
     """Every clause that ``site`` demands before it contributes to the announced round.
 
-    ``contributors`` are the roster's sites without the requester.
+    ``contributors`` are the roster's sites without the requester. For a rule that needs no distances,
+    ``rule_needs_distances`` is False and a measured round is refused.
     Raises: PolicyRefusal whose detail begins with the clause and says what was found and what is allowed.
     """
     check_same_round(announcement, weight_list)
@@ -119,6 +122,8 @@ def check_weight_list(
         check_never_rises(weight_list, memory)
     check_model_version(announcement, memory)
     check_same_sum_again(announcement, weight_list, memory)
+    if not rule_needs_distances:
+        check_not_measured(announcement)
     check_measured_twice(announcement, memory)
     check_left_out_twice(announcement, memory)
 
@@ -132,6 +137,7 @@ def check_for_every_site(
     policy: SitePolicy,
     memory: SiteMemory,
     contributors: tuple[str, ...],
+    rule_needs_distances: bool = True,
 ) -> None:
     """The sites' policy as the requester runs it before it announces (docs/protocol.md 4). Raises: PolicyRefusal"""
     for site in announcement.listed:
@@ -144,6 +150,7 @@ def check_for_every_site(
             policy=policy,
             memory=memory,
             contributors=contributors,
+            rule_needs_distances=rule_needs_distances,
         )
 
 
@@ -242,6 +249,13 @@ def check_same_sum_again(announcement: Announcement, weight_list: WeightList, me
         found, allowed = _named(weight_list.weights), _named(released.weights)
         detail = f"a sum was already released against model {announcement.model_version}: found {found}, allowed"
         raise _refusal(Clause.SAME_SUM_AGAIN, f"{detail} only {allowed}; otherwise the study pauses")
+
+
+def check_not_measured(announcement: Announcement) -> None:
+    """Each measured round gives the requester a function of its choice of every sketch: not without need."""
+    if announcement.measured:
+        found = f"round {announcement.round} opens distances"
+        raise _refusal(Clause.MEASURED_FOR_NOTHING, f"{found}, the study's rule needs none: none may be opened")
 
 
 def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None:

@@ -62,6 +62,7 @@ def check(
     policy: SitePolicy | None = None,
     memory: SiteMemory | None = None,
     contributors: tuple[str, ...] = ROSTER,
+    needs_distances: bool = True,
 ) -> None:
     p.check_weight_list(
         site,
@@ -72,6 +73,7 @@ def check(
         policy=policy or SitePolicy(),
         memory=memory or SiteMemory(),
         contributors=contributors,
+        rule_needs_distances=needs_distances,
     )
 
 
@@ -288,6 +290,14 @@ class TestSameSumAgain:
     def test_against_the_next_model_everything_is_open_again(self) -> None:
         again = weight_list({"b": 32, "c": 32, "e": 30}, 2)
         check(again, announcement(again, version=1), memory=self.memory(("b", "c", "d")))
+
+
+def test_a_rule_without_distances_takes_no_measured_round() -> None:
+    of = weight_list(EVEN)
+    for measured, needed in ((True, True), (False, True), (False, False)):
+        check(of, announcement(of, measured=measured), needs_distances=needed)
+    with refused(p.Clause.MEASURED_FOR_NOTHING, "round 1 opens distances"):
+        check(of, announcement(of, measured=True), needs_distances=False)
 
 
 class TestMeasuredTwice:
