@@ -32,6 +32,7 @@ from protocol.errors import (
 )
 from protocol.lock import model_digest
 from protocol.policy import check_weight_list, remember_contribution
+from protocol.rules.interface import Needs
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -73,6 +74,7 @@ class Contributor(Participant):
         """Raises: Stopped; ConfigurationError and other errors that end this site's part in the study"""
         if self.state.finished is not None:
             return
+        self.prepare()
         self._say_ready()
         self.watch.start()
         try:
@@ -303,6 +305,7 @@ class Contributor(Participant):
             policy=context.policy,
             memory=self.state.memory,
             contributors=tuple(party.name for party in context.roster.contributors),
+            rule_needs_distances=rule.needs is Needs.DISTANCES,
         )
 
     def _contribute(self, decision: Decision, attempt: int) -> Decision:

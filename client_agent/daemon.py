@@ -59,9 +59,13 @@ class Site:
         self.close()
 
     def close(self) -> None:
+        self.disconnect()
+        self.ledger.close()
+
+    def disconnect(self) -> None:
+        """Close all connections; calls under way fail at once."""
         for client in self.clients.values():
             client.close()
-        self.ledger.close()
 
     @property
     def is_requester(self) -> bool:
@@ -148,8 +152,11 @@ class Agent:
             self._stop.set()
             for participant in self._participants:
                 participant.watch.wake()
+            self._site.disconnect()
             for thread in self._running.values():
                 thread.join(_JOIN_S)
+            for participant in self._participants:
+                participant.watch.join(_JOIN_S)
 
     # --- finding studies ---
 

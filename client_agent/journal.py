@@ -81,7 +81,7 @@ class StudyJournal:
         """Checkpoint as safetensors; older ones than the last two go."""
         from safetensors.numpy import save
 
-        metadata = {"study_digest": study_digest, "model_version": str(version)}
+        metadata = {"moiety": f"study {study_digest}, model {version}"}  # one key: the order of several is not fixed
         write_durably(self._model_path(version), save({"model": vector}, metadata=metadata))
         for path in sorted(self.folder.glob("model-*.safetensors"))[:-_MODELS_KEPT]:
             path.unlink()

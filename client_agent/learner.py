@@ -28,6 +28,8 @@ NO_STUDY_SEED = 0
 class Learner(Protocol):
     """What a site can do with its model and data; vectors are float32[D] on the CPU."""
 
+    def prepare(self) -> None: ...
+
     def initial(self) -> Vector: ...
 
     def update(self, model: Vector, round_number: int) -> Vector: ...
@@ -54,6 +56,10 @@ class TorchLearner:
         )
         self._plugin = loaded
         self._model: nn.Module = self._fresh_model()
+
+    def prepare(self) -> None:
+        """One gradient that is thrown away: torch loads and compiles what it needs the first time."""
+        self.update(self.initial(), 1)
 
     def initial(self) -> Vector:
         from client_agent.update import model_vector

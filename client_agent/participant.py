@@ -29,9 +29,10 @@ from client_agent.output import OutputReader
 from client_agent.randomness import Randomness
 from client_agent.server_client import ServerClient
 from client_agent.watch import StudyWatch
+from protocol.arithmetic.fixed_point import clip
 from protocol.errors import AggregateOutOfBounds
 from protocol.policy import SiteMemory, SitePolicy, remember_left_out, remember_release
-from protocol.sharing import Side
+from protocol.sharing import Side, split_chunk
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Announcement, Roster, Signed, Study
 
@@ -112,6 +113,12 @@ class Participant:
         if self._learner is None:
             self._learner = self.context.make_learner(self.study, self.state.training_seed)
         return self._learner
+
+    def prepare(self) -> None:
+        """Load data, model and compiled kernels now, not in the middle of a round. Raises: ConfigurationError"""
+        clip(np.ones(1, dtype=np.float32), self.study.parameters.clip_norm)
+        split_chunk(np.zeros(1, dtype=np.uint64), bytes(32), 0)
+        self.learner.prepare()
 
     @property
     def layers(self) -> list[tuple[str, int]]:

@@ -95,6 +95,7 @@ class Requester(Participant):
         """Raises: Stopped; errors that nothing here can mend, after the study was ended as failed"""
         if self.state.finished is not None:
             return
+        self.prepare()
         self._first_model()
         self._create()
         self.watch.start()
@@ -271,6 +272,7 @@ class Requester(Participant):
             policy=self.context.policy,
             memory=self.progress.memory,
             contributors=tuple(party.name for party in self.context.roster.contributors),
+            rule_needs_distances=self.rule.needs is Needs.DISTANCES,
         )
 
     # --- after a round ---

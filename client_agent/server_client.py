@@ -203,13 +203,16 @@ class ServerClient:
         retry = self._retry
         return iter(
             stamina.retry_context(
-                on=_worth_a_retry,
+                on=self._worth_a_retry,
                 attempts=retry.attempts,
                 timeout=retry.total_s,
                 wait_initial=retry.first_wait_s,
                 wait_max=retry.longest_wait_s,
             )
         )
+
+    def _worth_a_retry(self, error: Exception) -> bool:
+        return isinstance(error, Unavailable) and not self._http.is_closed
 
     def _exchange(self, method: str, path: str, body: Body, purpose: str, extra_s: float) -> _Exchange:
         nonce = base64.urlsafe_b64encode(self._nonces.bytes(_NONCE_BYTES, "request nonce")).decode()
@@ -247,6 +250,8 @@ class _Exchange:
         self._response: httpx.Response | None = None
 
     def __enter__(self) -> httpx.Response:
+        if self._http.is_closed:
+            raise TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
         try:
             response = self._http.send(self._request, stream=True)
         except httpx.TransportError as error:
@@ -275,10 +280,6 @@ class TransportFailure(Unavailable):
     """The server was not reached or the connection broke: nothing is known about the request."""
 
     code = ErrorCode.UNAVAILABLE
-
-
-def _worth_a_retry(error: Exception) -> bool:
-    return isinstance(error, Unavailable)
 
 
 def problem_to_error(status: int, content: bytes, server: str) -> MoietyError:

@@ -31,12 +31,20 @@ class StudyWatch:
         self._views: dict[Side, StudyView] = {}
         self._serial = 0
         self._closed = False
+        self._threads: list[threading.Thread] = []
         self.problem: MoietyError | None = None
 
     def start(self) -> None:
         for side in Side:
             name = f"watch {self._study} {side}"
-            threading.Thread(target=self._poll, args=(side,), name=name, daemon=True).start()
+            thread = threading.Thread(target=self._poll, args=(side,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the polling threads, after ``stop`` was set and the connections were closed."""
+        for thread in self._threads:
+            thread.join(timeout_s)
 
     def close(self) -> None:
         self._closed = True
