@@ -12,17 +12,25 @@ from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_roster, sign, signature_by
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
 from protocol.wire.keys import SealingPublicKey, VerifyKey
-from protocol.wire.messages import Message, Party, Roster, Signature, Signed
+from protocol.wire.messages import Message, Party, Roster, Signature, Signed, StudyView
 from servers.changes import Changes
 from servers.metrics import Metrics
 from servers.randomness import Randomness
 from servers.settings import ServerSettings
-from servers.store.interface import Store
+from servers.store.interface import MailRecord, Store
 from servers.store.migrate import upgrade
 from servers.store.shares import ShareFiles
 from servers.store.sql import SqlStore
 
 M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True)
+class StudyPicture:
+    """What every caller may see of a study at one cursor, and the mail from which each sees its own."""
+
+    everybody: StudyView
+    mail: tuple[MailRecord, ...]
 
 
 @dataclass
@@ -41,6 +49,7 @@ class Server:
     clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
+        self.pictures: dict[str, StudyPicture] = {}
         self.verify_keys = {p.name: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 from protocol.errors import (
@@ -26,7 +27,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.paths import EVERY_SITE
 from servers.changes import wait_up_to
-from servers.context import Server
+from servers.context import Server, StudyPicture
 from servers.store.interface import Refusal, RoundKey, RoundRecord, StudyRecord
 
 _BOTH = 2
@@ -114,28 +115,55 @@ def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed
 
 
 async def watch(server: Server, record: StudyRecord, caller: str, after: int, wait_s: float) -> StudyView:
-    """The caller's view; waits until its cursor differs from ``after``, at most ``wait_s``."""
+    """The caller's view; waits until it differs from what it was at cursor ``after``, at most ``wait_s``.
+
+    Most changes, another site's contribution for one, do not show in a caller's view and do not wake it.
+    """
     change = server.changes.next(record.digest)
-    if record.cursor == after:
-        await wait_up_to(change, min(wait_s, server.settings.limits.long_poll_s))
-        record = server.store.study(record.digest)
-    return view(server, record, caller)
+    shown = view(server, record, caller)
+    # Read again after ``shown`` was made: a change that is in it must not be waited for.
+    record = server.store.study(record.digest)
+    if record.cursor != after:
+        return view(server, record, caller)
+    clock = asyncio.get_running_loop().time
+    until = clock() + min(wait_s, server.settings.limits.long_poll_s)
+    while await wait_up_to(change, until - clock()):
+        change = server.changes.next(record.digest)
+        now = view(server, server.store.study(record.digest), caller)
+        if now.model_copy(update={"cursor": after}) != shown:
+            return now
+    return view(server, server.store.study(record.digest), caller)
 
 
 def view(server: Server, record: StudyRecord, caller: str) -> StudyView:
     """What one party may see of a study on this server."""
-    waiting = server.store.mail_for(record.digest, (caller, EVERY_SITE))
+    picture = server.pictures.get(record.digest)
+    if picture is None or picture.everybody.cursor != record.cursor:
+        picture = _picture(server, record)
+        server.pictures[record.digest] = picture
+    mail = tuple(
+        f"{mail.topic}/{mail.sender}"
+        for mail in picture.mail
+        if mail.recipient in (caller, EVERY_SITE) and mail.sender != caller
+    )
+    return picture.everybody.model_copy(update={"mail": mail})
+
+
+def _picture(server: Server, record: StudyRecord) -> StudyPicture:
+    """Everything that views of a study are made of, read once a change and not once a caller."""
     current = server.store.current_round(record.digest)
-    return StudyView(
+    everybody = StudyView(
         study=record.name,
         study_digest=record.digest,
         state=record.state,
         reason=record.reason,
         cursor=record.cursor,
         ready=server.store.ready_sites(record.digest),
-        mail=tuple(f"{mail.topic}/{mail.sender}" for mail in waiting if mail.sender != caller),
+        mail=(),
         current=None if current is None else _round_view(server, current),
     )
+    recipients = (EVERY_SITE, *(site.name for site in server.roster.sites))
+    return StudyPicture(everybody, tuple(server.store.mail_for(record.digest, recipients)))
 
 
 def _round_view(server: Server, record: RoundRecord) -> RoundView:
