@@ -25,9 +25,7 @@ def demo(
     seed: Annotated[int, typer.Option(min=0, help="Fixes splits, batches and, on this machine, every secret.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A few rounds and two seeds, to see that it works.")] = False,
     keep: Annotated[bool, typer.Option("--keep", help="Keep every process's folder and log below OUT.")] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="The summary as JSON; progress on stderr.")
-    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; progress on stderr.")] = False,
 ) -> None:
     """Two servers and five sites on this machine, from certificates to a report."""
     signal.signal(signal.SIGTERM, _end)

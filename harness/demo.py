@@ -137,7 +137,7 @@ def _serve(
     for rule in RULES:
         study = _study(data_set, federation, rule, roster_digest, options.seed)
         with LiveRun(console, f"{federation.title}, {RULE_NAMES[rule]}", study.rounds) as live:
-            runs.append((study, run_study(running, study, live.show)))
+            runs.append((study, run_study(running, study, live.show, phases=console.is_terminal)))
     histories = [run.history for _, run in runs]
     traffic = measure(running, histories, runs[0][0].parameters.dimension)
     running.stop()

@@ -7,6 +7,7 @@ views. Nothing is assumed.
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -20,24 +21,25 @@ from numpy.typing import NDArray
 from client_agent import events
 from client_agent.events import read_metrics
 from client_agent.journal import StudyJournal
-from client_agent.server_client import ServerClient
+from client_agent.server_client import RetryPolicy, ServerClient
 from client_agent.transport import tls_context
 from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory, SiteValue
 from harness.processes import RunningFederation
 from protocol.errors import Unavailable, UnknownStudy
 from protocol.sharing import Side
-from protocol.wire.messages import Study, StudyState, StudyView
+from protocol.wire.messages import Study, StudyView
 
 _KINDS: Final = {
     events.RoundEnd.RELEASED: RoundKind.RELEASED,
     events.RoundEnd.ALONE: RoundKind.ALONE,
 }
 _POLL_S: Final = 0.15
+_LONG_POLL_S: Final = 10.0
 
 
 @dataclass(frozen=True)
 class Progress:
-    """What can be shown while a study runs. ``phase`` is server A's word for the current round's state."""
+    """What can be shown while a study runs. ``phase`` is the current round's state, or how the last one ended."""
 
     study: str
     round: int
@@ -61,21 +63,25 @@ def run_study(
     study: Study,
     show: Callable[[Progress], None],
     *,
+    phases: bool = False,
     within_s: float = 600.0,
 ) -> FederatedRun:
     """Hand ``study`` to the requester's agent and wait until every site has finished it.
+
+    With ``phases`` server A is asked for the round's state as it changes, for a person to look at.
 
     Raises: Unavailable, with the end of a log, when a process ends or the study is not over in time
     """
     begin = time.monotonic()
     federation.hand_in(study)
-    watcher = _Watcher(federation, study.name)
+    watcher = _Watcher(federation, study.name, phases=phases)
     try:
         while not _finished(federation, study):
             federation.check()
             if time.monotonic() - begin > within_s:
                 raise Unavailable(f"study {study.name!r} is not over after {within_s:g} s; see {federation.folder}")
             show(watcher.look())
+            time.sleep(_POLL_S)
         show(watcher.look())
     finally:
         watcher.close()
@@ -83,33 +89,42 @@ def run_study(
 
 
 class _Watcher:
-    """The requester's metrics, and server A's view by long poll."""
+    """The requester's metrics as they grow and, for a person at a terminal, server A's view by long poll."""
 
-    def __init__(self, federation: RunningFederation, study: str) -> None:
+    def __init__(self, federation: RunningFederation, study: str, *, phases: bool) -> None:
         self._study = study
         self._metrics = StudyJournal(federation.state(federation.spec.requester), study).folder / "metrics.jsonl"
-        transport = httpx.HTTPTransport(verify=tls_context(federation.ca_file))
-        keys = federation.parties.keys_of(federation.spec.requester)
-        operator = federation.parties.roster.message.operator(Side.A)
-        self._client = ServerClient(Side.A, operator, keys, transport)
         self._view: StudyView | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._follow, args=(federation,), name="watch server A", daemon=True)
+        if phases:
+            self._thread.start()
 
     def look(self) -> Progress:
-        """The state now; waits a moment for a change."""
+        """The state now."""
         records = read_metrics(self._metrics)
-        try:
-            self._view = self._client.view(self._study, None if self._view is None else self._view.cursor, _POLL_S)
-        except UnknownStudy:
-            time.sleep(_POLL_S)
-        view = self._view
-        current = None if view is None else view.current
-        if current is not None and (view is None or view.state in (StudyState.OPEN, StudyState.PAUSED)):
+        current = None if self._view is None else self._view.current
+        if current is not None and self._view is not None and not self._view.state.ended:
             return Progress(self._study, current.round, current.state.value, records)
-        phase = "starting" if not records else "alone" if records[-1].state is events.RoundEnd.ALONE else "finished"
+        phase = "starting" if not records else records[-1].state.value
         return Progress(self._study, records[-1].round if records else 0, phase, records)
 
     def close(self) -> None:
-        self._client.close()
+        """Stop following; a long poll under way ends by itself."""
+        self._closed.set()
+
+    def _follow(self, federation: RunningFederation) -> None:
+        roster, keys = federation.parties.roster.message, federation.parties.keys_of(federation.spec.requester)
+        transport = httpx.HTTPTransport(verify=tls_context(federation.ca_file))
+        client = ServerClient(Side.A, roster.operator(Side.A), keys, transport, retry=RetryPolicy(attempts=1))
+        while not self._closed.wait(_POLL_S):
+            try:
+                self._view = client.view(self._study, None if self._view is None else self._view.cursor, _LONG_POLL_S)
+            except (UnknownStudy, Unavailable):
+                continue  # not created yet, or the server is being restarted
+            if self._view.state.ended:
+                break
+        client.close()
 
 
 def _finished(federation: RunningFederation, study: Study) -> bool:

@@ -36,7 +36,7 @@ from servers.settings import is_loopback
 _READY_WITHIN_S: Final = 60.0
 _STOP_WITHIN_S: Final = 8.0
 _TAIL_LINES: Final = 20
-_POLL_S: Final = 0.25
+_POLL_S: Final = 0.5
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _PROJECT: Final = Path(__file__).resolve().parent.parent
 
