@@ -9,6 +9,7 @@ import threading
 from pathlib import Path
 from typing import Annotated
 
+import stamina
 import structlog
 import typer
 from rich.console import Console
@@ -141,6 +142,13 @@ def log_to_stderr() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
+
+
+    stamina.instrumentation.set_on_retry_hooks([_log_retry])
+
+
+def _log_retry(details: stamina.instrumentation.RetryDetails) -> None:
+    structlog.get_logger("agent").warning("retry", number=details.retry_num, detail=str(details.caused_by))
 
 
 def _require_requester(settings: AgentSettings, roster: Roster) -> None:

@@ -1,0 +1,125 @@
+"""A small federation's keys and messages for the unit tests of the agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_agent.mail import PastRelease
+from harness.parties import Parties, SiteEntry, make_parties
+from protocol.parameters import StudyParameters
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    CollectedContribution,
+    LayerShape,
+    ListedWeight,
+    ModelSpec,
+    ReleaseSet,
+    Roster,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+    TrainingSpec,
+    WeightList,
+)
+
+REQUESTER = "r0"
+CONTRIBUTORS = ("c1", "c2", "c3")
+DIGEST = "ab" * 32
+PARTIES: Parties = make_parties(
+    "unit", REQUESTER, [SiteEntry(name, 50) for name in (REQUESTER, *CONTRIBUTORS)], bytes(32)
+)
+ROSTER: Roster = PARTIES.roster.message
+PARAMETERS = StudyParameters(dimension=1000, clip_norm=4.0, least_contributors=3)
+LAYERS = [("weight", 900), ("bias", 100)]
+
+
+def keys(name: str) -> PartyKeys:
+    return PARTIES.keys_of(name)
+
+
+def operator_keys(side: Side) -> PartyKeys:
+    return keys(ROSTER.operator(side).name)
+
+
+def study(parameters: StudyParameters = PARAMETERS, seed: int | None = 1) -> Study:
+    return Study(
+        name="unit",
+        roster_digest=ROSTER.digest(),
+        parameters=parameters,
+        rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
+        model=ModelSpec(kind="plugin", layers=(LayerShape(name="weight", shape=(parameters.dimension,)),)),
+        training=TrainingSpec(),
+        rounds=3,
+        seed=seed,
+    )
+
+
+def weight_list(round_number: int = 1, numerator: int = 16) -> WeightList:
+    return WeightList(
+        study_digest=DIGEST,
+        round=round_number,
+        grid=32,
+        weights=tuple(ListedWeight(site=site, numerator=numerator) for site in CONTRIBUTORS),
+        salt="cd" * 32,
+    )
+
+
+def announcement(weights: WeightList | None = None, measured: bool = True) -> Announcement:
+    weights = weights or weight_list()
+    return Announcement(
+        study_digest=DIGEST,
+        round=weights.round,
+        listed=CONTRIBUTORS,
+        least_contributors=3,
+        measured=measured,
+        model_version=0,
+        model_digest=DIGEST,
+        weight_list_digest=weights.digest(),
+        closes_at_s=10**9,
+    )
+
+
+@dataclass(frozen=True)
+class Release:
+    """The signed evidence of one released round."""
+
+    agreed: AgreedSet
+    past: PastRelease
+
+
+def release(round_number: int = 1, sites: tuple[str, ...] = (REQUESTER, *CONTRIBUTORS)) -> Release:
+    weights = weight_list(round_number)
+    announced = announcement(weights)
+    contributions = tuple(
+        CollectedContribution(
+            site=site, announcement_digest=announced.digest(), commitment_a=DIGEST, commitment_b=DIGEST
+        )
+        for site in (REQUESTER, *CONTRIBUTORS)
+    )
+    agreed = AgreedSet(
+        study_digest=DIGEST,
+        round=round_number,
+        attempt=1,
+        announcement_digest=announced.digest(),
+        contributions=contributions,
+    )
+    chosen = ReleaseSet(
+        study_digest=DIGEST, round=round_number, attempt=1, agreed_set_digest=agreed.digest(), sites=sites
+    )
+    past = PastRelease(
+        announcement=announced,
+        weight_list=weights,
+        agreed_set=signed_by_both(agreed),
+        release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
+    )
+    return Release(agreed, past)
+
+
+def signed_by_both(agreed: AgreedSet) -> Signed[AgreedSet]:
+    a, b = operator_keys(Side.A), operator_keys(Side.B)
+    return countersign(sign(agreed, a.name, a.signing), b.name, b.signing)

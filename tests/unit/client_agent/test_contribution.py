@@ -1,0 +1,191 @@
+"""From an update to two sealed shares: what is in them, and that they are made once."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.contribution import (
+    ContributionRecord,
+    EncodedFile,
+    encode_update,
+    make_contribution,
+    send_contribution,
+)
+from client_agent.journal import StudyJournal
+from client_agent.randomness import SeededRandomness, SystemRandomness
+from client_agent.server_client import Body
+from protocol.arithmetic.fixed_point import decode
+from protocol.arithmetic.ring import from_bytes
+from protocol.errors import BadSignature, TranscriptMismatch, Unavailable, UnusableUpdate
+from protocol.sharing import SeedShare, Share, Side, VectorShare, reconstruct, vector_side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import ContributionHeader, Receipt, ShareKind, Signed
+from protocol.wire.sealing import Commitment, SealedReader
+from tests.unit.client_agent.federation import DIGEST, LAYERS, PARAMETERS, ROSTER, announcement, operator_keys
+
+SITE = "c2"
+DIMENSION = PARAMETERS.dimension
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> StudyJournal:
+    return StudyJournal(tmp_path, "unit")
+
+
+@pytest.fixture
+def update() -> np.ndarray:
+    return np.random.default_rng(4).normal(size=DIMENSION).astype(np.float32) / 100
+
+
+def encoded_file(update: np.ndarray, journal: StudyJournal, numerator: int = 16) -> EncodedFile:
+    path = journal.round_folder(1) / "encoded.ring"
+    encode_update(update, LAYERS, numerator, PARAMETERS, bytes(32), path)
+    return EncodedFile(path, DIMENSION)
+
+
+def made(update: np.ndarray, journal: StudyJournal, attempt: int = 1) -> ContributionRecord:
+    encoded = encoded_file(update, journal)
+    return make_contribution(encoded, announcement(), attempt, SITE, ROSTER, SystemRandomness(), journal)
+
+
+def opened(journal: StudyJournal, side: Side, attempt: int = 1) -> tuple[ContributionHeader, Share]:
+    """As the server of that side opens it; the commitment is checked."""
+    reader = SealedReader(operator_keys(side).sealing)
+    data = (journal.attempt_folder(1, attempt) / f"{side}.sealed").read_bytes()
+    plain = b"".join(reader.feed(data)) + reader.finish()
+    assert reader.header is not None
+    assert reader.salt is not None
+    header = ContributionHeader.parse(reader.header)
+    committed = Commitment(reader.salt)
+    committed.update(plain)
+    committed.check(bytes.fromhex(header.commitment_a if side is Side.A else header.commitment_b))
+    if header.share_kind is ShareKind.SEED:
+        return header, SeedShare(plain, header.length)
+    return header, VectorShare(from_bytes(plain, header.length))
+
+
+def test_the_two_shares_make_the_weighted_clipped_update(update: np.ndarray, journal: StudyJournal) -> None:
+    long = update * 300
+    record = made(long, journal)
+    (header_a, share_a), (header_b, share_b) = (opened(journal, side) for side in Side)
+    clipped = long.astype(np.float64) * (PARAMETERS.clip_norm / np.linalg.norm(long.astype(np.float64)))
+    error = np.abs(decode(reconstruct(share_a, share_b), PARAMETERS) - clipped * 0.5)
+    # stochastic rounding moves a coordinate by less than one unit 2^-f; clipping here is exact to float64
+    assert float(error.max()) < (1 + 1e-6) / PARAMETERS.scale
+    assert isinstance(share_a, VectorShare) is (vector_side(ROSTER.place(SITE)) is Side.A)
+    assert header_a.model_copy(update={"side": Side.B, "share_kind": header_b.share_kind}) == header_b
+    assert header_a.announcement_digest == record.announcement_digest == announcement().digest()
+
+
+def test_clipping_and_the_norm_are_reported(update: np.ndarray, tmp_path: Path) -> None:
+    short = encode_update(update, LAYERS, 32, PARAMETERS, bytes(32), tmp_path / "a")
+    long = encode_update(update * 300, LAYERS, 32, PARAMETERS, bytes(32), tmp_path / "b")
+    assert not short.clipped
+    assert short.norm == pytest.approx(float(np.linalg.norm(update.astype(np.float64))), rel=1e-12)
+    assert long.clipped
+    assert long.norm == pytest.approx(PARAMETERS.clip_norm, rel=1e-12)
+
+
+def test_nan_names_the_layer_and_writes_nothing(update: np.ndarray, tmp_path: Path) -> None:
+    update[950] = np.nan
+    with pytest.raises(UnusableUpdate, match="layer 'bias': 1 of 100 values"):
+        encode_update(update, LAYERS, 32, PARAMETERS, bytes(32), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_attempt_is_sealed_once_and_a_new_attempt_afresh(update: np.ndarray, journal: StudyJournal) -> None:
+    first = made(update, journal)
+    sealed = [(journal.attempt_folder(1, 1) / f"{side}.sealed").read_bytes() for side in Side]
+    assert made(update, journal) == first
+    assert sealed == [(journal.attempt_folder(1, 1) / f"{side}.sealed").read_bytes() for side in Side]
+    assert [hashlib.sha256(data).hexdigest() for data in sealed] == [first.digest_of(side) for side in Side]
+    made(update, journal, attempt=2)
+    one, two = (reconstruct(*(opened(journal, side, n)[1] for side in Side)) for n in (1, 2))
+    np.testing.assert_array_equal(one, two)
+    seeds = [
+        next(s.seed for s in (opened(journal, side, n)[1] for side in Side) if isinstance(s, SeedShare)) for n in (1, 2)
+    ]
+    assert seeds[0] != seeds[1]
+
+
+def test_seeded_shares_are_reproducible(update: np.ndarray, tmp_path: Path) -> None:
+    shares = []
+    for name in ("one", "two"):
+        own = StudyJournal(tmp_path, name)
+        randomness = SeededRandomness.of(5, SITE)
+        make_contribution(encoded_file(update, own), announcement(), 1, SITE, ROSTER, randomness, own)
+        shares.append(opened(own, Side.A)[1])
+    assert isinstance(shares[0], SeedShare | VectorShare)
+    np.testing.assert_array_equal(*(_elements(share) for share in shares))
+
+
+def _elements(share: Share) -> np.ndarray:
+    return reconstruct(share, VectorShare(np.zeros(DIMENSION, dtype=np.uint64)))
+
+
+def test_chunks_of_the_file_are_pieces_of_the_vector(update: np.ndarray, journal: StudyJournal) -> None:
+    encoded = encoded_file(update, journal)
+    whole = encoded(0, DIMENSION)
+    np.testing.assert_array_equal(encoded(3, 900), whole[3:900])
+    assert [start for start, _ in encoded.chunks()] == [0]
+
+
+@dataclass
+class FakeServer:
+    """Keeps what it is sent; fails the first ``failures`` times after having stored it."""
+
+    side: Side
+    failures: int = 0
+    signer: str | None = None
+    other: bool = False
+    bodies: list[bytes] = field(default_factory=list)
+
+    def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> Signed[Receipt]:
+        assert name == "unit"
+        self.bodies.append(b"".join(body.pieces()))
+        assert hashlib.sha256(self.bodies[-1]).digest() == body.digest
+        if len(self.bodies) <= self.failures:
+            raise Unavailable("lost the answer")
+        receipt = Receipt(
+            study_digest=DIGEST,
+            round=round_number,
+            attempt=attempt + self.other,
+            site=SITE,
+            side=self.side,
+            body_digest=body.digest.hex(),
+        )
+        keys = operator_keys(self.side if self.signer is None else self.side.other)
+        return sign(receipt, keys.name, keys.signing)
+
+
+def deliver(record: ContributionRecord, journal: StudyJournal, a: FakeServer, b: FakeServer) -> None:
+    send_contribution(record, "unit", SITE, DIGEST, ROSTER, {Side.A: a, Side.B: b}, journal)  # type: ignore[dict-item]
+
+
+def test_a_lost_answer_is_followed_by_the_same_bytes(update: np.ndarray, journal: StudyJournal) -> None:
+    record = made(update, journal)
+    a, b = FakeServer(Side.A), FakeServer(Side.B, failures=1)
+    with pytest.raises(Unavailable):
+        deliver(record, journal, a, b)
+    again = StudyJournal(journal.folder.parent.parent, "unit")  # as after a restart
+    deliver(made(update, again), again, a, b)
+    assert len(a.bodies) == 1
+    assert len(b.bodies) == 2
+    assert b.bodies[0] == b.bodies[1]
+
+
+@pytest.mark.parametrize(
+    ("server", "error"),
+    [(FakeServer(Side.A, signer="other"), BadSignature), (FakeServer(Side.A, other=True), TranscriptMismatch)],
+)
+def test_a_wrong_receipt_is_refused(
+    server: FakeServer, error: type[Exception], update: np.ndarray, journal: StudyJournal
+) -> None:
+    with pytest.raises(error):
+        deliver(made(update, journal), journal, server, FakeServer(Side.B))
+    assert not (journal.attempt_folder(1, 1) / "receipt-a.json").exists()

@@ -1,0 +1,160 @@
+"""Opening a released sum: the average, its bound, and evidence that does not hold."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.mail import PastRelease
+from client_agent.output import OutputReader, check_release, masking_side
+from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import to_bytes
+from protocol.errors import (
+    AggregateOutOfBounds,
+    AnnouncementMismatch,
+    BadSignature,
+    BrokenSeal,
+    MalformedMessage,
+    MoietyError,
+    ProtocolViolation,
+    TranscriptMismatch,
+)
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import OutputHeader, ShareKind
+from protocol.wire.sealing import seal_stream
+from tests.unit.client_agent.federation import (
+    CONTRIBUTORS,
+    PARAMETERS,
+    REQUESTER,
+    ROSTER,
+    announcement,
+    keys,
+    release,
+    signed_by_both,
+    weight_list,
+)
+
+SITE = "c1"
+SEED = bytes(range(32))
+SUM = np.arange(PARAMETERS.dimension, dtype=np.int64) - 500
+
+
+@dataclass
+class FakeServer:
+    """Serves one half of an output, sealed to ``recipient``."""
+
+    past: PastRelease
+    side: Side
+    total: np.ndarray
+    recipient: str = SITE
+    named: str = SITE
+    cut: int = 0
+    extra: bytes = b""
+
+    def fetch_output(self, name: str, round_number: int, into: Path) -> None:
+        vector = masking_side(round_number) is not self.side
+        mask = expand(SEED, Usage.OUTPUT_MASK, self.total.size)
+        body = to_bytes(self.total.view(np.uint64) - mask) if vector else SEED
+        header = OutputHeader(
+            release_digest=self.past.release_set.message.digest(),
+            side=self.side,
+            share_kind=ShareKind.VECTOR if vector else ShareKind.SEED,
+            recipient=self.named,
+            length=PARAMETERS.dimension,
+        )
+        key = keys(self.recipient).sealing.public
+        sealed = b"".join(seal_stream(header.canonical(), [body + self.extra], key, bytes(32), bytes(32)))
+        into.write_bytes(sealed[: len(sealed) - self.cut])
+
+
+def reader(a: FakeServer, b: FakeServer) -> OutputReader:
+    clients = {Side.A: a, Side.B: b}
+    return OutputReader("unit", SITE, ROSTER, PARAMETERS, keys(SITE).sealing, clients)  # type: ignore[arg-type]
+
+
+def servers(past: PastRelease, total: np.ndarray = SUM, **changes: object) -> tuple[FakeServer, FakeServer]:
+    return (
+        FakeServer(past, Side.A, total, **changes),  # type: ignore[arg-type]
+        FakeServer(past, Side.B, total, **changes),  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize("round_number", [1, 2])
+def test_the_average_of_a_released_round(round_number: int, tmp_path: Path) -> None:
+    past = release(round_number).past
+    average = reader(*servers(past)).open(past, tmp_path)
+    sum_of_weights = 1 + 3 * 16 / 32
+    expected = (SUM.astype(np.float64) / (PARAMETERS.scale * sum_of_weights)).astype(np.float32)
+    np.testing.assert_array_equal(average, expected)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_masking_side_alternates() -> None:
+    assert [masking_side(number) for number in (1, 2, 3)] == [Side.A, Side.B, Side.A]
+
+
+def test_a_coordinate_beyond_the_bound_discards_the_round(tmp_path: Path) -> None:
+    past = release().past
+    bound = 3 * PARAMETERS.encoded_norm * (32 + 3 * 16) // 32 + 4
+    total = SUM.copy()
+    total[7] = bound
+    reader(*servers(past, total)).open(past, tmp_path)
+    total[7] = -bound - 1
+    with pytest.raises(AggregateOutOfBounds, match="1 of 1000 coordinates"):
+        reader(*servers(past, total)).open(past, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"recipient": "c2"}, BrokenSeal),
+        ({"named": "c2"}, TranscriptMismatch),
+        ({"cut": 1}, BrokenSeal),
+        ({"extra": b"12345678"}, MalformedMessage),
+        ({"extra": b"1"}, MalformedMessage),
+        ({"total": SUM[:-1]}, MalformedMessage),
+    ],
+)
+def test_a_wrong_output(changes: dict[str, object], error: type[MoietyError], tmp_path: Path) -> None:
+    past = release().past
+    with pytest.raises(error):
+        reader(*servers(past, **changes)).open(past, tmp_path)  # type: ignore[arg-type]
+
+
+def test_sound_evidence() -> None:
+    check_release(release().past, ROSTER)
+
+
+def test_every_piece_of_evidence_is_needed() -> None:
+    found = release()
+    past, agreed = found.past, found.agreed
+    requester = keys(REQUESTER)
+
+    def changed_release(**changes: object) -> PastRelease:
+        message = past.release_set.message.model_copy(update=changes)
+        return past.model_copy(update={"release_set": sign(message, REQUESTER, requester.signing)})
+
+    unsigned = past.agreed_set.model_copy(update={"signatures": past.agreed_set.signatures[:1]})
+    elsewhere = signed_by_both(agreed.model_copy(update={"announcement_digest": "00" * 32}))
+    forged = sign(past.release_set.message, "c1", keys("c1").signing)
+    cases: list[tuple[PastRelease, type[MoietyError]]] = [
+        (past.model_copy(update={"agreed_set": unsigned}), BadSignature),
+        (past.model_copy(update={"agreed_set": elsewhere}), AnnouncementMismatch),
+        (past.model_copy(update={"release_set": forged}), BadSignature),
+        (past.model_copy(update={"weight_list": weight_list(numerator=15)}), AnnouncementMismatch),
+        (past.model_copy(update={"announcement": announcement(measured=False)}), AnnouncementMismatch),
+        (changed_release(agreed_set_digest="00" * 32), TranscriptMismatch),
+        (changed_release(attempt=2), TranscriptMismatch),
+        (changed_release(sites=(REQUESTER, *CONTRIBUTORS, "c9")), ProtocolViolation),
+        (changed_release(sites=(REQUESTER, *CONTRIBUTORS, "c1")), ProtocolViolation),
+        (changed_release(sites=CONTRIBUTORS), ProtocolViolation),
+        (changed_release(sites=(REQUESTER, "c1", "c2")), ProtocolViolation),
+    ]
+    for wrong, error in cases:
+        with pytest.raises(error):
+            check_release(wrong, ROSTER)

@@ -1,0 +1,171 @@
+"""Signed requests, retries, and errors mapped back to the tree."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import httpx
+import pytest
+import stamina
+
+from client_agent.server_client import Body, RetryPolicy, ServerClient, problem_to_error
+from protocol import errors
+from protocol.errors import ErrorCode, MoietyError, RefusedMessage, Unavailable
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.keys import VerifyKey
+from protocol.wire.messages import Signed, Study, StudyState, StudyView
+from protocol.wire.signing import VerifiedRequest, verify_request
+from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study
+
+NOW = 1_800_000_000
+Handler = Callable[[httpx.Request], httpx.Response]
+
+
+def client(handler: Handler, attempts: int = 3) -> ServerClient:
+    retry = RetryPolicy(attempts=attempts, first_wait_s=0.0, longest_wait_s=0.001)
+    operator = ROSTER.operator_a
+    return ServerClient(
+        Side.A, operator, keys("c1"), httpx.MockTransport(handler), retry=retry, clock=lambda: float(NOW)
+    )
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    stamina.instrumentation.set_on_retry_hooks(())
+
+
+def verified(request: httpx.Request) -> VerifiedRequest:
+    party = ROSTER.party("c1")
+    assert party is not None
+    key = VerifyKey.from_bytes(bytes.fromhex(party.signing_key))
+    seen = verify_request(request.method, str(request.url), list(request.headers.items()), {"c1": key}.get, NOW)
+    assert seen.body_digest == hashlib.sha256(request.read()).digest()
+    return seen
+
+
+def view() -> StudyView:
+    return StudyView(study="unit", study_digest=DIGEST, state=StudyState.OPEN, reason="", cursor=7, ready=(), mail=())
+
+
+def test_every_request_is_signed_and_its_body_digested() -> None:
+    seen: list[VerifiedRequest] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        seen.append(verified(request))
+        if request.method == "POST":
+            own = Signed[Study].parse(request.read())
+            a = operator_keys(Side.A)
+            return httpx.Response(201, content=countersign(own, a.name, a.signing).canonical())
+        assert str(request.url).endswith("/v1/studies/unit/view?after=3&wait_s=20")
+        return httpx.Response(200, content=view().canonical())
+
+    server = client(answer)
+    made = server.create_study(sign(study(), "r0", keys("r0").signing))
+    assert [s.signer for s in made.signatures] == ["r0", ROSTER.operator_a.name]
+    assert server.view("unit", 3, 20.0) == view()
+    assert len({entry.nonce for entry in seen}) == 2
+    server.close()
+
+
+def test_a_server_that_is_away_is_asked_again_with_a_fresh_nonce() -> None:
+    nonces: list[str] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        nonces.append(verified(request).nonce)
+        if len(nonces) == 1:
+            raise httpx.ConnectError("down")
+        if len(nonces) == 2:
+            return httpx.Response(503, content=b"busy")
+        return httpx.Response(200, content=view().canonical())
+
+    assert client(answer).view("unit").cursor == 7
+    assert len(set(nonces)) == 3
+
+
+@pytest.mark.parametrize("status", [502, 503, 504, 507])
+def test_it_gives_up_after_its_attempts(status: int) -> None:
+    calls: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        calls.append(status)
+        return httpx.Response(status)
+
+    with pytest.raises(Unavailable, match=f"answered {status}"):
+        client(answer, attempts=4).view("unit")
+    assert len(calls) == 4
+
+
+def test_a_refusal_is_not_repeated() -> None:
+    calls: list[int] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        problem = {"code": "not_listed", "detail": "this site is not listed in round 3"}
+        return httpx.Response(403, content=json.dumps(problem).encode())
+
+    with pytest.raises(errors.NotListed, match="this site is not listed in round 3"):
+        client(answer).view("unit")
+    assert len(calls) == 1
+
+
+def test_a_file_is_streamed_up_and_an_answer_streamed_down(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 4000
+    path = tmp_path / "share"
+    path.write_bytes(content)
+    stored: list[bytes] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.method == "PUT":
+            stored.append(request.read())
+            assert request.headers["content-length"] == str(len(content))
+            return httpx.Response(200)
+        assert str(request.url).endswith("/mail/checkpoint-0/every-site?sender=r0")
+        return httpx.Response(200, content=stored[0])
+
+    server = client(answer)
+    server.put_mail("unit", "checkpoint-0", "every-site", Body.file(path, hashlib.sha256(content).digest()))
+    server.fetch_mail("unit", "checkpoint-0", "every-site", "r0", tmp_path / "down")
+    assert stored == [content]
+    assert (tmp_path / "down").read_bytes() == content
+    assert not (tmp_path / "down.part").exists()
+
+
+def test_an_answer_that_breaks_off_is_fetched_again(tmp_path: Path) -> None:
+    calls: list[int] = []
+
+    class Torn(httpx.SyncByteStream):
+        def __iter__(self):
+            yield b"half"
+            raise httpx.ReadError("cut")
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        calls.append(1)
+        return httpx.Response(200, stream=Torn()) if len(calls) == 1 else httpx.Response(200, content=b"whole")
+
+    client(answer).fetch_output("unit", 1, tmp_path / "down")
+    assert (tmp_path / "down").read_bytes() == b"whole"
+
+
+def test_after_closing_nothing_is_sent() -> None:
+    server = client(lambda request: httpx.Response(200, content=view().canonical()))
+    server.close()
+    with pytest.raises(Unavailable, match="is closed"):
+        server.view("unit")
+
+
+@pytest.mark.parametrize("code", list(ErrorCode))
+def test_every_code_comes_back_as_its_class(code: ErrorCode) -> None:
+    error = problem_to_error(400, json.dumps({"code": code.value, "detail": "why"}).encode(), "a")
+    assert error.code is code
+    assert type(error) not in (MoietyError, RefusedMessage)
+    assert error.detail == "server 'a' answered 400: why"
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"code": 5}', b"<html>", b'{"code": "internal", "detail": "x"}'])
+def test_an_unreadable_problem(content: bytes) -> None:
+    assert type(problem_to_error(500, content, "a")) is RefusedMessage
+    assert type(problem_to_error(503, content, "a")) is Unavailable

@@ -1,0 +1,197 @@
+"""Settings, randomness, durable files, journal and letters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent import durable
+from client_agent.durable import write_durably, write_pieces
+from client_agent.journal import SiteState, StudyJournal
+from client_agent.mail import Welcome, open_letter, require_same, seal_letter
+from client_agent.randomness import SystemRandomness, is_loopback, randomness_for
+from client_agent.settings import load_settings
+from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
+from protocol.policy import SitePolicy
+from tests.unit.client_agent.federation import DIGEST, ROSTER, keys
+
+GOOD = """
+site = "c1"
+roster = "roster.toml"
+keys = "keys.toml"
+data = "data"
+state_dir = "/var/state"
+ca = "ca.pem"
+"""
+
+
+def load(tmp_path: Path, text: str):
+    path = tmp_path / "agent.toml"
+    path.write_text(text)
+    return load_settings(path)
+
+
+def test_settings_with_their_defaults(tmp_path: Path) -> None:
+    settings = load(tmp_path, GOOD)
+    assert settings.roster == tmp_path / "roster.toml"
+    assert settings.state_dir == Path("/var/state")
+    assert (settings.device, settings.plugin, settings.seed, settings.studies) == ("auto", None, None, "all")
+    assert settings.policy == SitePolicy()
+    assert settings.tls.minimum == "1.2"
+    assert settings.takes_part_in("anything")
+
+
+def test_tables_lists_and_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = GOOD + 'studies = ["one"]\n[policy]\nleast_contributors = 5\nlargest_share = 0.5\n[tls]\nminimum = "1.3"\n'
+    monkeypatch.setenv("MOIETY_AGENT_DEVICE", "cpu")
+    monkeypatch.setenv("MOIETY_AGENT_SITE", "c2")
+    settings = load(tmp_path, text)
+    assert (settings.device, settings.site) == ("cpu", "c2")
+    assert settings.policy == SitePolicy(least_contributors=5, largest_share=0.5)
+    assert settings.takes_part_in("one")
+    assert not settings.takes_part_in("two")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (GOOD + 'devise = "cpu"\n', "unknown key 'devise'; did you mean 'device'"),
+        (GOOD.replace('ca = "ca.pem"\n', ""), "key 'ca' is missing"),
+        (GOOD + 'device = "gpu"\n', "key 'device'.*found 'gpu'"),
+        (GOOD + 'seed = "1"\n', "key 'seed'"),
+        (GOOD + "[policy]\nleast = 2\n", "unknown key 'policy.least'.*least_contributors"),
+        (GOOD + "[policy]\nlargest_share = 2.0\n", "key 'policy.largest_share'.*found 2.0"),
+        (GOOD + '[tls]\nminimum = "1.1"\n', "key 'tls.minimum'"),
+        ("site = ", "not valid TOML"),
+    ],
+)
+def test_wrong_settings_name_the_key(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load(tmp_path, text)
+
+
+def test_an_unknown_variable_and_a_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_settings(tmp_path / "none.toml")
+    monkeypatch.setenv("MOIETY_AGENT_DEVISE", "cpu")
+    with pytest.raises(ConfigurationError, match="MOIETY_AGENT_DEVISE: no such setting"):
+        load(tmp_path, GOOD)
+
+
+def test_seeded_bytes_depend_on_seed_party_and_label_only() -> None:
+    here = ("https://127.0.0.1:1", "https://[::1]:2")
+    one, again, other = (randomness_for(seed, "c1", here) for seed in (1, 1, -2))
+    drawn = one.bytes(48, "a")
+    assert one.bytes(48, "b") != drawn
+    assert again.bytes(48, "a") == drawn
+    assert other.bytes(48, "a") != drawn
+    assert randomness_for(1, "c2", here).bytes(48, "a") != drawn
+    assert "root" not in repr(one)
+
+
+def test_a_seed_is_refused_away_from_loopback() -> None:
+    with pytest.raises(ConfigurationError, match=r"https://a\.example is not on this machine"):
+        randomness_for(1, "c1", ("https://127.0.0.1:1", "https://a.example"))
+    fresh = randomness_for(None, "c1", ("https://a.example",))
+    assert isinstance(fresh, SystemRandomness)
+    assert fresh.bytes(32, "a") != fresh.bytes(32, "a")
+    assert is_loopback("https://localhost:1")
+    assert not is_loopback("https://localhost.example:1")
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "state"
+    write_durably(path, b"old")
+
+    def torn():
+        yield b"new"
+        raise RuntimeError("killed")
+
+    with pytest.raises(RuntimeError):
+        write_pieces(path, torn())
+    assert path.read_bytes() == b"old"
+    assert write_pieces(path, [b"ne", b"w"]) == 3
+    assert path.read_bytes() == b"new"
+    assert [p.name for p in tmp_path.iterdir()] == ["state"]
+
+
+@pytest.mark.parametrize(("number", "error"), [(28, StorageFull), (5, OSError)])
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception]) -> None:
+    def fail(_: int) -> None:
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(durable.os, "fsync", fail)
+    with pytest.raises(error):
+        write_durably(tmp_path / "state", b"x")
+
+
+def test_the_journal_keeps_state_and_the_last_two_models(tmp_path: Path) -> None:
+    journal = StudyJournal(tmp_path, "unit")
+    assert journal.site_state() is None
+    state = SiteState(study_digest=DIGEST, training_seed=77, site_key="11" * 32, model_version=2)
+    journal.write_site_state(state)
+    assert StudyJournal(tmp_path, "unit").site_state() == state
+    assert "11" * 32 not in repr(state)
+    vector = np.linspace(-1, 1, 9, dtype=np.float32)
+    for version in range(3):
+        journal.save_model(version, vector * version, DIGEST)
+    np.testing.assert_array_equal(journal.load_model(2), vector * 2)
+    with pytest.raises(ConfigurationError, match=r"model-000000\.safetensors is missing"):
+        journal.load_model(0)
+
+
+def test_equal_models_are_equal_files(tmp_path: Path) -> None:
+    vector = np.linspace(-1, 1, 9, dtype=np.float32)
+    files = []
+    for name in ("one", "two"):
+        journal = StudyJournal(tmp_path, name)
+        journal.save_model(3, vector, DIGEST)
+        files.append((journal.folder / "model-000003.safetensors").read_bytes())
+    assert files[0] == files[1]
+
+
+def test_a_damaged_state_file_is_named_and_its_content_is_not_shown(tmp_path: Path) -> None:
+    journal = StudyJournal(tmp_path, "unit")
+    (journal.folder / "site.json").write_text('{"site_key": 5, "study_digest": "secret"}')
+    with pytest.raises(ConfigurationError, match=r"site\.json: not a state file") as caught:
+        journal.site_state()
+    assert "secret" not in caught.value.detail
+
+
+def test_old_rounds_are_forgotten(tmp_path: Path) -> None:
+    journal = StudyJournal(tmp_path, "unit")
+    journal.forget_rounds_before(9)
+    for number in (1, 2, 3, 4):
+        (journal.attempt_folder(number, 1) / "a.sealed").write_bytes(b"x")
+    journal.forget_rounds_before(4)
+    assert sorted(p.name for p in (journal.folder / "rounds").iterdir()) == ["000003", "000004"]
+
+
+def test_a_letter_opens_only_where_it_was_written_for() -> None:
+    welcome = Welcome(
+        study_digest=DIGEST,
+        site="c1",
+        model_version=3,
+        checkpoint_digest=DIGEST,
+        site_key="11" * 32,
+        content_key="22" * 32,
+    )
+    assert "11" * 32 not in repr(welcome)
+    party = ROSTER.party("c1")
+    assert party is not None
+    sealed = seal_letter(welcome, "welcome", DIGEST, "r0", party, 3)
+
+    def opened(
+        kind: str = "welcome", study: str = DIGEST, sender: str = "r0", recipient: str = "c1", number: int = 3
+    ) -> Welcome:
+        return open_letter(sealed, Welcome, kind, study, sender, recipient, number, keys(recipient).sealing)
+
+    assert opened() == welcome
+    for wrong in ({"kind": "weights"}, {"study": "00" * 32}, {"sender": "c2"}, {"recipient": "c2"}, {"number": 4}):
+        with pytest.raises(BrokenSeal):
+            opened(**wrong)  # type: ignore[arg-type]
+    require_same("site", "c1", "c1")
+    with pytest.raises(BadSignature, match="another site: found c2, expected c1"):
+        require_same("site", "c2", "c1")

@@ -1,0 +1,221 @@
+"""The ledger's totals are the bytes at the socket: counted a second time by a forwarder in between."""
+
+from __future__ import annotations
+
+import http.server
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+import trustme
+
+from client_agent.ledger import CONNECTION, HANDSHAKE, Ledger, read_ledger
+from client_agent.transport import CountingTransport, tls_context
+from protocol.errors import ConfigurationError
+
+
+class Echo(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_PUT(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self) -> None:
+        self.close_connection = True  # answers nothing at all
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+@dataclass
+class Forwarder:
+    """Passes bytes on, and counts them."""
+
+    to: tuple[str, int]
+    up_bytes: int = 0
+    down_bytes: int = 0
+    threads: list[threading.Thread] = field(default_factory=list)
+    sockets: list[socket.socket] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self._spawn(self._accept)
+
+    def _spawn(self, target: object, *arguments: object) -> None:
+        thread = threading.Thread(target=target, args=arguments, daemon=True)  # type: ignore[arg-type]
+        self.threads.append(thread)
+        thread.start()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                inner, _ = self.listener.accept()
+            except OSError:
+                return
+            outer = socket.create_connection(self.to)
+            self.sockets += [inner, outer]
+            self._spawn(self._pump, inner, outer, "up_bytes")
+            self._spawn(self._pump, outer, inner, "down_bytes")
+
+    def _pump(self, source: socket.socket, sink: socket.socket, counter: str) -> None:
+        try:
+            while data := source.recv(65536):
+                setattr(self, counter, getattr(self, counter) + len(data))
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        if self.listener.fileno() < 0:
+            return
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+        for thread in self.threads:
+            thread.join(1)
+        for one in self.sockets:
+            one.close()
+
+
+@pytest.fixture
+def ca(tmp_path: Path) -> trustme.CA:
+    made = trustme.CA()
+    made.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    return made
+
+
+@pytest.fixture
+def forwarder(ca: trustme.CA) -> Iterator[Forwarder]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("127.0.0.1").configure_cert(context)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo)
+    server.daemon_threads = True
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    between = Forwarder(("127.0.0.1", server.server_address[1]))
+    yield between
+    between.close()
+    server.shutdown()
+    server.server_close()
+    thread.join(5)
+
+
+@dataclass
+class Connected:
+    client: httpx.Client
+    transport: CountingTransport
+    ledger: Ledger
+
+
+@pytest.fixture
+def connected(tmp_path: Path, ca: trustme.CA) -> Iterator[Connected]:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    transport = CountingTransport("server", tls_context(tmp_path / "ca.pem"), ledger, clock=lambda: 12.0)
+    client = httpx.Client(transport=transport, trust_env=False, timeout=10.0)
+    yield Connected(client, transport, ledger)
+    client.close()
+    ledger.close()
+
+
+@pytest.mark.parametrize("size", [0, 1, 100_000, 3_000_000])
+def test_totals_are_the_bytes_at_the_socket(
+    size: int, tmp_path: Path, forwarder: Forwarder, connected: Connected
+) -> None:
+    body = bytes(size)
+    for purpose in ("first", "second"):
+        request = connected.client.build_request("PUT", f"https://127.0.0.1:{forwarder.port}/x", content=body)
+        request.extensions["purpose"] = purpose
+        response = connected.client.send(request)
+        assert response.content == body
+    totals = connected.ledger.totals
+    # received: compared while the connection is open; what a server says in closing is not read by anybody
+    assert totals.socket_received_bytes == forwarder.down_bytes
+    connected.client.close()
+    forwarder.close()
+    assert connected.ledger.totals == totals
+    assert totals.socket_sent_bytes == forwarder.up_bytes
+    assert totals.body_sent_bytes == totals.body_received_bytes == 2 * size
+    handshake, first, second = read_ledger(tmp_path / "ledger.jsonl")
+    assert (handshake.purpose, first.purpose, second.purpose) == (HANDSHAKE, "first", "second")
+    assert handshake.socket_sent_bytes > 0
+    assert (first.status, first.method, first.path) == (200, "PUT", "/x")
+    assert first.tls_version == connected.transport.tls_version == "TLSv1.3"
+    assert first.time_s == 12.0
+
+
+def test_a_streamed_answer_is_counted_as_far_as_it_was_read(forwarder: Forwarder, connected: Connected) -> None:
+    body = bytes(2_000_000)
+    with connected.client.stream("PUT", f"https://127.0.0.1:{forwarder.port}/x", content=body) as response:
+        piece = next(response.iter_raw(1000))
+    assert piece == bytes(1000)
+    assert 1000 <= connected.ledger.totals.body_received_bytes < 2_000_000
+
+
+def test_a_broken_exchange_is_in_the_ledger(tmp_path: Path, forwarder: Forwarder, connected: Connected) -> None:
+    with pytest.raises(httpx.TransportError):
+        connected.client.get(f"https://127.0.0.1:{forwarder.port}/x")
+    _, entry = read_ledger(tmp_path / "ledger.jsonl")
+    assert (entry.status, entry.body_received_bytes) == (None, 0)
+    assert entry.socket_sent_bytes > 0
+
+
+def test_an_unknown_certificate_is_refused_and_the_handshake_counted(
+    tmp_path: Path, forwarder: Forwarder, connected: Connected
+) -> None:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "other.pem"))
+    ledger = Ledger(tmp_path / "other.jsonl")
+    transport = CountingTransport("server", tls_context(tmp_path / "other.pem"), ledger)
+    with httpx.Client(transport=transport, trust_env=False) as client, pytest.raises(httpx.ConnectError):
+        client.get(f"https://127.0.0.1:{forwarder.port}/x")
+    ledger.close()
+    forwarder.close()
+    handshake, request = read_ledger(tmp_path / "other.jsonl")
+    assert handshake.purpose == HANDSHAKE
+    assert ledger.totals.socket_sent_bytes == forwarder.up_bytes
+    assert request.socket_sent_bytes == 0
+
+
+def test_nobody_listens(connected: Connected) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    with pytest.raises(httpx.ConnectError):
+        connected.client.get(f"https://127.0.0.1:{port}/x")
+
+
+def test_old_tls_is_refused(tmp_path: Path, ca: trustme.CA) -> None:
+    assert tls_context(tmp_path / "ca.pem").minimum_version is ssl.TLSVersion.TLSv1_2
+    assert tls_context(tmp_path / "ca.pem", "1.3").minimum_version is ssl.TLSVersion.TLSv1_3
+    with pytest.raises(ConfigurationError, match="key 'ca'"):
+        tls_context(tmp_path / "missing.pem")
+
+
+def test_a_ledger_goes_on_after_a_restart_and_skips_a_torn_line(tmp_path: Path, connected: Connected) -> None:
+    path = tmp_path / "ledger.jsonl"
+    connected.transport._write("CLOSE", "", CONNECTION, None, (3, 4), _account(10, 20))
+    connected.ledger.close()
+    with path.open("a") as file:
+        file.write('{"time_s": 1.0, "ser')
+    again = Ledger(path)
+    again.close()
+    assert again.totals == connected.ledger.totals
+    assert again.totals.socket_sent_bytes == 10
+    assert read_ledger(tmp_path / "none.jsonl") == ()
+
+
+def _account(sent: int, received: int):
+    from client_agent.transport import Account
+
+    account = Account()
+    account.sent_bytes, account.received_bytes = sent, received
+    return account
