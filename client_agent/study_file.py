@@ -61,7 +61,16 @@ def study_from_toml(text: str, source: str, roster: Roster, plugin: Path | None)
 
     Raises: ConfigurationError that names every wrong key, what was found and what is allowed
     """
-    table = _strict(StudyTable, parse_toml(text, source), source)
+    return study_from_table(parse_study_table(text, source), source, roster, plugin)
+
+
+def parse_study_table(text: str, source: str) -> StudyTable:
+    """A study file as it was written. Raises: ConfigurationError"""
+    return _strict(StudyTable, parse_toml(text, source), source)
+
+
+def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Path | None) -> Study:
+    """The study of a parsed file, for this roster. Raises: ConfigurationError"""
     model = _model(table.model, plugin)
     parameters = {**table.parameters.model_dump(), "dimension": _dimension(model)}
     study = _strict(
