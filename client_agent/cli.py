@@ -143,7 +143,6 @@ def log_to_stderr() -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
 
-
     stamina.instrumentation.set_on_retry_hooks([_log_retry])
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from client_agent.cli import study_app
 from client_agent.daemon import create_study, run_agent
 from client_agent.data import Examples, LocalData
 from client_agent.events import AgentEvent, EventKind, RoundEnd, RoundRecord, read_metrics
@@ -20,6 +22,7 @@ from client_agent.ledger import read_ledger
 from client_agent.models import model_spec
 from client_agent.settings import load_settings
 from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
@@ -97,8 +100,8 @@ def rounds_of(federation: RunningFederation, site: str, study: str) -> tuple[Rou
     return read_metrics(journal(federation, site, study).folder / "metrics.jsonl")
 
 
-class BrokenInRound2:
-    """A site whose second layer turns to NaN in round 2."""
+class Odd:
+    """A learner that is like the real one until a test changes its update."""
 
     def __init__(self, inner: Learner) -> None:
         self._inner = inner
@@ -110,10 +113,7 @@ class BrokenInRound2:
         return self._inner.initial()
 
     def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
-        update = self._inner.update(model, round_number)
-        if round_number == 2:
-            update[-1] = np.nan
-        return update
+        return self._inner.update(model, round_number)
 
     def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
         return self._inner.apply(model, aggregate)
@@ -122,31 +122,57 @@ class BrokenInRound2:
         return self._inner.accuracy(model)
 
 
+class BrokenInRound2(Odd):
+    """The last layer turns to NaN in round 2."""
+
+    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
+        update = super().update(model, round_number)
+        if round_number == 2:
+            update[-1] = np.nan
+        return update
+
+
+class AtItsOptimum(Odd):
+    """Nothing is left to learn in round 2."""
+
+    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
+        return super().update(model, round_number) * np.float32(round_number != 2)
+
+
 class AgentThreads:
-    """The agents of a federation as threads of this process."""
+    """Agents of a federation as threads of this process; ``odd`` changes what a site computes."""
 
-    def __init__(self, federation: RunningFederation, broken: str | None = None) -> None:
+    def __init__(
+        self, federation: RunningFederation, sites: Sequence[str], odd: Mapping[str, type[Odd]] | None = None
+    ) -> None:
         self.events: list[AgentEvent] = []
-        self._stop = threading.Event()
-        self._threads = [
-            threading.Thread(target=self._run, args=(federation, site.name, broken), name=f"agent {site.name}")
-            for site in federation.spec.sites
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._federation = federation
+        self._odd = odd or {}
+        self._running: dict[str, tuple[threading.Event, threading.Thread]] = {}
+        for site in sites:
+            self.start(site)
 
-    def _run(self, federation: RunningFederation, site: str, broken: str | None) -> None:
-        settings = load_settings(federation.config(site))
+    def start(self, site: str) -> None:
+        stop = threading.Event()
+        thread = threading.Thread(target=self._run, args=(site, stop), name=f"agent {site}")
+        self._running[site] = (stop, thread)
+        thread.start()
+
+    def _run(self, site: str, stop: threading.Event) -> None:
+        settings = load_settings(self._federation.config(site))
 
         def learner(study: Study, seed: int) -> Learner:
             real = TorchLearner(study, settings.data, None, "cpu", seed)
-            return BrokenInRound2(real) if site == broken else real
+            return self._odd[site](real) if site in self._odd else real
 
-        run_agent(settings, self._stop, self.events.append, learner)
+        run_agent(settings, stop, self.events.append, learner)
 
-    def stop(self) -> None:
-        self._stop.set()
-        for thread in self._threads:
+    def stop(self, *sites: str) -> None:
+        chosen = sites or tuple(self._running)
+        for site in chosen:
+            self._running[site][0].set()
+        for site in chosen:
+            _, thread = self._running.pop(site)
             thread.join(30)
             assert not thread.is_alive()
 
@@ -171,7 +197,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederat
 
 def test_a_study_with_a_broken_site_and_a_refusing_one(servers: RunningFederation) -> None:
     """c5's policy wants more contributors than the study guarantees; c4 computes NaN once; the study goes on."""
-    agents = AgentThreads(servers, broken="c4")
+    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4", "c5"), {"c4": BrokenInRound2})
     try:
         create_study(servers.state(REQUESTER), study_for(servers, "erosion", EROSION, 3, 4.0))
         followers = ("c1", "c2", "c3", "c4")
@@ -223,6 +249,95 @@ def test_what_the_sites_leave_behind(servers: RunningFederation) -> None:
     assert state.site_key is not None
     assert state.site_key not in text
     assert state.site_key not in repr(state)
+
+
+def test_a_site_that_missed_rounds_gets_the_checkpoint(servers: RunningFederation) -> None:
+    """c4 is away for two rounds, says that its model is behind, is welcomed again and takes part."""
+    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4"))
+    try:
+        study = study_for(servers, "away", RuleSpec(name=RuleName.FEDAVG), 6, 3.0)
+        create_study(servers.state(REQUESTER), study)
+        agents.start("c5")
+        wait_for("round 1", lambda: len(rounds_of(servers, "c4", "away")) >= 1, agents.events)
+        agents.stop("c4")
+        wait_for("two rounds without c4", lambda: len(rounds_of(servers, REQUESTER, "away")) >= 4, agents.events)
+        agents.start("c4")
+        everybody = (REQUESTER, "c1", "c2", "c3", "c4")
+        wait_for("the end", finished(servers, "away", *everybody), agents.events)
+    finally:
+        agents.stop()
+    records = rounds_of(servers, REQUESTER, "away")
+    assert [r.state for r in records] == [RoundEnd.RELEASED] * 6
+    took_part = ["c4" in record.took_part for record in records]
+    assert took_part[0]
+    assert not all(took_part)
+    assert took_part[-1]
+    assert any(text.startswith("model_behind: round") for text in agents.texts(EventKind.DECLINED, "c4"))
+    assert len({final_model(servers, site, "away") for site in everybody}) == 1
+    assert not any(record.distances for record in records)
+
+
+def test_the_local_optimum_completes_a_study(servers: RunningFederation) -> None:
+    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4", "c5"), {REQUESTER: AtItsOptimum})
+    try:
+        create_study(servers.state(REQUESTER), study_for(servers, "optimum", EROSION, 5, 3.0))
+        wait_for("the end", finished(servers, "optimum", REQUESTER, "c1"), agents.events)
+    finally:
+        agents.stop()
+    state = journal(servers, "c1", "optimum").site_state()
+    assert state is not None
+    assert state.finished is not None
+    assert state.finished.startswith("completed: round 2: the requester's update is zero")
+    assert [r.state for r in rounds_of(servers, REQUESTER, "optimum")] == [RoundEnd.RELEASED]
+
+
+STUDY_TOML = """
+name = "cancelled"
+rounds = 3
+[model]
+kind = "linear"
+inputs = [5]
+[rule]
+name = "weight_erosion"
+[parameters]
+clip_norm = 4.0
+"""
+
+
+def command(*arguments: str) -> list[str]:
+    result = CliRunner().invoke(study_app, list(arguments))
+    if isinstance(result.exception, MoietyError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result.stdout.splitlines()
+
+
+def test_a_study_is_created_watched_and_cancelled_from_the_command_line(
+    servers: RunningFederation, tmp_path: Path
+) -> None:
+    (tmp_path / "study.toml").write_text(STUDY_TOML)
+    config, other = str(servers.config(REQUESTER)), str(servers.config("c1"))
+    with pytest.raises(ConfigurationError, match="only the requester"):
+        command("create", str(tmp_path / "study.toml"), "--config", other)
+    with pytest.raises(UnknownStudy):
+        command("watch", "cancelled", "--config", config)
+    (line,) = command("create", str(tmp_path / "study.toml"), "--config", config, "--json")
+    assert json.loads(line)["dimension"] == 12
+    agents = AgentThreads(servers, (REQUESTER,))
+    try:
+        waiting = lambda: "waiting for 5 of 5 contributors" in agents.texts(EventKind.STUDY, REQUESTER)  # noqa: E731
+        wait_for("the study at the servers", waiting, agents.events)
+        with pytest.raises(ConfigurationError, match="is here already"):
+            command("create", str(tmp_path / "study.toml"), "--config", config)
+        with pytest.raises(ConfigurationError, match="only the requester"):
+            command("cancel", "cancelled", "--reason", "x", "--config", other)
+        command("cancel", "cancelled", "--reason", "a test", "--config", config)
+        wait_for("the end", finished(servers, "cancelled", REQUESTER), agents.events)
+    finally:
+        agents.stop()
+    lines = [json.loads(line) for line in command("watch", "cancelled", "--config", config, "--json")]
+    assert [(entry["state"], entry["reason"]) for entry in lines] == [("cancelled", "a test")]
+    assert "cancelled (a test)" in "\n".join(command("watch", "cancelled", "--config", config))
 
 
 def test_killed_processes_come_back(tmp_path: Path) -> None:
