@@ -9,10 +9,9 @@ from types import FrameType
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from harness.demo import DemoOptions, run_demo
-from harness.live import print_run
+from harness.live import console_for, print_run
 from harness.report import accuracy_text
 from harness.results import summarise
 from harness.simulate import Protection, SimulationOptions, parse_seeds, run_simulation
@@ -30,7 +29,7 @@ def demo(
     """Two servers and five sites on this machine, from certificates to a report."""
     signal.signal(signal.SIGTERM, _end)
     options = DemoOptions(out=out, data=data, rounds=rounds, quick=quick, seed=seed, keep=keep)
-    result = run_demo(options, Console(stderr=as_json))
+    result = run_demo(options, console_for(stderr=as_json))
     if as_json:
         typer.echo(summarise(result).model_dump_json())
 
@@ -47,7 +46,7 @@ def simulate(
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """A study in one process, without HTTP, over several seeds."""
-    console = Console(stderr=as_json)
+    console = console_for(stderr=as_json)
     options = SimulationOptions(study_file, data, requester, parse_seeds(seeds), protection)
     result = run_simulation(options, lambda history: print_run(console, history))
     if out is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import Final, Self
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -17,6 +17,8 @@ from harness.history import RunHistory
 from harness.plots import RULE_NAMES
 from harness.report import accuracy_text
 from harness.results import Accuracy, StudyResult
+
+_PLAIN_WIDTH: Final = 120
 
 
 class LiveRun:
@@ -61,11 +63,18 @@ class LiveRun:
         return Group(head, table, Text(_totals(progress)))
 
 
+def console_for(*, stderr: bool) -> Console:
+    """A console that does not fold tables when nobody's terminal sets the width."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
+
+
 def print_split(console: Console, federation: Federation, why: str) -> None:
     """The split as it was fixed beforehand."""
-    table = Table(title=federation.title, title_justify="left", box=None)
+    console.print(Text(f"\n{federation.title}", style="bold"))
+    table = Table(box=None)
     for name in ("site", "train", "validation", "test", *federation.class_names, ""):
-        table.add_column(name)
+        table.add_column(name, no_wrap=True)
     for row in describe(federation):
         counts = (str(n) for n in (row.train, row.validation, row.test, *row.class_counts))
         table.add_row(row.site, *counts, row.note)
@@ -76,7 +85,8 @@ def print_split(console: Console, federation: Federation, why: str) -> None:
 def print_accuracies(console: Console, study: StudyResult) -> None:
     """The table of test accuracy, whichever wins."""
     seeds = len(study.rules[0].seeds)
-    table = Table("rule", "mean", "standard error", title=f"{study.title}: test accuracy over {seeds} seeds", box=None)
+    console.print(Text(f"\n{study.title}: the requester's test accuracy over {seeds} seeds", style="bold"))
+    table = Table("rule", "mean", "standard error", box=None)
     for result in study.rules:
         table.add_row(RULE_NAMES[result.rule], *accuracy_text(Accuracy.of(result.accuracies)))
     console.print(table)
