@@ -1,0 +1,349 @@
+"""What a contributor believes and what it declines: views made by hand, no server."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.contributor import NOT_LISTED, Contributor, Decision
+from client_agent.events import AgentEvent, EventKind, RoundEnd
+from client_agent.journal import StudyJournal
+from client_agent.ledger import Ledger
+from client_agent.mail import MODEL_BEHIND, WeightMail, Welcome, open_letter, seal_letter
+from client_agent.participant import SiteContext
+from client_agent.randomness import SystemRandomness
+from client_agent.server_client import Body
+from protocol.errors import BadSignature, BrokenSeal, ErrorCode, MoietyError, Unavailable, WrongRound
+from protocol.lock import model_digest
+from protocol.policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.messages import (
+    Announcement,
+    Decline,
+    ListedWeight,
+    RoundState,
+    RoundView,
+    Signed,
+    StudyState,
+    StudyView,
+    WeightList,
+)
+from protocol.wire.sealing import encrypt_body
+from tests.unit.client_agent.federation import (
+    CONTRIBUTORS,
+    PARAMETERS,
+    REQUESTER,
+    ROSTER,
+    keys,
+    operator_keys,
+    study,
+)
+
+SITE = "c1"
+SITE_KEY = bytes(range(32))
+STUDY = study()
+DIGEST = STUDY.digest()
+MODEL = np.linspace(-1, 1, PARAMETERS.dimension, dtype=np.float32)
+
+
+@dataclass
+class FakeServer:
+    """Mail only; contributions are refused or counted."""
+
+    mail: dict[str, bytes] = field(default_factory=dict)
+    sent: dict[str, list[bytes]] = field(default_factory=dict)
+    refuses: MoietyError | None = None
+
+    def get_mail(self, name: str, topic: str, recipient: str, sender: str) -> bytes:
+        return self.mail[f"{topic}/{recipient}"]
+
+    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path) -> None:
+        into.write_bytes(self.mail[f"{topic}/{recipient}"])
+
+    def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
+        self.sent.setdefault(f"{topic}/{recipient}", []).append(b"".join(body.pieces()))
+
+    def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+
+
+class FakeLearner:
+    def __init__(self, update: np.ndarray) -> None:
+        self._update = update
+
+    def prepare(self) -> None:
+        return
+
+    def initial(self) -> np.ndarray:
+        return MODEL
+
+    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
+        return self._update
+
+    def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
+        return model - aggregate
+
+    def accuracy(self, model: np.ndarray) -> float | None:
+        return None
+
+
+@dataclass
+class Bench:
+    contributor: Contributor
+    servers: dict[Side, FakeServer]
+    events: list[AgentEvent]
+
+    def decline(self, round_number: int = 1) -> Decline:
+        (sealed,) = set(self.servers[Side.A].sent[f"decline-{round_number}/{REQUESTER}"])
+        key = keys(REQUESTER).sealing
+        letter = open_letter(sealed, Signed[Decline], "decline", DIGEST, SITE, REQUESTER, round_number, key)
+        assert letter.signature_of(SITE) is not None
+        return letter.message
+
+
+@pytest.fixture
+def bench(tmp_path: Path):
+    events: list[AgentEvent] = []
+    servers = {side: FakeServer() for side in Side}
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    context = SiteContext(
+        site=SITE,
+        keys=keys(SITE),
+        roster=ROSTER,
+        clients=servers,  # type: ignore[arg-type]
+        randomness=SystemRandomness(),
+        state_dir=tmp_path,
+        policy=SitePolicy(),
+        make_learner=lambda *_: FakeLearner(np.full(PARAMETERS.dimension, 0.01, dtype=np.float32)),
+        training_seed=lambda _: 1,
+        emit=events.append,
+        ledger=ledger,
+        stop=threading.Event(),
+    )
+    made = Contributor(context, sign(STUDY, REQUESTER, keys(REQUESTER).signing), StudyJournal(tmp_path, "unit"))
+    made.adopt_model(MODEL, 0, site_key=SITE_KEY.hex())
+    yield Bench(made, servers, events)
+    ledger.close()
+
+
+def weights(numerators: tuple[int, ...] = (32, 32, 32), round_number: int = 1) -> WeightList:
+    return WeightList(
+        study_digest=DIGEST,
+        round=round_number,
+        grid=32,
+        weights=tuple(ListedWeight(site=site, numerator=n) for site, n in zip(CONTRIBUTORS, numerators, strict=True)),
+        salt="cd" * 32,
+    )
+
+
+def announced(of: WeightList, **changes: object) -> Announcement:
+    fields = {
+        "study_digest": DIGEST,
+        "round": of.round,
+        "listed": CONTRIBUTORS,
+        "least_contributors": 3,
+        "measured": True,
+        "model_version": 0,
+        "model_digest": model_digest(SITE_KEY, DIGEST, of.round, MODEL.tobytes()),
+        "weight_list_digest": of.digest(),
+        "closes_at_s": 10**9,
+    }
+    return Announcement(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def views(
+    at_a: Announcement,
+    at_b: Announcement | None = None,
+    state: RoundState = RoundState.ANNOUNCED,
+    attempt: int = 1,
+    requester: str = REQUESTER,
+) -> tuple[RoundView, RoundView]:
+    made = []
+    for side, message in ((Side.A, at_a), (Side.B, at_b or at_a)):
+        operator = operator_keys(side)
+        signed = countersign(sign(message, requester, keys(requester).signing), operator.name, operator.signing)
+        made.append(RoundView(round=message.round, attempt=attempt, state=state, announcement=signed))
+    return made[0], made[1]
+
+
+def post(bench: Bench, listed: WeightList) -> None:
+    party = ROSTER.party(SITE)
+    assert party is not None
+    mail = seal_letter(WeightMail(weight_list=listed), "weights", DIGEST, REQUESTER, party, listed.round)
+    bench.servers[Side.A].mail[f"weights-{listed.round}/{SITE}"] = mail
+
+
+def decided(bench: Bench, listed: WeightList, at: tuple[RoundView, RoundView]) -> Decision:
+    post(bench, listed)
+    return bench.contributor._decision(*at)
+
+
+def test_a_sound_round_is_accepted_and_remembered_before_anything_leaves(bench: Bench) -> None:
+    listed = weights()
+    decision = decided(bench, listed, views(announced(listed)))
+    assert decision.accepted
+    assert bench.contributor.state.memory.last_listed == listed.weights
+    assert bench.contributor.state.memory.measured_rounds == (1,)
+    assert bench.contributor._decision(*views(announced(listed))) == decision
+    assert bench.servers[Side.A].sent == {}
+
+
+Change = Callable[[WeightList], tuple[RoundView, RoundView]]
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "reason"),
+    [
+        (
+            lambda w: views(announced(w), announced(w, closes_at_s=5)),
+            ErrorCode.ANNOUNCEMENT_MISMATCH,
+            "the two servers show different announcements",
+        ),
+        (lambda w: views(announced(w), requester="c2"), ErrorCode.BAD_SIGNATURE, "signature of 'r0' is missing"),
+        (
+            lambda w: views(announced(w, study_digest="00" * 32)),
+            ErrorCode.ANNOUNCEMENT_MISMATCH,
+            "for another study or round",
+        ),
+        (
+            lambda w: views(announced(w, weight_list_digest="00" * 32)),
+            ErrorCode.ANNOUNCEMENT_MISMATCH,
+            "the weight list is not the announced one",
+        ),
+        (
+            lambda w: views(announced(w, model_digest="00" * 32)),
+            ErrorCode.MODEL_DIVERGED,
+            "this site's model 0 is not the requester's",
+        ),
+        (lambda w: views(announced(w, model_version=2)), MODEL_BEHIND, "this site has 0"),
+        (
+            lambda w: views(announced(w, least_contributors=2)),
+            ErrorCode.POLICY_REFUSAL,
+            "least_number",
+        ),
+    ],
+)
+def test_what_does_not_hold_is_declined_with_the_reason(bench: Bench, change: Change, code: str, reason: str) -> None:
+    listed = weights()
+    decision = decided(bench, listed, change(listed))
+    assert (decision.accepted, decision.code) == (False, code)
+    assert reason in decision.reason
+    assert bench.decline().code == code
+    assert reason in bench.decline().reason
+    assert bench.contributor.state.memory.last_listed == ()
+    again = bench.contributor._decision(*change(listed))
+    assert again == decision
+    assert [event.kind for event in bench.events].count(EventKind.DECLINED) == 1
+
+
+def test_a_list_outside_the_policy_or_the_grid_is_declined(bench: Bench) -> None:
+    heavy = weights((32, 4, 4))
+    assert "largest_share" in decided(bench, heavy, views(announced(heavy))).reason
+    beyond = weights((33, 32, 32), round_number=2)
+    assert "grid" in decided(bench, beyond, views(announced(beyond))).reason
+
+
+def test_a_missing_countersignature_is_declined(bench: Bench) -> None:
+    listed = weights()
+    a, b = views(announced(listed))
+    bare = b.model_copy(update={"announcement": a.announcement})
+    assert decided(bench, listed, (a, bare)).code == ErrorCode.BAD_SIGNATURE
+
+
+def test_a_site_that_is_not_listed_says_nothing(bench: Bench) -> None:
+    listed = weights()
+    away = announced(listed, listed=("c2", "c3", "r0"))
+    decision = decided(bench, listed, views(away))
+    assert (decision.accepted, decision.code) == (False, NOT_LISTED)
+    assert bench.servers[Side.A].sent == {}
+
+
+def test_too_late_is_no_reason_to_decline(bench: Bench) -> None:
+    listed = weights()
+    at = views(announced(listed))
+    decision = decided(bench, listed, at)
+    bench.servers[Side.A].refuses = bench.servers[Side.B].refuses = WrongRound("locked")
+    assert bench.contributor._contribute(decision, 1) == decision
+    assert [event.text for event in bench.events if event.kind is EventKind.PROBLEM] == ["locked"]
+    assert bench.servers[Side.A].sent == {}
+
+
+def test_a_server_that_is_away_leaves_the_contribution_to_be_resent(bench: Bench) -> None:
+    listed = weights()
+    decision = decided(bench, listed, views(announced(listed)))
+    bench.servers[Side.A].refuses = bench.servers[Side.B].refuses = Unavailable("down")
+    folder = bench.contributor.journal.attempt_folder(1, 1)
+    with pytest.raises(Unavailable):
+        bench.contributor._contribute(decision, 1)
+    first = (folder / "a.sealed").read_bytes()
+    with pytest.raises(Unavailable):
+        bench.contributor._contribute(decision, 1)
+    assert (folder / "a.sealed").read_bytes() == first
+    assert not (folder / "done").exists()
+
+
+def test_a_skipped_round_is_recorded_once(bench: Bench) -> None:
+    listed = weights()
+    post(bench, listed)
+    at = views(announced(listed), state=RoundState.SKIPPED)
+    bench.contributor._follow(*at)
+    bench.contributor._follow(*at)
+    records = [event.record for event in bench.events if event.record is not None]
+    assert [(record.round, record.state) for record in records] == [(1, RoundEnd.SKIPPED)]
+
+
+def welcome_mail(bench: Bench, version: int, signer: str = REQUESTER, digest: str | None = None) -> StudyView:
+    import hashlib
+
+    party = ROSTER.party(SITE)
+    assert party is not None
+    data = (MODEL * 2).tobytes()
+    welcome = Welcome(
+        study_digest=DIGEST,
+        site=SITE,
+        model_version=version,
+        checkpoint_digest=digest or hashlib.sha256(data).hexdigest(),
+        site_key="77" * 32,
+        content_key="55" * 32,
+    )
+    signed = sign(welcome, signer, keys(signer).signing)
+    box = bench.servers[Side.A].mail
+    box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", DIGEST, REQUESTER, party, version)
+    box[f"checkpoint-{version}/every-site"] = b"".join(encrypt_body(bytes.fromhex("55" * 32), [data]))
+    return StudyView(
+        study="unit",
+        study_digest=DIGEST,
+        state=StudyState.OPEN,
+        reason="",
+        cursor=1,
+        ready=(),
+        mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}", "welcome-9/c2"),
+    )
+
+
+def test_a_newer_welcome_replaces_model_and_key(bench: Bench) -> None:
+    bench.contributor._take_welcome(welcome_mail(bench, 3))
+    assert bench.contributor.state.model_version == 3
+    assert bench.contributor.state.site_key == "77" * 32
+    np.testing.assert_array_equal(bench.contributor.require_model(), MODEL * 2)
+    np.testing.assert_array_equal(bench.contributor.journal.load_model(3), MODEL * 2)
+
+
+def test_an_old_welcome_changes_nothing(bench: Bench) -> None:
+    bench.contributor._take_welcome(welcome_mail(bench, 0))
+    assert bench.contributor.state.site_key == SITE_KEY.hex()
+
+
+def test_a_welcome_of_somebody_else_or_with_another_model_is_refused(bench: Bench) -> None:
+    with pytest.raises(BadSignature):
+        bench.contributor._take_welcome(welcome_mail(bench, 3, signer="c2"))
+    with pytest.raises(BrokenSeal, match="not the one that the welcome names"):
+        bench.contributor._take_welcome(welcome_mail(bench, 3, digest="00" * 32))
+    assert bench.contributor.state.model_version == 0
