@@ -7,22 +7,20 @@ announcement (docs/protocol.md 3, 4, 9).
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from typing import Final
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd, RoundRecord
-from client_agent.mail import MODEL_BEHIND, PastRelease, WeightMail, Welcome, open_letter, require_same, seal_letter
+from client_agent.mail import MODEL_BEHIND, PastRelease, WeightMail, open_letter, seal_letter
 from client_agent.participant import RELAY, Participant
 from client_agent.server_client import Body
 from client_agent.watch import Stopped, same_round
+from client_agent.welcome import open_checkpoint, open_welcome
 from protocol.errors import (
     AnnouncementMismatch,
-    BrokenSeal,
     ConfigurationError,
     ModelDiverged,
     MoietyError,
@@ -43,11 +41,9 @@ from protocol.wire.messages import (
     ReadyNotice,
     RoundState,
     RoundView,
-    Signed,
     StudyView,
     WeightList,
 )
-from protocol.wire.sealing import BodyReader
 
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _IDLE_S: Final = 30.0
@@ -153,44 +149,10 @@ class Contributor(Participant):
         own = self.state.model_version
         if version < 0 or (own is not None and version <= own):
             return
-        welcome = self._open_welcome(version)
-        vector = self._open_checkpoint(welcome)
+        welcome = open_welcome(self, version)
+        vector = open_checkpoint(self, welcome)
         self.adopt_model(vector, version, site_key=welcome.site_key)
         self.event(EventKind.STUDY, None, f"welcomed with model {version}")
-
-    def _open_welcome(self, version: int) -> Welcome:
-        context, requester = self.context, self.context.roster.requester
-        topic = paths.fill(paths.WELCOME_TOPIC, version=version)
-        sealed = context.clients[RELAY].get_mail(self.study.name, topic, context.site, requester)
-        signed = open_letter(
-            sealed,
-            Signed[Welcome],
-            "welcome",
-            self.study_digest,
-            requester,
-            context.site,
-            version,
-            context.keys.sealing,
-        )
-        welcome: Welcome = require_signatures(signed, context.roster, (requester,))
-        require_same("study", welcome.study_digest, self.study_digest)
-        require_same("site", welcome.site, context.site)
-        require_same("model version", str(welcome.model_version), str(version))
-        return welcome
-
-    def _open_checkpoint(self, welcome: Welcome) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-        topic = paths.fill(paths.CHECKPOINT_TOPIC, version=welcome.model_version)
-        path = self.journal.folder / "checkpoint.sealed"
-        requester = self.context.roster.requester
-        self.context.clients[RELAY].fetch_mail(self.study.name, topic, paths.EVERY_SITE, requester, path)
-        reader = BodyReader(bytes.fromhex(welcome.content_key))
-        data = b"".join(reader.feed(path.read_bytes())) + reader.finish()
-        path.unlink()
-        if not hmac.compare_digest(hashlib.sha256(data).hexdigest(), welcome.checkpoint_digest):
-            raise BrokenSeal("the checkpoint is not the one that the welcome names")
-        if len(data) != 4 * self.study.parameters.dimension:
-            raise BrokenSeal(f"the checkpoint holds {len(data)} bytes, expected {4 * self.study.parameters.dimension}")
-        return np.frombuffer(data, dtype="<f4").astype(np.float32)
 
     # --- a round ---
 
@@ -357,8 +319,9 @@ class Contributor(Participant):
 
     def _finish(self, decision: Decision, view: RoundView) -> None:
         """The round was released: apply the average if this site's model is the announced one."""
-        announcement = decision.announcement
-        if decision.weight_list is None or announcement.model_version != self.state.model_version:
+        announcement, version = decision.announcement, self.state.model_version
+        applied_before_a_crash = version == announcement.model_version + 1
+        if decision.weight_list is None or not (version == announcement.model_version or applied_before_a_crash):
             self._record(decision, RoundEnd.DECLINED, view.attempt, decision.reason)
             return
         if view.agreed_set is None or view.release_set is None:
@@ -369,7 +332,7 @@ class Contributor(Participant):
             agreed_set=view.agreed_set,
             release_set=view.release_set,
         )
-        end = self.take_release(past)
+        end = RoundEnd.RELEASED if applied_before_a_crash else self.take_release(past)
         self._record(decision, end, view.attempt, decision.reason, past)
 
     def _record(

@@ -28,14 +28,16 @@ def masking_side(round_number: int) -> Side:
     return Side.A if round_number % 2 else Side.B
 
 
-def check_release(past: PastRelease, roster: Roster) -> None:
-    """The evidence of a release hangs together and carries everybody's signature.
+def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
+    """The evidence of a release of this study hangs together and carries everybody's signature.
 
     Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
     """
     agreed = require_signatures(past.agreed_set, roster, (roster.operator_a.name, roster.operator_b.name))
     release = require_signatures(past.release_set, roster, (roster.requester,))
     announcement = past.announcement
+    if {announcement.study_digest, agreed.study_digest, release.study_digest} != {study_digest}:
+        raise AnnouncementMismatch(f"round {announcement.round}: the release is of another study")
     if agreed.announcement_digest != announcement.digest():
         raise AnnouncementMismatch(f"round {announcement.round}: the agreed set is bound to another announcement")
     if past.weight_list.digest() != announcement.weight_list_digest:
@@ -73,6 +75,7 @@ class OutputReader:
     """What a site needs to open outputs sealed to it."""
 
     study: str
+    study_digest: str
     site: str
     roster: Roster
     parameters: StudyParameters
@@ -86,7 +89,7 @@ class OutputReader:
         Reveals:  the aggregate, to this site
         Raises:   AggregateOutOfBounds; BrokenSeal; MalformedMessage; Unavailable
         """
-        check_release(past, self.roster)
+        check_release(past, self.roster, self.study_digest)
         round_number = past.announcement.round
         mask_from = masking_side(round_number)
         paths = {side: folder / f"output-{side}.sealed" for side in Side}

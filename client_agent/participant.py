@@ -189,6 +189,7 @@ class Participant:
         """
         reader = OutputReader(
             self.study.name,
+            self.study_digest,
             self.context.site,
             self.context.roster,
             self.study.parameters,

@@ -10,33 +10,35 @@ import math
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
-
 from client_agent.events import EventKind, RoundEnd, RoundRecord, SiteValue
 from client_agent.journal import StudyJournal
-from client_agent.mail import MODEL_BEHIND, PastRelease
+from client_agent.mail import MODEL_BEHIND
 from client_agent.participant import Participant, SiteContext
+from client_agent.planning import RequesterState, Welcomed, new_plan
 from client_agent.postbox import Postbox
 from client_agent.requester_round import RequesterRound, RoundPlan, Settled
 from client_agent.watch import Stopped
 from protocol.arithmetic.fixed_point import check_finite, clip
-from protocol.errors import LocalOptimumReached, PolicyRefusal, ProtocolViolation, RefusedMessage, Unavailable
-from protocol.lock import model_digest
-from protocol.policy import SiteMemory, check_for_every_site, remember_contribution
-from protocol.rules.interface import Needs, RuleState, SiteFacts
+from protocol.errors import (
+    LocalOptimumReached,
+    PolicyRefusal,
+    ProtocolViolation,
+    RefusedMessage,
+    Unavailable,
+    UnusableUpdate,
+)
+from protocol.policy import remember_contribution
+from protocol.rules.interface import Needs, SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
-    Announcement,
-    ListedWeight,
     RuleName,
     Signed,
     Study,
     StudyEnd,
     StudyEndState,
     StudyView,
-    WeightList,
 )
 
 T = TypeVar("T")
@@ -45,30 +47,6 @@ _LOOK_AGAIN_S: Final = 1.0
 _UNUSABLE_TIMES: Final = 2
 _SHORT_ROUNDS: Final = 2
 _REASON_CHARACTERS: Final = 500
-
-
-class Welcomed(BaseModel):
-    """The model version a site was last sent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    site: str
-    version: int
-
-
-class RequesterState(BaseModel):
-    """What the requester knows between two rounds; durable."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-    next_round: int = 1
-    rule_state: RuleState
-    memory: SiteMemory = SiteMemory()
-    welcomed: tuple[Welcomed, ...] = ()
-    dropped: tuple[str, ...] = ()
-    unusable: tuple[str, ...] = Field(default=(), description="sites whose update was unusable in the last round")
-    short_rounds: int = 0
-    previous: PastRelease | None = None
-    end: Signed[StudyEnd] | None = None
-    alone: bool = False
 
 
 class StudyOver(Exception):
@@ -104,8 +82,9 @@ class Requester(Participant):
             self._go_alone()
         except StudyOver as over:
             self._finish(str(over))
-        except ProtocolViolation as broken:
+        except (ProtocolViolation, UnusableUpdate) as broken:
             self._end(StudyEndState.FAILED, broken.detail)
+            self._deliver_end()
             self._finish(f"failed: {broken.detail}")
         finally:
             self.watch.close()
@@ -206,7 +185,7 @@ class Requester(Participant):
         plan = self.journal.read(path, RoundPlan)
         if plan is None:
             try:
-                plan = self._new_plan()
+                plan = new_plan(self)
             except PolicyRefusal as refusal:
                 self._end(StudyEndState.LOCAL_ONLY, refusal.detail)
                 return None
@@ -214,66 +193,6 @@ class Requester(Participant):
         memory = remember_contribution(self.progress.memory, plan.announcement.message, plan.weight_list)
         self.keep(memory=memory)
         return plan
-
-    def _new_plan(self) -> RoundPlan:
-        """Raises: PolicyRefusal, when a site following the policy would decline"""
-        number, study = self.progress.next_round, self.study
-        weights = self._weights()
-        least = self._least()
-        if len(weights) < least:
-            raise PolicyRefusal(f"{len(weights)} contributors have weight left, at least {least} are needed")
-        salt = self.context.randomness.bytes(32, f"weight list salt {self.study_digest} round {number}")
-        weight_list = WeightList(
-            study_digest=self.study_digest,
-            round=number,
-            grid=study.parameters.weight_grid,
-            weights=weights,
-            salt=salt.hex(),
-        )
-        announcement = Announcement(
-            study_digest=self.study_digest,
-            round=number,
-            listed=tuple(weight.site for weight in weights),
-            least_contributors=least,
-            measured=self.measured,
-            model_version=self.state.model_version or 0,
-            model_digest=self._model_digest(number),
-            weight_list_digest=weight_list.digest(),
-            closes_at_s=math.ceil(self.context.clock() + study.round_deadline_s),
-        )
-        self._check_policy(announcement, weight_list)
-        signed = sign(announcement, self.context.site, self.context.keys.signing)
-        return RoundPlan(announcement=signed, weight_list=weight_list, previous=self.progress.previous)
-
-    def _weights(self) -> tuple[ListedWeight, ...]:
-        """The rule's weights in roster order, without the sites that are out."""
-        numerators = {w.site: w for w in self.rule.numerators(self.progress.rule_state)}
-        names = (party.name for party in self.context.roster.contributors)
-        return tuple(numerators[name] for name in names if name in numerators and name not in self.progress.dropped)
-
-    def _least(self) -> int:
-        """The study's least number; after a release against this model, exactly that sum's."""
-        released = self.progress.memory.released
-        if released is not None and released.model_version == self.state.model_version:
-            return len(released.weights)
-        return self.study.parameters.least_contributors
-
-    def _model_digest(self, round_number: int) -> str:
-        key = bytes.fromhex(self.state.site_key or "")
-        return model_digest(key, self.study_digest, round_number, self.require_model().astype("<f4").tobytes())
-
-    def _check_policy(self, announcement: Announcement, weight_list: WeightList) -> None:
-        """As every listed site would, before anything is announced."""
-        check_for_every_site(
-            announcement,
-            weight_list,
-            self.study.parameters,
-            rule_declares_never_rising=self.rule.weights_never_rise,
-            policy=self.context.policy,
-            memory=self.progress.memory,
-            contributors=tuple(party.name for party in self.context.roster.contributors),
-            rule_needs_distances=self.rule.needs is Needs.DISTANCES,
-        )
 
     # --- after a round ---
 
@@ -285,16 +204,24 @@ class Requester(Participant):
             changes["previous"] = settled.past
             changes["short_rounds"] = 0
         else:
-            changes["short_rounds"] = self.progress.short_rounds + 1 if settled.short else 0
+            willing = len(plan.weight_list.weights) - len(settled.declines)
+            short = willing < plan.announcement.message.least_contributors
+            changes["short_rounds"] = self.progress.short_rounds + 1 if short else 0
         if settled.end is RoundEnd.RELEASED and settled.measured is not None:
             changes["rule_state"] = self.rule.apply(self.progress.rule_state, settled.measured)
-        self.keep(next_round=plan.announcement.message.round + 1, **changes)
+        # The record comes before the durable write: a crash in between settles the round again, and records it once.
+        changes["next_round"] = plan.announcement.message.round + 1
+        self.progress = self.progress.model_copy(update=changes)
         self._record_round(plan, settled)
+        self.keep()
         behind = [refused.site for refused in settled.declines if refused.code == MODEL_BEHIND]
         if behind and self.progress.end is None:
             self.welcome(behind)
         if self.progress.short_rounds >= _SHORT_ROUNDS and self.progress.end is None:
-            self._end(StudyEndState.LOCAL_ONLY, f"too few contributors in {_SHORT_ROUNDS} rounds: {settled.reason}")
+            self._end(
+                StudyEndState.LOCAL_ONLY,
+                f"too few sites were willing in {_SHORT_ROUNDS} rounds in a row: {settled.reason}",
+            )
 
     def _after_declines(self, settled: Settled) -> dict[str, object]:
         """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time."""

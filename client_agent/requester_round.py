@@ -22,7 +22,6 @@ from client_agent.server_client import Body
 from client_agent.watch import same_round
 from protocol.errors import (
     LocalOptimumReached,
-    MoietyError,
     ProtocolViolation,
     RefusedMessage,
     TranscriptMismatch,
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _DECLINE_PREFIX: Final = "decline-{round}/"
-SHORT: Final = "contributors, the announcement asks for"
 
 
 class RoundPlan(BaseModel):
@@ -94,7 +92,6 @@ class Settled:
     past: PastRelease | None = None
     measured: Measured | None = None
     distances: tuple[tuple[str, float], ...] = ()
-    short: bool = False
 
 
 class RequesterRound:
@@ -115,7 +112,7 @@ class RequesterRound:
     def run(self) -> Settled:
         """Announce, then follow both views until the round is over at both servers.
 
-        Raises: StudyOver, Stopped, ProtocolViolation, LocalOptimumReached
+        Raises: StudyOver, Stopped, ProtocolViolation, UnusableUpdate, LocalOptimumReached
         """
         owner = self._owner
         with owner.stopwatch.phase("announcing"):
@@ -141,12 +138,8 @@ class RequesterRound:
         self._at_both(announce)
 
     def _prepare_own(self) -> None:
-        """The requester's own update has weight 1; without it the round is skipped."""
-        try:
-            self._encoded = self._owner.encode(self._announcement, self._plan.weight_list.grid)
-        except MoietyError as unusable:
-            self._owner.problem(self._number, unusable.detail)
-            return
+        """The requester's own update has weight 1. Raises: UnusableUpdate, LocalOptimumReached"""
+        self._encoded = self._owner.encode(self._announcement, self._plan.weight_list.grid)
         if self._announcement.measured and self._encoded.norm == 0:
             raise LocalOptimumReached(
                 f"round {self._number}: the requester's update is zero, so relative distances are undefined: "
@@ -356,7 +349,6 @@ class RequesterRound:
             declines=tuple(self._declines.values()),
             clipped=self._encoded.clipped if self._encoded is not None else None,
             requester_norm=self._encoded.norm if self._encoded is not None else None,
-            short=SHORT in reason,
         )
 
     def _finish(self, a: RoundView, b: RoundView) -> Settled:

@@ -28,6 +28,7 @@ from protocol.wire.messages import OutputHeader, ShareKind
 from protocol.wire.sealing import seal_stream
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
+    DIGEST,
     PARAMETERS,
     REQUESTER,
     ROSTER,
@@ -73,7 +74,7 @@ class FakeServer:
 
 def reader(a: FakeServer, b: FakeServer) -> OutputReader:
     clients = {Side.A: a, Side.B: b}
-    return OutputReader("unit", SITE, ROSTER, PARAMETERS, keys(SITE).sealing, clients)  # type: ignore[arg-type]
+    return OutputReader("unit", DIGEST, SITE, ROSTER, PARAMETERS, keys(SITE).sealing, clients)  # type: ignore[arg-type]
 
 
 def servers(past: PastRelease, total: np.ndarray = SUM, **changes: object) -> tuple[FakeServer, FakeServer]:
@@ -127,7 +128,9 @@ def test_a_wrong_output(changes: dict[str, object], error: type[MoietyError], tm
 
 
 def test_sound_evidence() -> None:
-    check_release(release().past, ROSTER)
+    check_release(release().past, ROSTER, DIGEST)
+    with pytest.raises(AnnouncementMismatch, match="another study"):
+        check_release(release().past, ROSTER, "00" * 32)
 
 
 def test_every_piece_of_evidence_is_needed() -> None:
@@ -157,4 +160,4 @@ def test_every_piece_of_evidence_is_needed() -> None:
     ]
     for wrong, error in cases:
         with pytest.raises(error):
-            check_release(wrong, ROSTER)
+            check_release(wrong, ROSTER, DIGEST)

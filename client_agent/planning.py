@@ -1,0 +1,109 @@
+"""What the requester keeps between two rounds, and how it plans the next one (docs/protocol.md 4, 9, 10)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_agent.mail import PastRelease
+from client_agent.requester_round import RoundPlan
+from protocol.errors import PolicyRefusal
+from protocol.lock import model_digest
+from protocol.policy import SiteMemory, check_for_every_site
+from protocol.rules.interface import Needs, RuleState
+from protocol.wire.authentic import sign
+from protocol.wire.messages import Announcement, ListedWeight, Signed, StudyEnd, WeightList
+
+if TYPE_CHECKING:
+    from client_agent.requester import Requester
+
+
+class Welcomed(BaseModel):
+    """The model version a site was last sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    version: int
+
+
+class RequesterState(BaseModel):
+    """What the requester knows between two rounds; durable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    next_round: int = 1
+    rule_state: RuleState
+    memory: SiteMemory = SiteMemory()
+    welcomed: tuple[Welcomed, ...] = ()
+    dropped: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = Field(default=(), description="sites whose update was unusable in the last round")
+    short_rounds: int = 0
+    previous: PastRelease | None = None
+    end: Signed[StudyEnd] | None = None
+    alone: bool = False
+
+
+def new_plan(owner: Requester) -> RoundPlan:
+    """Raises: PolicyRefusal, when a site following the policy would decline"""
+    number, study = owner.progress.next_round, owner.study
+    weights = _weights(owner)
+    least = _least(owner)
+    if len(weights) < least:
+        raise PolicyRefusal(f"{len(weights)} contributors have weight left, at least {least} are needed")
+    salt = owner.context.randomness.bytes(32, f"weight list salt {owner.study_digest} round {number}")
+    weight_list = WeightList(
+        study_digest=owner.study_digest,
+        round=number,
+        grid=study.parameters.weight_grid,
+        weights=weights,
+        salt=salt.hex(),
+    )
+    announcement = Announcement(
+        study_digest=owner.study_digest,
+        round=number,
+        listed=tuple(weight.site for weight in weights),
+        least_contributors=least,
+        measured=owner.measured,
+        model_version=owner.state.model_version or 0,
+        model_digest=_model_digest(owner, number),
+        weight_list_digest=weight_list.digest(),
+        closes_at_s=math.ceil(owner.context.clock() + study.round_deadline_s),
+    )
+    _check_policy(owner, announcement, weight_list)
+    signed = sign(announcement, owner.context.site, owner.context.keys.signing)
+    return RoundPlan(announcement=signed, weight_list=weight_list, previous=owner.progress.previous)
+
+
+def _weights(owner: Requester) -> tuple[ListedWeight, ...]:
+    """The rule's weights in roster order, without the sites that are out."""
+    numerators = {w.site: w for w in owner.rule.numerators(owner.progress.rule_state)}
+    names = (party.name for party in owner.context.roster.contributors)
+    return tuple(numerators[name] for name in names if name in numerators and name not in owner.progress.dropped)
+
+
+def _least(owner: Requester) -> int:
+    """The study's least number; after a release against this model, exactly that sum's."""
+    released = owner.progress.memory.released
+    if released is not None and released.model_version == owner.state.model_version:
+        return len(released.weights)
+    return owner.study.parameters.least_contributors
+
+
+def _model_digest(owner: Requester, round_number: int) -> str:
+    key = bytes.fromhex(owner.state.site_key or "")
+    return model_digest(key, owner.study_digest, round_number, owner.require_model().astype("<f4").tobytes())
+
+
+def _check_policy(owner: Requester, announcement: Announcement, weight_list: WeightList) -> None:
+    """As every listed site would, before anything is announced."""
+    check_for_every_site(
+        announcement,
+        weight_list,
+        owner.study.parameters,
+        rule_declares_never_rising=owner.rule.weights_never_rise,
+        policy=owner.context.policy,
+        memory=owner.progress.memory,
+        contributors=tuple(party.name for party in owner.context.roster.contributors),
+        rule_needs_distances=owner.rule.needs is Needs.DISTANCES,
+    )

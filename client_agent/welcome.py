@@ -1,0 +1,55 @@
+"""The requester's welcome at a site: verified, and the checkpoint that it opens (docs/protocol.md 3)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import numpy as np
+
+from client_agent.learner import Vector
+from client_agent.mail import Welcome, open_letter, require_same
+from client_agent.participant import RELAY, Participant
+from protocol.errors import BrokenSeal
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import Signed
+from protocol.wire.sealing import BodyReader
+
+
+def open_welcome(owner: Participant, version: int) -> Welcome:
+    """The welcome to one model version. Raises: BrokenSeal, BadSignature, Unavailable"""
+    context, requester = owner.context, owner.context.roster.requester
+    topic = paths.fill(paths.WELCOME_TOPIC, version=version)
+    sealed = context.clients[RELAY].get_mail(owner.study.name, topic, context.site, requester)
+    signed = open_letter(
+        sealed,
+        Signed[Welcome],
+        "welcome",
+        owner.study_digest,
+        requester,
+        context.site,
+        version,
+        context.keys.sealing,
+    )
+    welcome: Welcome = require_signatures(signed, context.roster, (requester,))
+    require_same("study", welcome.study_digest, owner.study_digest)
+    require_same("site", welcome.site, context.site)
+    require_same("model version", str(welcome.model_version), str(version))
+    return welcome
+
+
+def open_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
+    """The model that a welcome names. Raises: BrokenSeal, Unavailable"""
+    topic = paths.fill(paths.CHECKPOINT_TOPIC, version=welcome.model_version)
+    path = owner.journal.folder / "checkpoint.sealed"
+    requester = owner.context.roster.requester
+    owner.context.clients[RELAY].fetch_mail(owner.study.name, topic, paths.EVERY_SITE, requester, path)
+    reader = BodyReader(bytes.fromhex(welcome.content_key))
+    data = b"".join(reader.feed(path.read_bytes())) + reader.finish()
+    path.unlink()
+    if not hmac.compare_digest(hashlib.sha256(data).hexdigest(), welcome.checkpoint_digest):
+        raise BrokenSeal("the checkpoint is not the one that the welcome names")
+    if len(data) != 4 * owner.study.parameters.dimension:
+        raise BrokenSeal(f"the checkpoint holds {len(data)} bytes, expected {4 * owner.study.parameters.dimension}")
+    return np.frombuffer(data, dtype="<f4").astype(np.float32)

@@ -1,0 +1,145 @@
+"""Who stays in the sum, what is signed, and which evidence a requester refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from client_agent.journal import StudyJournal
+from client_agent.measuring import longest_distance
+from client_agent.requester_round import RequesterRound, RoundPlan
+from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch, UnknownResource
+from protocol.lock import transcript
+from protocol.mpc.measurement import OpeningShare
+from protocol.parameters import RANGE_PROJECTIONS
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, require_signatures, sign
+from protocol.wire.messages import ChallengeTranscript, RoundState, RoundView, Signed
+from tests.unit.client_agent.federation import (
+    CONTRIBUTORS,
+    PARAMETERS,
+    REQUESTER,
+    ROSTER,
+    announcement,
+    keys,
+    operator_keys,
+    release,
+    signed_by_both,
+    study,
+    weight_list,
+)
+
+WEIGHTS = weight_list()
+ANNOUNCED = announcement(WEIGHTS)
+AGREED = release().agreed
+
+
+@pytest.fixture
+def turn(tmp_path: Path) -> RequesterRound:
+    context = SimpleNamespace(site=REQUESTER, keys=keys(REQUESTER), roster=ROSTER)
+    owner = SimpleNamespace(
+        context=context,
+        study=study(),
+        study_digest=ANNOUNCED.study_digest,
+        journal=StudyJournal(tmp_path, "unit"),
+    )
+    plan = RoundPlan(
+        announcement=sign(ANNOUNCED, REQUESTER, keys(REQUESTER).signing), weight_list=WEIGHTS, previous=None
+    )
+    return RequesterRound(owner, plan)  # type: ignore[arg-type]
+
+
+def shares(
+    failing: tuple[str, ...] = (), distances: dict[str, float] | None = None
+) -> dict[Side, tuple[OpeningShare, ...]]:
+    """Openings in which ``failing`` sites fail the range check; distances are of the updates, weights are 1/2."""
+    a, b = [], []
+    for site in AGREED.sites:
+        ranges = np.zeros(RANGE_PROJECTIONS, dtype=np.uint64)
+        ranges[3] = site in failing
+        length = (distances or {}).get(site, 1.0)
+        squared = None if site == REQUESTER else round((length / 2 * PARAMETERS.scale) ** 2)
+        a.append(OpeningShare(site, ranges, squared))
+        b.append(OpeningShare(site, np.zeros(RANGE_PROJECTIONS, dtype=np.uint64), None if squared is None else 0))
+    return {Side.A: tuple(a), Side.B: tuple(b)}
+
+
+def judged(turn: RequesterRound, opened: dict[Side, tuple[OpeningShare, ...]]):
+    return turn._judged(AGREED, opened, {site: turn._numerator(site) for site in AGREED.sites}, 1)
+
+
+def test_everybody_stays(turn: RequesterRound) -> None:
+    opened = judged(turn, shares())
+    assert opened.release_set is not None
+    message = require_signatures(opened.release_set, ROSTER, (REQUESTER,))
+    assert (message.sites, message.failed_check) == (AGREED.sites, ())
+    assert message.agreed_set_digest == AGREED.digest()
+    # a squared distance is an integer in ring units: taking the root brings back 1 up to half a unit
+    assert dict(opened.distances) == pytest.approx(dict.fromkeys(CONTRIBUTORS, 1.0), rel=1e-9)
+
+
+def test_too_few_left_means_no_release(turn: RequesterRound) -> None:
+    opened = judged(turn, shares(failing=("c2",)))
+    assert (opened.left_out, opened.release_set) == (("c2",), None)
+    assert judged(turn, shares(failing=(REQUESTER,))).release_set is None
+
+
+def test_an_update_that_cannot_have_been_clipped_is_left_out(turn: RequesterRound) -> None:
+    limit = longest_distance(PARAMETERS, 16)
+    assert judged(turn, shares(distances={"c1": limit * (1 - 1e-6)})).left_out == ()
+    assert judged(turn, shares(distances={"c1": limit * (1 + 1e-6)})).left_out == ("c1",)
+
+
+def test_a_site_beyond_the_list_breaks_the_protocol(turn: RequesterRound) -> None:
+    assert turn._numerator(REQUESTER) == WEIGHTS.grid
+    with pytest.raises(ProtocolViolation, match="'c9'"):
+        turn._numerator("c9")
+
+
+def stated(nonce: int = 1) -> Signed[ChallengeTranscript]:
+    a, b = operator_keys(Side.A), operator_keys(Side.B)
+    message = transcript(1, AGREED.digest(), bytes([nonce]) * 32, bytes(32))
+    return countersign(sign(message, a.name, a.signing), b.name, b.signing)
+
+
+def view(**changes: object) -> RoundView:
+    fields = {
+        "round": 1,
+        "attempt": 1,
+        "state": RoundState.LOCKED,
+        "announcement": sign(ANNOUNCED, REQUESTER, keys(REQUESTER).signing),
+        "agreed_set": signed_by_both(AGREED),
+        "transcript": stated(),
+    }
+    return RoundView(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_a_sound_transcript_gives_the_challenge(turn: RequesterRound) -> None:
+    agreed, challenge, digest = turn._transcript(view(), view())
+    assert agreed == AGREED
+    assert challenge.hex() == stated().message.challenge
+    assert digest == stated().message.digest()
+
+
+def test_evidence_that_does_not_hold(turn: RequesterRound) -> None:
+    one_signature = stated().model_copy(update={"signatures": stated().signatures[:1]})
+    unsigned_set = signed_by_both(AGREED).model_copy(update={"signatures": ()})
+    elsewhere = signed_by_both(AGREED.model_copy(update={"announcement_digest": "00" * 32}))
+    a = operator_keys(Side.A)
+    b = operator_keys(Side.B)
+    chosen = stated().message.model_copy(update={"challenge": "11" * 32})
+    chosen_by_servers = countersign(sign(chosen, a.name, a.signing), b.name, b.signing)
+    cases = [
+        (view(transcript=one_signature), view(), BadSignature),
+        (view(agreed_set=unsigned_set), view(), BadSignature),
+        (view(), view(transcript=stated(2)), TranscriptMismatch),
+        (view(agreed_set=elsewhere), view(agreed_set=elsewhere), TranscriptMismatch),
+        (view(transcript=chosen_by_servers), view(transcript=chosen_by_servers), TranscriptMismatch),
+        (view(), view(agreed_set=None), UnknownResource),
+    ]
+    for at_a, at_b, error in cases:
+        with pytest.raises(error):
+            turn._transcript(at_a, at_b)
