@@ -52,13 +52,18 @@ class SiteSpec:
 
 @dataclass(frozen=True)
 class FederationSpec:
-    """A federation to start. With a ``seed`` every random draw is reproducible, on loopback addresses only."""
+    """A federation to start. With a ``seed`` every random draw is reproducible, on loopback addresses only.
+
+    Draws are labelled by the study's digest, which covers the servers' addresses through the roster: ``ports`` are
+    taken where they are free, so that the same seed gives the same draws.
+    """
 
     name: str
     requester: str
     sites: tuple[SiteSpec, ...]
     seed: int | None = None
     host: str = "127.0.0.1"
+    ports: tuple[int, int] = (8441, 8442)
 
     def __post_init__(self) -> None:
         if self.seed is not None and not is_loopback(self.host):
@@ -94,7 +99,7 @@ class RunningFederation:
     def __init__(self, spec: FederationSpec, folder: Path) -> None:
         self.spec = spec
         self.folder = folder.resolve()
-        self._ports = dict(zip(Side, _free_ports(spec.host, len(Side)), strict=True))
+        self._ports = dict(zip(Side, _free_ports(spec.host, spec.ports), strict=True))
         self._running: dict[str, Running] = {}
         self._ca = trustme.CA()
         self.parties = self._write_everything()
@@ -321,12 +326,16 @@ def _environment() -> dict[str, str]:
     return {**kept, **dict.fromkeys(_ONE_THREAD, "1"), "PYTHONPATH": os.pathsep.join(found), "PYTHONUNBUFFERED": "1"}
 
 
-def _free_ports(host: str, count: int) -> list[int]:
-    """Ports that nobody listens on just now."""
-    sockets = [socket.socket() for _ in range(count)]
+def _free_ports(host: str, wanted: Sequence[int]) -> list[int]:
+    """The ports that are wanted, or another one for each that is taken just now."""
+    sockets = [socket.socket() for _ in wanted]
     try:
-        for one in sockets:
-            one.bind((host, 0))
+        for one, port in zip(sockets, wanted, strict=True):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind((host, port))
+            except OSError:
+                one.bind((host, 0))
         return [one.getsockname()[1] for one in sockets]
     finally:
         for one in sockets:

@@ -1,0 +1,135 @@
+"""``moiety demo`` as a person runs it, shortened: real processes, report and summary."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+RULES = {"weight_erosion", "fedavg", "local"}
+KEYS = {
+    "rule_accuracy",
+    "alpha",
+    "distance",
+    "max_abs_difference_to_plain",
+    "max_relative_distance_error",
+    "bytes_up_per_parameter",
+    "bytes_down_per_parameter",
+    "bytes_between_servers_per_contributor_round",
+    "seconds_per_round",
+    "correlation_source",
+    "process_ids",
+    "tls_version",
+    "seeds",
+    "versions",
+}
+ROUNDS = 2
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    out = tmp_path_factory.mktemp("demo")
+    command = [sys.executable, "-m", "moiety", "demo", "--quick", "--rounds", str(ROUNDS), "--out", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return out, done.stdout
+
+
+@pytest.fixture(scope="module")
+def studies(demo: tuple[Path, str]) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((demo[0] / "summary.json").read_text())["studies"]
+    return summary
+
+
+def test_both_studies_have_every_figure(studies: dict[str, Any]) -> None:
+    assert set(studies) == {"breast_cancer", "digits"}
+    for study in studies.values():
+        assert set(study) >= KEYS
+        assert set(study["rule_accuracy"]) == RULES
+        for accuracy in study["rule_accuracy"].values():
+            assert 0 <= accuracy["mean"] <= 1
+            assert accuracy["standard_error"] >= 0
+            assert len(accuracy["values"]) == len(study["seeds"]) == 2
+        assert len(study["alpha"]) == len(study["distance"]) == 4
+        assert {len(values) for values in study["alpha"].values()} == {ROUNDS}
+        assert all(value > 0 for values in study["distance"].values() for value in values)
+
+
+def test_seven_real_processes_over_tls_with_ot(studies: dict[str, Any]) -> None:
+    for study in studies.values():
+        pids = study["process_ids"]
+        assert len(set(pids.values())) == 7
+        assert os.getpid() not in pids.values()
+        assert {"operator-a", "operator-b"} <= set(pids)
+        assert study["tls_version"] == "TLSv1.3"
+        assert study["correlation_source"] == "ot"
+
+
+def test_no_process_is_left_behind(studies: dict[str, Any]) -> None:
+    import psutil
+
+    for study in studies.values():
+        for pid in study["process_ids"].values():
+            if psutil.pid_exists(pid):  # another program may have got the number since
+                assert "moiety" not in " ".join(psutil.Process(pid).cmdline())
+
+
+def test_secure_and_plain_agree(studies: dict[str, Any]) -> None:
+    small, large = studies["breast_cancer"], studies["digits"]
+    assert small["exact_distances"]
+    assert not large["exact_distances"]
+    assert large["parameters"] > 10_000
+    for rule in RULES:
+        result = small["rules"][rule]
+        assert result["weights_equal_plain"]
+        assert result["final_models_identical_at_all_sites"]
+        assert result["max_abs_difference_to_plain"] <= result["difference_bound"]
+    assert large["rules"]["fedavg"]["weights_equal_plain"]
+    # 2 rounds of 4 sketched distances, each with standard deviation 1/sqrt(2k) = 1.6 %; six of them: one in 6e7 runs.
+    # The second round's plain twin has moved by less than that: weights differ by at most one grid point.
+    assert large["max_relative_distance_error"] < 6 / math.sqrt(2 * 2048)
+
+
+def test_traffic_is_what_the_protocol_says(studies: dict[str, Any]) -> None:
+    large = studies["digits"]
+    # 8 bytes a parameter to one server and 32 bytes to the other, plus seals: a header, 1.1 kB of ML-KEM each way, and
+    # 16 bytes a chunk of 2^18; together below 6 kB, on 10,810 parameters.
+    for direction in ("up", "down"):
+        assert 8 <= large[f"body_bytes_{direction}_per_parameter"] <= 8 + 6000 / large["parameters"]
+        assert large[f"bytes_{direction}_per_parameter"] > large[f"body_bytes_{direction}_per_parameter"]
+    for study in studies.values():
+        assert 0 < study["bytes_between_servers_per_contributor_round"] < 3e6 + 8 * study["parameters"]
+
+
+def test_what_is_printed(demo: tuple[Path, str], studies: dict[str, Any]) -> None:
+    printed = demo[1]
+    assert "chosen before any model was trained" in printed
+    assert printed.index("screening-centre") < printed.index("round 1/")
+    for title in ("breast cancer, five hospitals", "digits, 5 sites"):
+        for rule in ("Weight Erosion", "FedAvg"):
+            assert f"{title}, {rule}: round {ROUNDS}/{ROUNDS} released" in printed
+        assert f"{title}, Local: round {ROUNDS}/{ROUNDS} alone" in printed
+    for study in studies.values():
+        for accuracy in study["rule_accuracy"].values():
+            assert f"{accuracy['mean']:.4f}" in printed
+
+
+def test_the_report_needs_nothing_else(demo: tuple[Path, str], studies: dict[str, Any]) -> None:
+    page = (demo[0] / "report.html").read_text()
+    assert page.count("<svg") == 6
+    assert "<script" not in page
+    assert 'src="' not in page
+    assert "What was revealed to whom" in page
+    for study in studies.values():
+        assert study["title"] in page
+        for name, pid in study["process_ids"].items():
+            assert f"<td>{name}</td><td class=n>{pid}</td>" in page

@@ -1,0 +1,109 @@
+"""Federations of real processes: what survives a kill, and what a seed fixes."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from client_agent.data import LocalData
+from client_agent.events import read_metrics
+from client_agent.journal import StudyJournal
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.site_data import Federation
+from harness.demo_studies import BREAST_CANCER, study_of
+from harness.federated_run import FederatedRun, run_study
+from harness.history import RoundKind
+from harness.parties import OPERATOR_NAMES
+from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.rounds_plain import run_plain
+from protocol.errors import Unavailable
+from protocol.sharing import Side
+from protocol.wire.messages import RuleName, Study
+
+pytestmark = pytest.mark.slow
+DATA = breast_cancer_five_hospitals(0)
+
+
+def spec_of(data: Federation, seed: int | None) -> FederationSpec:
+    sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test)) for site in data.sites)
+    return FederationSpec("federation", data.requester.name, sites, seed, ports=(0, 0))
+
+
+def study_for(federation: RunningFederation, rounds: int) -> Study:
+    settings = replace(BREAST_CANCER, rounds=rounds)
+    return study_of(settings, DATA, RuleName.WEIGHT_EROSION, federation.parties.roster.message.digest(), 0)
+
+
+def one_run(folder: Path, seed: int | None, rounds: int, ports: tuple[int, int] = (0, 0)) -> FederatedRun:
+    with RunningFederation(replace(spec_of(DATA, seed), ports=ports), folder) as federation:
+        return run_study(federation, study_for(federation, rounds), lambda progress: None)
+
+
+def test_a_seed_fixes_everything_the_sites_compute(tmp_path: Path) -> None:
+    ports = free_ports()
+    first, again = (one_run(tmp_path / name, 7, 2, ports).history for name in ("first", "again"))
+    assert first.final_model.tobytes() == again.final_model.tobytes()
+    assert [r.distances for r in first.rounds] == [r.distances for r in again.rounds]
+    assert [r.alphas for r in first.rounds] == [r.alphas for r in again.rounds]
+
+
+def test_unseeded_federation_agrees_with_the_plain_run(tmp_path: Path) -> None:
+    run = one_run(tmp_path, None, 2)
+    plain = run_plain(
+        study_of(replace(BREAST_CANCER, rounds=2), DATA, RuleName.WEIGHT_EROSION, "0" * 64, 0), DATA.sites
+    )
+    assert [r.kind for r in run.history.rounds] == [RoundKind.RELEASED] * 2
+    assert [r.handed_out for r in run.history.rounds] == [r.handed_out for r in plain.rounds]
+    assert run.final_models_identical
+
+
+def test_servers_killed_between_rounds_come_back_and_the_study_goes_on(tmp_path: Path) -> None:
+    with RunningFederation(spec_of(DATA, 3), tmp_path) as federation:
+        study = study_for(federation, 6)
+        metrics = StudyJournal(federation.state(DATA.requester.name), study.name).folder / "metrics.jsonl"
+
+        def kill_both() -> None:
+            for done, side in ((1, Side.A), (3, Side.B)):
+                wait_until(lambda done=done: len(read_metrics(metrics)) >= done)
+                federation.kill(OPERATOR_NAMES[side])
+                federation.start_server(side)
+
+        killer = threading.Thread(target=kill_both)
+        killer.start()
+        run = run_study(federation, study, lambda progress: None, within_s=200)
+        killer.join()
+        released = [record for record in run.history.rounds if record.kind is RoundKind.RELEASED]
+    assert len(run.history.rounds) == 6
+    assert len(released) == 6, [(r.round, r.kind) for r in run.history.rounds]
+    plain = run_plain(study, DATA.sites)
+    assert [r.handed_out for r in run.history.rounds] == [r.handed_out for r in plain.rounds]
+    assert run.final_models_identical
+
+
+def test_a_process_that_dies_ends_the_run_with_its_log(tmp_path: Path) -> None:
+    with RunningFederation(spec_of(DATA, 4), tmp_path) as federation:
+        pids = federation.process_ids
+        assert len(set(pids.values())) == 7
+        federation._running["screening-centre"].process.kill()
+        with pytest.raises(Unavailable, match="screening-centre ended with exit code -9"):
+            run_study(federation, study_for(federation, 3), lambda progress: None, within_s=60)
+
+
+def wait_until(happened: Callable[[], bool], within_s: float = 120) -> None:
+    end = time.monotonic() + within_s
+    while not happened():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def free_ports() -> tuple[int, int]:
+    with socket.socket() as one, socket.socket() as other:
+        one.bind(("127.0.0.1", 0))
+        other.bind(("127.0.0.1", 0))
+        return one.getsockname()[1], other.getsockname()[1]
