@@ -1,0 +1,86 @@
+"""A small finished demo made in one process, for tests of what is written about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+from client_agent.events import RoundEnd, RoundRecord, SiteValue
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.site_data import describe
+from harness.demo_studies import BREAST_CANCER, study_of
+from harness.error_bound import bound_of_run
+from harness.federated_run import FederatedRun
+from harness.history import RoundKind, RunHistory
+from harness.measurements import Traffic, Version
+from harness.results import DemoResult, ProcessId, RuleResult, StudyResult
+from harness.rounds_plain import run_plain
+from harness.rounds_secure import run_secure
+from protocol.wire.messages import RuleName, Study
+
+ROUNDS = 3
+TRAFFIC = Traffic(
+    contributor_rounds=10,
+    parameters=62,
+    up_bytes=62_000,
+    down_bytes=124_000,
+    up_body_bytes=6_200,
+    down_body_bytes=9_300,
+    between_servers_bytes=500_000,
+    tls_versions=("TLSv1.3",),
+    lock_to_release_s=0.25,
+)
+
+
+def records_of(history: RunHistory) -> tuple[RoundRecord, ...]:
+    """The same rounds as an agent would have recorded them."""
+    return tuple(
+        RoundRecord(
+            time_s=float(record.round),
+            study=history.study,
+            site=history.requester,
+            round=record.round,
+            state=RoundEnd.ALONE if record.kind is RoundKind.ALONE else RoundEnd.RELEASED,
+            model_version=record.round,
+            weights=record.handed_out,
+            alphas=tuple(SiteValue(site=a.site, value=a.value) for a in record.alphas),
+            distances=tuple(SiteValue(site=d.site, value=d.value) for d in record.distances),
+            bytes_up=1000,
+            bytes_down=234,
+            seconds=0.5,
+            test_accuracy=record.test_accuracy,
+        )
+        for record in history.rounds
+    )
+
+
+def federated(history: RunHistory) -> FederatedRun:
+    seconds = tuple(0.5 for _ in history.rounds)
+    return FederatedRun(history, sum(seconds), seconds, True, records_of(history))
+
+
+def rule_result(rule: RuleName) -> RuleResult:
+    data = breast_cancer_five_hospitals(0)
+    study: Study = study_of(replace(BREAST_CANCER, rounds=ROUNDS), data, rule, "0" * 64, 0)
+    secure = run_secure(study, data.sites, correlation_source="dealer")
+    plain = run_plain(study, data.sites)
+    other = breast_cancer_five_hospitals(1)
+    further = run_plain(study.model_copy(update={"seed": 1}), other.sites)
+    return RuleResult(study, federated(secure), plain, (further,), bound_of_run(plain, study, data.sites))
+
+
+@lru_cache(maxsize=1)
+def demo_result() -> DemoResult:
+    data = breast_cancer_five_hospitals(0)
+    study = StudyResult(
+        key="breast_cancer",
+        title="tumours & <hospitals>",
+        why_this_split="fixed beforehand",
+        class_names=data.class_names,
+        split=describe(data),
+        rules=tuple(rule_result(rule) for rule in (RuleName.WEIGHT_EROSION, RuleName.FEDAVG, RuleName.LOCAL)),
+        traffic=TRAFFIC,
+        processes=(ProcessId("operator-a", 101), ProcessId("operator-b", 102)),
+        seeded=True,
+    )
+    return DemoResult((study,), (Version("python", "3.11"),), 12.0)

@@ -1,0 +1,140 @@
+"""Summary, report and what is printed, from a small finished demo."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from statistics import mean, stdev
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.federated_run import Progress
+from harness.history import RoundKind
+from harness.live import LiveRun, console_for, print_accuracies, print_run, print_split
+from harness.plots import plots_of
+from harness.report import report, write_report
+from harness.results import Accuracy, summarise, write_summary
+from protocol.wire.messages import RuleName
+from tests.unit.harness.demo_results import ROUNDS, TRAFFIC, demo_result
+
+
+def test_accuracy_is_mean_and_standard_error() -> None:
+    values = (0.9, 0.8, 0.95)
+    accuracy = Accuracy.of(values)
+    assert accuracy.mean == mean(values)
+    assert accuracy.standard_error == stdev(values) / math.sqrt(3)
+    assert Accuracy.of((0.9,)).standard_error is None
+
+
+def test_summary_says_what_was_measured(tmp_path: Path) -> None:
+    result = demo_result()
+    write_summary(result, tmp_path / "summary.json")
+    study = json.loads((tmp_path / "summary.json").read_text())["studies"]["breast_cancer"]
+    erosion = result.studies[0].of(RuleName.WEIGHT_EROSION)
+    history = erosion.federated.history
+    assert study["seeds"] == [0, 1]
+    assert study["rule_accuracy"]["weight_erosion"]["values"] == list(erosion.accuracies)
+    assert study["alpha"]["screening-centre"] == [record.alphas[2].value for record in history.rounds]
+    assert study["distance"]["oncology-centre"] == [record.distances[3].value for record in history.rounds]
+    assert study["bytes_up_per_parameter"] == 62_000 / (10 * 62)
+    assert study["bytes_down_per_parameter"] == 124_000 / (10 * 62)
+    assert study["bytes_between_servers_per_contributor_round"] == 50_000
+    assert study["seconds_per_round"] == 0.5
+    assert study["process_ids"] == {"operator-a": 101, "operator-b": 102}
+    assert study["tls_version"] == "TLSv1.3"
+    assert study["correlation_source"] == "ot"
+    differences = [np.abs(r.federated.history.final_model - r.plain.final_model).max() for r in result.studies[0].rules]
+    assert study["max_abs_difference_to_plain"] == pytest.approx(float(max(differences)))
+    assert study["rules"]["local"]["released_rounds"] == 0
+    assert study["rules"]["weight_erosion"]["weights_equal_plain"] is True
+
+
+def test_largest_relative_distance_error() -> None:
+    erosion = demo_result().studies[0].of(RuleName.WEIGHT_EROSION)
+    rounds = list(erosion.plain.rounds)
+    first = rounds[0]
+    rounds[0] = replace(first, distances=tuple(replace(d, value=d.value * 2) for d in first.distances))
+    changed = replace(erosion, plain=replace(erosion.plain, rounds=tuple(rounds)))
+    # 3e-5: the distances themselves agree to fixed point's 2^-19 over the smallest distance, 0.2
+    assert changed.distance_error == pytest.approx(0.5, abs=3e-5)
+    assert demo_result().studies[0].of(RuleName.FEDAVG).distance_error is None
+
+
+def test_no_round_with_contributors_costs_nothing_per_round() -> None:
+    empty = replace(TRAFFIC, contributor_rounds=0)
+    assert math.isnan(empty.up_per_parameter)
+    assert math.isnan(empty.between_servers_per_contributor_round)
+
+
+def test_report_is_one_file_and_escapes_names(tmp_path: Path) -> None:
+    write_report(demo_result(), tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert page == report(demo_result())
+    assert "tumours &amp; &lt;hospitals&gt;" in page
+    assert "<hospitals>" not in page
+    assert page.count("<svg") == 3
+    assert "http-equiv" not in page
+    assert "reproducible from the seed" in page
+    assert "0.250 s" in page
+
+
+def test_plots_are_svg_with_a_line_a_site() -> None:
+    for plot, lines in zip(plots_of(demo_result().studies[0]), (3, 4, 4), strict=True):
+        root = ElementTree.fromstring(plot.svg)
+        drawn = [g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("id", "").startswith("legend")]
+        assert len(drawn) == 1
+        assert len(list(drawn[0].iter("{http://www.w3.org/2000/svg}text"))) == lines
+
+
+def test_without_a_terminal_every_round_is_one_line() -> None:
+    out = io.StringIO()
+    records = demo_result().studies[0].rules[0].federated.records
+    with LiveRun(Console(file=out, width=60), "title", ROUNDS) as live:
+        live.show(Progress("s", 0, "starting", ()))
+        live.show(Progress("s", 1, "locked", records[:1]))
+        live.show(Progress("s", 1, "measured", records[:1]))
+        live.show(Progress("s", ROUNDS, "completed", records))
+    lines = out.getvalue().splitlines()
+    assert [line.split(",")[0] for line in lines] == [f"title: round {n}/{ROUNDS} released" for n in (1, 2, 3)]
+    assert all("1,234 bytes, 0.50 s" in line and "county-hospital 0.9" in line for line in lines)
+
+
+def test_on_a_terminal_the_picture_shows_phase_weights_and_totals() -> None:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=100)
+    records = demo_result().studies[0].rules[0].federated.records
+    with LiveRun(console, "title", ROUNDS) as live:
+        live.show(Progress("s", 1, "collecting", ()))
+        live.show(Progress("s", 2, "locked", records[:2]))
+        console.print(live._picture(Progress("s", 2, "locked", records[:2])))
+    shown = out.getvalue()
+    for text in ("title: round 2 of 3, locked", "oncology-centre", "bytes up 2,000, down 468", "1.0 s"):
+        assert text in shown
+
+
+def test_tables_are_printed() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=120)
+    print_split(console, breast_cancer_five_hospitals(0), "because")
+    print_accuracies(console, demo_result().studies[0])
+    print_run(console, demo_result().studies[0].rules[0].plain)
+    shown = out.getvalue()
+    for text in ("screening-centre", "median radius", "because", "Weight Erosion", "FedAvg", "over 2 seeds", "seed 0:"):
+        assert text in shown
+
+
+def test_a_console_without_terminal_is_wide_enough() -> None:
+    assert console_for(stderr=True).width >= 100
+
+
+def test_kinds_of_rounds_in_the_summary() -> None:
+    local = demo_result().studies[0].of(RuleName.LOCAL)
+    assert {record.kind for record in local.federated.history.rounds} == {RoundKind.ALONE}
+    assert summarise(demo_result()).studies["breast_cancer"].rules["local"].end == "completed"
