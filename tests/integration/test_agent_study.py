@@ -291,6 +291,29 @@ def test_the_local_optimum_completes_a_study(servers: RunningFederation) -> None
     assert [r.state for r in rounds_of(servers, REQUESTER, "optimum")] == [RoundEnd.RELEASED]
 
 
+def test_eroded_weights_leave_the_requester_alone(servers: RunningFederation) -> None:
+    """A heavy penalty takes all weight away: the shared part ends, everybody learns why, the requester goes on."""
+    harsh = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.6, size_penalty=0.1)
+    study = study_for(servers, "harsh", harsh, 6, 3.0)
+    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4", "c5"))
+    try:
+        create_study(servers.state(REQUESTER), study)
+        wait_for("the end", finished(servers, "harsh", REQUESTER, "c1", "c5"), agents.events)
+    finally:
+        agents.stop()
+    records = rounds_of(servers, REQUESTER, "harsh")
+    assert [r.round for r in records] == [1, 2, 3, 4, 5, 6]
+    shared = [r for r in records if r.state is RoundEnd.RELEASED]
+    assert 1 <= len(shared) < 6
+    assert all(r.state is RoundEnd.ALONE for r in records[len(shared) :])
+    assert "contributors have weight left, at least 3 are needed" in records[-1].reason
+    contributor = journal(servers, "c1", "harsh").site_state()
+    assert contributor is not None
+    assert contributor.finished is not None
+    assert contributor.finished.startswith("local_only: ")
+    assert records[-1].model_version == 6
+
+
 STUDY_TOML = """
 name = "cancelled"
 rounds = 3
