@@ -42,7 +42,7 @@ def plots_of(study: StudyResult) -> tuple[Plot, ...]:
         Plot(
             "Test accuracy",
             "The requester's test accuracy after every round, seed "
-            f"{erosion.seed}, as the seven processes computed it.",
+            f"{erosion.seed}, as the processes computed it.",
             _chart(accuracy, "accuracy"),
         ),
         Plot(
@@ -71,6 +71,8 @@ def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> 
         axes.set_ylabel(label)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.margins(y=0.08)
         if floor is not None:
             axes.set_ylim(bottom=floor)
         if axes.has_data():
