@@ -55,7 +55,7 @@ class Answering:
     sessions: OtSessions
 
     def __post_init__(self) -> None:
-        self._locks: defaultdict[RoundKey, asyncio.Lock] = defaultdict(asyncio.Lock)
+        self._locks: defaultdict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
 
     def round(self, key: RoundKey) -> RoundRecord:
         """Raises: UnknownResource"""
@@ -152,7 +152,7 @@ class Answering:
         Raises: Unavailable, when the requester's queries are not here yet; UnknownResource, CorrelationReused,
                 ConflictingMessage, TranscriptMismatch, MalformedMessage, WrongRound
         """
-        async with self._locks[key]:
+        async with self._locks[key.study]:
             digest = hashlib.sha256(frame).hexdigest()
             stored = self.server.store.answer(key, AnswerKind.PRODUCTS)
             if stored is not None:

@@ -85,9 +85,10 @@ async def _purge(server: Server) -> None:
 
 
 def _handle_errors(app: FastAPI, server: Server) -> None:
-    def problem(code: ErrorCode, detail: str) -> Response:
+    def problem(code: ErrorCode, detail: str, status: int | None = None) -> Response:
         server.metrics.refusals.labels(code.value).inc()
-        return Response(problem_body(code, detail), status_code=status_of(code), media_type=MEDIA_TYPE)
+        body = problem_body(code, detail, status)
+        return Response(body, status_code=status or status_of(code), media_type=MEDIA_TYPE)
 
     @app.exception_handler(MoietyError)
     async def refused(request: Request, error: MoietyError) -> Response:
@@ -102,9 +103,8 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
-        answer = problem(ErrorCode.UNKNOWN_RESOURCE, f"{request.method} {request.url.path}: {error.detail}")
-        answer.status_code = error.status_code
-        return answer
+        detail = f"{request.method} {request.url.path}: {error.detail}"
+        return problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code)
 
     @app.exception_handler(ClientDisconnect)
     async def gone(request: Request, error: ClientDisconnect) -> Response:

@@ -76,7 +76,8 @@ class OtSessions:
             session = self._named(name)
             if session.sender is not None:
                 raise ProtocolViolation("this session's base OTs are done; open a new session")
-            session.sender = await asyncio.to_thread(session.opening.finish, reply)
+            with self._dropping():
+                session.sender = await asyncio.to_thread(session.opening.finish, reply)
             _log.info("session_opened", session=name)
 
     async def extend(self, name: str, batch: int, frame: bytes) -> bytes:

@@ -54,13 +54,13 @@ def status_of(code: ErrorCode) -> int:
     return PROBLEMS[code].status
 
 
-def problem_body(code: ErrorCode, detail: str) -> bytes:
-    """The response body for one error."""
+def problem_body(code: ErrorCode, detail: str, status: int | None = None) -> bytes:
+    """The response body for one error; ``status`` where HTTP itself asks for another than the table's."""
     problem = PROBLEMS[code]
     members = {
         "type": _TYPE_PREFIX + code,
         "title": problem.title,
-        "status": problem.status,
+        "status": status or problem.status,
         "detail": detail,
         "code": code.value,
     }

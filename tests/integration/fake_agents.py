@@ -168,10 +168,10 @@ class FakeSites:
             assert require_signatures(signed, self.federation.roster, [self.requester, operator]) == announcement
 
     def seal_contribution(
-        self, site: str, x: Ring, announcement: Announcement, attempt: int = 1, **changes: object
+        self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: object
     ) -> Sealed:
         seed_share, vector_share = split(x, secrets.token_bytes(32))
-        vector_at = vector_side(self.federation.roster.place(site))
+        vector_at = vector_side(self.federation.roster.place(sender))
         plain = {vector_at: to_bytes(vector_share.vector), vector_at.other: seed_share.seed}
         salts = {side: secrets.token_bytes(32) for side in Side}
         commitments = {side: commitment(salts[side], [plain[side]]).hex() for side in Side}
@@ -180,8 +180,8 @@ class FakeSites:
             values: dict[str, object] = {
                 "study_digest": self.study.digest(),
                 "round": announcement.round,
-                "attempt": attempt,
-                "site": site,
+                "attempt": attempt_number,
+                "site": sender,
                 "side": side,
                 "announcement_digest": announcement.digest(),
                 "commitment_a": commitments[Side.A],
