@@ -41,6 +41,7 @@ class RequesterState(BaseModel):
     short_rounds: int = 0
     previous: PastRelease | None = None
     end: Signed[StudyEnd] | None = None
+    why: str = Field(default="", description="the end and its full reason, for this site only")
     alone: bool = False
 
 

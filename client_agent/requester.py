@@ -27,7 +27,7 @@ from protocol.errors import (
     Unavailable,
     UnusableUpdate,
 )
-from protocol.policy import remember_contribution
+from protocol.policy import Clause, remember_contribution
 from protocol.rules.interface import Needs, SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
@@ -83,9 +83,10 @@ class Requester(Participant):
         except StudyOver as over:
             self._finish(str(over))
         except (ProtocolViolation, UnusableUpdate) as broken:
-            self._end(StudyEndState.FAILED, broken.detail)
+            public = "the requester's update cannot be shared" if isinstance(broken, UnusableUpdate) else broken.detail
+            self._end(StudyEndState.FAILED, public, broken.detail)
             self._deliver_end()
-            self._finish(f"failed: {broken.detail}")
+            self._finish(self.progress.why)
         finally:
             self.watch.close()
 
@@ -187,7 +188,7 @@ class Requester(Participant):
             try:
                 plan = new_plan(self)
             except PolicyRefusal as refusal:
-                self._end(StudyEndState.LOCAL_ONLY, refusal.detail)
+                self._end(StudyEndState.LOCAL_ONLY, _without_weights(refusal), refusal.detail)
                 return None
             self.journal.write(path, plan)
         memory = remember_contribution(self.progress.memory, plan.announcement.message, plan.weight_list)
@@ -259,11 +260,18 @@ class Requester(Participant):
 
     # --- the end ---
 
-    def _end(self, state: StudyEndState, reason: str) -> None:
-        """Decide the end; journalled, delivered by ``_deliver_end``."""
+    def _end(self, state: StudyEndState, reason: str, why: str | None = None) -> None:
+        """Decide the end; journalled, delivered by ``_deliver_end``.
+
+        The servers read ``reason``, which must hold no weight and nothing of an update; ``why`` stays at this site.
+        """
         end = StudyEnd(study_digest=self.study_digest, state=state, reason=reason[:_REASON_CHARACTERS])
-        self.keep(end=sign(end, self.context.site, self.context.keys.signing), alone=state is StudyEndState.LOCAL_ONLY)
-        self.event(EventKind.STUDY, None, f"{state.value}: {reason}")
+        self.keep(
+            end=sign(end, self.context.site, self.context.keys.signing),
+            why=f"{state.value}: {why or reason}",
+            alone=state is StudyEndState.LOCAL_ONLY,
+        )
+        self.event(EventKind.STUDY, None, self.progress.why)
 
     def _deliver_end(self) -> None:
         end = self.progress.end
@@ -278,8 +286,7 @@ class Requester(Participant):
 
     def _go_alone(self) -> None:
         """The remaining rounds with this site's own clipped updates, when the shared part ended as LOCAL_ONLY."""
-        end = self.progress.end
-        reason = "" if end is None else f"{end.message.state.value}: {end.message.reason}"
+        reason = self.progress.why
         if self.progress.alone:
             self.event(EventKind.STUDY, self.progress.next_round, "going on alone with this site's own data")
         while self.progress.alone and self.progress.next_round <= self.study.rounds:
@@ -340,3 +347,11 @@ class Requester(Participant):
                 self.problem(None, later.detail)
                 if self.context.stop.wait(_RETRY_S):
                     raise Stopped from None
+
+
+def _without_weights(refusal: PolicyRefusal) -> str:
+    """What the servers may know of a refused list: the clause, not the numbers."""
+    clause = refusal.detail.split(":", 1)[0]
+    if clause in {known.value for known in Clause}:
+        return f"the next weight list would break the sites' policy ({clause})"
+    return "too few contributors are left"

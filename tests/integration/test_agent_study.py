@@ -277,18 +277,29 @@ def test_a_site_that_missed_rounds_gets_the_checkpoint(servers: RunningFederatio
     assert not any(record.distances for record in records)
 
 
-def test_the_local_optimum_completes_a_study(servers: RunningFederation) -> None:
-    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4", "c5"), {REQUESTER: AtItsOptimum})
+@pytest.mark.parametrize(
+    ("name", "odd", "told", "kept"),
+    [
+        ("optimum", AtItsOptimum, "completed: round 2: the requester's update is zero", "completed: round 2"),
+        ("broken", BrokenInRound2, "failed: the requester's update cannot be shared", "failed: layer '1.bias': 1 of 2"),
+    ],
+)
+def test_a_requester_with_nothing_to_share_ends_the_study(
+    servers: RunningFederation, name: str, odd: type[Odd], told: str, kept: str
+) -> None:
+    """At a local optimum the study is complete; with NaN it failed, and only the requester knows where."""
+    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4", "c5"), {REQUESTER: odd})
     try:
-        create_study(servers.state(REQUESTER), study_for(servers, "optimum", EROSION, 5, 3.0))
-        wait_for("the end", finished(servers, "optimum", REQUESTER, "c1"), agents.events)
+        create_study(servers.state(REQUESTER), study_for(servers, name, EROSION, 5, 3.0))
+        wait_for("the end", finished(servers, name, REQUESTER, "c1"), agents.events)
     finally:
         agents.stop()
-    state = journal(servers, "c1", "optimum").site_state()
-    assert state is not None
-    assert state.finished is not None
-    assert state.finished.startswith("completed: round 2: the requester's update is zero")
-    assert [r.state for r in rounds_of(servers, REQUESTER, "optimum")] == [RoundEnd.RELEASED]
+    at_contributor, at_requester = (journal(servers, site, name).site_state() for site in ("c1", REQUESTER))
+    assert at_contributor is not None
+    assert at_requester is not None
+    assert (at_contributor.finished or "").startswith(told)
+    assert (at_requester.finished or "").startswith(kept)
+    assert [r.state for r in rounds_of(servers, REQUESTER, name)] == [RoundEnd.RELEASED]
 
 
 def test_eroded_weights_leave_the_requester_alone(servers: RunningFederation) -> None:
@@ -310,7 +321,7 @@ def test_eroded_weights_leave_the_requester_alone(servers: RunningFederation) ->
     contributor = journal(servers, "c1", "harsh").site_state()
     assert contributor is not None
     assert contributor.finished is not None
-    assert contributor.finished.startswith("local_only: ")
+    assert contributor.finished == "local_only: too few contributors are left"
     assert records[-1].model_version == 6
 
 

@@ -1,0 +1,202 @@
+"""Before a study runs: identity, the state folder's lock, the outbox, and which studies a site takes up."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import trustme
+
+from client_agent.daemon import Agent, Site, _only_one, create_study, load_identity, outbox, run_agent
+from client_agent.events import AgentEvent
+from client_agent.journal import StudyJournal
+from client_agent.settings import AgentSettings
+from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.keyfile import dump_party_keys, dump_roster
+from protocol.wire.messages import Signed, Study, StudyList
+from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
+
+
+def settings(tmp_path: Path, owner: str, **changes: object) -> AgentSettings:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    (tmp_path / "roster.toml").write_text(dump_roster(PARTIES.roster))
+    (tmp_path / "keys.toml").write_text(dump_party_keys(keys(owner)))
+    fields = {
+        "site": owner,
+        "roster": tmp_path / "roster.toml",
+        "keys": tmp_path / "keys.toml",
+        "data": tmp_path,
+        "state_dir": tmp_path / "state",
+        "ca": tmp_path / "ca.pem",
+    }
+    return AgentSettings(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_the_identity_of_a_site(tmp_path: Path) -> None:
+    roster, own = load_identity(settings(tmp_path, "c1"))
+    assert roster == ROSTER
+    assert own.name == "c1"
+
+
+def test_an_identity_that_does_not_fit(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="key 'site': found 'c9'; the roster has the sites r0, c1"):
+        load_identity(settings(tmp_path, "c1", site="c9"))
+    with pytest.raises(ConfigurationError, match="holds the keys of 'c1'"):
+        load_identity(settings(tmp_path, "c1", site="c2"))
+    good = settings(tmp_path, "c1")
+    good.roster.write_text(dump_roster(Signed(message=ROSTER, signatures=PARTIES.roster.signatures[:2])))
+    with pytest.raises(BadSignature, match="the signature of 'r0' is missing"):
+        load_identity(good)
+
+
+def test_one_agent_for_a_state_folder(tmp_path: Path) -> None:
+    own = settings(tmp_path, "c1")
+    own.state_dir.mkdir()
+    with _only_one(own.state_dir), pytest.raises(ConfigurationError, match="another agent is running"):
+        run_agent(own, threading.Event())
+    stopped = threading.Event()
+    stopped.set()
+    run_agent(own, stopped)
+
+
+def test_a_seed_needs_servers_on_this_machine(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="a seed makes every secret predictable"):
+        run_agent(settings(tmp_path, "c1", seed=4), threading.Event())
+
+
+class FakeServer:
+    """Holds signed studies."""
+
+    def __init__(self, *studies: Signed[Study]) -> None:
+        self._studies = studies
+
+    def studies(self) -> StudyList:
+        return StudyList(studies=self._studies)
+
+    def study(self, name: str) -> Signed[Study]:
+        for signed in self._studies:
+            if signed.message.name == name:
+                return signed
+        raise UnknownStudy(name)
+
+    def close(self) -> None:
+        return
+
+
+class Started(Agent):
+    """Notes which studies would run."""
+
+    started: tuple[str, ...] = ()
+
+    def _start(self, signed: Signed[Study], participant: object) -> None:
+        self.started = (*self.started, signed.message.name)
+        self._running[signed.message.name] = threading.Thread()
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[dict[str, Site]]:
+    made = {}
+    for name in (REQUESTER, "c1"):
+        (tmp_path / name).mkdir()
+        made[name] = Site(settings(tmp_path / name, name, studies=("unit", "other")))
+    yield made
+    for site in made.values():
+        site.close()
+
+
+def agent(site: Site, events: list[AgentEvent]) -> Started:
+    return Started(site, threading.Event(), events.append)
+
+
+def signed_at(side: Side, of: Study, by: str = REQUESTER) -> Signed[Study]:
+    operator = operator_keys(side)
+    return countersign(sign(of, by, keys(by).signing), operator.name, operator.signing)
+
+
+def offered(site: Site, at_a: Signed[Study], *at_b: Signed[Study]) -> tuple[tuple[str, ...], list[str]]:
+    for client in site.clients.values():
+        client.close()
+    site.clients.update({Side.A: FakeServer(at_a), Side.B: FakeServer(*at_b)})  # type: ignore[dict-item]
+    events: list[AgentEvent] = []
+    made = agent(site, events)
+    made._find_listed()
+    made._find_listed()
+    return made.started, [event.text for event in events]
+
+
+def test_a_study_that_both_servers_countersigned_is_taken_up_once(sites: dict[str, Site]) -> None:
+    of = study()
+    assert offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of)) == (("unit",), [])
+
+
+def test_a_study_waits_until_server_b_has_it(sites: dict[str, Site]) -> None:
+    assert offered(sites["c1"], signed_at(Side.A, study())) == ((), [])
+
+
+def test_studies_outside_the_settings_are_left_alone(sites: dict[str, Site]) -> None:
+    of = study().model_copy(update={"name": "third"})
+    assert offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of)) == ((), [])
+
+
+@pytest.mark.parametrize(
+    ("at_a", "at_b", "why"),
+    [
+        (signed_at(Side.A, study()), signed_at(Side.B, study(seed=2)), "show different studies"),
+        (signed_at(Side.A, study()), signed_at(Side.A, study()), "signature of 'operator-b' is missing"),
+        (signed_at(Side.A, study(), by="c2"), signed_at(Side.B, study()), "signature of 'r0' is missing"),
+    ],
+)
+def test_a_study_that_does_not_hold_is_refused_once(
+    sites: dict[str, Site], at_a: Signed[Study], at_b: Signed[Study], why: str
+) -> None:
+    started, texts = offered(sites["c1"], at_a, at_b)
+    assert started == ()
+    assert len(texts) == 1
+    assert why in texts[0]
+
+
+def test_a_study_with_another_roster_is_refused(sites: dict[str, Site]) -> None:
+    of = study().model_copy(update={"roster_digest": "00" * 32})
+    started, texts = offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of))
+    assert started == ()
+    assert "pins another roster" in texts[0]
+
+
+def test_a_known_name_with_another_content_is_refused(sites: dict[str, Site]) -> None:
+    of = study()
+    offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of))
+    other = study(seed=9)
+    started, texts = offered(sites["c1"], signed_at(Side.A, other), signed_at(Side.B, other))
+    assert started == ()
+    assert "another one than the journal's" in texts[0]
+
+
+def test_the_outbox_is_signed_journalled_and_emptied(sites: dict[str, Site]) -> None:
+    state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
+    path = create_study(state, study())
+    made = agent(sites[REQUESTER], events)
+    made._find_own()
+    assert made.started == ("unit",)
+    assert not path.exists()
+    journal = StudyJournal(state, "unit")
+    signed = journal.read(journal.folder / "study.json", Signed[Study])
+    assert signed is not None
+    assert signed.signature_of(REQUESTER) is not None
+    create_study(state, study(seed=2))
+    made._find_own()
+    assert "choose another name" in events[0].text
+    assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]
+
+
+@pytest.mark.parametrize("content", [b"{}", study().model_copy(update={"roster_digest": "00" * 32}).canonical()])
+def test_an_unusable_file_in_the_outbox_is_put_aside(sites: dict[str, Site], content: bytes) -> None:
+    state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
+    path = create_study(state, study())
+    path.write_bytes(content)
+    agent(sites[REQUESTER], events)._find_own()
+    assert len(events) == 1
+    assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]
