@@ -23,7 +23,7 @@ from client_agent.durable import write_pieces
 from client_agent.journal import StudyJournal
 from client_agent.randomness import Randomness
 from client_agent.server_client import Body, ServerClient
-from protocol.arithmetic.fixed_point import check_finite, clip, encode
+from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
 from protocol.errors import TranscriptMismatch
 from protocol.parameters import StudyParameters
@@ -75,17 +75,24 @@ def encode_update(
     Raises:   UnusableUpdate, which names the layer
     Source:   docs/protocol.md 2: clip first, then the weight, then the encoding
     """
-    check_finite(update, layers)
-    values, clipped = clip(update, parameters.clip_norm)
-    weight = numerator / parameters.weight_grid
-    norm = math.sqrt(float(np.sum(np.square(values))))
+    scaling = scaling_of(update, layers, parameters, numerator / parameters.weight_grid)
 
     def chunks() -> Iterator[bytes]:
-        for start in range(0, values.size, CHUNK):
-            yield to_bytes(encode(values[start : start + CHUNK] * weight, parameters, rounding_seed, start=start))
+        for start in range(0, update.size, CHUNK):
+            piece = update[start : start + CHUNK]
+            encoded = np.empty(piece.shape, dtype=np.uint64)
+            encode_into(encoded, piece, scaling, rounding_seed, start)
+            yield to_bytes(encoded)
 
     write_pieces(into, chunks())
-    return EncodedUpdate(numerator=numerator, clipped=clipped, norm=norm)
+    norm = parameters.clip_norm if scaling.clips else _norm(update)
+    return EncodedUpdate(numerator=numerator, clipped=scaling.clips, norm=norm)
+
+
+def _norm(update: NDArray[np.float32]) -> float:
+    """L2 norm in float64, chunk by chunk."""
+    pieces = (update[start : start + CHUNK].astype(np.float64) for start in range(0, update.size, CHUNK))
+    return math.sqrt(sum(float(np.sum(np.square(piece))) for piece in pieces))
 
 
 @dataclass(frozen=True)

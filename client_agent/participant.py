@@ -29,7 +29,7 @@ from client_agent.output import OutputReader
 from client_agent.randomness import Randomness
 from client_agent.server_client import ServerClient
 from client_agent.watch import StudyWatch
-from protocol.arithmetic.fixed_point import clip
+from protocol.arithmetic.fixed_point import clip, encode
 from protocol.errors import AggregateOutOfBounds
 from protocol.policy import SiteMemory, SitePolicy, remember_left_out, remember_release
 from protocol.sharing import Side, split_chunk
@@ -117,6 +117,7 @@ class Participant:
     def prepare(self) -> None:
         """Load data, model and compiled kernels now, not in the middle of a round. Raises: ConfigurationError"""
         clip(np.ones(1, dtype=np.float32), self.study.parameters.clip_norm)
+        encode(np.ones(1, dtype=np.float32), self.study.parameters, bytes(32))
         split_chunk(np.zeros(1, dtype=np.uint64), bytes(32), 0)
         self.learner.prepare()
 

@@ -67,7 +67,7 @@ EROSION = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.01, size_pen
 
 
 def wait_for(
-    what: str, condition: Callable[[], bool], events: Sequence[AgentEvent] = (), within_s: float = 40.0
+    what: str, condition: Callable[[], bool], events: Sequence[AgentEvent] = (), within_s: float = 90.0
 ) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
