@@ -211,18 +211,13 @@ class Driver:
         if record.transcript is None and self.server.clock() >= self._deadline_s(record):
             await self._skip(record, "the two servers could not agree on the set in time")
             return
-        checked = asyncio.create_task(self.pool.check_session())
-        try:
-            record = await self._locked(study, record)
-            record = await self._challenged(study, record)
-        finally:
-            await asyncio.wait([checked])
-        checked.result()
+        record = await self._locked(study, record)
+        record = await self._challenged(study, record)
         sketching = self.sketches.begin(record, study.study.parameters)
         record = await self._queries(record)
         if record.outcome is not None:
             return
-        sketches = await sketching
+        sketches, _ = await asyncio.gather(sketching, self.pool.check_session())
         parameters = study.study.parameters
         stock = await self.pool.take(needed_lengths(self.server, record, parameters))
         halves = [c.half for c in stock.correlations]

@@ -1,0 +1,169 @@
+"""kill -9 of either server, and a requester that stays away: nothing acknowledged is lost, the study goes on."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import RoundState, StudyState
+from tests.integration.fake_agents import FakeSites, make_study
+from tests.integration.federation import Federation, start_servers
+from tests.integration.test_server_round import D, NUMERATORS, SITES, expected_sum, run_round, updates
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    limits = {"grace_s": 0.2, "pause_after_skips": 2}
+    with start_servers(tmp_path_factory.mktemp("restart"), SITES, limits=limits) as running:
+        yield running
+
+
+@pytest.fixture
+def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[FakeSites]:
+    """A study of its own for every test."""
+    name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "").lower()[:60].rstrip("-")
+    made = FakeSites(federation, make_study(federation, D, name=name))
+    made.create()
+    yield made
+    made.end()
+    made.close()
+
+
+def finish(sites: FakeSites, number: int, attempt: int = 1) -> None:
+    """From the challenge to the release, for contributions that are all there."""
+    x = updates(number)
+    current = sites.wait_transcript(Side.A, number)
+    assert current.attempt == attempt
+    sites.send_queries(current, x[sites.requester], NUMERATORS)
+    for side in Side:
+        current = sites.wait_round(side, number, RoundState.MEASURED)
+    assert all(opened.in_range for opened in sites.openings(current, NUMERATORS).values())
+    sites.release(current)
+    for side in Side:
+        sites.wait_round(side, number, RoundState.RELEASED)
+    assert np.array_equal(sites.output(SITES[1], number), expected_sum(x))
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_between_two_rounds(sites: FakeSites, side: Side) -> None:
+    for number in (1, 2, 3):
+        x = updates(number)
+        run_round(sites, number, x)
+        before = sites.view(side)
+        sites.federation.servers[side].restart()
+        assert sites.view(side).current == before.current
+        assert np.array_equal(sites.output(SITES[3], number), expected_sum(x))
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_after_a_receipt(sites: FakeSites, side: Side) -> None:
+    announcement = sites.announcement(1)
+    sites.announce(announcement)
+    x = updates(1)
+    sealed = {site: sites.seal_contribution(site, x[site], announcement) for site in SITES}
+    receipts = {site: sites.contribute(site, sealed[site], 1) for site in SITES[:2]}
+    sites.federation.servers[side].restart()
+    for site in SITES[:2]:
+        assert sites.contribute(site, sealed[site], 1) == receipts[site]
+    for site in SITES[2:]:
+        sites.contribute(site, sealed[site], 1)
+    finish(sites, 1)
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_between_the_challenge_and_the_queries(sites: FakeSites, side: Side) -> None:
+    contribute_all(sites, 1)
+    before = sites.transcript_of(sites.wait_transcript(Side.A, 1))
+    sites.federation.servers[side].restart()
+    assert sites.transcript_of(sites.wait_transcript(Side.A, 1)) == before
+    finish(sites, 1)
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_between_the_openings_and_the_release_set(sites: FakeSites, side: Side) -> None:
+    x = contribute_all(sites, 1)
+    current = sites.wait_transcript(Side.A, 1)
+    sites.send_queries(current, x[sites.requester], NUMERATORS)
+    for each in Side:
+        current = sites.wait_round(each, 1, RoundState.MEASURED)
+    opening = sites.path(paths.OPENING, round=1, attempt=1)
+    before = sites.me.ok(side, "GET", opening)
+    sites.federation.servers[side].restart()
+    assert sites.me.ok(side, "GET", opening) == before
+    sites.release(current)
+    for each in Side:
+        sites.wait_round(each, 1, RoundState.RELEASED)
+    assert np.array_equal(sites.output(SITES[1], 1), expected_sum(x))
+
+
+def contribute_all(sites: FakeSites, number: int, attempt: int = 1) -> dict[str, np.ndarray]:
+    announcement = sites.view(Side.A).current.announcement.message if attempt > 1 else sites.announcement(number)
+    sites.announce(announcement)
+    x = updates(number)
+    for site in SITES:
+        sealed = sites.seal_contribution(site, x[site], announcement, attempt)
+        sites.contribute(site, sealed, number, attempt)
+    return x
+
+
+def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: FakeSites) -> None:
+    """Side A dies after it marked its correlations as used and before it has an opening."""
+    contribute_all(sites, 1)
+    sites.wait_transcript(Side.A, 1)
+    server = sites.federation.servers[Side.A]
+    server.kill()
+    with sqlite3.connect(sites.federation.folder / "operator-a" / "data" / "server.db") as database:
+        row = ("ab" * 32, 0, 0, sites.study.digest(), 1, 1, SITES[0])
+        database.execute("insert into correlations values (?, ?, ?, ?, ?, ?, ?)", row)
+    database.close()
+    server.start()
+    server.wait()
+    both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
+    for side in Side:
+        current = sites.wait_round(side, 1, RoundState.ANNOUNCED)
+        assert current.attempt == 2
+        assert current.outcome is not None
+        assert require_signatures(current.outcome, sites.federation.roster, both).outcome is RoundState.BURNT
+        assert current.agreed_set is None
+    contribute_all(sites, 1, attempt=2)
+    finish(sites, 1, attempt=2)
+
+
+def test_a_requester_that_stays_away_pauses_the_study(sites: FakeSites) -> None:
+    both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
+    for number in (1, 2):
+        announcement = sites.announcement(number, closes_in_s=2)
+        sites.announce(announcement)
+        x = updates(number)
+        for site in SITES:
+            sites.contribute(site, sites.seal_contribution(site, x[site], announcement), number)
+        for side in Side:
+            current = sites.wait_round(side, number, RoundState.SKIPPED)
+            assert current.outcome is not None
+            outcome = require_signatures(current.outcome, sites.federation.roster, both)
+            assert outcome.reason == "the requester's queries are missing"
+    for side in Side:
+        view = sites.view(side)
+        assert view.state is StudyState.PAUSED
+        assert "2 rounds in a row" in view.reason
+    run_round(sites, 3, updates(3))
+    assert all(sites.view(side).state is StudyState.OPEN for side in Side)
+
+
+def test_too_few_contributions_skip_the_round(sites: FakeSites) -> None:
+    announcement = sites.announcement(1, closes_in_s=2)
+    sites.announce(announcement)
+    x = updates(1)
+    for site in SITES[:3]:
+        sites.contribute(site, sites.seal_contribution(site, x[site], announcement), 1)
+    for side in Side:
+        current = sites.wait_round(side, 1, RoundState.SKIPPED)
+        assert current.outcome is not None
+        assert current.outcome.message.reason == "2 contributors, the announcement asks for at least 3"
+    run_round(sites, 2, updates(2))
