@@ -106,7 +106,7 @@ class SealedIntake:
         self._take(self._reader.finish())
         if self._plain_bytes != plain_bytes:
             raise MalformedMessage(
-                f"the sealed body holds {self._plain_bytes} bytes, {plain_bytes} are needed; check the study's parameters"
+                f"the sealed body holds {self._plain_bytes} bytes, {plain_bytes} are needed; check the study"
             )
         return self._hash.hexdigest()
 

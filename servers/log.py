@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
 
 import structlog
+from structlog.typing import FilteringBoundLogger as BoundLogger
 
 
 def configure() -> None:
@@ -22,6 +22,7 @@ def configure() -> None:
     )
 
 
-def logger(name: str) -> Any:
+def logger(name: str) -> BoundLogger:
     """A logger that says which part speaks."""
-    return structlog.get_logger(part=name)
+    bound: BoundLogger = structlog.get_logger(part=name)
+    return bound

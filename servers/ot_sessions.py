@@ -1,4 +1,4 @@
-"""What both sides of an OT session share: batches, the zero-sharing key, correlations by reference (docs/protocol.md 7).
+"""What both sides of an OT session share: batches, the zero-sharing key, named correlations (docs/protocol.md 7).
 
 A session lives in memory only. Any restart, and any error in a step, ends it; A then opens a new one.
 """

@@ -49,7 +49,7 @@ def _count_absence(server: Server, digest: str, reason: str) -> None:
     def counted(study: StudyRecord) -> StudyRecord:
         count = study.absent_in_a_row + 1 if absent else 0
         if study.state is StudyState.OPEN and count >= limit:
-            why = f"{count} rounds in a row were skipped because {reason}; it goes on with the requester's next announcement"
+            why = f"{count} rounds in a row were skipped: {reason}; the requester's next announcement resumes it"
             return replace(study, state=StudyState.PAUSED, reason=why, absent_in_a_row=count)
         return replace(study, absent_in_a_row=count)
 

@@ -45,7 +45,7 @@ class PeerClient:
 
     async def put_file(self, path: str, file: Path, digest: bytes, kind: str) -> bytes:
         """Send a file whose SHA-256 is known."""
-        headers = self._headers("PUT", path, digest) + (("content-length", str(file.stat().st_size)),)
+        headers = (*self._headers("PUT", path, digest), ("content-length", str(file.stat().st_size)))
 
         async def pieces() -> AsyncIterator[bytes]:
             with file.open("rb") as opened:
@@ -110,7 +110,7 @@ class PeerClient:
 
     def _unreachable(self, error: Exception) -> PeerUnreachable:
         return PeerUnreachable(
-            f"the peer at {self._server.settings.peer_url} cannot be reached ({type(error).__name__}); it is tried again"
+            f"the peer at {self._server.settings.peer_url} is out of reach ({type(error).__name__}); it is tried again"
         )
 
 

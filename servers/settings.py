@@ -116,7 +116,7 @@ _PATHS = frozenset(
 )
 
 
-def _anchored(key: str, value: Any, folder: Path) -> Any:
+def _anchored(key: str, value: object, folder: Path) -> Any:  # noqa: ANN401 - TOML values stay as they are
     return folder / value if key in _PATHS and isinstance(value, str) else value
 
 

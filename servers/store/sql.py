@@ -8,9 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, func, insert, select, update
+from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
-from protocol.errors import BadSignature, ConflictingMessage, CorrelationReused, StorageFull, Unavailable, UnknownStudy
+from protocol.errors import BadSignature, CorrelationReused, StorageFull, Unavailable, UnknownStudy
 from protocol.wire.messages import RoundState
 from servers.store import tables as t
 from servers.store.interface import (
@@ -41,7 +42,7 @@ def open_engine(url: str, *, durable: bool = True) -> Engine:
     engine = create_engine(url)
     sqlite = engine.dialect.name == "sqlite"
 
-    def prepare(connection: Any, _record: Any) -> None:
+    def prepare(connection: DBAPIConnection, _record: object) -> None:
         cursor = connection.cursor()
         if sqlite:
             cursor.execute("PRAGMA journal_mode=WAL")
@@ -312,7 +313,7 @@ class SqlStore:
                 connection.execute(insert(t.nonces).values(party=party, nonce=nonce, seen_at_s=now_s))
         except IntegrityError:
             raise BadSignature(
-                "this request's nonce came before: every request takes a new nonce and signature, also when it is sent again"
+                "this request's nonce came before: a request that is sent again takes a new nonce and signature"
             ) from None
         except DatabaseError as error:
             raise Unavailable("the nonce cannot be stored; try again later") from error
@@ -343,10 +344,3 @@ def _forget(connection: Connection, table: Table, column: str, study: str, befor
     if names:
         connection.execute(update(table).where(*where).values({column: None}))
     return [str(name) for name in names]
-
-
-def conflict(what: str) -> ConflictingMessage:
-    """The error for a second, different message under one id."""
-    return ConflictingMessage(
-        f"{what} came before with other bytes; the first one stands: send those bytes again, or none"
-    )

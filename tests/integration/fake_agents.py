@@ -262,7 +262,8 @@ class FakeSites:
         values = from_bytes(plain, n * len(header.checked) + len(header.measured))
         distances = dict(zip(header.measured, values[n * len(header.checked) :].tolist(), strict=True))
         return [
-            OpeningShare(site, values[i * n : (i + 1) * n], distances.get(site)) for i, site in enumerate(header.checked)
+            OpeningShare(site, values[i * n : (i + 1) * n], distances.get(site))
+            for i, site in enumerate(header.checked)
         ]
 
     def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:

@@ -21,7 +21,7 @@ from protocol.wire.messages import Announcement, ReadyNotice, RoundState, Signed
 from protocol.wire.paths import EVERY_SITE
 from tests.integration.fake_agents import FakeSites, Sealed, make_study
 from tests.integration.federation import Federation, SignedClient, start_servers
-from tests.integration.test_server_round import D, NUMERATORS, SITES, expected_sum, updates
+from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, updates
 
 EXTRA = "hospital-9"
 
@@ -50,7 +50,8 @@ def first_round(sites: FakeSites) -> Announcement:
 
 def problem(response: httpx.Response, status: int, code: str) -> str:
     """The detail, after checking that this is the expected problem."""
-    assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json"), response.text
+    assert response.headers["content-type"] == "application/problem+json", response.text
+    assert response.status_code == status, response.text
     body = response.json()
     assert set(body) == {"type", "title", "status", "detail", "code"}
     assert (body["status"], body["code"]) == (status, code), body
@@ -162,9 +163,7 @@ def refusals(federation: Federation) -> list[tuple[str, str]]:
         ({"roster_digest": "00" * 32}, 409, "announcement_mismatch"),
     ],
 )
-def test_studies_this_server_cannot_serve(
-    sites: FakeSites, changes: dict[str, object], status: int, code: str
-) -> None:
+def test_studies_this_server_cannot_serve(sites: FakeSites, changes: dict[str, object], status: int, code: str) -> None:
     study = make_study(sites.federation, D, name="other", **changes)
     body = sign(study, sites.requester, sites.me.keys.signing).canonical()
     problem(sites.me.send(Side.A, "POST", paths.STUDIES, body), status, code)

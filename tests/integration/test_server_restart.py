@@ -14,7 +14,7 @@ from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import RoundState, StudyState
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers
-from tests.integration.test_server_round import D, NUMERATORS, SITES, expected_sum, run_round, updates
+from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates
 
 
 @pytest.fixture(scope="module")

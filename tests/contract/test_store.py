@@ -1,0 +1,243 @@
+"""What every store must do: over SQLite, and over PostgreSQL when MOIETY_TEST_POSTGRES names a database."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import text
+
+from harness.parties import SiteEntry, make_parties
+from protocol.errors import BadSignature, CorrelationReused, UnknownStudy
+from protocol.parameters import StudyParameters
+from protocol.sharing import Side
+from protocol.wire.messages import (
+    Announcement,
+    ContributionHeader,
+    LayerShape,
+    ModelSpec,
+    Receipt,
+    RoundState,
+    RuleName,
+    RuleSpec,
+    ShareKind,
+    Signed,
+    Study,
+    StudyState,
+    TrainingSpec,
+)
+from servers.store.interface import (
+    Answer,
+    AnswerKind,
+    ContributionRecord,
+    CorrelationUse,
+    MailRecord,
+    Refusal,
+    RoundKey,
+    RoundRecord,
+    Store,
+    StudyRecord,
+)
+from servers.store.migrate import upgrade
+from servers.store.sql import SqlStore, open_engine
+from servers.store.tables import METADATA
+
+PARTIES = make_parties("contract", "site-a", [SiteEntry("site-a", 1), SiteEntry("site-b", 1)], b"contract" * 4)
+STUDY = Study(
+    name="trial",
+    roster_digest=PARTIES.roster.message.digest(),
+    parameters=StudyParameters(dimension=2, clip_norm=1.0, least_contributors=1),
+    rule=RuleSpec(name=RuleName.FEDAVG),
+    model=ModelSpec(kind="linear", layers=(LayerShape(name="w", shape=(2,)),)),
+    training=TrainingSpec(),
+    rounds=3,
+)
+RECORD = StudyRecord(STUDY.digest(), Signed[Study](message=STUDY), StudyState.OPEN, "", 1)
+KEY = RoundKey(RECORD.digest, 1, 1)
+ANNOUNCEMENT = Announcement(
+    study_digest=RECORD.digest,
+    round=1,
+    listed=("site-b",),
+    least_contributors=1,
+    measured=False,
+    model_version=0,
+    model_digest="00" * 32,
+    weight_list_digest="11" * 32,
+    closes_at_s=1000,
+)
+ROUND = RoundRecord(KEY, RoundState.ANNOUNCED, Signed[Announcement](message=ANNOUNCEMENT), 1000.0)
+POSTGRES = "MOIETY_TEST_POSTGRES"
+
+
+def sqlite_url(folder: Path) -> str:
+    return f"sqlite:///{folder / 'store.db'}"
+
+
+def postgres_url(_folder: Path) -> str:
+    url = os.environ.get(POSTGRES)
+    if not url:
+        pytest.skip(f"{POSTGRES} is not set: the store has NOT been tested over PostgreSQL")
+    engine = open_engine(url)
+    with engine.begin() as connection:
+        METADATA.drop_all(connection)
+        connection.execute(text("DROP TABLE IF EXISTS alembic_version"))
+    engine.dispose()
+    return url
+
+
+@pytest.fixture(params=[sqlite_url, postgres_url], ids=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    make: Callable[[Path], str] = request.param
+    return make(tmp_path)
+
+
+@pytest.fixture
+def changed() -> list[str]:
+    return []
+
+
+@pytest.fixture
+def store(url: str, changed: list[str]) -> Iterator[Store]:
+    upgrade(url)
+    opened = SqlStore(url, changed.append)
+    yield opened
+    opened.close()
+
+
+def contribution(site: str, file: str | None = "share-1") -> ContributionRecord:
+    header = ContributionHeader(
+        study_digest=RECORD.digest,
+        round=1,
+        attempt=1,
+        site=site,
+        side=Side.A,
+        announcement_digest=ANNOUNCEMENT.digest(),
+        commitment_a="22" * 32,
+        commitment_b="33" * 32,
+        share_kind=ShareKind.SEED,
+        length=2,
+    )
+    receipt = Receipt(
+        study_digest=RECORD.digest, round=1, attempt=1, site=site, side=Side.A, body_digest="44" * 32
+    )
+    return ContributionRecord(KEY, site, header, "44" * 32, Signed[Receipt](message=receipt), file)
+
+
+def test_migrations_build_exactly_the_tables(url: str) -> None:
+    upgrade(url)
+    upgrade(url)
+    engine = open_engine(url)
+    with engine.connect() as connection:
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+    engine.dispose()
+
+
+def test_studies(store: Store, changed: list[str]) -> None:
+    assert store.study_named("trial") is None
+    with pytest.raises(UnknownStudy):
+        store.study(RECORD.digest)
+    store.add_study(RECORD)
+    assert store.studies() == [RECORD]
+    paused = store.change_study(RECORD.digest, lambda r: replace(r, state=StudyState.PAUSED, reason="why"))
+    assert paused == replace(RECORD, state=StudyState.PAUSED, reason="why", cursor=2)
+    assert store.study_named("trial") == store.study(RECORD.digest) == paused
+    store.add_ready(RECORD.digest, "site-b")
+    store.add_ready(RECORD.digest, "site-b")
+    assert store.ready_sites(RECORD.digest) == ("site-b",)
+    assert store.study(RECORD.digest).cursor == 3
+    assert changed == [RECORD.digest] * 3
+
+
+def test_rounds_and_what_is_answered_again(store: Store, url: str) -> None:
+    store.add_study(RECORD)
+    assert store.current_round(RECORD.digest) is None
+    store.add_round(ROUND)
+    again = replace(ROUND, key=RoundKey(RECORD.digest, 1, 2))
+    answer = Answer(AnswerKind.OPENING, "", b"sealed")
+    burnt = store.change_round(
+        KEY, lambda r: replace(r, state=RoundState.BURNT, own_nonce=b"n" * 32), answers=[answer], then_add=again
+    )
+    reopened = SqlStore(url, lambda _study: None)
+    assert reopened.round(KEY) == burnt
+    assert burnt.own_nonce == b"n" * 32
+    assert reopened.answer(KEY, AnswerKind.OPENING) == answer
+    assert reopened.answer(KEY, AnswerKind.PRODUCTS) is None
+    assert reopened.current_round(RECORD.digest) == reopened.latest_attempt(RECORD.digest, 1) == again
+    assert reopened.latest_attempt(RECORD.digest, 2) is None
+    assert reopened.round(RoundKey(RECORD.digest, 9, 9)) is None
+    reopened.close()
+
+
+def test_a_correlation_serves_once(store: Store) -> None:
+    store.add_study(RECORD)
+    store.add_round(ROUND)
+    use = CorrelationUse(KEY, "site-b", "55" * 32, 0, 0)
+    store.mark_used([use])
+    other_attempt = RoundKey(RECORD.digest, 1, 2)
+    for reused in (
+        use,
+        replace(use, key=other_attempt),
+        replace(use, site="site-a"),
+        replace(use, index=1),
+    ):
+        with pytest.raises(CorrelationReused):
+            store.mark_used([reused])
+    fresh = replace(use, site="site-a", index=2)
+    with pytest.raises(CorrelationReused):
+        store.change_round(KEY, lambda r: replace(r, state=RoundState.MEASURED), used=[fresh, use])
+    unchanged = store.round(KEY)
+    assert unchanged is not None
+    assert unchanged.state is RoundState.ANNOUNCED, "all of a change is undone"
+    assert (store.correlations_used(KEY), store.correlations_used(other_attempt)) == (1, 0)
+
+
+def test_contributions_and_their_files(store: Store) -> None:
+    store.add_study(RECORD)
+    store.add_round(ROUND)
+    assert store.contribution(KEY, "site-b") is None
+    store.add_contribution(contribution("site-b"), RoundState.COLLECTING)
+    stored = store.round(KEY)
+    assert stored is not None
+    assert stored.state is RoundState.COLLECTING
+    assert store.contributions(KEY) == [contribution("site-b")]
+    store.change_round(KEY, lambda r: replace(r, query_file="query-1", output_file="output-1"))
+    assert store.files() == {"share-1", "query-1", "output-1"}
+    assert store.forget_share_files(RECORD.digest, before_round=1) == []
+    assert sorted(store.forget_share_files(RECORD.digest, before_round=2)) == ["query-1", "share-1"]
+    assert store.contribution(KEY, "site-b") == contribution("site-b", None)
+    store.add_contribution(contribution("site-a", "share-2"), RoundState.COLLECTING)
+    assert store.forget_attempt_files(KEY) == ["share-2"]
+    assert store.forget_outputs(RECORD.digest, before_round=2) == ["output-1"]
+    assert store.files() == set()
+
+
+def test_mail(store: Store) -> None:
+    store.add_study(RECORD)
+    mail = MailRecord(RECORD.digest, "site-a", "site-b", "weights-1", "66" * 32, "mail-1")
+    everybody = replace(mail, recipient="every-site", topic="checkpoint-0", file="mail-2")
+    store.add_mail(mail)
+    store.add_mail(everybody)
+    assert store.mail(RECORD.digest, "site-a", "site-b", "weights-1") == mail
+    assert store.mail(RECORD.digest, "site-b", "site-b", "weights-1") is None
+    assert store.mail_for(RECORD.digest, ("site-b", "every-site")) == [everybody, mail]
+    assert store.mail_for(RECORD.digest, ("site-a",)) == []
+    assert store.files() == {"mail-1", "mail-2"}
+
+
+def test_nonces_refusals_and_boots(store: Store) -> None:
+    store.ready()
+    store.remember_nonce("site-a", "n" * 16, 100.0)
+    store.remember_nonce("site-b", "n" * 16, 100.0)
+    with pytest.raises(BadSignature, match="nonce"):
+        store.remember_nonce("site-a", "n" * 16, 101.0)
+    store.purge_nonces(100.5)
+    store.remember_nonce("site-a", "n" * 16, 102.0)
+    refusal = Refusal(RECORD.digest, "site-b", "conflicting_message", "why", 5.0)
+    store.add_refusal(refusal)
+    assert store.refusals(RECORD.digest) == [refusal]
+    assert (store.next_boot(), store.next_boot()) == (1, 2)

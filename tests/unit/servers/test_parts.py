@@ -1,0 +1,95 @@
+"""Randomness, files, batches, changes: the small parts of a server."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from protocol.errors import StorageFull
+from servers.changes import Changes, wait_up_to
+from servers.ot_sessions import BATCH_ELEMENTS, in_batches, zero_key
+from servers.randomness import Randomness
+from servers.store.shares import ShareFiles, file_name
+
+
+def test_seeded_bytes_depend_on_seed_party_and_label_alone() -> None:
+    one, two = Randomness(7, "operator-a"), Randomness(7, "operator-a")
+    two.draw(32, "something else first")
+    assert one.draw(32, "nonce") == two.draw(32, "nonce")
+    others = {Randomness(8, "operator-a").draw(32, "nonce"), Randomness(7, "operator-b").draw(32, "nonce")}
+    assert len(others | {one.draw(32, "nonce"), one.draw(32, "mask")}) == 4
+    assert one.seeded
+
+
+def test_system_bytes_differ() -> None:
+    system = Randomness(None, "operator-a")
+    assert system.draw(32, "nonce") != system.draw(32, "nonce")
+    assert not system.seeded
+
+
+def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:
+    files = ShareFiles(tmp_path / "shares", 0)
+    draft = files.draft()
+    draft.write(b"abc")
+    draft.write(memoryview(b"def"))
+    assert not files.path("kept").exists()
+    draft.keep("kept")
+    assert b"".join(files.read("kept")) == b"abcdef"
+    dropped = files.draft()
+    dropped.write(b"x")
+    dropped.discard()
+    left = files.draft()
+    left.write(b"left by a crash")
+    assert files.sweep({"kept"}) == 1
+    assert [path.name for path in (tmp_path / "shares").iterdir()] == ["kept"]
+    files.delete(["kept", "kept"])
+    assert not files.path("kept").exists()
+    left.discard()
+
+
+def test_a_full_disk_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = ShareFiles(tmp_path, 2**60)
+    with pytest.raises(StorageFull, match="0 are free"):
+        files.require_room(1)
+    draft = files.draft()
+
+    def full(_descriptor: int) -> NoReturn:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StorageFull, match="disk is full"):
+        draft.keep("never")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_names_cannot_be_confused() -> None:
+    assert file_name("a", "bc") != file_name("ab", "c")
+    assert len(file_name("share", 1, 2)) == 64
+
+
+def test_batches_hold_everything_in_order_and_stay_small() -> None:
+    small, large = (1,) * 40, (BATCH_ELEMENTS * 2,)
+    wanted = [large, *[(2048, *small)] * 40, *[small] * 3]
+    batches = in_batches(wanted)
+    assert [lengths for batch in batches for lengths in batch] == wanted
+    assert all(len(batch) == 1 or sum(map(sum, batch)) <= BATCH_ELEMENTS for batch in batches)
+    assert in_batches([]) == []
+
+
+def test_the_zero_sharing_key_needs_both_parts() -> None:
+    a, b = b"a" * 32, b"b" * 32
+    assert len({zero_key(a, b), zero_key(b, a), zero_key(a, a)}) == 3
+
+
+def test_a_change_between_looking_and_waiting_is_not_missed() -> None:
+    async def scenario() -> tuple[bool, bool, bool]:
+        changes = Changes()
+        event, other = changes.next("study"), changes.next("other")
+        changes.notify("study")
+        return await wait_up_to(event, 5), await wait_up_to(other, 0.01), await wait_up_to(changes.next("study"), -1)
+
+    assert asyncio.run(scenario()) == (True, False, False)

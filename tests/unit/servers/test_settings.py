@@ -1,0 +1,101 @@
+"""Settings: strict, from a file, overridden by the environment; a seed only on loopback."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import ConfigurationError
+from protocol.sharing import Side
+from servers.settings import is_loopback, load_settings
+
+GOOD = """
+side = "a"
+port = 8441
+public_url = "https://127.0.0.1:8441"
+peer_url = "https://127.0.0.1:8442"
+roster = "roster.toml"
+keys = "/etc/keys.toml"
+data_dir = "data"
+tls_certificate = "tls.pem"
+tls_key = "tls.key"
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "settings.toml"
+
+
+def test_paths_are_relative_to_the_file(file: Path) -> None:
+    file.write_text(GOOD)
+    settings = load_settings(file)
+    assert settings.side is Side.A
+    assert settings.roster == file.parent / "roster.toml"
+    assert settings.keys == Path("/etc/keys.toml")
+    assert settings.database == f"sqlite:///{file.parent / 'data' / 'server.db'}"
+    assert settings.limits.pause_after_skips == 3
+
+
+def test_the_environment_wins(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(GOOD)
+    monkeypatch.setenv("MOIETY_SERVER_PORT", "9000")
+    monkeypatch.setenv("MOIETY_SERVER_LIMITS__GRACE_S", "5")
+    settings = load_settings(file)
+    assert (settings.port, settings.limits.grace_s) == (9000, 5.0)
+
+
+def test_an_unknown_variable_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write_text(GOOD)
+    monkeypatch.setenv("MOIETY_SERVER_PROT", "9000")
+    with pytest.raises(ConfigurationError, match="MOIETY_SERVER_PROT"):
+        load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("added", "named"),
+    [
+        ("prot = 1", "unknown key 'prot'; did you mean 'port'"),
+        ("[limits]\ngrace = 1", "unknown key 'limits.grace'"),
+        ("[limits]\ngrace_s = -1", "key 'limits.grace_s'"),
+        ("this is no toml", "not valid TOML"),
+    ],
+)
+def test_wrong_keys_are_named(file: Path, added: str, named: str) -> None:
+    file.write_text(GOOD + added)
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(file)
+    assert named in caught.value.detail
+
+
+def test_missing_key_and_missing_file(file: Path) -> None:
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_settings(file)
+    file.write_text(GOOD.replace('side = "a"\n', ""))
+    with pytest.raises(ConfigurationError, match="key 'side' is missing"):
+        load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("host", "peer", "allowed"),
+    [
+        ("127.0.0.1", "https://localhost:1", True),
+        ("127.0.0.1", "https://[::1]:1", True),
+        ("0.0.0.0", "https://127.0.0.1:1", False),
+        ("127.0.0.1", "https://server-b.example:1", False),
+    ],
+)
+def test_a_seed_needs_loopback_on_both_ends(file: Path, host: str, peer: str, allowed: bool) -> None:
+    text = GOOD.replace('peer_url = "https://127.0.0.1:8442"', f'peer_url = "{peer}"') + f'host = "{host}"\nseed = 1\n'
+    file.write_text(text)
+    if allowed:
+        assert load_settings(file).seed == 1
+    else:
+        with pytest.raises(ConfigurationError, match="must be loopback"):
+            load_settings(file)
+
+
+@pytest.mark.parametrize(("host", "expected"), [("127.3.2.1", True), ("::1", True), ("10.0.0.1", False), ("a.b", False)])
+def test_loopback(host: str, expected: bool) -> None:
+    assert is_loopback(host) is expected
