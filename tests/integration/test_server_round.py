@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from protocol.arithmetic.ring import Ring
+from protocol.mpc.distance import query
+from protocol.mpc.sketch import sketch_vector
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
+from servers.randomness import Randomness
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers
 
@@ -92,3 +96,55 @@ def test_rounds_release_the_exact_sum(sites: FakeSites) -> None:
         print(f"round {number}: {seconds * 1000:.0f} ms from last receipt to release")
         for site in SITES:
             assert np.array_equal(sites.output(site, number), expected_sum(x))
+
+
+def test_a_model_far_above_the_sketch_length(federation: Federation) -> None:
+    """Bodies of several megabytes stream to disk; sketches, not the model, go through the products."""
+    dimension = 300_000
+    made = FakeSites(federation, make_study(federation, dimension, name="large"))
+    made.create()
+    rng = np.random.default_rng(5)
+    # Entries below 2^11 in size keep the norm, at most 2^11 sqrt(D) < 2^21, within what the range check lets pass.
+    x = {site: rng.integers(-(2**11), 2**11, dimension).astype(np.int64).view(np.uint64) for site in SITES}
+    announcement = made.announcement(1)
+    made.announce(announcement)
+    for site in SITES:
+        made.contribute(site, made.seal_contribution(site, x[site], announcement), 1)
+    challenge = made.send_queries(made.wait_transcript(Side.A, 1), x[made.requester], NUMERATORS)
+    for side in Side:
+        current = made.wait_round(side, 1, RoundState.MEASURED)
+    opened = made.openings(current, NUMERATORS)
+    parameters = made.study.parameters
+    own = sketch_vector(challenge, x[made.requester], parameters)
+    for site, numerator in NUMERATORS.items():
+        asked = query(own, numerator, GRID)
+        difference = (sketch_vector(challenge, x[site], parameters) - asked).view(np.int64)
+        squared = sum(int(v) ** 2 for v in difference)
+        expected = (squared / parameters.sketch_blocks) ** 0.5 / parameters.scale / (numerator / GRID)
+        assert opened[site].distance == pytest.approx(expected, rel=1e-15)
+    made.release(current)
+    for side in Side:
+        made.wait_round(side, 1, RoundState.RELEASED)
+    total = np.zeros(dimension, dtype=np.uint64)
+    for vector in x.values():
+        total += vector
+    assert np.array_equal(made.output(SITES[1], 1), total)
+    made.end()
+    made.close()
+
+
+def test_a_seeded_federation_draws_from_its_seed(tmp_path: Path) -> None:
+    """The challenge's nonces depend on the seed, the party and the attempt, and on nothing else."""
+    with start_servers(tmp_path, SITES, seed=11) as running:
+        made = FakeSites(running, make_study(running, D))
+        made.create()
+        announcement = made.announcement(1)
+        made.announce(announcement)
+        x = updates(1)
+        for site in SITES:
+            made.contribute(site, made.seal_contribution(site, x[site], announcement), 1)
+        stated = made.transcript_of(made.wait_transcript(Side.A, 1))
+        label = f"{made.study.digest()} round 1 attempt 1 challenge nonce"
+        expected = [Randomness(11, running.roster.operator(side).name).draw(32, label).hex() for side in Side]
+        assert [stated.nonce_a, stated.nonce_b] == expected
+        made.close()

@@ -96,6 +96,8 @@ def test_a_seed_needs_loopback_on_both_ends(file: Path, host: str, peer: str, al
             load_settings(file)
 
 
-@pytest.mark.parametrize(("host", "expected"), [("127.3.2.1", True), ("::1", True), ("10.0.0.1", False), ("a.b", False)])
+@pytest.mark.parametrize(
+    ("host", "expected"), [("127.3.2.1", True), ("::1", True), ("10.0.0.1", False), ("a.b", False)]
+)
 def test_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
