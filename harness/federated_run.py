@@ -35,6 +35,7 @@ _KINDS: Final = {
 }
 _POLL_S: Final = 0.15
 _LONG_POLL_S: Final = 10.0
+_STALLED_S: Final = 90.0
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,27 @@ def run_study(
     show: Callable[[Progress], None],
     *,
     phases: bool = False,
-    within_s: float = 600.0,
+    stalled_s: float = _STALLED_S,
 ) -> FederatedRun:
     """Hand ``study`` to the requester's agent and wait until every site has finished it.
 
     With ``phases`` server A is asked for the round's state as it changes, for a person to look at.
 
-    Raises: Unavailable, with the end of a log, when a process ends or the study is not over in time
+    Raises: Unavailable, with the ends of the logs, when a process ends or no round does for ``stalled_s``
     """
-    begin = time.monotonic()
+    begin = last = time.monotonic()
+    done = 0
     federation.hand_in(study)
     watcher = _Watcher(federation, study.name, phases=phases)
     try:
         while not _finished(federation, study):
             federation.check()
-            if time.monotonic() - begin > within_s:
-                raise Unavailable(f"study {study.name!r} is not over after {within_s:g} s; see {federation.folder}")
-            show(watcher.look())
+            progress = watcher.look()
+            show(progress)
+            if len(progress.records) > done:
+                done, last = len(progress.records), time.monotonic()
+            if time.monotonic() - last > stalled_s:
+                raise Unavailable(f"study {study.name!r}: no round ended in {stalled_s:g} s\n{federation.tails()}")
             time.sleep(_POLL_S)
         show(watcher.look())
     finally:

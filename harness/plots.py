@@ -9,6 +9,7 @@ from typing import Final
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from harness.history import Series, alpha_series, distance_series
 from harness.results import StudyResult
@@ -41,8 +42,7 @@ def plots_of(study: StudyResult) -> tuple[Plot, ...]:
     return (
         Plot(
             "Test accuracy",
-            "The requester's test accuracy after every round, seed "
-            f"{erosion.seed}, as the processes computed it.",
+            f"The requester's test accuracy after every round, seed {erosion.seed}, as the processes computed it.",
             _chart(accuracy, "accuracy"),
         ),
         Plot(
@@ -71,7 +71,7 @@ def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> 
         axes.set_ylabel(label)
         axes.grid(alpha=0.25)
         axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.margins(y=0.08)
         if floor is not None:
             axes.set_ylim(bottom=floor)

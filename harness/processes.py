@@ -35,7 +35,8 @@ from servers.settings import is_loopback
 
 _READY_WITHIN_S: Final = 60.0
 _STOP_WITHIN_S: Final = 8.0
-_TAIL_LINES: Final = 20
+_TAIL_LINES: Final = 12
+_TAIL_CHARACTERS: Final = 400
 _POLL_S: Final = 0.5
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _PROJECT: Final = Path(__file__).resolve().parent.parent
@@ -90,7 +91,7 @@ class Running:
     def tail(self) -> str:
         """The last lines of the log."""
         lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
-        return "\n".join(lines[-_TAIL_LINES:])
+        return "\n".join(line[:_TAIL_CHARACTERS] for line in lines[-_TAIL_LINES:])
 
 
 class RunningFederation:
@@ -184,6 +185,11 @@ class RunningFederation:
                 raise Unavailable(
                     f"{running.name} ended with exit code {code}; the end of {running.log}:\n{running.tail()}"
                 )
+
+    def tails(self) -> str:
+        """The ends of both servers' and the requester's logs."""
+        names = (*OPERATOR_NAMES.values(), self.spec.requester)
+        return "\n".join(f"{name}:\n{self._running[name].tail()}" for name in names if name in self._running)
 
     def wait_for(self, side: Side, path: str, within_s: float = _READY_WITHIN_S) -> None:
         """Until a server answers 200 at ``path``; Unavailable when it does not or a process ends."""

@@ -76,7 +76,7 @@ def test_servers_killed_between_rounds_come_back_and_the_study_goes_on(tmp_path:
 
         killer = threading.Thread(target=kill_both)
         killer.start()
-        run = run_study(federation, study, lambda progress: None, within_s=200)
+        run = run_study(federation, study, lambda progress: None)
         killer.join()
         released = [record for record in run.history.rounds if record.kind is RoundKind.RELEASED]
     assert len(run.history.rounds) == 6
@@ -92,7 +92,14 @@ def test_a_process_that_dies_ends_the_run_with_its_log(tmp_path: Path) -> None:
         assert len(set(pids.values())) == 7
         federation._running["screening-centre"].process.kill()
         with pytest.raises(Unavailable, match="screening-centre ended with exit code -9"):
-            run_study(federation, study_for(federation, 3), lambda progress: None, within_s=60)
+            run_study(federation, study_for(federation, 3), lambda progress: None)
+
+
+def test_a_study_that_stalls_ends_with_the_logs(tmp_path: Path) -> None:
+    with RunningFederation(spec_of(DATA, 5), tmp_path) as federation:
+        federation.kill(OPERATOR_NAMES[Side.B])
+        with pytest.raises(Unavailable, match=r"(?s)no round ended in 3 s\noperator-a:\n.*\ncity-hospital:\n"):
+            run_study(federation, study_for(federation, 3), lambda progress: None, stalled_s=3)
 
 
 def wait_until(happened: Callable[[], bool], within_s: float = 120) -> None:
