@@ -19,6 +19,7 @@ from servers.answering import Answering
 from servers.context import Server, open_server
 from servers.correlation_pool import CorrelationPool
 from servers.driver import Driver
+from servers.ending import Endings
 from servers.measuring import Sketches
 from servers.ot_sender import OtSessions
 from servers.peer_client import PeerClient
@@ -62,7 +63,9 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         client = PeerClient(server)
         app.state.peer = client
         app.state.pool = CorrelationPool(server, client)
-        tasks.append(asyncio.create_task(Driver(server, client, app.state.pool, sketches).run()))
+        tasks.append(
+            asyncio.create_task(Driver(server, client, app.state.pool, sketches, Endings(server, client)).run())
+        )
     else:
         app.state.answering = Answering(server, sketches, OtSessions(server))
     try:

@@ -10,17 +10,15 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from protocol.errors import MoietyError, ProtocolViolation, RefusedMessage, Unavailable, UnknownResource, WrongRound
+from protocol.errors import MoietyError, ProtocolViolation, RefusedMessage, Unavailable, UnknownResource
 from protocol.lock import agree, nonce_commitment, shortfall, transcript
 from protocol.rounds import RoundEvent, step
 from protocol.sharing import Side
 from protocol.wire import paths
-from protocol.wire.authentic import check_signature, require_signatures, with_signature
+from protocol.wire.authentic import check_signature, with_signature
 from protocol.wire.messages import (
     AgreedSet,
     ChallengeTranscript,
-    ReleaseSet,
-    RoundOutcome,
     RoundState,
     RuleName,
     Signed,
@@ -40,12 +38,12 @@ from servers.changes import ANY_STUDY, wait_up_to
 from servers.collection import collected
 from servers.context import Server
 from servers.correlation_pool import CorrelationPool, Stock, stock_quietly
+from servers.ending import Endings, NotYet, round_path
 from servers.measuring import Products, Sketches, needed_lengths, prepare_products, queries_missing, seal_opening
-from servers.outcomes import QUERIES_MISSING, RELEASE_SET_MISSING, commit_burn, commit_skip, outcome_of
+from servers.outcomes import QUERIES_MISSING, RELEASE_SET_MISSING
 from servers.peer_client import PeerClient, chunks_with_digest
 from servers.releasing import (
     MaskedSumIntake,
-    accept_release_set,
     commit_release,
     masked_sum,
     masking_side,
@@ -64,10 +62,6 @@ _BOTH: Final = 2
 _log = log.logger("driver")
 
 
-class NotYet(Unavailable):
-    """The round waits for the other server or the requester; look again soon."""
-
-
 @dataclass(eq=False)
 class Driver:
     """Side A's tasks."""
@@ -76,6 +70,7 @@ class Driver:
     peer: PeerClient
     pool: CorrelationPool
     sketches: Sketches
+    endings: Endings
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stocked: set[RoundKey] = field(default_factory=set)
     _marks_s: dict[tuple[str, str], float] = field(default_factory=dict)
@@ -149,7 +144,7 @@ class Driver:
 
     async def _advance(self, study: StudyRecord, record: RoundRecord) -> None:
         if record.state is RoundState.SKIPPED or record.outcome is not None:
-            await self._deliver_outcome(record)
+            await self.endings.deliver(record)
         elif record.state in (RoundState.ANNOUNCED, RoundState.COLLECTING):
             await self._collect(study, record)
         elif record.state is RoundState.LOCKED:
@@ -169,13 +164,13 @@ class Driver:
             await self._stock_ahead(study, record)
             await wait_up_to(change, record.closes_at_s - self.server.clock())
             return
-        path = self._path(paths.PEER_COLLECTED, study, record)
+        path = round_path(paths.PEER_COLLECTED, study, record)
         try:
             theirs = CollectedSet.parse(await self.peer.get(path, "collected"))
         except UnknownResource:
             if self.server.clock() < record.closes_at_s:
                 raise NotYet("the peer does not know this round yet") from None
-            await self._skip(record, "the other server never got the announcement")
+            await self.endings.skip(record, "the other server never got the announcement")
             return
         if not theirs.complete:
             return
@@ -185,7 +180,7 @@ class Driver:
         agreed = agree(announcement, record.key.attempt, self.server.roster, mine.contributions, theirs.contributions)
         reason = shortfall(agreed, announcement, self.server.roster.requester)
         if reason is not None:
-            await self._skip(record, reason)
+            await self.endings.skip(record, reason)
             return
         nonce = self.server.randomness.draw(32, f"{record.key.label} challenge nonce")
         state = step(record.progress, RoundEvent.LOCKED).state
@@ -206,10 +201,10 @@ class Driver:
 
     async def _measure(self, study: StudyRecord, record: RoundRecord) -> None:
         if self.server.store.correlations_used(record.key):
-            await self._burn(record, "side A lost the attempt's correlations before the products were done")
+            await self.endings.burn(record, "side A lost the attempt's correlations before the products were done")
             return
         if record.transcript is None and self.server.clock() >= self._deadline_s(record):
-            await self._skip(record, "the two servers could not agree on the set in time")
+            await self.endings.skip(record, "the two servers could not agree on the set in time")
             return
         record = await self._locked(study, record)
         record = await self._challenged(study, record)
@@ -234,7 +229,7 @@ class Driver:
         commitment = nonce_commitment(record.key.round, agreed.message.digest(), record.own_nonce)
         only_mine = Signed[AgreedSet](message=agreed.message, signatures=agreed.signatures[:1])
         request = LockRequest(agreed_set=only_mine, commitment_a=commitment)
-        body = await self.peer.post(self._path(paths.PEER_LOCK, study, record), request.canonical(), "lock")
+        body = await self.peer.post(round_path(paths.PEER_LOCK, study, record), request.canonical(), "lock")
         reply = LockReply.parse(body)
         check_signature(agreed.message, reply.signature, self.server.peer)
         stated = transcript(record.key.round, agreed.message.digest(), record.own_nonce, bytes.fromhex(reply.nonce_b))
@@ -246,7 +241,7 @@ class Driver:
         if len(record.transcript.signatures) == _BOTH:
             return record
         reveal = ChallengeReveal(transcript=record.transcript)
-        body = await self.peer.post(self._path(paths.PEER_CHALLENGE, study, record), reveal.canonical(), "challenge")
+        body = await self.peer.post(round_path(paths.PEER_CHALLENGE, study, record), reveal.canonical(), "challenge")
         reply = ChallengeReply.parse(body)
         check_signature(record.transcript.message, reply.signature, self.server.peer)
         both: Signed[ChallengeTranscript] = with_signature(record.transcript, reply.signature)
@@ -263,7 +258,7 @@ class Driver:
                 break
             self._require_open(record)
             if self.server.clock() >= deadline:
-                await self._skip(record, QUERIES_MISSING)
+                await self.endings.skip(record, QUERIES_MISSING)
                 return self.server.store.round(record.key) or record
             await wait_up_to(change, deadline - self.server.clock())
         return record
@@ -297,7 +292,7 @@ class Driver:
 
     async def _products_answer(self, study: StudyRecord, record: RoundRecord, frame: bytes) -> bytes | None:
         """Send the same bytes until B has its queries; None once the round has been skipped or burnt."""
-        path = self._path(paths.PEER_PRODUCTS, study, record)
+        path = round_path(paths.PEER_PRODUCTS, study, record)
         deadline = self._deadline_s(record)
         while True:
             try:
@@ -305,11 +300,11 @@ class Driver:
             except Unavailable:
                 self._require_open(record)
                 if self.server.clock() >= deadline:
-                    await self._skip(record, QUERIES_MISSING)
+                    await self.endings.skip(record, QUERIES_MISSING)
                     return None
                 await asyncio.sleep(_FIRST_RETRY_S)
             except (RefusedMessage, ProtocolViolation) as error:
-                await self._burn(record, f"the products were refused: {error.code}")
+                await self.endings.burn(record, f"the products were refused: {error.code}")
                 return None
 
     # --- release ------------------------------------------------------------------------------------------------------
@@ -321,7 +316,7 @@ class Driver:
             return
         self._observe(study, "measured", "waiting_for_release_set")
         await self.peer.put(
-            self._path(paths.PEER_RELEASE_SET, study, record), record.release_set.canonical(), "release_set"
+            round_path(paths.PEER_RELEASE_SET, study, record), record.release_set.canonical(), "release_set"
         )
         if masking_side(record.key.round) is Side.A:
             await self._send_masked_sum(study, record)
@@ -339,15 +334,11 @@ class Driver:
         if await wait_up_to(change, min(_RELEASE_SET_POLL_S, left_s)):
             return self.server.store.round(record.key) or record
         try:
-            await self._take_peers_release_set(study, record)
+            await self.endings.take_peers_release_set(study, record)
         except UnknownResource:
             if left_s <= 0:
-                await self._skip(record, RELEASE_SET_MISSING)
+                await self.endings.skip(record, RELEASE_SET_MISSING)
         return self.server.store.round(record.key) or record
-
-    async def _take_peers_release_set(self, study: StudyRecord, record: RoundRecord) -> None:
-        body = await self.peer.get(self._path(paths.PEER_RELEASE_SET, study, record), "release_set")
-        accept_release_set(self.server, record, Signed[ReleaseSet].parse(body))
 
     async def _send_masked_sum(self, study: StudyRecord, record: RoundRecord) -> None:
         record = with_mask_seed(self.server, record)
@@ -355,7 +346,7 @@ class Driver:
         try:
             pieces = masked_sum(self.server, record, study.study.parameters)
             digest = await asyncio.to_thread(chunks_with_digest, pieces, draft.path)
-            path = self._path(paths.PEER_MASKED_SUM, study, record)
+            path = round_path(paths.PEER_MASKED_SUM, study, record)
             await self.peer.put_file(path, draft.path, digest, "masked_sum")
         finally:
             draft.discard()
@@ -365,7 +356,7 @@ class Driver:
         draft = self.server.files.draft()
         try:
             intake = MaskedSumIntake(self.server, record, study.study.parameters, draft)
-            async for piece in self.peer.stream(self._path(paths.PEER_MASKED_SUM, study, record), "masked_sum"):
+            async for piece in self.peer.stream(round_path(paths.PEER_MASKED_SUM, study, record), "masked_sum"):
                 await asyncio.to_thread(intake.feed, piece)
             intake.finish()
             await asyncio.to_thread(draft.keep, output_name(record))
@@ -374,63 +365,7 @@ class Driver:
             raise
         commit_release(self.server, study, record, output_name(record))
 
-    # --- ends without a release ---------------------------------------------------------------------------------------
-
-    async def _skip(self, record: RoundRecord, reason: str) -> None:
-        """Say durably that this side will not release, then ask the peer to sign the skip too."""
-        signed = self.server.sign(outcome_of(record, RoundState.SKIPPED, reason))
-        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
-        await self._deliver_outcome(record)
-
-    async def _burn(self, record: RoundRecord, reason: str) -> None:
-        if record.key.attempt >= self.server.settings.limits.attempts:
-            await self._skip(record, f"{record.key.attempt} attempts were burnt")
-            return
-        signed = self.server.sign(outcome_of(record, RoundState.BURNT, reason))
-        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
-        await self._deliver_outcome(record)
-
-    async def _deliver_outcome(self, record: RoundRecord) -> None:
-        """Get the peer's signature. A release set that it holds undoes a skip; an opening that it has, a burn."""
-        assert record.outcome is not None, "there is an outcome to deliver"
-        study = self.server.store.study(record.key.study)
-        path = self._path(paths.PEER_OUTCOME, study, record)
-        try:
-            body = await self.peer.post(path, record.outcome.canonical(), "outcome")
-        except (WrongRound, UnknownResource) as error:
-            await self._outcome_refused(study, record, error)
-            return
-        signed = Signed[RoundOutcome].parse(body)
-        names = [self.server.roster.operator_a.name, self.server.roster.operator_b.name]
-        message = require_signatures(signed, self.server.roster, names)
-        if (message.study_digest, message.round, message.attempt) != (
-            record.key.study,
-            record.key.round,
-            record.key.attempt,
-        ):
-            raise ProtocolViolation("the peer signed an outcome of another round")
-        if message.outcome is RoundState.BURNT:
-            commit_burn(self.server, record, signed)
-        else:
-            commit_skip(self.server, record, signed)
-
-    async def _outcome_refused(self, study: StudyRecord, record: RoundRecord, error: MoietyError) -> None:
-        outcome = record.outcome
-        assert outcome is not None, "it was just delivered"
-        if outcome.message.outcome is RoundState.BURNT:
-            await self._skip(record, "one server has its opening, the other lost its correlations")
-        elif record.state is RoundState.MEASURED and isinstance(error, WrongRound):
-            cleared = self.server.store.change_round(record.key, lambda r: replace(r, outcome=None))
-            await self._take_peers_release_set(study, cleared)
-        elif record.state is not RoundState.SKIPPED:
-            commit_skip(self.server, record, outcome)
-        else:
-            raise NotYet(error.detail)
-
     # --- small things -------------------------------------------------------------------------------------------------
-
-    def _path(self, template: str, study: StudyRecord, record: RoundRecord) -> str:
-        return paths.fill(template, study=study.name, round=record.key.round, attempt=record.key.attempt)
 
     def _mark(self, study: StudyRecord, event: str) -> None:
         self._marks_s.setdefault((study.digest, event), self.server.clock())

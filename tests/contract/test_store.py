@@ -122,9 +122,7 @@ def contribution(site: str, file: str | None = "share-1") -> ContributionRecord:
         share_kind=ShareKind.SEED,
         length=2,
     )
-    receipt = Receipt(
-        study_digest=RECORD.digest, round=1, attempt=1, site=site, side=Side.A, body_digest="44" * 32
-    )
+    receipt = Receipt(study_digest=RECORD.digest, round=1, attempt=1, site=site, side=Side.A, body_digest="44" * 32)
     return ContributionRecord(KEY, site, header, "44" * 32, Signed[Receipt](message=receipt), file)
 
 

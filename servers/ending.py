@@ -1,0 +1,87 @@
+"""Side A ends a round without a release, together with side B (docs/protocol.md 7, 8)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from protocol.errors import MoietyError, ProtocolViolation, Unavailable, UnknownResource, WrongRound
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import ReleaseSet, RoundOutcome, RoundState, Signed
+from servers.context import Server
+from servers.outcomes import commit_burn, commit_skip, outcome_of
+from servers.peer_client import PeerClient
+from servers.releasing import accept_release_set
+from servers.store.interface import RoundRecord, StudyRecord
+
+
+class NotYet(Unavailable):
+    """The round waits for the other server or the requester; look again soon."""
+
+
+def round_path(template: str, study: StudyRecord, record: RoundRecord) -> str:
+    """The peer's address for one attempt."""
+    return paths.fill(template, study=study.name, round=record.key.round, attempt=record.key.attempt)
+
+
+@dataclass(frozen=True, eq=False)
+class Endings:
+    """Skips, burns, and the release set that undoes a skip."""
+
+    server: Server
+    peer: PeerClient
+
+    async def take_peers_release_set(self, study: StudyRecord, record: RoundRecord) -> None:
+        body = await self.peer.get(round_path(paths.PEER_RELEASE_SET, study, record), "release_set")
+        accept_release_set(self.server, record, Signed[ReleaseSet].parse(body))
+
+    async def skip(self, record: RoundRecord, reason: str) -> None:
+        """Say durably that this side will not release, then ask the peer to sign the skip too."""
+        signed = self.server.sign(outcome_of(record, RoundState.SKIPPED, reason))
+        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
+        await self.deliver(record)
+
+    async def burn(self, record: RoundRecord, reason: str) -> None:
+        if record.key.attempt >= self.server.settings.limits.attempts:
+            await self.skip(record, f"{record.key.attempt} attempts were burnt")
+            return
+        signed = self.server.sign(outcome_of(record, RoundState.BURNT, reason))
+        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
+        await self.deliver(record)
+
+    async def deliver(self, record: RoundRecord) -> None:
+        """Get the peer's signature. A release set that it holds undoes a skip; an opening that it has, a burn."""
+        assert record.outcome is not None, "there is an outcome to deliver"
+        study = self.server.store.study(record.key.study)
+        path = round_path(paths.PEER_OUTCOME, study, record)
+        try:
+            body = await self.peer.post(path, record.outcome.canonical(), "outcome")
+        except (WrongRound, UnknownResource) as error:
+            await self._outcome_refused(study, record, error)
+            return
+        signed = Signed[RoundOutcome].parse(body)
+        names = [self.server.roster.operator_a.name, self.server.roster.operator_b.name]
+        message = require_signatures(signed, self.server.roster, names)
+        if (message.study_digest, message.round, message.attempt) != (
+            record.key.study,
+            record.key.round,
+            record.key.attempt,
+        ):
+            raise ProtocolViolation("the peer signed an outcome of another round")
+        if message.outcome is RoundState.BURNT:
+            commit_burn(self.server, record, signed)
+        else:
+            commit_skip(self.server, record, signed)
+
+    async def _outcome_refused(self, study: StudyRecord, record: RoundRecord, error: MoietyError) -> None:
+        outcome = record.outcome
+        assert outcome is not None, "it was just delivered"
+        if outcome.message.outcome is RoundState.BURNT:
+            await self.skip(record, "one server has its opening, the other lost its correlations")
+        elif record.state is RoundState.MEASURED and isinstance(error, WrongRound):
+            cleared = self.server.store.change_round(record.key, lambda r: replace(r, outcome=None))
+            await self.take_peers_release_set(study, cleared)
+        elif record.state is not RoundState.SKIPPED:
+            commit_skip(self.server, record, outcome)
+        else:
+            raise NotYet(error.detail)
