@@ -57,6 +57,8 @@ class LiveRun:
         if not done:
             return Group(head)
         last = progress.records[-1]
+        if last.state is RoundEnd.ALONE:
+            return Group(head, Text(_totals(progress)))
         table = Table("site", "weight", "distance", box=None)
         for alpha in last.alphas:
             table.add_row(alpha.site, f"{alpha.value:.3f}", _distance(last, alpha.site))
