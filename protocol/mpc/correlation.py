@@ -23,6 +23,7 @@ from protocol.arithmetic import ring
 from protocol.arithmetic.prg import SEED_BYTES, Usage, derive, expand
 from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage, ProtocolViolation
+from protocol.mpc.ot.digits import DEFAULT, Extension
 from protocol.mpc.ot.half import CorrelationHalf, checked_lengths, segment_sums
 from protocol.mpc.ot.kernels import NUMBA, OtKernels
 from protocol.mpc.ot.session import LengthsList, OtReceiver, OtSender
@@ -80,8 +81,8 @@ class OtSourceA:
         self._session = session
 
     def draw(self, lengths_list: LengthsList, rand: bytes) -> Conversation:
-        """See :class:`CorrelationSource`."""
-        batch, columns = self._session.extend(lengths_list, rand)
+        """See :class:`CorrelationSource`; a follows from the session's keys, so ``rand`` is not used."""
+        batch, columns = self._session.extend(lengths_list)
         challenge = yield columns
         products = yield self._session.answer(batch, challenge)
         return self._session.finish(batch, products)
@@ -186,20 +187,24 @@ def converse(a: Conversation, b: Conversation) -> tuple[list[CorrelationHalf], l
 
 
 def open_ot_sessions(
-    session_id: bytes, rand_a: bytes, rand_b: bytes, kernels: OtKernels = NUMBA
+    session_id: bytes, rand_a: bytes, rand_b: bytes, kernels: OtKernels = NUMBA, extension: Extension = DEFAULT
 ) -> tuple[OtReceiver, OtSender]:
     """Open a session with both servers in one process."""
-    opening, message = OtSender.open(session_id, rand_b, kernels)
-    receiver, reply = OtReceiver.open(session_id, message, rand_a, kernels)
+    opening, message = OtSender.open(session_id, rand_b, kernels, extension)
+    receiver, reply = OtReceiver.open(session_id, message, rand_a, kernels, extension)
     return receiver, opening.finish(reply)
 
 
 def ot_pair(
-    lengths_list: LengthsList, rand_a: bytes, rand_b: bytes, kernels: OtKernels = NUMBA
+    lengths_list: LengthsList,
+    rand_a: bytes,
+    rand_b: bytes,
+    kernels: OtKernels = NUMBA,
+    extension: Extension = DEFAULT,
 ) -> tuple[list[CorrelationHalf], list[CorrelationHalf]]:
     """A whole session and one batch in one process, for tests and simulation."""
     session_id = derive(rand_a, "session id")
-    a, b = open_ot_sessions(session_id, derive(rand_a, "open"), derive(rand_b, "open"), kernels)
+    a, b = open_ot_sessions(session_id, derive(rand_a, "open"), derive(rand_b, "open"), kernels, extension)
     return converse(
         OtSourceA(a).draw(lengths_list, derive(rand_a, "batch")),
         OtSourceB(b).draw(lengths_list, derive(rand_b, "batch")),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from protocol.mpc import correlation
 from protocol.mpc.correlation import CorrelationHalf
 from protocol.mpc.ot import gilboa
+from protocol.mpc.ot.digits import IKNP, SOFTSPOKEN, Extension
 from protocol.mpc.ot.hashing import RowHash
 from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
 
@@ -21,10 +22,13 @@ LENGTHS = st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple
 KERNELS = st.sampled_from([NUMBA, NUMPY])
 
 
+EXTENSION = st.sampled_from([IKNP, Extension(32), SOFTSPOKEN, Extension(16)])
+
+
 @functools.cache
-def sources(kernels: OtKernels) -> tuple[correlation.OtSourceA, correlation.OtSourceB]:
+def sources(kernels: OtKernels, extension: Extension) -> tuple[correlation.OtSourceA, correlation.OtSourceB]:
     """One session for all examples: as between servers, it serves batch after batch."""
-    a, b = correlation.open_ot_sessions(bytes(32), bytes(32), bytes([1]) * 32, kernels)
+    a, b = correlation.open_ot_sessions(bytes(32), bytes(32), bytes([1]) * 32, kernels, extension)
     return correlation.OtSourceA(a), correlation.OtSourceB(b)
 
 
@@ -37,9 +41,11 @@ def assert_exact(halves_a: list[CorrelationHalf], halves_b: list[CorrelationHalf
 
 
 @settings(max_examples=40, deadline=None)
-@given(lengths=LENGTHS, rand_a=SEED, rand_b=SEED, kernels=KERNELS)
-def test_ot_source(lengths: list[tuple[int, ...]], rand_a: bytes, rand_b: bytes, kernels: OtKernels):
-    a, b = sources(kernels)
+@given(lengths=LENGTHS, rand_a=SEED, rand_b=SEED, kernels=KERNELS, extension=EXTENSION)
+def test_ot_source(
+    lengths: list[tuple[int, ...]], rand_a: bytes, rand_b: bytes, kernels: OtKernels, extension: Extension
+):
+    a, b = sources(kernels, extension)
     assert_exact(*correlation.converse(a.draw(lengths, rand_a), b.draw(lengths, rand_b)))
 
 
@@ -50,14 +56,25 @@ def test_dealer_source(lengths: list[tuple[int, ...]], rand: bytes):
 
 
 @settings(max_examples=60, deadline=None)
-@given(pairs=st.lists(st.tuples(ELEMENT, ELEMENT), min_size=1, max_size=6), seed=st.integers(0, 2**32), kernels=KERNELS)
-def test_bit_by_bit_product_of_chosen_values(pairs: list[tuple[int, int]], seed: int, kernels: OtKernels):
+@given(a=st.lists(ELEMENT, min_size=1, max_size=6), seed=st.integers(0, 2**32), kernels=KERNELS)
+def test_bit_by_bit_product_of_chosen_values(a: list[int], seed: int, kernels: OtKernels):
     rng = np.random.default_rng(seed)
-    a, b = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
-    t = rng.integers(0, 256, (128, 8 * a.size), dtype=np.uint8)
+    own = np.array(a, dtype=np.uint64)
+    t = rng.integers(0, 256, (128, 8 * own.size), dtype=np.uint8)
     delta, key = rng.bytes(16), rng.bytes(32)
     chosen = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, np.newaxis]
-    q = t ^ chosen * a.astype("<u8").view(np.uint8)
-    message, terms_b = gilboa.sender_terms(RowHash(key), q, delta, b, first_row=seed, kernels=kernels)
-    terms_a = gilboa.receiver_terms(RowHash(key), t, a, message, first_row=seed, kernels=kernels)
+    q = t ^ chosen * own.astype("<u8").view(np.uint8)
+    b, message, terms_b = gilboa.sender_terms(RowHash(key), q, delta, own.size, first_row=seed, kernels=kernels)
+    terms_a = gilboa.receiver_terms(RowHash(key), t, own, message, first_row=seed, kernels=kernels)
+    assert (terms_a + terms_b).tolist() == [x * y % 2**64 for x, y in zip(a, b.tolist(), strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(pairs=st.lists(st.tuples(ELEMENT, ELEMENT), min_size=1, max_size=6), seed=st.integers(0, 2**32), kernels=KERNELS)
+def test_kernels_multiply_any_two_values(pairs: list[tuple[int, int]], seed: int, kernels: OtKernels):
+    a, b = (np.array(side, dtype=np.uint64) for side in zip(*pairs, strict=True))
+    zero, one = np.random.default_rng(seed).integers(0, 2**64, (2, 64 * a.size), dtype=np.uint64)
+    packed, terms_b = kernels.sender_products(zero, one, b)
+    bits = np.unpackbits(a.astype("<u8").view(np.uint8), bitorder="little")
+    terms_a = kernels.receiver_products(np.where(bits, one, zero), packed, a)
     assert (terms_a + terms_b).tolist() == [x * y % 2**64 for x, y in pairs]

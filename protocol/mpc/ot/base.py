@@ -110,9 +110,14 @@ def receiver_finish(state: BaseOtReceiver, reply: bytes) -> Keys:
 
 def transcript_key(session_id: bytes, message: bytes, reply: bytes) -> bytes:
     """32 bytes that both servers derive from everything said so far; public."""
-    digest = hashlib.sha256(b"moiety/1 ot transcript" + _session_tag(session_id))
+    digest = hashlib.sha256(b"moiety/1 ot transcript" + session_tag(session_id))
     digest.update(hashlib.sha256(message).digest() + hashlib.sha256(reply).digest())
     return digest.digest()
+
+
+def session_tag(session_id: bytes) -> bytes:
+    """32 bytes that stand for the session in every hash."""
+    return hashlib.sha256(b"moiety/1 ot session" + session_id).digest()
 
 
 def require_bytes(name: str, value: bytes, length: int) -> None:
@@ -129,10 +134,6 @@ def _require_session(session_id: bytes) -> None:
         raise ProtocolViolation(f"a session id has 16 to 64 bytes, found {len(session_id)}; draw a fresh one")
 
 
-def _session_tag(session_id: bytes) -> bytes:
-    return hashlib.sha256(b"moiety/1 ot session" + session_id).digest()
-
-
 def _bits(packed: bytes) -> Iterator[int]:
     return ((packed[j // 8] >> (j % 8)) & 1 for j in range(8 * len(packed)))
 
@@ -145,7 +146,7 @@ def _scalar(rand: bytes, label: bytes, i: int) -> bytes:
 
 def _hash_to_point(session_id: bytes, i: int, branch: int, point: bytes) -> bytes:
     place = i.to_bytes(2, "big") + bytes([branch])
-    wide = hashlib.sha512(b"moiety/1 base ot point" + _session_tag(session_id) + place + point).digest()
+    wide = hashlib.sha512(b"moiety/1 base ot point" + session_tag(session_id) + place + point).digest()
     hashed: bytes = sodium.crypto_core_ed25519_add(
         sodium.crypto_core_ed25519_from_uniform(wide[:32]), sodium.crypto_core_ed25519_from_uniform(wide[32:])
     )
@@ -154,7 +155,7 @@ def _hash_to_point(session_id: bytes, i: int, branch: int, point: bytes) -> byte
 
 def _key(session_id: bytes, i: int, branch: int, transcript: bytes, shared: bytes) -> bytes:
     place = i.to_bytes(2, "big") + bytes([branch])
-    return hashlib.sha256(b"moiety/1 base ot key" + _session_tag(session_id) + place + transcript + shared).digest()
+    return hashlib.sha256(b"moiety/1 base ot key" + session_tag(session_id) + place + transcript + shared).digest()
 
 
 def _multiply(scalar: bytes, point: bytes) -> bytes:

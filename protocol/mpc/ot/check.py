@@ -17,7 +17,9 @@ drawn after both are fixed. Let k be the number of columns that differ from the 
 collision among the at most 128 distinct columns (probability at most 2^13 (n/128 + 1) / 2^128: below 2^-100 at a
 million rows), each of the k columns makes the check depend on one bit of Delta: the receiver passes with probability
 at most 2^-k; if it passes it knows those k bits, and the other 128 - k stay uniform. If it fails, the session ends
-and Delta is deleted.
+and Delta is deleted. The columns of one digit of Delta share one column of U, so they are wrong together: a bet is
+on the whole digit. Bets on trees (``tree.py``) and on columns multiply: who learns k bits in all has passed with
+probability 2^-k.
 Hides:    the choice bits: the last 192 of x are random, belong to no OT and are thrown away; they fill a whole
           128-bit block of the polynomial, so x~ is uniform, and t~ follows from x~ and what the sender holds.
 Source:   Keller, Orsini & Scholl 2015; Roy 2022 (SoftSpokenOT, section 4); docs/protocol.md 7

@@ -35,20 +35,23 @@ class RowHash:
         """Hash row r, xored with ``offset``, under index ``first_index`` + r."""
         # ECB only applies the permutation pi to each block; nothing is encrypted here.
         cipher = Cipher(algorithms.AES128(self._key), modes.ECB()).encryptor()  # noqa: S305
-        words = np.ascontiguousarray(rows).view(_ROW)
-        shift = np.frombuffer(offset, dtype=_ROW)
+        words = np.ascontiguousarray(rows).view(_ROW).ravel()
         out = np.empty(len(rows), dtype=np.uint64)
-        index = np.arange(first_index, first_index + len(rows), dtype=np.uint64)
+        width = 2 * min(_CHUNK_ROWS, len(rows))
+        shift = np.tile(np.frombuffer(offset, dtype=_ROW), width // 2)
+        index, block = np.zeros(width, dtype=_ROW), np.empty(width, dtype=_ROW)
+        once, twice = np.empty(width + 2, dtype=_ROW), np.empty(width + 2, dtype=_ROW)  # update_into asks for room
         for at in range(0, len(rows), _CHUNK_ROWS):
-            piece = slice(at, at + _CHUNK_ROWS)
-            once = _permute(cipher, words[piece] ^ shift)
-            first_words = once[:, 0].copy()
-            once[:, 0] ^= index[piece]
-            out[piece] = _permute(cipher, once)[:, 0] ^ first_words
+            piece = out[at : at + _CHUNK_ROWS]
+            size = 2 * len(piece)
+            np.bitwise_xor(words[2 * at : 2 * at + size], shift[:size], out=block[:size])
+            _permute(cipher, block[:size], once)
+            index[:size:2] = np.arange(first_index + at, first_index + at + len(piece), dtype=np.uint64)
+            np.bitwise_xor(once[:size], index[:size], out=block[:size])
+            _permute(cipher, block[:size], twice)
+            np.bitwise_xor(twice[:size:2], once[:size:2], out=piece)
         return out
 
 
-def _permute(cipher: CipherContext, blocks: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    room = np.empty(blocks.nbytes + ROW_BYTES, dtype=np.uint8)  # update_into asks for one block of room
-    written = cipher.update_into(blocks.data.cast("B"), room.data)
-    return room[:written].view(_ROW).reshape(blocks.shape)
+def _permute(cipher: CipherContext, blocks: NDArray[np.uint64], room: NDArray[np.uint64]) -> None:
+    cipher.update_into(blocks.data.cast("B"), room.data.cast("B"))

@@ -36,7 +36,7 @@ class OtKernels:
     The messages of one element, 64 - t bits for each t, follow each other without gaps, lowest bit first, in 65
     words of 32 bits.
 
-    Raises:   ProtocolViolation from both methods, when the shapes do not fit
+    Raises:   ProtocolViolation from every method, when the shapes do not fit
     """
 
     ring: ring_kernels.Kernels
@@ -61,6 +61,18 @@ class OtKernels:
         terms = np.empty_like(own)
         self._module().receiver_products(pads, packed, own, terms)
         return terms
+
+    def fold(self, streams: Ring) -> tuple[Ring, Ring]:
+        """For each bit b, the xor of the streams whose number has bit b set; and the xor of all. Uses up ``streams``.
+
+        Shapes:   uint64[2^k, n] -> uint64[k, n], uint64[n]
+        """
+        bits = len(streams).bit_length() - 1
+        if streams.ndim != 2 or bits < 1 or len(streams) != 1 << bits or not streams.flags.c_contiguous:
+            raise ProtocolViolation(f"streams are folded in rows, a power of two of them; found shape {streams.shape}")
+        columns = np.zeros((bits, streams.shape[1]), dtype=np.uint64)
+        self._module().fold(streams, columns)
+        return columns, streams[0].copy()
 
 
 def _require(fits: bool) -> None:

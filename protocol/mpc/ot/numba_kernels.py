@@ -1,6 +1,6 @@
 """The compiled OT kernels; imported at their first call, since loading numba takes a while.
 
-Both release the interpreter lock, and neither checks its arguments: ``kernels.py`` does.
+All release the interpreter lock, and none checks its arguments: ``kernels.py`` does.
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from protocol.arithmetic.ring import Ring
 
 _IN = types.Array(types.uint64, 1, "C", readonly=True)
 _OUT = types.Array(types.uint64, 1, "C")
+_ROWS = types.Array(types.uint64, 2, "C")
 _PACKED_IN = types.Array(types.uint32, 2, "C", readonly=True)
 _PACKED_OUT = types.Array(types.uint32, 2, "C")
+_TILE_WORDS = 512
 
 
 def _sender_products(  # pragma: no cover - compiled
@@ -64,5 +66,22 @@ def _receiver_products(  # pragma: no cover - compiled
         terms[j] = total
 
 
+def _fold(streams: NDArray[np.uint64], columns: NDArray[np.uint64]) -> None:  # pragma: no cover - compiled
+    """Level by level, in place: a pair's odd row belongs to the level's bit, their sum goes on to the next."""
+    for start in range(0, streams.shape[1], _TILE_WORDS):
+        end = min(start + _TILE_WORDS, streams.shape[1])
+        count = streams.shape[0]
+        for bit in range(columns.shape[0]):
+            count //= 2
+            column = columns[bit, start:end]
+            for i in range(count):
+                even, odd, out = streams[2 * i, start:end], streams[2 * i + 1, start:end], streams[i, start:end]
+                for w in range(column.size):
+                    value = odd[w]
+                    column[w] ^= value
+                    out[w] = even[w] ^ value
+
+
 sender_products = njit(types.void(_IN, _IN, _IN, _PACKED_OUT, _OUT), cache=True, nogil=True)(_sender_products)
 receiver_products = njit(types.void(_IN, _PACKED_IN, _IN, _OUT), cache=True, nogil=True)(_receiver_products)
+fold = njit(types.void(_ROWS, _ROWS), cache=True, nogil=True)(_fold)

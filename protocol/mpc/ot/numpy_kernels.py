@@ -1,4 +1,4 @@
-"""The numpy twins of the two OT kernels: same bits, slower."""
+"""The numpy twins of the OT kernels: same bits, slower."""
 
 from __future__ import annotations
 
@@ -41,3 +41,12 @@ def receiver_products(pads: Ring, packed: NDArray[np.uint32], own: Ring, terms: 
         chosen = (own[piece, np.newaxis] >> _SHIFTS) & np.uint64(1)
         values = pads[rows].reshape(-1, _BITS) + messages * chosen
         terms[piece] = np.sum(values << _SHIFTS, axis=1, dtype=np.uint64)
+
+
+def fold(streams: Ring, columns: Ring) -> None:
+    """See ``kernels.OtKernels.fold``; the xor of all is left in row 0."""
+    rest = streams
+    for column in columns:
+        np.bitwise_xor.reduce(rest[1::2], axis=0, out=column)
+        rest = rest[0::2] ^ rest[1::2]
+    streams[0] = rest[0]

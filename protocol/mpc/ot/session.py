@@ -1,12 +1,15 @@
 """A session of OT correlations between the two servers, as numbered steps without I/O.
 
-    B  OtSender.open            --- 8192 bytes -->      A  OtReceiver.open
-    B  OtSenderOpening.finish   <-- 4096 bytes ---
+    B  OtSender.open            --- base OTs -->        A  OtReceiver.open
+    B  OtSenderOpening.finish   <-- base OTs, trees ---
     then, for every batch of contributors:
     A  extend     --- columns U -->        B  challenge
     A  answer     <-- chi ---
                   --- x~, t~ -->           B  respond
     A  finish     <-- products ---
+
+Both sides name the same ``Extension``. A's vector a is the OTs' random choice bits and B's vector b follows from pads,
+so neither is an argument.
 
 Every batch message begins with the batch's number. A message that is malformed or comes at the wrong time changes
 nothing. A failed consistency check closes the session: Delta is overwritten and every later call refused. A session
@@ -25,10 +28,20 @@ from typing import ClassVar, Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.arithmetic.prg import Usage, derive, expand
+from protocol.arithmetic import ring
+from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
-from protocol.mpc.ot import base, check, extension, gilboa
+from protocol.mpc.ot import base, check, gilboa, tree
+from protocol.mpc.ot.digits import DEFAULT, Extension
+from protocol.mpc.ot.extension import (
+    column_bytes,
+    correction_bytes,
+    next_position,
+    receiver_columns,
+    row_count,
+    sender_columns,
+)
 from protocol.mpc.ot.half import CorrelationHalf, checked_lengths, segment_sums, split_halves
 from protocol.mpc.ot.hashing import RowHash
 from protocol.mpc.ot.kernels import NUMBA, OtKernels
@@ -37,12 +50,18 @@ BATCH_NUMBER_BYTES: Final = 8
 CHALLENGE_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.CHI_BYTES
 ANSWER_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.ANSWER_BYTES
 _CLOSED: Final = "closed"
+_WIRE: Final = np.dtype("<u8")
 LengthsList: TypeAlias = list[tuple[int, ...]]
 
 
-def extension_message_bytes(elements: int) -> int:
+def opening_reply_bytes(extension: Extension = DEFAULT) -> int:
+    """Size of A's one message while a session opens; B's has ``base.RECEIVER_MESSAGE_BYTES``."""
+    return base.SENDER_MESSAGE_BYTES + tree.message_bytes(extension)
+
+
+def extension_message_bytes(elements: int, extension: Extension = DEFAULT) -> int:
     """Size of U for a batch of so many elements."""
-    return BATCH_NUMBER_BYTES + base.BASE_OTS * extension.column_bytes(elements)
+    return BATCH_NUMBER_BYTES + correction_bytes(elements, extension)
 
 
 def products_message_bytes(elements: int) -> int:
@@ -64,14 +83,13 @@ class ReceiverBatch:
 
 @dataclass(frozen=True, eq=False)
 class SenderBatch:
-    """B's batch under way: chi, the columns q and the seed of b. A handle, good for one use."""
+    """B's batch under way: chi and the columns q. A handle, good for one use."""
 
     lengths_list: LengthsList = field(repr=False)
     number: int
     first_row: int
     chi: bytes = field(repr=False)
     columns: check.Columns = field(repr=False)
-    own_seed: bytes = field(repr=False)
 
 
 class _Session:
@@ -79,7 +97,9 @@ class _Session:
 
     _first_step: ClassVar[str]
 
-    def __init__(self, transcript_key: bytes, kernels: OtKernels) -> None:
+    def __init__(self, keys: base.Keys, transcript_key: bytes, extension: Extension, kernels: OtKernels) -> None:
+        self._keys = keys
+        self._extension = extension
         self._row_hash = RowHash(transcript_key)
         self._kernels = kernels
         self._due = self._first_step
@@ -104,8 +124,8 @@ class _Session:
             )
 
     def _begin(self, batch: ReceiverBatch | SenderBatch, elements: int, due: str) -> None:
-        self._position = extension.next_position(self._position, elements)
-        self._first_row += extension.row_count(elements)
+        self._position = next_position(self._position, elements)
+        self._first_row += row_count(elements)
         self._batch, self._due = batch, due
 
     def _end(self) -> None:
@@ -134,30 +154,32 @@ class OtReceiver(_Session):
 
     _first_step = "extend"
 
-    def __init__(self, keys0: base.Keys, keys1: base.Keys, transcript_key: bytes, kernels: OtKernels) -> None:
-        super().__init__(transcript_key, kernels)
-        self._keys0, self._keys1 = keys0, keys1
-
     @classmethod
     def open(
-        cls, session_id: bytes, message: bytes, rand: bytes, kernels: OtKernels = NUMBA
+        cls,
+        session_id: bytes,
+        message: bytes,
+        rand: bytes,
+        kernels: OtKernels = NUMBA,
+        extension: Extension = DEFAULT,
     ) -> tuple[OtReceiver, bytes]:
-        """Answer B's base OT message; the session is ready, B's once it has the reply."""
-        keys0, keys1, reply = base.sender_reply(session_id, message, rand)
-        return cls(keys0, keys1, base.transcript_key(session_id, message, reply), kernels), reply
+        """Answer B's base OT message; the session is ready, B's once it has the reply.
 
-    def extend(self, lengths_list: LengthsList, rand: bytes) -> tuple[ReceiverBatch, bytes]:
-        """Step 1: draw a for every contributor of the batch; -> U.
-
-        Shapes:   rand 32 fresh bytes, never used before in any session
+        Shapes:   rand 32 fresh bytes: the only secret from which all of A's vectors follow
         """
+        keys0, keys1, points = base.sender_reply(session_id, message, rand)
+        keys, sums = tree.grow(session_id, extension, keys0, keys1)
+        reply = points + sums
+        return cls(keys, base.transcript_key(session_id, message, reply), extension, kernels), reply
+
+    def extend(self, lengths_list: LengthsList) -> tuple[ReceiverBatch, bytes]:
+        """Step 1: a for every contributor of the batch; -> U."""
         self._require("extend")
         elements = checked_lengths(lengths_list)
-        base.require_bytes("rand", rand, base.SEED_BYTES)
-        drawn = expand(rand, Usage.OT_CHOICES, extension.row_count(elements) // 64)
-        choices = drawn.astype("<u8").view(np.uint8)
-        columns, correction = extension.receiver_columns(self._keys0, self._keys1, choices, self._position)
-        own = drawn[:elements].copy()
+        choices, columns, correction = receiver_columns(
+            self._extension, self._keys, column_bytes(elements), self._position, self._kernels
+        )
+        own = choices[: ring.ELEMENT_BYTES * elements].view(_WIRE).astype(np.uint64)
         batch = ReceiverBatch(list(lengths_list), self._number, self._first_row, own, choices, columns)
         self._begin(batch, elements, "answer")
         return batch, self._pack(correction.tobytes())
@@ -182,21 +204,37 @@ class OtReceiver(_Session):
 
     def close(self) -> None:
         """Overwrite the keys, as far as Python lets one; every later call is refused."""
-        self._close(self._keys0, self._keys1)
+        self._close(self._keys)
 
 
-@dataclass(frozen=True)
 class OtSenderOpening:
-    """Server B between its base OT message and A's reply."""
+    """Server B between its base OT message and A's reply. Good for one reply: two would be two bets on one Delta."""
 
-    state: base.BaseOtReceiver = field(repr=False)
-    kernels: OtKernels = field(repr=False)
+    def __init__(self, state: base.BaseOtReceiver, extension: Extension, kernels: OtKernels) -> None:
+        self._state: base.BaseOtReceiver | None = state
+        self._extension = extension
+        self._kernels = kernels
+
+    def __repr__(self) -> str:
+        due = _CLOSED if self._state is None else "finish"
+        return f"{type(self).__name__}(due={due!r})"
 
     def finish(self, reply: bytes) -> OtSender:
-        """Take A's reply; B's session is ready."""
-        keys = base.receiver_finish(self.state, reply)
-        key = base.transcript_key(self.state.session_id, self.state.message, reply)
-        return OtSender(keys, self.state.delta, key, self.kernels)
+        """Take A's reply; B's session is ready. A malformed reply changes nothing.
+
+        Raises:   MalformedMessage; ProtocolViolation, on a second reply; ConsistencyCheckFailed, when A's trees are
+                  none: Delta is gone
+        """
+        state = self._state
+        if state is None:
+            raise ProtocolViolation("this opening has had its reply; draw a new Delta in a new session")
+        points, sums = reply[: base.SENDER_MESSAGE_BYTES], reply[base.SENDER_MESSAGE_BYTES :]
+        chosen = base.receiver_finish(state, points)
+        tree.require_message(self._extension, sums)
+        self._state = None
+        keys = tree.puncture(state.session_id, self._extension, state.delta, chosen, sums)
+        key = base.transcript_key(state.session_id, state.message, reply)
+        return OtSender(keys, state.delta, key, self._extension, self._kernels)
 
 
 class OtSender(_Session):
@@ -204,13 +242,16 @@ class OtSender(_Session):
 
     _first_step = "challenge"
 
-    def __init__(self, keys: base.Keys, delta: bytes, transcript_key: bytes, kernels: OtKernels) -> None:
-        super().__init__(transcript_key, kernels)
-        self._keys = keys
+    def __init__(
+        self, keys: base.Keys, delta: bytes, transcript_key: bytes, extension: Extension, kernels: OtKernels
+    ) -> None:
+        super().__init__(keys, transcript_key, extension, kernels)
         self._delta = np.frombuffer(delta, dtype=np.uint8).copy()
 
     @staticmethod
-    def open(session_id: bytes, rand: bytes, kernels: OtKernels = NUMBA) -> tuple[OtSenderOpening, bytes]:
+    def open(
+        session_id: bytes, rand: bytes, kernels: OtKernels = NUMBA, extension: Extension = DEFAULT
+    ) -> tuple[OtSenderOpening, bytes]:
         """Draw Delta and begin; -> the base OT message for A.
 
         Shapes:   session_id 16 to 64 bytes, never used before; rand 32 fresh bytes
@@ -218,22 +259,23 @@ class OtSender(_Session):
         base.require_bytes("rand", rand, base.SEED_BYTES)
         delta = derive(rand, "delta")[: base.DELTA_BYTES]
         state, message = base.receiver_message(session_id, delta, derive(rand, "base ots"))
-        return OtSenderOpening(state, kernels), message
+        return OtSenderOpening(state, extension, kernels), message
 
     def challenge(self, message: bytes, lengths_list: LengthsList, rand: bytes) -> tuple[SenderBatch, bytes]:
         """Step 2: take U, then draw chi; -> chi.
 
-        Shapes:   rand 32 fresh bytes, drawn after U arrived; b comes from it too
+        Shapes:   rand 32 fresh bytes, drawn after U arrived
         """
         self._require("challenge")
         elements = checked_lengths(lengths_list)
         base.require_bytes("rand", rand, base.SEED_BYTES)
-        body = self._unpack(message, extension_message_bytes(elements))
-        correction = np.frombuffer(body, dtype=np.uint8).reshape(base.BASE_OTS, -1)
-        columns = extension.sender_columns(self._keys, self._delta.tobytes(), correction, self._position)
+        body = self._unpack(message, extension_message_bytes(elements, self._extension))
+        correction = np.frombuffer(body, dtype=np.uint8).reshape(-1, column_bytes(elements))
+        columns = sender_columns(
+            self._extension, self._keys, self._delta.tobytes(), correction, self._position, self._kernels
+        )
         chi = derive(rand, "chi")[: check.CHI_BYTES]
-        own_seed = derive(rand, "own vector")
-        batch = SenderBatch(list(lengths_list), self._number, self._first_row, chi, columns, own_seed)
+        batch = SenderBatch(list(lengths_list), self._number, self._first_row, chi, columns)
         self._begin(batch, elements, "respond")
         return batch, self._pack(chi)
 
@@ -252,9 +294,9 @@ class OtSender(_Session):
         except ConsistencyCheckFailed:
             self.close()
             raise
-        own = expand(batch.own_seed, Usage.OT_MASKS, checked_lengths(batch.lengths_list))
-        body, terms = gilboa.sender_terms(
-            self._row_hash, batch.columns, delta, own, first_row=batch.first_row, kernels=self._kernels
+        elements = checked_lengths(batch.lengths_list)
+        own, body, terms = gilboa.sender_terms(
+            self._row_hash, batch.columns, delta, elements, first_row=batch.first_row, kernels=self._kernels
         )
         message = self._pack(body)
         self._end()

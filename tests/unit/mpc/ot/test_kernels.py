@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from protocol.errors import MalformedMessage, ProtocolViolation
-from protocol.mpc.ot import extension, gilboa
+from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation
+from protocol.mpc.ot import gilboa
+from protocol.mpc.ot.digits import Extension
+from protocol.mpc.ot.extension import column_bytes, next_position, receiver_columns, row_count, sender_columns
 from protocol.mpc.ot.hashing import RowHash
 from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
 
@@ -94,17 +96,40 @@ def test_shapes_that_do_not_fit_are_refused(kernels: OtKernels):
 
 
 @BOTH
-def test_gilboa_terms_sum_to_products(kernels: OtKernels):
-    rng = np.random.default_rng(11)
-    a, b = np.concatenate([EDGES, random_ring(12, 2)]), np.concatenate([EDGES[::-1], random_ring(13, 2)])
-    n_bytes = 8 * a.size + 24
-    choices = np.concatenate([a.astype("<u8").view(np.uint8), rng.integers(0, 256, 24, dtype=np.uint8)])
-    t = rng.integers(0, 256, (128, n_bytes), dtype=np.uint8)
+def test_folding_sums_the_streams_by_the_bits_of_their_number(kernels: OtKernels):
+    for bits, words in ((1, 3), (2, 1), (3, 513), (8, 5)):
+        streams = random_ring(bits, words << bits).reshape(1 << bits, words)
+        number = np.arange(1 << bits)
+        columns, total = kernels.fold(streams.copy())
+        for bit in range(bits):
+            wanted = np.bitwise_xor.reduce(streams[(number >> bit & 1) == 1], axis=0)
+            np.testing.assert_array_equal(columns[bit], wanted)
+        np.testing.assert_array_equal(total, np.bitwise_xor.reduce(streams, axis=0))
+
+
+@BOTH
+@pytest.mark.parametrize("shape", [(1, 4), (3, 4), (4,), (0, 4)])
+def test_streams_that_are_no_power_of_two_are_refused(kernels: OtKernels, shape: tuple[int, ...]):
+    with pytest.raises(ProtocolViolation, match="power of two"):
+        kernels.fold(np.zeros(shape, np.uint64))
+
+
+def correlated(own: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray, bytes]:
+    """A's columns t and B's columns q for the choice bits of ``own``, and Delta."""
+    rng = np.random.default_rng(seed)
+    choices = np.concatenate([own.astype("<u8").view(np.uint8), rng.integers(0, 256, 24, dtype=np.uint8)])
+    t = rng.integers(0, 256, (128, choices.size), dtype=np.uint8)
     delta = rng.bytes(16)
-    q = t ^ np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None] * choices
+    return t, t ^ np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None] * choices, delta
+
+
+@BOTH
+def test_gilboa_terms_sum_to_products(kernels: OtKernels):
+    a = np.concatenate([EDGES, random_ring(12, 2)])
+    t, q, delta = correlated(a, 11)
     row_hash = RowHash(bytes(32))
-    message, terms_b = gilboa.sender_terms(row_hash, q, delta, b, first_row=640, kernels=kernels)
-    assert len(message) == 260 * a.size
+    b, message, terms_b = gilboa.sender_terms(row_hash, q, delta, a.size, first_row=640, kernels=kernels)
+    assert len(message) == 252 * a.size
     terms_a = gilboa.receiver_terms(row_hash, t, a, message, first_row=640, kernels=kernels)
     expected = [x * y % 2**64 for x, y in zip(a.tolist(), b.tolist(), strict=True)]
     assert (terms_a + terms_b).tolist() == expected
@@ -114,22 +139,80 @@ def test_gilboa_terms_sum_to_products(kernels: OtKernels):
         gilboa.receiver_terms(row_hash, t, a, message + b"\0", first_row=640, kernels=kernels)
 
 
-def test_columns_follow_the_choice_of_delta():
+def test_b_is_the_difference_of_the_pads_of_its_first_row():
+    a = random_ring(1, 5)
+    t, q, delta = correlated(a, 2)
+    row_hash = RowHash(bytes(32))
+    b, _, _ = gilboa.sender_terms(row_hash, q, delta, a.size, first_row=0, kernels=NUMPY)
+    rows = NUMPY.ring.transpose_bits(t)[: 64 * a.size]
+    known = row_hash(rows, 0)[::64]
+    other = row_hash(rows, 0, delta)[::64]
+    signs = np.where(a & np.uint64(1), -np.ones(5, np.int64), np.ones(5, np.int64)).astype(np.uint64)
+    np.testing.assert_array_equal(b, signs * (other - known))
+
+
+EXTENSIONS = pytest.mark.parametrize("digits", [128, 127, 64, 32, 21, 16])
+
+
+@EXTENSIONS
+def test_an_extension_reads_128_bits_in_digits_of_nearly_equal_length(digits: int):
+    extension = Extension(digits)
+    sizes = extension.digit_bits
+    assert (len(sizes), sum(sizes), max(sizes) - min(sizes) <= 1) == (digits, 128, True)
+    assert list(sizes) == sorted(sizes, reverse=True)
+    columns, leaves = zip(*extension.places(), strict=True)
+    assert (columns[-1].stop, leaves[-1].stop) == (128, extension.leaves)
+    assert [leaf.stop - leaf.start for leaf in leaves] == [1 << size for size in sizes]
+
+
+@pytest.mark.parametrize("digits", [-1, 0, 15, 129])
+def test_other_numbers_of_digits_are_refused(digits: int):
+    with pytest.raises(ConfigurationError, match="16 to 128"):
+        Extension(digits)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("digits", "length"),
+    [(128, 40), (127, 40), (64, 40), (32, 40), (21, 40), (16, 40), (128, (1 << 16) + 8), (16, (1 << 16) + 8)],
+)
+def test_columns_follow_the_bits_of_delta(kernels: OtKernels, digits: int, length: int):
     rng = np.random.default_rng(3)
-    keys0, keys1 = rng.integers(0, 256, (2, 128, 32), dtype=np.uint8)
-    delta = rng.bytes(16)
-    bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")[:, None]
-    choices = rng.integers(0, 256, 40, dtype=np.uint8)
-    t, u = extension.receiver_columns(keys0, keys1, choices, 48)
-    q = extension.sender_columns(np.where(bits, keys1, keys0), delta, u, 48)
-    np.testing.assert_array_equal(q, t ^ bits * choices)
-    elsewhere, _ = extension.receiver_columns(keys0, keys1, choices, 48 + 48)
-    assert (elsewhere != t).any(axis=1).all()
+    extension, delta = Extension(digits), rng.bytes(16)
+    keys = rng.integers(0, 256, (extension.leaves, 32), dtype=np.uint8)
+    bits = np.unpackbits(np.frombuffer(delta, np.uint8), bitorder="little")
+    x, t, u = receiver_columns(extension, keys, length, 48, kernels)
+    q = sender_columns(extension, punctured(extension, keys, bits), delta, u, 48, kernels)
+    assert u.shape == (digits - 1, length)
+    np.testing.assert_array_equal(q, t ^ bits[:, None] * x)
+    elsewhere, columns, _ = receiver_columns(extension, keys, length, 48 + length + -length % 16, kernels)
+    assert (columns != t).any(axis=1).all()
+    assert (elsewhere != x).any()
+
+
+def punctured(extension: Extension, keys: np.ndarray, bits: np.ndarray) -> np.ndarray:
+    """All keys but number Delta's digit, key y in row y xor Delta's digit."""
+    found = np.zeros_like(keys)
+    for column, leaf in extension.places():
+        digit = sum(int(bit) << i for i, bit in enumerate(bits[column]))
+        for y in range(leaf.stop - leaf.start):
+            if y != digit:
+                found[leaf.start + (y ^ digit)] = keys[leaf.start + y]
+    return found
+
+
+def test_pieces_of_a_stream_differ():
+    extension = Extension(128)
+    keys = np.random.default_rng(1).integers(0, 256, (256, 32), dtype=np.uint8)
+    _, t, _ = receiver_columns(extension, keys, 3 << 16, 0, NUMPY)
+    first, second, third = t.reshape(128, 3, -1).transpose(1, 0, 2)
+    assert not (first == second).all(axis=1).any()
+    assert not (second == third).all(axis=1).any()
 
 
 @pytest.mark.parametrize("elements", [1, 2, 3, 2088])
 def test_streams_of_successive_batches_never_overlap(elements: int):
-    position = extension.next_position(32, elements)
+    position = next_position(32, elements)
     assert position % 16 == 0
-    assert 0 <= position - (32 + extension.column_bytes(elements)) < 16
-    assert extension.row_count(elements) == 64 * elements + 192
+    assert 0 <= position - (32 + column_bytes(elements)) < 16
+    assert row_count(elements) == 64 * elements + 192

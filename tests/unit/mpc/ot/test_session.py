@@ -8,15 +8,18 @@ from typing import NoReturn
 import numpy as np
 import pytest
 
+from protocol.arithmetic.prg import derive
 from protocol.errors import ConsistencyCheckFailed, MalformedMessage, ProtocolViolation
 from protocol.mpc.correlation import CorrelationHalf, open_ot_sessions
-from protocol.mpc.ot import check, session
+from protocol.mpc.ot import base, check, gilboa, session, tree
+from protocol.mpc.ot.digits import DEFAULT, IKNP, SOFTSPOKEN, Extension
 from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
 from protocol.mpc.ot.session import OtReceiver, OtSender, ReceiverBatch, SenderBatch
 
 SESSION = b"session-identifier-0001"
 LENGTHS = [(5, 1, 1), (3,), (1, 2)]
 CONTRIBUTOR = (2048,) + (1,) * 40
+EXTENSIONS = pytest.mark.parametrize("extension", [IKNP, SOFTSPOKEN], ids=["iknp", "softspoken"])
 STEPS = ("columns", "challenge", "answer", "products")
 
 
@@ -24,8 +27,10 @@ def seed(label: str) -> bytes:
     return hashlib.sha256(label.encode()).digest()
 
 
-def open_pair(label: str = "pair", kernels: OtKernels = NUMBA) -> tuple[OtReceiver, OtSender]:
-    return open_ot_sessions(SESSION, seed(label + "a"), seed(label + "b"), kernels)
+def open_pair(
+    label: str = "pair", kernels: OtKernels = NUMBA, extension: Extension = DEFAULT
+) -> tuple[OtReceiver, OtSender]:
+    return open_ot_sessions(SESSION, seed(label + "a"), seed(label + "b"), kernels, extension)
 
 
 class Exchange:
@@ -33,7 +38,7 @@ class Exchange:
 
     def __init__(self, a: OtReceiver, b: OtSender, lengths: list[tuple[int, ...]], label: str = "batch", alter=None):
         self.alter = alter or (lambda _, message: message)
-        self.batch_a, columns = a.extend(lengths, seed(label + "a"))
+        self.batch_a, columns = a.extend(lengths)
         self.sent = {"columns": columns}
         self.batch_b, challenge = b.challenge(self.carry("columns"), lengths, seed(label + "b"))
         self.sent["challenge"] = challenge
@@ -56,13 +61,12 @@ def errors(a: CorrelationHalf, b: CorrelationHalf) -> list[int]:
     return found
 
 
-def flip(message: bytes, column: int, rows: list[int], elements: int) -> bytes:
-    """Other choice bits in one column of U, in the given rows."""
+def flip(message: bytes, digit: int, rows: list[int], elements: int) -> bytes:
+    """Other choice bits for one digit of Delta, in the given rows; x comes from digit 0, so there for all others."""
     body = np.frombuffer(message, np.uint8).copy()
-    columns = body[session.BATCH_NUMBER_BYTES :].reshape(128, -1)
-    assert columns.shape[1] == 8 * elements + 24
+    columns = body[session.BATCH_NUMBER_BYTES :].reshape(-1, 8 * elements + 24)
     for row in rows:
-        columns[column, row // 8] ^= 1 << (row % 8)
+        columns[digit - 1 if digit else slice(None), row // 8] ^= 1 << (row % 8)
     return body.tobytes()
 
 
@@ -70,9 +74,15 @@ def delta_bits(b: OtSender) -> np.ndarray:
     return np.unpackbits(b._delta, bitorder="little")
 
 
+def delta_digits(b: OtSender) -> np.ndarray:
+    bits = delta_bits(b)
+    return np.array([bits[columns] @ (1 << np.arange(bits[columns].size)) for columns, _ in b._extension.places()])
+
+
+@EXTENSIONS
 @pytest.mark.parametrize("kernels", [NUMBA, NUMPY], ids=["numba", "numpy"])
-def test_every_product_is_exact_over_several_batches(kernels: OtKernels):
-    a, b = open_pair(kernels=kernels)
+def test_every_product_is_exact_over_several_batches(kernels: OtKernels, extension: Extension):
+    a, b = open_pair(kernels=kernels, extension=extension)
     vectors = set()
     for label in ("first", "second", "third"):
         done = Exchange(a, b, LENGTHS, label)
@@ -83,23 +93,33 @@ def test_every_product_is_exact_over_several_batches(kernels: OtKernels):
     assert len(vectors) == 3 * 2 * len(LENGTHS)
 
 
-def test_the_twins_send_the_same_bytes():
-    sent = [Exchange(*open_pair(kernels=kernels), LENGTHS).sent for kernels in (NUMBA, NUMPY)]
+@EXTENSIONS
+def test_the_twins_send_the_same_bytes(extension: Extension):
+    sent = [Exchange(*open_pair(kernels=kernels, extension=extension), LENGTHS).sent for kernels in (NUMBA, NUMPY)]
     assert sent[0] == sent[1]
 
 
-def test_a_contributor_costs_less_than_three_megabytes():
-    done = Exchange(*open_pair(), [CONTRIBUTOR])
+@pytest.mark.parametrize(("extension", "cost"), [(IKNP, 2_652_744), (Extension(32), 1_046_856), (SOFTSPOKEN, 862_848)])
+def test_what_a_contributor_costs(extension: Extension, cost: int):
+    done = Exchange(*open_pair(extension=extension), [CONTRIBUTOR])
     assert errors(done.halves_a[0], done.halves_b[0]) == [0] * 41
-    assert len(done.sent["columns"]) == session.extension_message_bytes(2088)
+    assert len(done.sent["columns"]) == session.extension_message_bytes(2088, extension)
     assert len(done.sent["products"]) == session.products_message_bytes(2088)
-    assert sum(map(len, done.sent.values())) == 2_686_176 < 3_000_000
+    assert sum(map(len, done.sent.values())) == cost
+
+
+def test_the_default_costs_less_than_the_budget_with_what_is_sent_online():
+    done = Exchange(*open_pair(), [CONTRIBUTOR])
+    online = 2 * 8 * sum(CONTRIBUTOR)  # each server sends its masked vector once
+    assert DEFAULT == SOFTSPOKEN
+    assert sum(map(len, done.sent.values())) + online < 900_000
 
 
 def test_streams_and_row_indices_are_never_reused():
     a, b = open_pair()
     same = [Exchange(a, b, [(2,)], "same"), Exchange(a, b, [(2,)], "same")]
-    np.testing.assert_array_equal(same[0].halves_a[0].vector, same[1].halves_a[0].vector)
+    assert (same[0].halves_a[0].vector != same[1].halves_a[0].vector).all()
+    assert (same[0].halves_b[0].vector != same[1].halves_b[0].vector).all()
     assert (same[0].batch_a.columns != same[1].batch_a.columns).any(axis=1).all()
     assert (same[0].batch_b.columns != same[1].batch_b.columns).any(axis=1).all()
     assert same[1].batch_a.first_row == same[1].batch_b.first_row == 64 * 2 + 192
@@ -112,72 +132,134 @@ def test_the_extra_choice_bits_belong_to_no_element():
     assert len(set(done.batch_a.choices[16:].tolist())) > 1
 
 
-def test_one_flipped_choice_bit_is_caught_when_delta_shows_it():
-    """A column that differs is noticed if and only if Delta has that bit: each guess passes with probability 1/2."""
-    chosen = delta_bits(open_pair()[1])
-    for column in (int(np.flatnonzero(chosen)[0]), int(np.flatnonzero(chosen)[-1])):
-        a, b = open_pair()
+def label_with_a_zero_digit(extension: Extension) -> str:
+    """A pair of sessions whose Delta has a digit of zero and one that is not, past the first."""
+    for number in range(1000):
+        label = f"zero digit {number}"
+        bits = np.unpackbits(np.frombuffer(derive(seed(label + "b"), "delta")[:16], np.uint8), bitorder="little")
+        shown = [bits[columns].any() for columns, _ in extension.places()[1:]]
+        if not all(shown) and any(shown):
+            return label
+    raise AssertionError("no label found")
+
+
+@EXTENSIONS
+def test_one_flipped_choice_bit_is_caught_when_delta_shows_it(extension: Extension):
+    """Columns that differ are noticed if and only if Delta's digit is not zero: that is the bet a cheater can place."""
+    label = label_with_a_zero_digit(extension)
+    digits = delta_digits(open_pair(label, extension=extension)[1])
+    shown, hidden = 1 + np.flatnonzero(digits[1:]), 1 + np.flatnonzero(digits[1:] == 0)
+    for digit in (int(shown[0]), int(shown[-1])):
+        a, b = open_pair(label, extension=extension)
         with pytest.raises(ConsistencyCheckFailed):
-            Exchange(a, b, [(4,)], alter=on_columns(column, [17], 4))
-    a, b = open_pair()
-    Exchange(a, b, [(4,)], alter=on_columns(int(np.flatnonzero(chosen == 0)[0]), [17], 4))
+            Exchange(a, b, [(4,)], alter=on_columns(digit, [17], 4))
+        assert b.closed
+    a, b = open_pair(label, extension=extension)
+    Exchange(a, b, [(4,)], alter=on_columns(int(hidden[0]), [17], 4))
     assert not b.closed
 
 
-def on_columns(column: int, rows: list[int], elements: int):
-    return lambda step, message: flip(message, column, rows, elements) if step == "columns" else message
+def on_columns(digit: int, rows: list[int], elements: int):
+    return lambda step, message: flip(message, digit, rows, elements) if step == "columns" else message
 
 
+@EXTENSIONS
 @pytest.mark.parametrize("rows", [list(range(64)), list(range(4 * 64 + 192)), [4 * 64 + 191]])
-def test_other_choice_bits_in_part_or_all_of_a_column_are_caught(rows: list[int]):
-    chosen = delta_bits(open_pair()[1])
-    a, b = open_pair()
-    with pytest.raises(ConsistencyCheckFailed):
-        Exchange(a, b, [(4,)], alter=on_columns(int(np.flatnonzero(chosen)[3]), rows, 4))
+def test_other_choice_bits_in_part_or_all_of_a_digit_are_caught(rows: list[int], extension: Extension):
+    shown = np.flatnonzero(delta_digits(open_pair(extension=extension)[1]))
+    for digit in {0, int(shown[3])} & set(shown.tolist()):
+        a, b = open_pair(extension=extension)
+        with pytest.raises(ConsistencyCheckFailed):
+            Exchange(a, b, [(4,)], alter=on_columns(digit, rows, 4))
 
 
-def steal(step: str, message: bytes) -> bytes:
-    """The attack: in element k's lowest row, column k alone carries the other choice."""
-    for k in range(128) if step == "columns" else ():
-        message = flip(message, k, [64 * k], 128)
-    return message
+@EXTENSIONS
+def test_a_bet_on_a_digit_passes_with_the_right_guess_alone(extension: Extension):
+    """A cheater who fits its answer to a guess of the digit passes once in 2^k, and then knows those k bits."""
+    a, b = open_pair(extension=extension)
+    digit, (columns, _) = 5, extension.places()[5]
+    batch, sent = a.extend([(4,)])
+    batch_b, chi = b.challenge(flip(sent, digit, [17], 4), [(4,)], seed("b"))
+    error = np.zeros((1, 8 * 4 + 24), np.uint8)
+    error[0, 17 // 8] = 1 << (17 % 8)
+    hashed = check.column_hashes(chi[8:], error)
+    honest = check.answer(chi[8:], batch.choices, batch.columns)
+    won = []
+    for guess in range(1 << extension.digit_bits[digit]):
+        fitted = honest.column_hashes.copy()
+        guess_bits = guess >> np.arange(extension.digit_bits[digit]) & 1
+        fitted[columns] ^= guess_bits.astype(np.uint8)[:, None] * hashed
+        try:
+            check.verify(chi[8:], b._delta.tobytes(), batch_b.columns, check.CheckAnswer(honest.choices_hash, fitted))
+        except ConsistencyCheckFailed:
+            continue
+        won.append(guess)
+    assert won == [delta_digits(b)[digit]]
 
 
-def read_delta(done: Exchange) -> np.ndarray:
-    """A product whose sum becomes known is wrong exactly when Delta has the bit."""
-    return np.array([error != 0 for error in errors(done.halves_a[0], done.halves_b[0])], dtype=np.uint8)
+def steal(extension: Extension):
+    """The attack: in element d's lowest row, digit d alone carries the other choice."""
+
+    def alter(step: str, message: bytes) -> bytes:
+        for digit in range(extension.digits) if step == "columns" else ():
+            message = flip(message, digit, [64 * digit], extension.digits)
+        return message
+
+    return alter
+
+
+def read_delta(a: OtReceiver, done: Exchange, extension: Extension) -> np.ndarray:
+    """Each row hides one digit of Delta: of the values it can have, one makes a product right whose sum is known."""
+    found = np.full(extension.digits, -1)
+    own = done.batch_a.own.copy()
+    own[0] ^= np.uint64(1)  # for digit 0 all the others were turned round
+    for guess in range(1 << extension.digit_bits[0]):
+        columns = done.batch_a.columns.copy()
+        for digit, (place, _) in enumerate(extension.places()):
+            bits = guess >> np.arange(place.stop - place.start) & 1
+            columns[place, 8 * digit] ^= bits.astype(np.uint8)
+        terms = gilboa.receiver_terms(
+            a._row_hash, columns, own, done.sent["products"][8:], first_row=done.batch_a.first_row, kernels=NUMBA
+        )
+        right = terms + done.halves_b[0].products == own * done.halves_b[0].vector
+        found[right & (guess < 1 << np.array(extension.digit_bits))] = guess
+    return found
 
 
 def read_masks(a: OtReceiver, done: Exchange, delta: np.ndarray) -> np.ndarray:
-    """With Delta, A computes both pads of every lowest row and so B's vector from B's messages."""
+    """With Delta, A computes both pads of every lowest row and so B's vector."""
     packed_delta = np.packbits(delta, bitorder="little")
     rows = NUMBA.ring.transpose_bits(done.batch_a.columns)[: 64 * done.batch_a.own.size]
     bits = np.unpackbits(done.batch_a.choices, bitorder="little")[: len(rows), None]
     q = rows ^ bits * packed_delta
     h0 = a._row_hash(q, done.batch_a.first_row)[::64]
-    h1 = a._row_hash(q, done.batch_a.first_row, packed_delta.tobytes())[::64]
-    body = np.frombuffer(done.sent["products"][8:], np.uint8).reshape(-1, 260)
-    return np.ascontiguousarray(body[:, :8]).view("<u8")[:, 0] - h0 + h1
+    return a._row_hash(q, done.batch_a.first_row, packed_delta.tobytes())[::64] - h0
 
 
-def test_without_the_check_the_attack_reads_delta_and_then_every_mask(monkeypatch: pytest.MonkeyPatch):
-    a, b = open_pair()
+@EXTENSIONS
+def test_without_the_check_the_attack_reads_delta_and_then_every_mask(
+    monkeypatch: pytest.MonkeyPatch, extension: Extension
+):
+    a, b = open_pair(extension=extension)
     monkeypatch.setattr(check, "verify", lambda *_: None)
-    delta = read_delta(Exchange(a, b, [(1,) * 128], "attack", alter=steal))
-    np.testing.assert_array_equal(delta, delta_bits(b))
+    done = Exchange(a, b, [(1,) * extension.digits], "attack", alter=steal(extension))
+    digits = read_delta(a, done, extension)
+    np.testing.assert_array_equal(digits, delta_digits(b))
+    delta = np.concatenate([d >> np.arange(k) & 1 for d, k in zip(digits, extension.digit_bits, strict=True)])
     later = Exchange(a, b, [(3,)], "honest again")
-    np.testing.assert_array_equal(read_masks(a, later, delta), later.halves_b[0].vector)
+    np.testing.assert_array_equal(read_masks(a, later, delta.astype(np.uint8)), later.halves_b[0].vector)
 
 
-def test_with_the_check_the_same_attack_ends_the_session():
-    a, b = open_pair()
+@EXTENSIONS
+def test_with_the_check_the_same_attack_ends_the_session(extension: Extension):
+    a, b = open_pair(extension=extension)
     with pytest.raises(ConsistencyCheckFailed):
-        Exchange(a, b, [(1,) * 128], "attack", alter=steal)
+        Exchange(a, b, [(1,) * extension.digits], "attack", alter=steal(extension))
     assert b.closed
     assert not b._delta.any()
     assert not b._keys.any()
-    a2, _ = open_pair()
-    _, columns = a2.extend([(1,)], seed("later"))
+    a2, _ = open_pair(extension=extension)
+    _, columns = a2.extend([(1,)])
     with pytest.raises(ProtocolViolation, match="closed"):
         b.challenge(columns, [(1,)], seed("later"))
 
@@ -228,9 +310,9 @@ def test_messages_of_another_batch_are_refused(step: str):
 
 def test_every_step_runs_once_and_in_order():
     a, b = open_pair()
-    batch_a, columns = a.extend(LENGTHS, seed("1"))
+    batch_a, columns = a.extend(LENGTHS)
     with pytest.raises(ProtocolViolation, match="extend came where 'answer'"):
-        a.extend(LENGTHS, seed("2"))
+        a.extend(LENGTHS)
     with pytest.raises(ProtocolViolation, match="finish"):
         a.finish(batch_a, b"")
     batch_b, challenge = b.challenge(columns, LENGTHS, seed("3"))
@@ -251,8 +333,8 @@ def test_every_step_runs_once_and_in_order():
 def test_a_handle_of_another_session_is_refused():
     a, b = open_pair()
     other_a, other_b = open_pair("other")
-    batch, columns = a.extend(LENGTHS, seed("1"))
-    other_batch, _ = other_a.extend(LENGTHS, seed("1"))
+    batch, columns = a.extend(LENGTHS)
+    other_batch, _ = other_a.extend(LENGTHS)
     _, challenge = b.challenge(columns, LENGTHS, seed("2"))
     with pytest.raises(ProtocolViolation):
         a.answer(other_batch, challenge)
@@ -275,25 +357,25 @@ def test_closing_overwrites_the_keys():
     b.close()
     assert a.closed
     assert b.closed
-    assert not a._keys0.any()
-    assert not a._keys1.any()
+    assert not a._keys.any()
+    assert not b._keys.any()
     with pytest.raises(ProtocolViolation, match="closed"):
-        a.extend(LENGTHS, seed("1"))
+        a.extend(LENGTHS)
 
 
 @pytest.mark.parametrize("lengths", [[], [()], [(0,)], [(3, 0)], [(1,), ()], [(-1,)]])
 def test_batches_without_products_are_refused(lengths: list[tuple[int, ...]]):
     a, b = open_pair()
     with pytest.raises(ProtocolViolation, match="at least one"):
-        a.extend(lengths, seed("1"))
+        a.extend(lengths)
     with pytest.raises(ProtocolViolation, match="at least one"):
         b.challenge(b"", lengths, seed("1"))
 
 
 def test_randomness_of_the_wrong_length_is_refused():
-    a, b = open_pair()
+    _, b = open_pair()
     with pytest.raises(ProtocolViolation, match="rand"):
-        a.extend(LENGTHS, b"1")
+        OtReceiver.open(SESSION, OtSender.open(SESSION, seed("b"))[1], b"1")
     with pytest.raises(ProtocolViolation, match="rand"):
         b.challenge(b"", LENGTHS, b"1")
     with pytest.raises(ProtocolViolation, match="rand"):
@@ -302,7 +384,7 @@ def test_randomness_of_the_wrong_length_is_refused():
 
 def test_repr_hides_secrets_everywhere():
     opening, _ = OtSender.open(SESSION, seed("b"))
-    assert repr(opening) == "OtSenderOpening()"
+    assert repr(opening) == "OtSenderOpening(due='finish')"
     done = Exchange(*open_pair(), [(2,)])
     assert repr(done.batch_a) == "ReceiverBatch(number=0, first_row=0)"
     assert repr(done.batch_b) == "SenderBatch(number=0, first_row=0)"
@@ -319,3 +401,47 @@ def test_a_failed_check_says_nothing_secret_and_a_bug_is_not_taken_for_one(monke
     with pytest.raises(MemoryError):
         Exchange(a, b, [(1,)])
     assert not b.closed
+
+
+def opening_and_reply(extension: Extension = SOFTSPOKEN) -> tuple[session.OtSenderOpening, bytes]:
+    opening, message = OtSender.open(SESSION, seed("b"), extension=extension)
+    return opening, OtReceiver.open(SESSION, message, seed("a"), extension=extension)[1]
+
+
+@EXTENSIONS
+def test_the_opening_has_the_documented_size(extension: Extension):
+    _, reply = opening_and_reply(extension)
+    assert len(reply) == session.opening_reply_bytes(extension)
+    assert len(reply) == (4096 + 1 if extension == IKNP else 4096 + 1 + 64 * 128)
+
+
+def test_inconsistent_trees_end_the_opening_for_good():
+    opening, reply = opening_and_reply()
+    with pytest.raises(ConsistencyCheckFailed, match="trees"):
+        opening.finish(reply[:-1] + bytes([reply[-1] ^ 1]))
+    assert repr(opening) == "OtSenderOpening(due='closed')"
+    with pytest.raises(ProtocolViolation, match="has had its reply"):
+        opening.finish(reply)
+
+
+def test_an_opening_takes_one_reply():
+    opening, reply = opening_and_reply()
+    assert not opening.finish(reply).closed
+    with pytest.raises(ProtocolViolation, match="has had its reply"):
+        opening.finish(reply)
+
+
+def test_a_malformed_reply_changes_nothing():
+    opening, reply = opening_and_reply()
+    for bad in (reply[:-1], reply + b"\0", reply[: base.SENDER_MESSAGE_BYTES], b"", bytes(32) + reply[32:]):
+        with pytest.raises(MalformedMessage):
+            opening.finish(bad)
+    assert not opening.finish(reply).closed
+
+
+def test_servers_with_different_extensions_say_so():
+    opening, message = OtSender.open(SESSION, seed("b"), extension=Extension(22))
+    with pytest.raises(MalformedMessage, match="has 21 digits, this server's 22"):
+        opening.finish(OtReceiver.open(SESSION, message, seed("a"), extension=SOFTSPOKEN)[1])
+    with pytest.raises(MalformedMessage, match="take 1 bytes"):
+        tree.require_message(IKNP, bytes(2))
