@@ -193,7 +193,7 @@ def _final_model(federation: RunningFederation, site: str, study: str) -> NDArra
 
 def _end_of(records: Sequence[events.RoundRecord], federation: RunningFederation, study: Study) -> tuple[RunEnd, str]:
     state = StudyJournal(federation.state(federation.spec.requester), study.name).site_state()
-    reason = "" if state is None else state.finished or ""
+    _, _, reason = ("" if state is None else state.finished or "").partition(": ")
     if records[-1].state is events.RoundEnd.ALONE:
         return RunEnd.LOCAL_ONLY, reason
     return (RunEnd.COMPLETED if len(records) == study.rounds else RunEnd.LOCAL_OPTIMUM), reason
