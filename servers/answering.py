@@ -38,6 +38,7 @@ from protocol.wire.peer_messages import (
 from servers.changes import wait_up_to
 from servers.collection import collected
 from servers.context import Server
+from servers.failpoints import Point
 from servers.measuring import Sketches, needed_lengths, prepare_products, queries_missing, seal_opening
 from servers.ot_sender import OtSessions
 from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundKey, RoundRecord, StudyRecord
@@ -92,10 +93,12 @@ class Answering:
         state = step(record.progress, RoundEvent.LOCKED).state
         nonce = server.randomness.draw(32, f"{key.label} challenge nonce")
         both = server.countersign(request.agreed_set)
+        server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
         record = server.store.change_round(
             key,
             lambda r: replace(r, state=state, agreed_set=both, own_nonce=nonce, peer_commitment=request.commitment_a),
         )
+        server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
         server.files.delete(server.store.forget_share_files(key.study, before_round=key.round))
         return self._lock_reply(record)
 
@@ -136,7 +139,9 @@ class Answering:
             raise TranscriptMismatch("the transcript holds another commitment or nonce than were exchanged at the lock")
         if record.transcript is None:
             both = server.countersign(reveal.transcript)
+            server.failpoints.reach(Point.BEFORE_CHALLENGE_STORED)
             record = server.store.change_round(key, lambda r: replace(r, transcript=both))
+            server.failpoints.reach(Point.AFTER_CHALLENGE_STORED)
         assert record.transcript is not None, "just stored"
         if record.transcript.message != stated:
             raise TranscriptMismatch("another challenge was signed for this attempt")
@@ -193,12 +198,14 @@ class Answering:
         opening = await asyncio.to_thread(seal_opening, server, record, own, masked, key, parameters)
         answer = pack_frame(header, own.masked)
         state = step(record.progress, RoundEvent.MEASURED).state
+        server.failpoints.reach(Point.BEFORE_OPENING_STORED)
         server.store.change_round(
             record.key,
             lambda r: replace(r, state=state),
             used=[CorrelationUse(record.key, r.site, r.session, r.batch, r.index) for r in header.correlations],
             answers=[Answer(AnswerKind.OPENING, "", opening), Answer(AnswerKind.PRODUCTS, digest, answer)],
         )
+        server.failpoints.reach(Point.AFTER_OPENING_STORED)
         self.sessions.spend(header.correlations)
         self.sketches.forget(record.key)
         return answer

@@ -10,6 +10,8 @@ from fastapi import Request
 
 from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, NotListed, WrongRound
 from protocol.rounds import RoundEvent, check_announcement, open_round, step
+from protocol.rules.interface import Needs
+from protocol.rules.registry import rule_for
 from protocol.sharing import Side, vector_side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
@@ -26,6 +28,7 @@ from protocol.wire.sealing import MAX_HEADER_BYTES, sealed_message_length
 from servers.authentication import Caller
 from servers.bodies import HashOnly, SealedIntake, stream_into
 from servers.context import Server
+from servers.failpoints import Point
 from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
@@ -65,7 +68,9 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
         server.store.change_study(study.digest, lambda _: resumed)
     progress = open_round(number)
     key = RoundKey(study.digest, number, progress.attempt)
+    server.failpoints.reach(Point.BEFORE_ANNOUNCEMENT_STORED)
     server.store.add_round(RoundRecord(key, progress.state, countersigned, float(announcement.closes_at_s)))
+    server.failpoints.reach(Point.AFTER_ANNOUNCEMENT_STORED)
     return countersigned
 
 
@@ -76,6 +81,12 @@ def _check_announced(server: Server, study: StudyRecord, number: int, announceme
         raise WrongRound(f"the announcement is for round {announcement.round}, the address names round {number}")
     if number > study.study.rounds:
         raise WrongRound(f"the study has {study.study.rounds} rounds, found an announcement for round {number}")
+    of = study.study
+    rule = rule_for(of.rule, batch_size=of.training.batch_size, grid=of.parameters.weight_grid)
+    if announcement.measured and rule.needs is not Needs.DISTANCES:
+        raise MalformedMessage(
+            f"the round would open distances, the rule {of.rule.name.value!r} needs none; announce measured = false"
+        )
     places = [p.name for p in server.roster.contributors]
     order = [places.index(site) for site in announcement.listed if site in places]
     if order != sorted(order):
@@ -132,7 +143,7 @@ async def contribute(
     accept = _header_check(server, caller.name, study, record, headers)
     plain_bytes = _share_bytes(server, caller.name, study)
     server.files.require_room(plain_bytes)
-    draft = server.files.draft()
+    draft = server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL)
     try:
         intake = SealedIntake(server.keys.sealing, accept, draft)
         await stream_into(request, intake, largest)
@@ -140,7 +151,9 @@ async def contribute(
         header = headers[0]
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
         name = file_name("share", *_parts(key), caller.name, digest)
+        server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
         await asyncio.to_thread(draft.keep, name)
+        server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
     except BaseException:
         draft.discard()
         raise
@@ -174,6 +187,7 @@ def _store(
     )
     state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
     server.store.add_contribution(ContributionRecord(key, header.site, header, digest, receipt, name), state)
+    server.failpoints.reach(Point.AFTER_RECEIPT_STORED)
     return receipt
 
 

@@ -8,12 +8,14 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from protocol.errors import ConfigurationError, MoietyError
+from protocol.failpoints import Failpoints
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_roster, sign, signature_by
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.messages import Message, Party, Roster, Signature, Signed, StudyView
 from servers.changes import Changes
+from servers.failpoints import failpoints_of
 from servers.metrics import Metrics
 from servers.randomness import Randomness
 from servers.settings import ServerSettings
@@ -47,6 +49,7 @@ class Server:
     changes: Changes
     metrics: Metrics = field(default_factory=Metrics)
     clock: Callable[[], float] = time.time
+    failpoints: Failpoints = field(default_factory=Failpoints)
 
     def __post_init__(self) -> None:
         self.pictures: dict[str, StudyPicture] = {}
@@ -89,7 +92,8 @@ def open_server(settings: ServerSettings) -> Server:
     upgrade(settings.database)
     changes = Changes()
     store = SqlStore(settings.database, changes.notify)
-    files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes)
+    failpoints = failpoints_of(settings.failpoint)
+    files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints)
     files.sweep(store.files())
     return Server(
         settings=settings,
@@ -100,6 +104,7 @@ def open_server(settings: ServerSettings) -> Server:
         randomness=Randomness(settings.seed, keys.name),
         boot=store.next_boot(),
         changes=changes,
+        failpoints=failpoints,
     )
 
 

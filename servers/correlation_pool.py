@@ -13,6 +13,7 @@ from protocol.wire.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSIO
 from protocol.wire.peer_messages import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
 from servers import log
 from servers.context import Server
+from servers.failpoints import Point
 from servers.ot_sessions import KEY_PART_BYTES, Correlation, Lengths, in_batches, open_key_part, seal_key_part, zero_key
 from servers.peer_client import PeerClient
 
@@ -108,6 +109,7 @@ class CorrelationPool:
         other = open_key_part(self._server, name, opened.sealed_key_part)
         rand = self._server.randomness.draw(32, f"{label} base")
         receiver, reply = await asyncio.to_thread(OtReceiver.open, bytes.fromhex(name), bytes(message), rand)
+        self._server.failpoints.reach(Point.OT_BASE_MIDWAY)
         await self._peer.post(fill(PEER_BASE, session=name), reply, "session")
         self._session = _Session(name, receiver, zero_key(part, other))
         _log.info("session_opened", session=name)
@@ -119,6 +121,7 @@ class CorrelationPool:
         pending, columns = await asyncio.to_thread(session.receiver.extend, lengths_list)
         header = BatchHeader(session=session.name, batch=number, lengths=tuple(lengths_list))
         challenge = await self._step(PEER_EXTEND, header, columns)
+        self._server.failpoints.reach(Point.OT_BATCH_MIDWAY)
         answer = await asyncio.to_thread(session.receiver.answer, pending, challenge)
         corrections = await self._step(PEER_ANSWER, header, answer)
         halves = await asyncio.to_thread(session.receiver.finish, pending, corrections)

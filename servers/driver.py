@@ -39,6 +39,7 @@ from servers.collection import collected
 from servers.context import Server
 from servers.correlation_pool import CorrelationPool, Stock, stock_quietly
 from servers.ending import Endings, NotYet, round_path
+from servers.failpoints import Point
 from servers.measuring import Products, Sketches, needed_lengths, prepare_products, queries_missing, seal_opening
 from servers.outcomes import QUERIES_MISSING, RELEASE_SET_MISSING
 from servers.peer_client import PeerClient, chunks_with_digest
@@ -185,9 +186,11 @@ class Driver:
         nonce = self.server.randomness.draw(32, f"{record.key.label} challenge nonce")
         state = step(record.progress, RoundEvent.LOCKED).state
         signed = self.server.sign(agreed)
+        self.server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
         self.server.store.change_round(
             record.key, lambda r: replace(r, state=state, agreed_set=signed, own_nonce=nonce)
         )
+        self.server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
         self.server.files.delete(self.server.store.forget_share_files(study.digest, before_round=record.key.round))
         self._observe(study, "announced", "collecting")
         self._mark(study, "locked")
@@ -241,12 +244,16 @@ class Driver:
         if len(record.transcript.signatures) == _BOTH:
             return record
         reveal = ChallengeReveal(transcript=record.transcript)
+        self.server.failpoints.reach(Point.BEFORE_CHALLENGE_SENT)
         body = await self.peer.post(round_path(paths.PEER_CHALLENGE, study, record), reveal.canonical(), "challenge")
         reply = ChallengeReply.parse(body)
         check_signature(record.transcript.message, reply.signature, self.server.peer)
         both: Signed[ChallengeTranscript] = with_signature(record.transcript, reply.signature)
         agreed = record.agreed_set
-        return self.server.store.change_round(record.key, lambda r: replace(r, agreed_set=agreed, transcript=both))
+        self.server.failpoints.reach(Point.BEFORE_CHALLENGE_STORED)
+        record = self.server.store.change_round(record.key, lambda r: replace(r, agreed_set=agreed, transcript=both))
+        self.server.failpoints.reach(Point.AFTER_CHALLENGE_STORED)
+        return record
 
     async def _queries(self, record: RoundRecord) -> RoundRecord:
         """Wait for the requester's queries; when they do not come in time the round is skipped."""
@@ -269,14 +276,17 @@ class Driver:
         assert record.agreed_set is not None, "a locked round has its agreed set"
         sites = record.agreed_set.message.sites
         refs = tuple(c.ref(site) for c, site in zip(stock.correlations, sites, strict=True))
+        self.server.failpoints.reach(Point.BEFORE_CORRELATIONS_MARKED)
         self.server.store.mark_used(
             [CorrelationUse(record.key, ref.site, ref.session, ref.batch, ref.index) for ref in refs]
         )
+        self.server.failpoints.reach(Point.AFTER_CORRELATIONS_MARKED)
         self.server.metrics.correlations.labels("used").inc(len(refs))
         header = ProductsHeader(transcript_digest=record.transcript.message.digest(), correlations=refs)
         answer = await self._products_answer(study, record, pack_frame(header, own.masked))
         if answer is None:
             return
+        self.server.failpoints.reach(Point.AFTER_MASKED_SENT)
         theirs, masked = unpack_frame(answer, ProductsHeader)
         if theirs != header:
             raise ProtocolViolation("the peer answered with products for other sites or correlations")
@@ -284,9 +294,11 @@ class Driver:
             seal_opening, self.server, record, own, masked, stock.zero_key, study.study.parameters
         )
         state = step(record.progress, RoundEvent.MEASURED).state
+        self.server.failpoints.reach(Point.BEFORE_OPENING_STORED)
         self.server.store.change_round(
             record.key, lambda r: replace(r, state=state), answers=[Answer(AnswerKind.OPENING, "", opening)]
         )
+        self.server.failpoints.reach(Point.AFTER_OPENING_STORED)
         self.sketches.forget(record.key)
         self._observe(study, "locked", "measuring")
 
@@ -353,7 +365,7 @@ class Driver:
         commit_release(self.server, study, record, None)
 
     async def _fetch_masked_sum(self, study: StudyRecord, record: RoundRecord) -> None:
-        draft = self.server.files.draft()
+        draft = self.server.files.draft(Point.MASKED_SUM_MIDWAY)
         try:
             intake = MaskedSumIntake(self.server, record, study.study.parameters, draft)
             async for piece in self.peer.stream(round_path(paths.PEER_MASKED_SUM, study, record), "masked_sum"):

@@ -9,6 +9,7 @@ from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import ReleaseSet, RoundOutcome, RoundState, Signed
 from servers.context import Server
+from servers.failpoints import Point
 from servers.outcomes import commit_burn, commit_skip, outcome_of
 from servers.peer_client import PeerClient
 from servers.releasing import accept_release_set
@@ -38,7 +39,9 @@ class Endings:
     async def skip(self, record: RoundRecord, reason: str) -> None:
         """Say durably that this side will not release, then ask the peer to sign the skip too."""
         signed = self.server.sign(outcome_of(record, RoundState.SKIPPED, reason))
+        self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
         record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
+        self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
         await self.deliver(record)
 
     async def burn(self, record: RoundRecord, reason: str) -> None:
@@ -46,7 +49,9 @@ class Endings:
             await self.skip(record, f"{record.key.attempt} attempts were burnt")
             return
         signed = self.server.sign(outcome_of(record, RoundState.BURNT, reason))
+        self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
         record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
+        self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
         await self.deliver(record)
 
     async def deliver(self, record: RoundRecord) -> None:

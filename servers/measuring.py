@@ -23,6 +23,7 @@ from servers.authentication import Caller
 from servers.bodies import HashOnly, SealedIntake, stream_into
 from servers.collection import ELEMENT_BYTES, SEED_BYTES
 from servers.context import Server
+from servers.failpoints import Point
 from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
@@ -123,7 +124,9 @@ async def store_queries(
         server.files.delete([name])
         raise
     header = headers[0]
+    server.failpoints.reach(Point.BEFORE_QUERIES_STORED)
     server.store.change_round(key, lambda r: replace(r, query_header=header, query_digest=digest, query_file=name))
+    server.failpoints.reach(Point.AFTER_QUERIES_STORED)
 
 
 def _require_queries_welcome(record: RoundRecord) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from protocol.errors import (
     ConflictingMessage,
     ConsistencyCheckFailed,
-    MoietyError,
     ProtocolViolation,
     UnknownResource,
 )
@@ -25,6 +24,7 @@ from protocol.wire.peer_messages import (
 )
 from servers import log
 from servers.context import Server
+from servers.failpoints import Point
 from servers.ot_sessions import KEY_PART_BYTES, open_key_part, seal_key_part, zero_key
 
 _log = log.logger("correlations")
@@ -34,7 +34,7 @@ _log = log.logger("correlations")
 class _Session:
     name: str
     zero_key: bytes = field(repr=False)
-    opening: OtSenderOpening
+    opening: OtSenderOpening | None
     sender: OtSender | None = None
     pending: tuple[BatchHeader, SenderBatch] | None = None
     halves: dict[tuple[int, int], CorrelationHalf] = field(default_factory=dict, repr=False)
@@ -68,16 +68,18 @@ class OtSessions:
             opening, base = await asyncio.to_thread(OtSender.open, bytes.fromhex(name), rand)
             self._drop()
             self._session = _Session(name, zero_key(part_a, part_b), opening)
+        self._server.failpoints.reach(Point.OT_BASE_MIDWAY)
         answer = SessionOpened(session=name, sealed_key_part=seal_key_part(self._server, name, part_b))
         return pack_frame(answer, base)
 
     async def finish_base(self, name: str, reply: bytes) -> None:
         async with self._lock:
             session = self._named(name)
-            if session.sender is not None:
+            if session.opening is None:
                 raise ProtocolViolation("this session's base OTs are done; open a new session")
             with self._dropping():
                 session.sender = await asyncio.to_thread(session.opening.finish, reply)
+            session.opening = None
             _log.info("session_opened", session=name)
 
     async def extend(self, name: str, batch: int, frame: bytes) -> bytes:
@@ -90,6 +92,7 @@ class OtSessions:
                     sender.challenge, bytes(body), [tuple(x) for x in header.lengths], rand
                 )
             session.pending = (header, pending)
+        self._server.failpoints.reach(Point.OT_BATCH_MIDWAY)
         return challenge
 
     async def answer(self, name: str, batch: int, frame: bytes) -> bytes:
@@ -148,15 +151,15 @@ class OtSessions:
     def _dropping(self) -> _DropOnError:
         return _DropOnError(self)
 
-    def drop_after(self, error: MoietyError) -> None:
-        """A step failed: the session ends; a failed consistency check is an alarm for both operators."""
+    def drop_after(self, error: BaseException) -> None:
+        """A step failed or was cancelled: the session ends; a failed check is an alarm for both operators."""
         if isinstance(error, ConsistencyCheckFailed):
             _log.critical("consistency_check_failed", detail=error.detail)
         self._drop()
 
 
 class _DropOnError:
-    """Ends the session when a step raises."""
+    """Ends the session when a step raises, whatever it raises: half a step must not be followed by another."""
 
     def __init__(self, sessions: OtSessions) -> None:
         self._sessions = sessions
@@ -165,7 +168,7 @@ class _DropOnError:
         return None
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, MoietyError):
+        if error is not None:
             self._sessions.drop_after(error)
 
 

@@ -10,6 +10,7 @@ from protocol.rounds import RoundEvent, step
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import RoundOutcome, RoundState, Signed, StudyState
 from servers.context import Server
+from servers.failpoints import Point
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 
 QUERIES_MISSING: Final = "the requester's queries are missing"
@@ -89,8 +90,10 @@ def countersign_outcome(
     if message.outcome is RoundState.SKIPPED and record.release_set is not None:
         raise WrongRound(f"round {key.round} has a release set here; a round is not skipped after that")
     both = server.countersign(signed)
+    server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
     if message.outcome is RoundState.SKIPPED:
         commit_skip(server, record, both)
     else:
         commit_burn(server, record, both)
+    server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
     return both

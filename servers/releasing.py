@@ -24,6 +24,7 @@ from protocol.wire.peer_messages import MaskedSumHeader, pack_frame, unpack_fram
 from protocol.wire.sealing import seal_stream
 from servers.collection import ELEMENT_BYTES, SEED_BYTES, expected_sites
 from servers.context import Server
+from servers.failpoints import Point
 from servers.measuring import agreed_sources
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.shares import Draft, file_name
@@ -52,7 +53,9 @@ def accept_release_set(server: Server, record: RoundRecord, signed: Signed[Relea
     if record.state is not RoundState.MEASURED or record.agreed_set is None or record.outcome is not None:
         raise WrongRound(f"round {record.key.round} is {record.state}; a release set is welcome once it is measured")
     _check_release_set(server, record, record.agreed_set.message, release)
+    server.failpoints.reach(Point.BEFORE_RELEASE_SET_STORED)
     server.store.change_round(record.key, lambda r: replace(r, release_set=signed))
+    server.failpoints.reach(Point.AFTER_RELEASE_SET_STORED)
 
 
 def _check_release_set(server: Server, record: RoundRecord, agreed: AgreedSet, release: ReleaseSet) -> None:
@@ -62,6 +65,11 @@ def _check_release_set(server: Server, record: RoundRecord, agreed: AgreedSet, r
     chosen = [site for site in agreed.sites if site in release.sites]
     if list(release.sites) != chosen:
         raise MalformedMessage("a release set names sites of the agreed set, once each and in its order")
+    failed = release.failed_check
+    if list(failed) != [site for site in agreed.sites if site in failed and site not in release.sites]:
+        raise MalformedMessage(
+            "failed_check names sites of the agreed set that are not released, once each and in the set's order"
+        )
     if server.roster.requester not in chosen:
         raise MalformedMessage("a release set must hold the requester itself")
     least = record.announcement.message.least_contributors
@@ -79,7 +87,10 @@ def with_mask_seed(server: Server, record: RoundRecord) -> RoundRecord:
     if record.mask_seed is not None:
         return record
     seed = server.randomness.draw(SEED_BYTES, f"{record.key.label} output mask")
-    return server.store.change_round(record.key, lambda r: replace(r, mask_seed=seed))
+    server.failpoints.reach(Point.BEFORE_MASK_STORED)
+    record = server.store.change_round(record.key, lambda r: replace(r, mask_seed=seed))
+    server.failpoints.reach(Point.AFTER_MASK_STORED)
+    return record
 
 
 def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[bytes]:
@@ -154,7 +165,9 @@ def output_name(record: RoundRecord) -> str:
 def commit_release(server: Server, study: StudyRecord, record: RoundRecord, output_file: str | None) -> None:
     """The round is released on this side; old outputs are deleted."""
     state = step(record.progress, RoundEvent.RELEASED).state
+    server.failpoints.reach(Point.BEFORE_OUTPUT_STORED)
     server.store.change_round(record.key, lambda r: replace(r, state=state, output_file=output_file))
+    server.failpoints.reach(Point.AFTER_OUTPUT_STORED)
     if study.absent_in_a_row:
         server.store.change_study(study.digest, lambda s: replace(s, absent_in_a_row=0))
     oldest_kept = record.key.round - server.settings.limits.outputs_kept_rounds + 1

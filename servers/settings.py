@@ -55,6 +55,7 @@ class ServerSettings(BaseSettings):
     tls_key: Path
     peer_ca: Path | None = None
     seed: int | None = None
+    failpoint: str | None = Field(default=None, description="tests only: where this server kills itself")
     limits: Limits = Limits()
 
     @classmethod
@@ -67,6 +68,12 @@ class ServerSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _failpoint_beside_a_seed_only(self) -> ServerSettings:
+        if self.failpoint is not None and self.seed is None:
+            raise ValueError("a failpoint kills this server; it is taken only beside a seed, for tests on loopback")
+        return self
 
     @model_validator(mode="after")
     def _seed_on_loopback_only(self) -> ServerSettings:

@@ -12,6 +12,7 @@ from protocol.wire.paths import EVERY_SITE, MAIL
 from servers.authentication import AnySite, Caller, ThisServer
 from servers.bodies import OpaqueIntake, stream_into
 from servers.context import Server
+from servers.failpoints import Point
 from servers.routes.answers import PROBLEM, body_of, done, stream_answer
 from servers.store.interface import MailRecord, StudyRecord
 from servers.store.shares import file_name
@@ -88,7 +89,9 @@ async def _store(
         draft.discard()
         raise
     if not _came_before(server, study, caller.name, recipient, topic, digest):
+        server.failpoints.reach(Point.BEFORE_MAIL_STORED)
         server.store.add_mail(MailRecord(study.digest, caller.name, recipient, topic, digest, name))
+        server.failpoints.reach(Point.AFTER_MAIL_STORED)
 
 
 def _came_before(server: Server, study: StudyRecord, sender: str, recipient: str, topic: str, digest: str) -> bool:

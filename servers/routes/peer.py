@@ -18,6 +18,7 @@ from servers.answering import Answering
 from servers.authentication import Caller, ThePeer, ThisServer
 from servers.bodies import read_small, stream_into
 from servers.context import Server
+from servers.failpoints import Point
 from servers.ot_sessions import BATCH_ELEMENTS
 from servers.outcomes import countersign_outcome
 from servers.releasing import (
@@ -174,7 +175,7 @@ async def put_masked_sum(
     current = _with_release_set(b.round(key), Side.A)
     if current.state is RoundState.RELEASED:
         return done()
-    draft = server.files.draft()
+    draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
     try:
         intake = _Hashed(MaskedSumIntake(server, current, record.study.parameters, draft))
         await stream_into(request, intake, MAX_CONTROL_BYTES + _ELEMENT_BYTES * record.study.parameters.dimension)

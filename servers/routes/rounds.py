@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, BackgroundTasks, Request, Response
 
 from protocol.errors import UnknownResource
 from protocol.wire.messages import Announcement, ReleaseSet, Signed
@@ -10,6 +10,7 @@ from protocol.wire.paths import ANNOUNCEMENT, CONTRIBUTION, OPENING, OUTPUT, QUE
 from servers import collection, measuring, releasing
 from servers.authentication import AnySite, TheRequester, ThisServer
 from servers.bodies import read_small
+from servers.failpoints import Point
 from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, stream_answer
 from servers.store.interface import AnswerKind, RoundKey
 from servers.studies import study_named
@@ -31,7 +32,10 @@ async def contribute(
     """Store one share; the answer is a signed receipt."""
     record = study_named(server, study)
     key = RoundKey(record.digest, round, attempt)
-    return message_answer(await collection.contribute(server, caller, record, key, request))
+    answer = message_answer(await collection.contribute(server, caller, record, key, request))
+    answer.background = BackgroundTasks()
+    answer.background.add_task(server.failpoints.reach, Point.AFTER_RECEIPT_SENT)
+    return answer
 
 
 @router.post(QUERIES, status_code=204, openapi_extra=body_of("sealed query shares", sealed=True))

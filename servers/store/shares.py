@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from protocol.errors import StorageFull
+from protocol.failpoints import Failpoints
+from servers.failpoints import Point
 
 _UNFINISHED: Final = ".unfinished"
 _READ_BYTES: Final = 2**18
@@ -20,8 +22,9 @@ _READ_BYTES: Final = 2**18
 class ShareFiles:
     """A folder of immutable files, named by what they are and by the digest of what they hold."""
 
-    def __init__(self, folder: Path, reserve_bytes: int) -> None:
+    def __init__(self, folder: Path, reserve_bytes: int, failpoints: Failpoints | None = None) -> None:
         self._folder = folder
+        self._failpoints = failpoints or Failpoints()
         self._reserve_bytes = reserve_bytes
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
 
@@ -37,9 +40,9 @@ class ShareFiles:
                 "stored: tell the server's operator, and send the same bytes again later"
             )
 
-    def draft(self) -> Draft:
-        """A new file that no row names yet."""
-        return Draft(self._folder)
+    def draft(self, *midway: Point) -> Draft:
+        """A new file that no row names yet; the points ``midway`` are reached after every piece."""
+        return Draft(self._folder, self._failpoints, midway)
 
     def delete(self, names: Collection[str]) -> None:
         for name in names:
@@ -62,14 +65,18 @@ class ShareFiles:
 class Draft:
     """A file being written. ``keep`` makes it durable under a name; otherwise ``discard`` removes it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, failpoints: Failpoints, midway: tuple[Point, ...]) -> None:
         self._folder = folder
+        self._failpoints = failpoints
+        self._midway = midway
         self.path = folder / f"{secrets.token_hex(16)}{_UNFINISHED}"
         self._file: BinaryIO = self.path.open("xb")
 
     def write(self, piece: bytes | memoryview) -> None:
         try:
             self._file.write(piece)
+            for point in self._midway:
+                self._failpoints.reach(point)
         except OSError as error:
             self.discard()
             raise _explained(error) from error

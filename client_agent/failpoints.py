@@ -1,0 +1,68 @@
+"""Where a test can kill this agent: before and after each durable step of a round (docs/protocol.md 3, 4, 8, 9)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from enum import StrEnum
+
+from protocol.errors import ConfigurationError
+from protocol.failpoints import Failpoints, parse_failpoint
+
+
+class Point(StrEnum):
+    """Those of every site first, then the contributor's, then the requester's."""
+
+    BEFORE_UPDATE_ENCODED = "before_update_encoded"
+    AFTER_UPDATE_ENCODED = "after_update_encoded"
+    BEFORE_SHARES_SEALED = "before_shares_sealed"
+    AFTER_SHARES_SEALED = "after_shares_sealed"
+    UPLOAD_MIDWAY = "upload_midway"
+    BEFORE_RECEIPT_JOURNALLED = "before_receipt_journalled"
+    AFTER_RECEIPT_JOURNALLED = "after_receipt_journalled"
+    AFTER_OUTPUT_OPENED = "after_output_opened"
+    BEFORE_CHECKPOINT_WRITTEN = "before_checkpoint_written"
+    AFTER_CHECKPOINT_WRITTEN = "after_checkpoint_written"
+    AFTER_STATE_WRITTEN = "after_state_written"
+    BEFORE_ROUND_RECORDED = "before_round_recorded"
+    AFTER_ROUND_RECORDED = "after_round_recorded"
+
+    BEFORE_DECISION_JOURNALLED = "before_decision_journalled"
+    AFTER_DECISION_JOURNALLED = "after_decision_journalled"
+    BEFORE_DONE_JOURNALLED = "before_done_journalled"
+    AFTER_DONE_JOURNALLED = "after_done_journalled"
+
+    AFTER_STUDY_SENT = "after_study_sent"
+    BEFORE_PLAN_JOURNALLED = "before_plan_journalled"
+    AFTER_PLAN_JOURNALLED = "after_plan_journalled"
+    BEFORE_LETTER_JOURNALLED = "before_letter_journalled"
+    AFTER_LETTER_JOURNALLED = "after_letter_journalled"
+    AFTER_LETTER_SENT = "after_letter_sent"
+    BEFORE_ANNOUNCED = "before_announced"
+    AFTER_ANNOUNCED = "after_announced"
+    BEFORE_QUERIES_JOURNALLED = "before_queries_journalled"
+    AFTER_QUERIES_JOURNALLED = "after_queries_journalled"
+    AFTER_QUERIES_SENT = "after_queries_sent"
+    BEFORE_OPENED_JOURNALLED = "before_opened_journalled"
+    AFTER_OPENED_JOURNALLED = "after_opened_journalled"
+    AFTER_RELEASE_SENT = "after_release_sent"
+    BEFORE_SETTLED = "before_settled"
+    AFTER_SETTLED = "after_settled"
+    BEFORE_END_JOURNALLED = "before_end_journalled"
+    AFTER_END_JOURNALLED = "after_end_journalled"
+    AFTER_END_SENT = "after_end_sent"
+
+
+def failpoints_of(setting: str | None, seeded: bool) -> Failpoints:
+    """What the setting arms. Raises: ConfigurationError, for an unknown point or without a seed"""
+    if setting is None:
+        return Failpoints()
+    if not seeded:
+        raise ConfigurationError("key 'failpoint': it kills this agent, and is taken only beside 'seed', for tests")
+    point, turn = parse_failpoint(setting, Point)
+    return Failpoints(point, turn, _kill)
+
+
+def _kill() -> None:
+    """kill -9: nothing is flushed, nobody is told."""
+    os.kill(os.getpid(), signal.SIGKILL)

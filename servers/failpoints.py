@@ -1,0 +1,67 @@
+"""Where a test can kill this server: before and after each durable step of a round (docs/protocol.md 4, 7, 9)."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from enum import StrEnum
+from typing import NoReturn
+
+from protocol.failpoints import Failpoints, parse_failpoint
+
+
+class Point(StrEnum):
+    """``before_X``: X has not happened; ``after_X``: it is on disk, nobody has heard of it."""
+
+    BEFORE_ANNOUNCEMENT_STORED = "before_announcement_stored"
+    AFTER_ANNOUNCEMENT_STORED = "after_announcement_stored"
+    BEFORE_MAIL_STORED = "before_mail_stored"
+    AFTER_MAIL_STORED = "after_mail_stored"
+    UPLOAD_MIDWAY = "upload_midway"
+    BEFORE_UPLOAD_WRITTEN = "before_upload_written"
+    AFTER_UPLOAD_WRITTEN = "after_upload_written"
+    AFTER_RECEIPT_STORED = "after_receipt_stored"
+    AFTER_RECEIPT_SENT = "after_receipt_sent"
+    OT_BASE_MIDWAY = "ot_base_midway"
+    OT_BATCH_MIDWAY = "ot_batch_midway"
+    BEFORE_LOCK_SIGNED = "before_lock_signed"
+    AFTER_LOCK_SIGNED = "after_lock_signed"
+    BEFORE_CHALLENGE_SENT = "before_challenge_sent"
+    BEFORE_CHALLENGE_STORED = "before_challenge_stored"
+    AFTER_CHALLENGE_STORED = "after_challenge_stored"
+    BEFORE_QUERIES_STORED = "before_queries_stored"
+    AFTER_QUERIES_STORED = "after_queries_stored"
+    BEFORE_CORRELATIONS_MARKED = "before_correlations_marked"
+    AFTER_CORRELATIONS_MARKED = "after_correlations_marked"
+    AFTER_MASKED_SENT = "after_masked_sent"
+    BEFORE_OPENING_STORED = "before_opening_stored"
+    AFTER_OPENING_STORED = "after_opening_stored"
+    BEFORE_RELEASE_SET_STORED = "before_release_set_stored"
+    AFTER_RELEASE_SET_STORED = "after_release_set_stored"
+    BEFORE_MASK_STORED = "before_mask_stored"
+    AFTER_MASK_STORED = "after_mask_stored"
+    MASKED_SUM_MIDWAY = "masked_sum_midway"
+    BEFORE_OUTPUT_STORED = "before_output_stored"
+    AFTER_OUTPUT_STORED = "after_output_stored"
+    BEFORE_OUTCOME_STORED = "before_outcome_stored"
+    AFTER_OUTCOME_STORED = "after_outcome_stored"
+    DISK_FULL = "disk_full"
+
+
+def failpoints_of(setting: str | None) -> Failpoints:
+    """What the setting arms. Raises: ConfigurationError"""
+    if setting is None:
+        return Failpoints()
+    point, turn = parse_failpoint(setting, Point)
+    return Failpoints(point, turn, _fill_disk if point is Point.DISK_FULL else _kill)
+
+
+def _kill() -> None:
+    """kill -9: nothing is flushed, nobody is told."""
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _fill_disk() -> NoReturn:
+    """The disk is full while a share is being written."""
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
