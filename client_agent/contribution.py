@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.durable import write_pieces
+from client_agent.failpoints import Point
 from client_agent.journal import StudyJournal
 from client_agent.randomness import Randomness
 from client_agent.server_client import Body, ServerClient
@@ -157,7 +159,9 @@ def make_contribution(
         digest_a=digests[Side.A],
         digest_b=digests[Side.B],
     )
+    journal.reach(Point.BEFORE_SHARES_SEALED)
     journal.write(folder / RECORD, record)
+    journal.reach(Point.AFTER_SHARES_SEALED)
     return record
 
 
@@ -181,10 +185,13 @@ def send_contribution(
         if kept.exists():
             return
         digest = record.digest_of(side)
-        body = Body.file(folder / f"{side}.sealed", bytes.fromhex(digest))
+        midway = partial(journal.reach, Point.UPLOAD_MIDWAY)
+        body = Body.file(folder / f"{side}.sealed", bytes.fromhex(digest), midway)
         receipt = clients[side].contribute(study, record.round, record.attempt, body)
         _check_receipt(receipt, record, site, study_digest, side, roster)
+        journal.reach(Point.BEFORE_RECEIPT_JOURNALLED)
         journal.write(kept, receipt)
+        journal.reach(Point.AFTER_RECEIPT_JOURNALLED)
 
     with ThreadPoolExecutor(2, thread_name_prefix="upload") as pool:
         uploads = [pool.submit(upload, side) for side in Side]

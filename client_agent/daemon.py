@@ -16,6 +16,7 @@ import structlog
 from client_agent.contributor import Contributor
 from client_agent.durable import new_folder, write_durably
 from client_agent.events import AgentEvent, EventKind, EventSink
+from client_agent.failpoints import failpoints_of
 from client_agent.journal import SiteState, StudyJournal
 from client_agent.learner import Learner, TorchLearner, training_seed
 from client_agent.ledger import Ledger
@@ -120,6 +121,7 @@ class Agent:
         self._participants: list[Participant] = []
         self._refused: set[str] = set()
         settings, roster = site.settings, site.roster
+        self._failpoints = failpoints_of(settings.failpoint, seeded=settings.seed is not None)
         urls = tuple(operator.url or "" for operator in (roster.operator_a, roster.operator_b))
         self._context = SiteContext(
             site=settings.site,
@@ -168,7 +170,7 @@ class Agent:
             name = folder.parent.name
             if name in self._running:
                 continue
-            journal = StudyJournal(self._context.state_dir, name)
+            journal = self._journal(name)
             signed = journal.read(folder, Signed[Study])
             if signed is not None and _unfinished(journal):
                 self._start(signed, Requester(self._context, signed, journal))
@@ -208,7 +210,7 @@ class Agent:
                 self._refused.add(digest)
                 self._report(name, refused)
                 continue
-            journal = StudyJournal(self._context.state_dir, name)
+            journal = self._journal(name)
             if journal.site_state() is None:
                 journal.write(journal.folder / "study.json", signed)
             self._start(signed, Contributor(self._context, signed, journal))
@@ -225,6 +227,9 @@ class Agent:
         known = StudyJournal(self._context.state_dir, study.name).site_state()
         if known is not None and known.study_digest != study.digest():
             raise AnnouncementMismatch(f"study {study.name!r} is another one than the journal's of that name")
+
+    def _journal(self, study: str) -> StudyJournal:
+        return StudyJournal(self._context.state_dir, study, self._failpoints)
 
     # --- running them ---
 

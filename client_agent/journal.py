@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_agent.durable import new_folder, write_durably
+from client_agent.failpoints import Point
 from protocol.errors import ConfigurationError
+from protocol.failpoints import Failpoints
 from protocol.policy import SiteMemory
 
 B = TypeVar("B", bound=BaseModel)
@@ -47,8 +49,13 @@ class SiteState(BaseModel):
 class StudyJournal:
     """Files of one study below the agent's state folder."""
 
-    def __init__(self, state_dir: Path, study: str) -> None:
+    def __init__(self, state_dir: Path, study: str, failpoints: Failpoints | None = None) -> None:
+        self._failpoints = failpoints or Failpoints()
         self.folder = new_folder(state_dir / "studies" / study)
+
+    def reach(self, point: Point) -> None:
+        """One of the places at which a test may kill this agent."""
+        self._failpoints.reach(point)
 
     def round_folder(self, round_number: int) -> Path:
         return new_folder(self.folder / "rounds" / f"{round_number:06d}")

@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -63,14 +63,16 @@ class Body:
     data: bytes | Path
     digest: bytes
     length: int
+    after_piece: Callable[[], None] = field(default=lambda: None, repr=False)
 
     @classmethod
     def of(cls, data: bytes) -> Body:
         return cls(data, hashlib.sha256(data).digest(), len(data))
 
     @classmethod
-    def file(cls, path: Path, digest: bytes) -> Body:
-        return cls(path, digest, path.stat().st_size)
+    def file(cls, path: Path, digest: bytes, after_piece: Callable[[], None] = lambda: None) -> Body:
+        """``after_piece`` is called whenever a piece has been handed to the connection."""
+        return cls(path, digest, path.stat().st_size, after_piece)
 
     def pieces(self) -> Iterator[bytes]:
         if isinstance(self.data, bytes):
@@ -79,6 +81,7 @@ class Body:
         with self.data.open("rb") as file:
             while piece := file.read(PIECE_BYTES):
                 yield piece
+                self.after_piece()
 
 
 _EMPTY: Final = Body.of(b"")

@@ -33,7 +33,8 @@ class AgentSettings(BaseSettings):
     """Everything a site's agent needs to know.
 
     ``start_when`` (requester only): how many contributors must be ready before round 1, ``"all"`` of the roster or a
-    number; after ``start_timeout_s`` the study's least number of contributors suffices.
+    number; after ``start_timeout_s`` the study's least number of contributors suffices. ``failpoint`` is for tests: it
+    names the place at which this agent kills itself, and is refused without a seed.
     """
 
     model_config = SettingsConfigDict(
@@ -55,6 +56,7 @@ class AgentSettings(BaseSettings):
     policy: SitePolicy = SitePolicy()
     studies: Literal["all"] | tuple[StudyName, ...] = "all"
     seed: StrictInt | None = None
+    failpoint: str | None = None
     tls: TlsSettings = TlsSettings()
     start_when: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
     start_timeout_s: Annotated[float, Field(ge=0)] = 3600.0
