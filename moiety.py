@@ -35,6 +35,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "study": Subcommand("client_agent.cli", "study_app", "Create, watch and cancel studies, at the requester."),
     "keys": Subcommand("client_agent.keys_cli", "app", "Make keys, and make and sign the roster."),
     "demo": Subcommand("harness.cli", "demo", "Two servers and five sites on this machine, with a report.", False),
+    "bench": Subcommand("harness.bench.cli", "app", "Measure what a round costs."),
     "simulate": Subcommand("harness.cli", "simulate", "Run a study in one process, with or without protection.", False),
 }
 

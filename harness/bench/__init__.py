@@ -1,0 +1,1 @@
+"""What a round costs, over real processes: ``moiety bench``."""

@@ -1,0 +1,120 @@
+"""One synthetic site: the agent's own code from the update to the receipts and from the output to the average."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent.contribution import (
+    ENCODED,
+    ContributionRecord,
+    EncodedFile,
+    encode_update,
+    make_contribution,
+    send_contribution,
+)
+from client_agent.journal import StudyJournal
+from client_agent.ledger import Ledger, Totals
+from client_agent.mail import PastRelease
+from client_agent.output import OutputReader
+from client_agent.randomness import SystemRandomness
+from client_agent.server_client import ServerClient
+from client_agent.transport import CountingTransport, tls_context
+from harness.bench.vectors import Vector
+from protocol.sharing import Side
+from protocol.wire.authentic import require_roster
+from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.wire.messages import Announcement, Roster, Study
+
+
+@dataclass(frozen=True)
+class Place:
+    """The folder of a running federation: roster, certificate, and one folder with keys a site."""
+
+    folder: Path
+
+    def roster(self) -> Roster:
+        path = self.folder / "roster.toml"
+        return require_roster(parse_roster(path.read_text(encoding="utf-8"), str(path)))
+
+    def keys(self, site: str) -> PartyKeys:
+        path = self.folder / site / "keys.toml"
+        return parse_party_keys(path.read_text(encoding="utf-8"), str(path))
+
+    @property
+    def ca(self) -> Path:
+        return self.folder / "ca.pem"
+
+
+@dataclass(frozen=True)
+class Sent:
+    """One contribution's way to both servers."""
+
+    sealed_bytes: int
+    upload_s: float
+
+
+class SyntheticAgent:
+    """A site's connections, journal and ledger; close it in the end."""
+
+    def __init__(self, place: Place, roster: Roster, site: str) -> None:
+        self.site = site
+        self.roster = roster
+        self.keys = place.keys(site)
+        self._state = place.folder / site / "state"
+        self._state.mkdir(parents=True, exist_ok=True)
+        self._ledger = Ledger(self._state / "ledger.jsonl")
+        context = tls_context(place.ca)
+        self.clients: dict[Side, ServerClient] = {}
+        for side in Side:
+            operator = roster.operator(side)
+            self.clients[side] = ServerClient(
+                side, operator, self.keys, CountingTransport(operator.name, context, self._ledger)
+            )
+
+    @property
+    def traffic(self) -> Totals:
+        """Every byte at this site's sockets so far."""
+        return self._ledger.totals
+
+    def journal(self, study: Study) -> StudyJournal:
+        return StudyJournal(self._state, study.name)
+
+    def prepare(self, study: Study, announcement: Announcement, numerator: int, update: Vector) -> ContributionRecord:
+        """Check, clip, weigh, encode, share, commit and seal."""
+        randomness, journal = SystemRandomness(), self.journal(study)
+        encoded = journal.round_folder(announcement.round) / ENCODED
+        layers: Sequence[tuple[str, int]] = [(layer.name, int(np.prod(layer.shape))) for layer in study.model.layers]
+        encode_update(update, layers, numerator, study.parameters, randomness.bytes(32, "rounding"), encoded)
+        source = EncodedFile(encoded, study.parameters.dimension)
+        return make_contribution(source, announcement, 1, self.site, self.roster, randomness, journal)
+
+    def send(self, study: Study, record: ContributionRecord) -> Sent:
+        """Upload both shares at once; returns with both receipts."""
+        folder = self.journal(study).attempt_folder(record.round, record.attempt)
+        size = sum((folder / f"{side}.sealed").stat().st_size for side in Side)
+        begun = time.perf_counter()
+        send_contribution(record, study.name, self.site, study.digest(), self.roster, self.clients, self.journal(study))
+        return Sent(size, time.perf_counter() - begun)
+
+    def open_output(self, study: Study, past: PastRelease) -> NDArray[np.float32]:
+        """Fetch both halves of the sum, check the evidence, open the average."""
+        reader = OutputReader(
+            study.name, study.digest(), self.site, self.roster, study.parameters, self.keys.sealing, self.clients
+        )
+        return reader.open(past, self.journal(study).round_folder(past.announcement.round))
+
+    def tidy(self, study: Study) -> None:
+        """Delete this study's files; a real agent keeps two rounds."""
+        shutil.rmtree(self.journal(study).folder)
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+        self._ledger.close()

@@ -1,0 +1,56 @@
+"""``moiety bench``: what a round costs, what others cost, and the page that says so."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from harness.bench.results import RoundBenchmark, write_result
+
+app = typer.Typer(help="Measure what a round costs.", no_args_is_help=True)
+
+Parameters = Annotated[int, typer.Option(min=1, help="D, the number of shared parameters.")]
+Sites = Annotated[int, typer.Option(min=3, help="N, the number of contributors besides the requester.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", metavar="FILE", help="Write the figures there.")]
+
+
+@app.command("round")
+def one_round(
+    parameters: Parameters = 10**6,
+    sites: Sites = 10,
+    json_file: JsonFile = None,
+    folder: Annotated[Path | None, typer.Option(help="Where the processes keep their files while it runs.")] = None,
+) -> None:
+    """One whole round over real processes, after a warm-up round."""
+    from harness.bench.round import benchmark_round
+
+    result = benchmark_round(parameters, sites, folder)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(round_text(result))
+
+
+def round_text(result: RoundBenchmark) -> str:
+    """The figures, one a line."""
+    cpu = result.cpu_ns_per_parameter_contributor
+    phases = ", ".join(f"{name} {seconds:.2f}" for name, seconds in result.seconds_by_phase.items())
+    return "\n".join(
+        (
+            f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
+            f"seconds: {result.seconds:.2f} ({phases})",
+            f"bytes a parameter: up {result.bytes_up_per_parameter:.3f}, down {result.bytes_down_per_parameter:.3f}",
+            f"bytes between the servers: {result.bytes_between_servers_per_contributor:,.0f} a contributor, "
+            f"{result.bytes_between_servers_per_parameter:.3f} a parameter",
+            f"servers' CPU, ns a parameter and contributor: distances {cpu.distances:.1f}, sum {cpu.sum:.2f}, "
+            f"ingest {cpu.ingest:.1f}, output {cpu.output:.1f}",
+            f"an agent's CPU, ns a parameter: {result.agent_cpu_ns_per_parameter:.1f}",
+            f"numpy's plain average, ns a parameter: {result.plain_fedavg_cpu_ns_per_parameter:.1f}",
+            f"peak memory, MB: A {result.server_peak_rss_mb.a:.0f} (idle {result.server_idle_rss_mb.a:.0f}), "
+            f"B {result.server_peak_rss_mb.b:.0f} (idle {result.server_idle_rss_mb.b:.0f}), "
+            f"agent {result.agent_peak_rss_mb:.0f} (idle {result.agent_idle_rss_mb:.0f})",
+            f"upload: {result.upload_gb_per_s:.2f} GB/s",
+            f"largest difference to numpy's average: {result.max_abs_difference_to_plain:.2g}",
+        )
+    )

@@ -1,0 +1,212 @@
+"""The scripted requester of a benchmark: the agent's own messages, queries and checks, one step at a time."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from client_agent.contribution import ENCODED, ContributionRecord, EncodedFile
+from client_agent.mail import PastRelease
+from client_agent.measuring import longest_distance, open_sites, query_vector, read_opening, seal_queries
+from client_agent.randomness import SystemRandomness
+from client_agent.server_client import Body
+from harness.bench.agent import SyntheticAgent
+from harness.bench.vectors import Vector, numerator_of
+from protocol.errors import ProtocolViolation, Unavailable
+from protocol.lock import check_transcript
+from protocol.sharing import Side, vector_side
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    ListedWeight,
+    ReadyNotice,
+    ReleaseSet,
+    RoundState,
+    RoundView,
+    Signed,
+    Study,
+    WeightList,
+)
+
+_WAIT_S: Final = 10.0
+_PATIENCE_S: Final = 3600.0
+_NO_MODEL: Final = "00" * 32
+_SERVERS: Final = tuple(Side)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """An announced round once it is measured."""
+
+    announcement: Announcement
+    weights: WeightList
+    agreed: Signed[AgreedSet]
+
+
+class ScriptedRequester:
+    """Drives the rounds of one study."""
+
+    def __init__(self, agent: SyntheticAgent, study: Study) -> None:
+        self.agent = agent
+        self.study = study
+        self._clients = agent.clients
+        self._roster = agent.roster
+        self._numerators = {
+            party.name: numerator_of(place, study.parameters.weight_grid)
+            for place, party in enumerate(agent.roster.sites)
+        }
+
+    def create(self) -> None:
+        """Hand the study in at both servers."""
+        signed = sign(self.study, self.agent.site, self.agent.keys.signing)
+        notice = ReadyNotice(study_digest=self.study.digest(), site=self.agent.site)
+        for side in _SERVERS:
+            self._clients[side].create_study(signed)
+            self._clients[side].ready(self.study.name, notice)
+
+    def announce(self, number: int) -> tuple[Announcement, WeightList]:
+        """Open a round for every contributor."""
+        listed = tuple(party.name for party in self._roster.contributors)
+        weights = WeightList(
+            study_digest=self.study.digest(),
+            round=number,
+            grid=self.study.parameters.weight_grid,
+            weights=tuple(ListedWeight(site=site, numerator=self._numerators[site]) for site in listed),
+            salt=secrets.token_hex(32),
+        )
+        announcement = Announcement(
+            study_digest=self.study.digest(),
+            round=number,
+            listed=listed,
+            least_contributors=self.study.parameters.least_contributors,
+            measured=True,
+            model_version=number - 1,
+            model_digest=_NO_MODEL,
+            weight_list_digest=weights.digest(),
+            closes_at_s=int(time.time() + self.study.round_deadline_s),
+        )
+        signed = sign(announcement, self.agent.site, self.agent.keys.signing)
+        for side in _SERVERS:
+            self._clients[side].announce(self.study.name, signed)
+        return announcement, weights
+
+    def prepare(self, announcement: Announcement, update: Vector) -> ContributionRecord:
+        """The requester's own contribution, of weight 1, not sent yet."""
+        numerator = self._numerators[self.agent.site]
+        return self.agent.prepare(self.study, announcement, numerator, update)
+
+    def send_vector(self, record: ContributionRecord) -> None:
+        """The large half of the contribution: the round cannot lock before the other half."""
+        self._send_half(record, self._vector_side)
+
+    def send_seed(self, record: ContributionRecord) -> None:
+        """The small half; both servers now hold everything."""
+        self._send_half(record, self._vector_side.other)
+
+    @property
+    def _vector_side(self) -> Side:
+        return vector_side(self._roster.place(self.agent.site))
+
+    def _send_half(self, record: ContributionRecord, side: Side) -> None:
+        folder = self.agent.journal(self.study).attempt_folder(record.round, record.attempt)
+        body = Body.file(folder / f"{side}.sealed", bytes.fromhex(record.digest_of(side)))
+        self._clients[side].contribute(self.study.name, record.round, record.attempt, body)
+
+    def measure(self, announcement: Announcement, weights: WeightList) -> Opened:
+        """Wait for the challenge, send the queries, open what both servers seal, check it.
+
+        Raises: ProtocolViolation, when a site fails the range check or shows an impossible distance
+        """
+        a, b = self._wait(lambda view: view.transcript is not None and len(view.transcript.signatures) > 1)
+        agreed, challenge, transcript_digest = self._evidence(a, b)
+        targets = tuple(site for site in agreed.message.sites if site != self.agent.site)
+        self._query(announcement.round, challenge, transcript_digest, targets)
+        self._wait(lambda view: view.state is RoundState.MEASURED)
+        shares = {
+            side: read_opening(
+                self._clients[side].opening(self.study.name, announcement.round, 1),
+                self.agent.keys.sealing,
+                side,
+                transcript_digest,
+                agreed.message.sites,
+                targets,
+            )
+            for side in _SERVERS
+        }
+        for site in open_sites(shares, self._numerators, self.study.parameters):
+            longest = longest_distance(self.study.parameters, self._numerators[site.site])
+            if not site.in_range or (site.distance is not None and not 0 < site.distance <= longest):
+                raise ProtocolViolation(f"benchmark: {site.site} shows distance {site.distance}, at most {longest}")
+        return Opened(announcement, weights, agreed)
+
+    def release(self, opened: Opened) -> PastRelease:
+        """Sign the release of everybody and wait until both servers have released."""
+        agreed = opened.agreed.message
+        release = sign(
+            ReleaseSet(
+                study_digest=self.study.digest(),
+                round=agreed.round,
+                attempt=agreed.attempt,
+                agreed_set_digest=agreed.digest(),
+                sites=agreed.sites,
+            ),
+            self.agent.site,
+            self.agent.keys.signing,
+        )
+        for side in _SERVERS:
+            self._clients[side].release(self.study.name, release)
+        self._wait(lambda view: view.state is RoundState.RELEASED)
+        return PastRelease(
+            announcement=opened.announcement,
+            weight_list=opened.weights,
+            agreed_set=opened.agreed,
+            release_set=release,
+        )
+
+    # --- pieces ---
+
+    def _evidence(self, a: RoundView, b: RoundView) -> tuple[Signed[AgreedSet], bytes, str]:
+        both = (self._roster.operator_a.name, self._roster.operator_b.name)
+        if a.agreed_set is None or a.transcript is None or b.transcript is None:
+            raise ProtocolViolation("benchmark: a transcript without an agreed set")
+        agreed = require_signatures(a.agreed_set, self._roster, both)
+        stated = require_signatures(a.transcript, self._roster, both)
+        if stated != b.transcript.message:
+            raise ProtocolViolation("benchmark: the servers show different challenges")
+        return a.agreed_set, check_transcript(a.round, agreed, stated), stated.digest()
+
+    def _query(self, number: int, challenge: bytes, transcript_digest: str, targets: tuple[str, ...]) -> None:
+        parameters = self.study.parameters
+        own = EncodedFile(self.agent.journal(self.study).round_folder(number) / ENCODED, parameters.dimension)
+        numerators = tuple(self._numerators[site] for site in targets)
+        queries = query_vector(challenge, own, numerators, parameters)
+        sealed = seal_queries(
+            queries, targets, transcript_digest, number, self._roster, parameters, SystemRandomness(), "queries"
+        )
+        for side in _SERVERS:
+            self._clients[side].send_queries(self.study.name, number, 1, Body.of(sealed[side]))
+
+    def _wait(self, arrived: Callable[[RoundView], bool]) -> tuple[RoundView, RoundView]:
+        """Both servers' views, once both show it. Raises: Unavailable"""
+        return self._wait_at(Side.A, arrived), self._wait_at(Side.B, arrived)
+
+    def _wait_at(self, side: Side, arrived: Callable[[RoundView], bool]) -> RoundView:
+        deadline, after = time.monotonic() + _PATIENCE_S, 0
+        while time.monotonic() < deadline:
+            view = self._clients[side].view(self.study.name, after=after, wait_s=_WAIT_S)
+            after = view.cursor
+            if view.current is not None and arrived(view.current):
+                return view.current
+            if view.current is not None and view.current.state is RoundState.SKIPPED:
+                raise Unavailable(f"benchmark: server {side} skipped the round: {view.current.outcome}")
+        raise Unavailable(f"benchmark: server {side} did not get further within {_PATIENCE_S:g} s")
+
+    def average(self, past: PastRelease) -> Vector:
+        """The opened sum, as every site opens it."""
+        return np.asarray(self.agent.open_output(self.study, past), dtype=np.float32)

@@ -1,0 +1,86 @@
+"""What a benchmark found, as its JSON file holds it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+
+class _Result(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ServerCpu(_Result):
+    """CPU nanoseconds of both servers together, per parameter and contributor.
+
+    ``distances``: from the lock to the sealed opening, and the correlations by OT for one round. ``sum``: from the
+    release set to the stored output. ``ingest``: taking in and storing the shares. ``output``: serving the sum.
+    """
+
+    distances: float
+    sum: float
+    ingest: float
+    output: float
+
+
+class BothServers(_Result):
+    """One figure for each server."""
+
+    a: float
+    b: float
+
+
+class RoundBenchmark(_Result):
+    """One whole round. Every figure is explained in docs/benchmarks.md."""
+
+    parameters: int
+    sites: int
+    command: str
+    date: str
+    machine: str
+    seconds: float
+    seconds_by_phase: dict[str, float]
+    bytes_up_per_parameter: float
+    bytes_down_per_parameter: float
+    bytes_between_servers_per_contributor: float
+    bytes_between_servers_per_parameter: float
+    server_peak_rss_mb: BothServers
+    server_idle_rss_mb: BothServers
+    agent_peak_rss_mb: float
+    agent_idle_rss_mb: float
+    cpu_ns_per_parameter_contributor: ServerCpu
+    agent_cpu_ns_per_parameter: float
+    plain_fedavg_cpu_ns_per_parameter: float
+    upload_gb_per_s: float
+    max_abs_difference_to_plain: float
+    versions: dict[str, str]
+
+
+class PeerFigure(_Result):
+    """One way to compute the same thing; ``cpu_ns`` is None where it is not installed, and ``note`` says why."""
+
+    name: str
+    version: str | None
+    task: str
+    cpu_ns_per_parameter_contributor: float | None
+    times_ours: float | None
+    note: str
+
+
+class PeersBenchmark(_Result):
+    """Other libraries on the same vectors in the same run."""
+
+    parameters: int
+    sites: int
+    command: str
+    date: str
+    machine: str
+    figures: tuple[PeerFigure, ...]
+    versions: dict[str, str]
+
+
+def write_result(result: BaseModel, path: Path) -> None:
+    """The JSON file that ``moiety bench report`` reads."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")

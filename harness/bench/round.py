@@ -1,0 +1,269 @@
+"""One whole round over real processes: two servers, every contributor in a process of its own, a scripted requester.
+
+The servers' CPU time is split at moments at which they have nothing to do: the round locks only with the small half of
+the requester's contribution, is released only after the openings, and outputs are fetched once the correlations for
+the next round are in stock. So ``distances`` holds one lock, sketch and product phase and one batch of correlations.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from prometheus_client.parser import text_string_to_metric_families
+
+from client_agent.data import Examples, LocalData
+from harness.bench import probe
+from harness.bench.agent import Place, SyntheticAgent
+from harness.bench.contributors import Contribute, Open, Played
+from harness.bench.requester import ScriptedRequester
+from harness.bench.results import BothServers, RoundBenchmark, ServerCpu
+from harness.bench.vectors import largest_allowed_difference, parameters_for, plain_average, update_of
+from harness.measurements import versions
+from harness.parties import OPERATOR_NAMES
+from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.warm import warm
+from protocol.errors import ProtocolViolation, Unavailable
+from protocol.sharing import Side
+from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
+
+_REQUESTER: Final = "requester"
+_WARM_UP_PARAMETERS: Final = 10**6
+_ROUND_DEADLINE_S: Final = 4 * 3600.0
+_MASKED_SUM: Final = "masked_sum"
+_PROJECT: Final = Path(__file__).resolve().parents[2]
+
+
+class ServersOnly(RunningFederation):
+    """A federation whose agents are played by the benchmark."""
+
+    def start(self) -> None:
+        for side in Side:
+            self.start_server(side)
+        for side in Side:
+            self.wait_for(side, "/readyz")
+
+    def pid(self, side: Side) -> int:
+        return self.process_ids[OPERATOR_NAMES[side]]
+
+    @property
+    def pids(self) -> list[int]:
+        return [self.pid(side) for side in Side]
+
+    def cpu_ns(self) -> int:
+        """CPU time of both servers so far."""
+        return sum(map(probe.cpu_ns, self.pids))
+
+    def sent_between_servers(self) -> tuple[int, int]:
+        """Bytes in both directions since the start: of masked sums, and of everything else."""
+        sums, others = 0, 0
+        for family in text_string_to_metric_families(self.metrics(Side.A)):
+            for sample in family.samples:
+                if sample.name == "moiety_peer_bytes_total":
+                    if sample.labels["kind"] == _MASKED_SUM:
+                        sums += int(sample.value)
+                    else:
+                        others += int(sample.value)
+        return sums, others
+
+
+class ContributorProcess:
+    """The process that plays all contributors."""
+
+    def __init__(self, folder: Path) -> None:
+        self._process = subprocess.Popen(  # noqa: S603 - our own program
+            [sys.executable, "-m", "harness.bench.contributors", str(folder)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=_PROJECT,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def play(self, command: Contribute | Open) -> Played:
+        """Raises: Unavailable, when the process has ended"""
+        assert self._process.stdin is not None, "opened as a pipe"
+        assert self._process.stdout is not None, "opened as a pipe"
+        self._process.stdin.write(command.model_dump_json() + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            raise Unavailable(f"the contributors' process ended with exit code {self._process.wait()}")
+        return Played.model_validate_json(answer)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None, "opened as a pipe"
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@dataclass
+class _Phases:
+    """Wall time and the servers' CPU time, phase by phase."""
+
+    servers: ServersOnly
+    seconds: dict[str, float] = field(default_factory=dict)
+    cpu_ns: dict[str, int] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        begun, used = time.perf_counter(), self.servers.cpu_ns()
+        yield
+        self.seconds[name] = time.perf_counter() - begun
+        self.cpu_ns[name] = self.servers.cpu_ns() - used
+
+
+@dataclass(frozen=True)
+class _Round:
+    """What one round took."""
+
+    phases: _Phases
+    contributed: Played
+    opened: Played
+    difference: float
+
+
+def benchmark_round(dimension: int, sites: int, folder: Path | None = None) -> RoundBenchmark:
+    """Start everything, warm up on a smaller model, measure one round, stop everything.
+
+    Raises: ProtocolViolation, when the opened average is not numpy's
+    """
+    warm()
+    with tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name:
+        place = Path(name)
+        with ServersOnly(_spec(sites), place) as servers:
+            contributors = ContributorProcess(place)
+            try:
+                return _measured(servers, contributors, place, dimension, sites)
+            finally:
+                contributors.close()
+
+
+def _measured(
+    servers: ServersOnly, contributors: ContributorProcess, place: Path, dimension: int, sites: int
+) -> RoundBenchmark:
+    where = Place(place)
+    agent = SyntheticAgent(where, where.roster(), _REQUESTER)
+    try:
+        _play(servers, contributors, _study(servers, agent, "warm-up", min(dimension, _WARM_UP_PARAMETERS)))
+        requester = _study(servers, agent, "measured", dimension)
+        probe.wait_until_idle(servers.pids)
+        idle = {side: probe.resident_mb(servers.pid(side)) for side in Side}
+        idle_agent = probe.resident_mb(contributors.pid)
+        for pid in (*servers.pids, contributors.pid):
+            probe.reset_peak(pid)
+        before = servers.sent_between_servers()
+        done = _play(servers, contributors, requester)
+        after = servers.sent_between_servers()
+    finally:
+        agent.close()
+    per_agent, per_round = sites * dimension, (sites + 1) * dimension
+    cpu = done.phases.cpu_ns
+    plain = plain_average(list(range(sites + 1)), requester.study.parameters).cpu_ns
+    return RoundBenchmark(
+        parameters=dimension,
+        sites=sites,
+        command=f"moiety bench round --parameters {dimension} --sites {sites}",
+        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=probe.machine(),
+        seconds=sum(done.phases.seconds.values()),
+        seconds_by_phase=done.phases.seconds,
+        bytes_up_per_parameter=(done.contributed.sent_bytes + done.opened.sent_bytes) / per_agent,
+        bytes_down_per_parameter=(done.contributed.received_bytes + done.opened.received_bytes) / per_agent,
+        bytes_between_servers_per_contributor=(after[1] - before[1]) / sites,
+        bytes_between_servers_per_parameter=(after[0] - before[0]) / dimension,
+        server_peak_rss_mb=BothServers(**{side.value: probe.peak_mb(servers.pid(side)) for side in Side}),
+        server_idle_rss_mb=BothServers(**{side.value: idle[side] for side in Side}),
+        agent_peak_rss_mb=probe.peak_mb(contributors.pid),
+        agent_idle_rss_mb=idle_agent,
+        cpu_ns_per_parameter_contributor=ServerCpu(
+            distances=(cpu["distances"] + cpu["correlations"]) / per_round,
+            sum=cpu["sum"] / per_round,
+            ingest=(cpu["announcing"] + cpu["contributing"]) / per_round,
+            output=cpu["output"] / per_agent,
+        ),
+        agent_cpu_ns_per_parameter=(done.contributed.cpu_ns + done.opened.cpu_ns) / per_agent,
+        plain_fedavg_cpu_ns_per_parameter=plain / dimension,
+        upload_gb_per_s=done.contributed.sealed_bytes / done.contributed.upload_s / 1e9,
+        max_abs_difference_to_plain=done.difference,
+        versions={one.name: one.version for one in versions()},
+    )
+
+
+def _play(servers: ServersOnly, contributors: ContributorProcess, requester: ScriptedRequester) -> _Round:
+    """The study's first round, from the announcement to the opened sums."""
+    study, phases = requester.study, _Phases(servers)
+    own = update_of(0, study.parameters.dimension)
+    probe.wait_until_idle(servers.pids)
+    with phases.phase("announcing"):
+        announcement, weights = requester.announce(1)
+        record = requester.prepare(announcement, own)
+    del own
+    with phases.phase("contributing"):
+        contributed = contributors.play(Contribute(study=study, announcement=announcement))
+        requester.send_vector(record)
+    phases.seconds["contributing"] -= contributed.making_s
+    with phases.phase("distances"):
+        requester.send_seed(record)
+        measured = requester.measure(announcement, weights)
+    with phases.phase("sum"):
+        past = requester.release(measured)
+    with phases.phase("correlations"):
+        probe.wait_until_idle(servers.pids)
+    del phases.seconds["correlations"]  # in the background of whatever the sites do next
+    with phases.phase("output"):
+        opened = contributors.play(Open(study=study, past=past))
+    difference = _difference(requester, requester.average(past))
+    requester.agent.tidy(study)
+    return _Round(phases, contributed, opened, difference)
+
+
+def _difference(requester: ScriptedRequester, average: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
+    """Largest coordinate difference between the opened average and numpy's.
+
+    Raises: ProtocolViolation, when it is more than rounding explains
+    """
+    parameters = requester.study.parameters
+    places = list(range(len(requester.agent.roster.sites)))
+    plain = plain_average(places, parameters).average
+    np.subtract(plain, average, out=plain)
+    found = float(max(np.max(plain), -np.min(plain)))
+    allowed = largest_allowed_difference(places, parameters)
+    if found > allowed:
+        raise ProtocolViolation(f"benchmark: the opened average is off by {found:g}, rounding explains {allowed:g}")
+    return found
+
+
+def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, dimension: int) -> ScriptedRequester:
+    parameters = parameters_for(dimension, len(agent.roster.sites))
+    study = Study(
+        name=name,
+        roster_digest=servers.parties.roster.message.digest(),
+        parameters=parameters,
+        rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
+        model=ModelSpec(kind="linear", layers=(LayerShape(name="all", shape=(dimension,)),)),
+        training=TrainingSpec(),
+        rounds=1,
+        round_deadline_s=_ROUND_DEADLINE_S,
+    )
+    requester = ScriptedRequester(agent, study)
+    requester.create()
+    return requester
+
+
+def _spec(sites: int) -> FederationSpec:
+    names: Sequence[str] = (_REQUESTER, *(f"site-{number}" for number in range(1, sites + 1)))
+    part = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
+    return FederationSpec("bench", _REQUESTER, tuple(SiteSpec(name, LocalData(part, part)) for name in names))
