@@ -14,11 +14,13 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd, RoundRecord
-from client_agent.mail import MODEL_BEHIND, PastRelease, WeightMail, open_letter, seal_letter
+from client_agent.failpoints import Point
+from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, open_letter, seal_letter
 from client_agent.participant import RELAY, Participant
 from client_agent.server_client import Body
+from client_agent.skips import require_skip, shown_skip
 from client_agent.watch import Stopped, same_round
-from client_agent.welcome import open_checkpoint, open_welcome
+from client_agent.welcome import missed_release, open_checkpoint, open_welcome
 from protocol.errors import (
     AnnouncementMismatch,
     ConfigurationError,
@@ -29,7 +31,7 @@ from protocol.errors import (
     UnknownResource,
 )
 from protocol.lock import model_digest
-from protocol.policy import check_weight_list, remember_contribution
+from protocol.policy import OutcomeUnknown, check_weight_list, remember_contribution, remember_skip
 from protocol.rules.interface import Needs
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
@@ -65,6 +67,8 @@ class Decision(BaseModel):
 
 class Contributor(Participant):
     """Runs until the study ends or the agent stops."""
+
+    _refused_welcome: int = -1
 
     def run(self) -> None:
         """Raises: Stopped; ConfigurationError and other errors that end this site's part in the study"""
@@ -137,7 +141,7 @@ class Contributor(Participant):
     # --- the welcome ---
 
     def _take_welcome(self, view: StudyView) -> None:
-        """The newest welcome beyond our model: the sites' key and the model itself."""
+        """The newest welcome beyond our model: the sites' key and the model itself, once the site may take it."""
         requester = self.context.roster.requester
         prefix, suffix = paths.fill(paths.WELCOME_TOPIC, version=""), f"/{requester}"
         versions = [
@@ -147,9 +151,13 @@ class Contributor(Participant):
         ]
         version = max(versions, default=-1)
         own = self.state.model_version
-        if version < 0 or (own is not None and version <= own):
+        if version <= max(self._refused_welcome, -1 if own is None else own):
             return
         welcome = open_welcome(self, version)
+        if own is not None and not missed_release(self, welcome):
+            self._refused_welcome = version
+            self.problem(None, f"model {version} came without a release that this site missed; model {own} is kept")
+            return
         vector = open_checkpoint(self, welcome)
         self.adopt_model(vector, version, site_key=welcome.site_key)
         self.event(EventKind.STUDY, None, f"welcomed with model {version}")
@@ -168,8 +176,15 @@ class Contributor(Participant):
         if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
             self._finish(decision, a)
         elif a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
-            reason = a.outcome.message.reason if a.outcome is not None else ""
-            self._record(decision, RoundEnd.SKIPPED, a.attempt, reason)
+            self._record(decision, RoundEnd.SKIPPED, a.attempt, self._settle_skip(a, b))
+
+    def _settle_skip(self, a: RoundView, b: RoundView) -> str:
+        """Remember a skip that both servers signed; its reason. Raises: UnknownResource until one of them shows it"""
+        skip = shown_skip(a, b, self.context.roster, self.study_digest)
+        if skip is None:
+            raise UnknownResource(f"round {a.round}: no server shows the skip with both signatures yet")
+        self.save(memory=remember_skip(self.state.memory, a.round))
+        return skip.message.reason
 
     def _decision(self, a: RoundView, b: RoundView) -> Decision:
         """This site's decision about the announced round; taken once."""
@@ -187,8 +202,7 @@ class Contributor(Participant):
             self._check_announced(a, b)
             mail = self._weight_mail(announcement)
             weight_list = mail.weight_list
-            if mail.previous is not None:
-                self._catch_up(mail.previous)
+            self._catch_up(mail)
             self._check_model(announcement)
             self._check_policy(announcement, weight_list)
         except (Unavailable, UnknownResource):
@@ -197,7 +211,9 @@ class Contributor(Participant):
             return self._decline(announcement, weight_list, error)
         self.save(memory=remember_contribution(self.state.memory, announcement, weight_list))
         decision = Decision(announcement=announcement, weight_list=weight_list, accepted=True)
+        self.journal.reach(Point.BEFORE_DECISION_JOURNALLED)
         self.journal.write(path, decision)
+        self.journal.reach(Point.AFTER_DECISION_JOURNALLED)
         return decision
 
     def _check_announced(self, a: RoundView, b: RoundView) -> None:
@@ -230,14 +246,25 @@ class Contributor(Participant):
             )
         return mail
 
-    def _catch_up(self, previous: PastRelease) -> None:
-        """Apply a release that passed before this site saw it; its evidence is checked like any other."""
+    def _catch_up(self, mail: WeightMail) -> None:
+        """How rounds ended that this site saw no end of; the evidence is checked like any other."""
+        if mail.previous is not None:
+            self._catch_up_release(mail.previous)
+        for skip in mail.skipped:
+            number = skip.message.round
+            if number == self.state.memory.unsettled:
+                require_skip(skip, self.context.roster, self.study_digest, number)
+                self.save(memory=remember_skip(self.state.memory, number))
+
+    def _catch_up_release(self, previous: PastRelease) -> None:
+        """Apply it, if this site was listed: to others the servers give no output, they need the checkpoint."""
         past = previous.announcement
         if past.round <= self.state.last_recorded_round or past.model_version != self.state.model_version:
             return
+        if self.context.site not in past.listed:
+            return
         end = self.take_release(previous)
-        listed = self.context.site in past.listed
-        decision = Decision(announcement=past, weight_list=previous.weight_list, accepted=listed)
+        decision = Decision(announcement=past, weight_list=previous.weight_list, accepted=True)
         self._record(decision, end, previous.release_set.message.attempt, "", previous)
 
     def _check_model(self, announcement: Announcement) -> None:
@@ -287,12 +314,14 @@ class Contributor(Participant):
             return self._decline(announcement, decision.weight_list, error)
         else:
             self.event(EventKind.PHASE, announcement.round, "contributed")
+        self.journal.reach(Point.BEFORE_DONE_JOURNALLED)
         write_durably(done, b"")
+        self.journal.reach(Point.AFTER_DONE_JOURNALLED)
         return decision
 
     def _decline(self, announcement: Announcement, weight_list: WeightList | None, error: MoietyError) -> Decision:
         """Tell the requester, sealed, why this site does not contribute; the same letter after a restart."""
-        code = MODEL_BEHIND if isinstance(error, _ModelBehind) else error.code.value
+        code = _decline_code(error)
         folder = self.journal.round_folder(announcement.round)
         letter = folder / "decline.sealed"
         context, requester = self.context, self.context.roster
@@ -361,3 +390,10 @@ class Contributor(Participant):
 
 class _ModelBehind(ModelDiverged):
     """This site missed a release that it cannot fetch any more; the requester can send a checkpoint."""
+
+
+def _decline_code(error: MoietyError) -> str:
+    """What the requester reads; the two named first do not drop the site."""
+    if isinstance(error, _ModelBehind):
+        return MODEL_BEHIND
+    return OUTCOME_UNKNOWN if isinstance(error, OutcomeUnknown) else error.code.value

@@ -20,6 +20,7 @@ from protocol.wire.messages import (
     Party,
     PartyName,
     ReleaseSet,
+    RoundOutcome,
     Secret32,
     Signed,
     WeightList,
@@ -29,21 +30,8 @@ from protocol.wire.sealing import open_small, seal_small
 M = TypeVar("M", bound=Message)
 
 MODEL_BEHIND = "model_behind"
-
-
-class Welcome(Message):
-    """The requester lets a site in: the sites' common key, and where the model stands.
-
-    ``content_key`` opens the checkpoint that waits for every site under the same version.
-    """
-
-    KIND: ClassVar[str] = "welcome"
-    study_digest: Digest
-    site: PartyName
-    model_version: Annotated[int, Field(ge=0)]
-    checkpoint_digest: Digest
-    site_key: Secret32
-    content_key: Secret32
+OUTCOME_UNKNOWN = "outcome_unknown"
+"""Reasons to decline that pass: the site misses a release, or the evidence of how a round ended."""
 
 
 class PastRelease(Message):
@@ -60,12 +48,33 @@ class PastRelease(Message):
     release_set: Signed[ReleaseSet]
 
 
+class Welcome(Message):
+    """The requester lets a site in: the sites' common key, and where the model stands.
+
+    ``content_key`` opens the checkpoint that waits for every site under the same version. ``previous`` is the release
+    that led to this model: a site that holds an older one takes no other without it.
+    """
+
+    KIND: ClassVar[str] = "welcome"
+    study_digest: Digest
+    site: PartyName
+    model_version: Annotated[int, Field(ge=0)]
+    checkpoint_digest: Digest
+    site_key: Secret32
+    content_key: Secret32
+    previous: PastRelease | None = None
+
+
 class WeightMail(Message):
-    """The weight list of a round (its digest is in the announcement), and the release before it."""
+    """The weight list of a round (its digest is in the announcement), and how the rounds before it ended.
+
+    ``previous`` is the last release, ``skipped`` the rounds since then that both servers signed as skipped.
+    """
 
     KIND: ClassVar[str] = "weight_mail"
     weight_list: WeightList
     previous: PastRelease | None = None
+    skipped: tuple[Signed[RoundOutcome], ...] = ()
 
 
 def letter_info(kind: str, study_digest: str, sender: str, recipient: str, number: int) -> bytes:

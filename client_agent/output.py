@@ -50,6 +50,11 @@ def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
     strangers = sorted(set(release.sites) - set(agreed.sites))
     if strangers or len(set(release.sites)) != len(release.sites):
         raise ProtocolViolation(f"round {announcement.round}: the release set names {strangers} or a site twice")
+    left_out = [site for site in agreed.sites if site not in release.sites]
+    if [site for site in left_out if site in release.failed_check] != list(release.failed_check):
+        raise ProtocolViolation(
+            f"round {announcement.round}: failed_check names {list(release.failed_check)}, left out were {left_out}"
+        )
     if roster.requester not in release.sites or len(release.sites) - 1 < announcement.least_contributors:
         raise ProtocolViolation(
             f"round {announcement.round}: {len(release.sites)} sites were released, needed are the requester and "

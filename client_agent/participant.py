@@ -21,6 +21,7 @@ from client_agent.contribution import (
     send_contribution,
 )
 from client_agent.events import AgentEvent, EventKind, EventSink, Metrics, Phase, RoundEnd, RoundRecord
+from client_agent.failpoints import Point
 from client_agent.journal import SiteState, StudyJournal
 from client_agent.learner import Learner, Vector
 from client_agent.ledger import Ledger, Totals
@@ -133,8 +134,11 @@ class Participant:
 
     def adopt_model(self, vector: Vector, version: int, **changes: object) -> None:
         """Checkpoint first, then the state that points to it."""
+        self.journal.reach(Point.BEFORE_CHECKPOINT_WRITTEN)
         self.journal.save_model(version, vector, self.study_digest)
+        self.journal.reach(Point.AFTER_CHECKPOINT_WRITTEN)
         self.save(model_version=version, **changes)
+        self.journal.reach(Point.AFTER_STATE_WRITTEN)
         self.model = vector
 
     # --- a round ---
@@ -153,7 +157,9 @@ class Participant:
         seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {announcement.round}")
         with self.stopwatch.phase("encoding"):
             encoded = encode_update(update, self.layers, numerator, self.study.parameters, seed, folder / ENCODED)
+        self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
         self.journal.write(folder / ENCODED_RECORD, encoded)
+        self.journal.reach(Point.AFTER_UPDATE_ENCODED)
         return encoded
 
     def encoded_file(self, round_number: int) -> EncodedFile:
@@ -204,6 +210,7 @@ class Participant:
             self.save(memory=self.remembered(self.state.memory, past))
             self.problem(past.announcement.round, broken.detail)
             return RoundEnd.DISCARDED
+        self.journal.reach(Point.AFTER_OUTPUT_OPENED)
         stepped = self.learner.apply(self.require_model(), average)
         version = past.announcement.model_version + 1
         self.adopt_model(stepped, version, memory=self.remembered(self.state.memory, past))
@@ -215,7 +222,9 @@ class Participant:
         others = tuple(site for site in release.sites if site != self.context.roster.requester)
         memory = remember_release(memory, past.announcement, past.weight_list, others)
         agreed = past.agreed_set.message.sites
-        return remember_left_out(memory, release.round, agreed, release.sites, release.failed_check)
+        return remember_left_out(
+            memory, release.round, agreed, release.sites, release.failed_check, own=self.context.site
+        )
 
     def require_model(self) -> Vector:
         if self.model is None:
@@ -227,8 +236,10 @@ class Participant:
     def record(self, record: RoundRecord) -> None:
         """One line of metrics.jsonl a round, with seconds and bytes since the last one."""
         if record.round > self.state.last_recorded_round:
+            self.journal.reach(Point.BEFORE_ROUND_RECORDED)
             self.record_now(record)
             self.save(last_recorded_round=record.round)
+            self.journal.reach(Point.AFTER_ROUND_RECORDED)
             self.journal.forget_rounds_before(record.round)
 
     def record_now(self, record: RoundRecord) -> None:

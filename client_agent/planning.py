@@ -14,7 +14,7 @@ from protocol.lock import model_digest
 from protocol.policy import SiteMemory, check_for_every_site
 from protocol.rules.interface import Needs, RuleState
 from protocol.wire.authentic import sign
-from protocol.wire.messages import Announcement, ListedWeight, Signed, StudyEnd, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, RoundOutcome, Signed, StudyEnd, WeightList
 
 if TYPE_CHECKING:
     from client_agent.requester import Requester
@@ -40,6 +40,7 @@ class RequesterState(BaseModel):
     unusable: tuple[str, ...] = Field(default=(), description="sites whose update was unusable in the last round")
     short_rounds: int = 0
     previous: PastRelease | None = None
+    skipped: tuple[Signed[RoundOutcome], ...] = Field(default=(), description="rounds skipped since that release")
     end: Signed[StudyEnd] | None = None
     why: str = Field(default="", description="the end and its full reason, for this site only")
     alone: bool = False
@@ -73,7 +74,8 @@ def new_plan(owner: Requester) -> RoundPlan:
     )
     _check_policy(owner, announcement, weight_list)
     signed = sign(announcement, owner.context.site, owner.context.keys.signing)
-    return RoundPlan(announcement=signed, weight_list=weight_list, previous=owner.progress.previous)
+    progress = owner.progress
+    return RoundPlan(announcement=signed, weight_list=weight_list, previous=progress.previous, skipped=progress.skipped)
 
 
 def _weights(owner: Requester) -> tuple[ListedWeight, ...]:

@@ -10,8 +10,9 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.durable import new_folder, write_durably
+from client_agent.failpoints import Point
 from client_agent.journal import StudyJournal
-from client_agent.mail import WeightMail, Welcome, open_letter, require_same, seal_letter
+from client_agent.mail import PastRelease, WeightMail, Welcome, open_letter, require_same, seal_letter
 from client_agent.participant import RELAY, Participant
 from client_agent.server_client import Body
 from protocol.errors import MoietyError
@@ -37,8 +38,11 @@ class Postbox:
         self._context = owner.context
         self._journal: StudyJournal = owner.journal
 
-    def send_welcome(self, sites: list[str], version: int, model: bytes) -> None:
-        """The checkpoint for every site once, and the welcome for each of ``sites``."""
+    def send_welcome(self, sites: list[str], version: int, model: bytes, previous: PastRelease | None = None) -> None:
+        """The checkpoint for every site once, and the welcome for each of ``sites``.
+
+        ``previous`` is the evidence that sites need which hold an older model.
+        """
         folder = new_folder(self._journal.folder / "welcome" / f"{version:06d}")
         key = self._send_checkpoint(folder, version, model)
         for site in sites:
@@ -49,6 +53,7 @@ class Postbox:
                 checkpoint_digest=key.digest,
                 site_key=self._owner.state.site_key or "",
                 content_key=key.content_key,
+                previous=previous,
             )
             signed = sign(welcome, self._context.site, self._context.keys.signing)
             topic = paths.fill(paths.WELCOME_TOPIC, version=version)
@@ -91,8 +96,12 @@ class Postbox:
             party = self._context.roster.party(site)
             if party is None:
                 raise MoietyError(f"{site!r} is not in the roster")
-            write_durably(kept, seal(party))
+            sealed = seal(party)
+            self._journal.reach(Point.BEFORE_LETTER_JOURNALLED)
+            write_durably(kept, sealed)
+            self._journal.reach(Point.AFTER_LETTER_JOURNALLED)
         self._context.clients[RELAY].put_mail(self._owner.study.name, topic, site, Body.of(kept.read_bytes()))
+        self._journal.reach(Point.AFTER_LETTER_SENT)
 
     def _send_checkpoint(self, folder: Path, version: int, model: bytes) -> CheckpointKey:
         key = self._journal.read(folder / "key.json", CheckpointKey)

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from client_agent.events import EventKind, RoundEnd, RoundRecord, SiteValue
+from client_agent.failpoints import Point
 from client_agent.journal import StudyJournal
-from client_agent.mail import MODEL_BEHIND
+from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease
 from client_agent.participant import Participant, SiteContext
 from client_agent.planning import RequesterState, Welcomed, new_plan
 from client_agent.postbox import Postbox
@@ -27,7 +28,7 @@ from protocol.errors import (
     Unavailable,
     UnusableUpdate,
 )
-from protocol.policy import Clause, remember_contribution
+from protocol.policy import Clause, remember_contribution, remember_skip
 from protocol.rules.interface import Needs, SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
@@ -47,6 +48,9 @@ _LOOK_AGAIN_S: Final = 1.0
 _UNUSABLE_TIMES: Final = 2
 _SHORT_ROUNDS: Final = 2
 _REASON_CHARACTERS: Final = 500
+_SKIPS_KEPT: Final = 32
+_PASSING: Final = frozenset({MODEL_BEHIND, OUTCOME_UNKNOWN})
+"""Declines of sites that were away or slow: they stay listed."""
 
 
 class StudyOver(Exception):
@@ -108,6 +112,7 @@ class Requester(Participant):
         for side in Side:
             client = self.context.clients[side]
             answer = self.retried(lambda c=client: c.create_study(signed))  # type: ignore[misc]
+            self.journal.reach(Point.AFTER_STUDY_SENT)
             requester, operator = self.context.roster.requester, self.context.roster.operator(side).name
             if require_signatures(answer, self.context.roster, (requester, operator)) != self.study:
                 raise ProtocolViolation(f"server {side} countersigned another study than this one")
@@ -173,10 +178,13 @@ class Requester(Participant):
         )
         self.event(EventKind.STUDY, None, f"welcomed {', '.join(newcomers)}")
 
-    def welcome(self, sites: list[str]) -> None:
-        """Send the sites' key and the present model; sent again, it is the same letter."""
+    def welcome(self, sites: list[str], previous: PastRelease | None = None) -> None:
+        """Send the sites' key and the present model; sent again, it is the same letter.
+
+        Sites that hold an older model need ``previous``, the release that they missed.
+        """
         model = self.require_model().astype("<f4").tobytes()
-        self.retried(lambda: self.postbox.send_welcome(sites, self.state.model_version or 0, model))
+        self.retried(lambda: self.postbox.send_welcome(sites, self.state.model_version or 0, model, previous))
 
     # --- a round ---
 
@@ -190,7 +198,9 @@ class Requester(Participant):
             except PolicyRefusal as refusal:
                 self._end(StudyEndState.LOCAL_ONLY, _without_weights(refusal), refusal.detail)
                 return None
+            self.journal.reach(Point.BEFORE_PLAN_JOURNALLED)
             self.journal.write(path, plan)
+            self.journal.reach(Point.AFTER_PLAN_JOURNALLED)
         memory = remember_contribution(self.progress.memory, plan.announcement.message, plan.weight_list)
         self.keep(memory=memory)
         return plan
@@ -203,8 +213,10 @@ class Requester(Participant):
         if settled.past is not None:
             changes["memory"] = self.remembered(self.progress.memory, settled.past)
             changes["previous"] = settled.past
+            changes["skipped"] = ()
             changes["short_rounds"] = 0
         else:
+            changes |= self._after_skip(settled, plan.announcement.message.round)
             willing = len(plan.weight_list.weights) - len(settled.declines)
             short = willing < plan.announcement.message.least_contributors
             changes["short_rounds"] = self.progress.short_rounds + 1 if short else 0
@@ -214,15 +226,22 @@ class Requester(Participant):
         changes["next_round"] = plan.announcement.message.round + 1
         self.progress = self.progress.model_copy(update=changes)
         self._record_round(plan, settled)
+        self.journal.reach(Point.BEFORE_SETTLED)
         self.keep()
+        self.journal.reach(Point.AFTER_SETTLED)
         behind = [refused.site for refused in settled.declines if refused.code == MODEL_BEHIND]
         if behind and self.progress.end is None:
-            self.welcome(behind)
+            self.welcome(behind, self.progress.previous)
         if self.progress.short_rounds >= _SHORT_ROUNDS and self.progress.end is None:
             self._end(
                 StudyEndState.LOCAL_ONLY,
                 f"too few sites were willing in {_SHORT_ROUNDS} rounds in a row: {settled.reason}",
             )
+
+    def _after_skip(self, settled: Settled, number: int) -> dict[str, object]:
+        """The skip is settled here, and kept as evidence for sites that did not see it."""
+        kept = self.progress.skipped if settled.skip is None else (*self.progress.skipped, settled.skip)
+        return {"memory": remember_skip(self.progress.memory, number), "skipped": kept[-_SKIPS_KEPT:]}
 
     def _after_declines(self, settled: Settled) -> dict[str, object]:
         """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time."""
@@ -230,7 +249,7 @@ class Requester(Participant):
         gone = [
             refused.site
             for refused in settled.declines
-            if refused.code not in ("unusable_update", MODEL_BEHIND)
+            if refused.code not in ("unusable_update", *_PASSING)
             or (refused.code == "unusable_update" and self.progress.unusable.count(refused.site) + 1 >= _UNUSABLE_TIMES)
         ]
         dropped = (*self.progress.dropped, *(site for site in gone if site not in self.progress.dropped))
@@ -266,11 +285,13 @@ class Requester(Participant):
         The servers read ``reason``, which must hold no weight and nothing of an update; ``why`` stays at this site.
         """
         end = StudyEnd(study_digest=self.study_digest, state=state, reason=reason[:_REASON_CHARACTERS])
+        self.journal.reach(Point.BEFORE_END_JOURNALLED)
         self.keep(
             end=sign(end, self.context.site, self.context.keys.signing),
             why=f"{state.value}: {why or reason}",
             alone=state is StudyEndState.LOCAL_ONLY,
         )
+        self.journal.reach(Point.AFTER_END_JOURNALLED)
         self.event(EventKind.STUDY, None, self.progress.why)
 
     def _deliver_end(self) -> None:
@@ -281,6 +302,7 @@ class Requester(Participant):
             client = self.context.clients[side]
             try:
                 self.retried(lambda c=client: c.end(self.study.name, end))  # type: ignore[misc]
+                self.journal.reach(Point.AFTER_END_SENT)
             except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
                 self.problem(None, refused.detail)
 

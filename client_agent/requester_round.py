@@ -16,9 +16,11 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.contribution import EncodedUpdate
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd
+from client_agent.failpoints import Point
 from client_agent.mail import PastRelease, WeightMail
 from client_agent.measuring import longest_distance, open_sites, query_vector, read_opening, seal_queries
 from client_agent.server_client import Body
+from client_agent.skips import shown_skip
 from client_agent.watch import same_round
 from protocol.errors import (
     LocalOptimumReached,
@@ -37,6 +39,7 @@ from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     ReleaseSet,
+    RoundOutcome,
     RoundState,
     RoundView,
     Signed,
@@ -59,6 +62,7 @@ class RoundPlan(BaseModel):
     announcement: Signed[Announcement]
     weight_list: WeightList
     previous: PastRelease | None
+    skipped: tuple[Signed[RoundOutcome], ...] = ()
 
 
 class Opened(BaseModel):
@@ -81,7 +85,10 @@ class Refused:
 
 @dataclass(frozen=True)
 class Settled:
-    """How a round ended. ``past`` is set when a sum was released, ``measured`` when the rule can be applied."""
+    """How a round ended. ``past`` is set when a sum was released, ``measured`` when the rule can be applied.
+
+    ``skip`` is set when the round was skipped, with both servers' signatures.
+    """
 
     end: RoundEnd
     attempt: int
@@ -92,6 +99,7 @@ class Settled:
     past: PastRelease | None = None
     measured: Measured | None = None
     distances: tuple[tuple[str, float], ...] = ()
+    skip: Signed[RoundOutcome] | None = None
 
 
 class RequesterRound:
@@ -125,11 +133,13 @@ class RequesterRound:
 
     def _announce(self) -> None:
         plan, owner = self._plan, self._owner
-        mail = WeightMail(weight_list=plan.weight_list, previous=plan.previous)
+        mail = WeightMail(weight_list=plan.weight_list, previous=plan.previous, skipped=plan.skipped)
         owner.retried(lambda: owner.postbox.send_weights(mail, self._announcement.listed))
 
         def announce(side: Side) -> None:
+            owner.journal.reach(Point.BEFORE_ANNOUNCED)
             answer = owner.retried(lambda: self._context.clients[side].announce(owner.study.name, plan.announcement))
+            owner.journal.reach(Point.AFTER_ANNOUNCED)
             operator = self._context.roster.operator(side).name
             signers = (self._context.site, operator)
             if require_signatures(answer, self._context.roster, signers) != self._announcement:
@@ -158,7 +168,7 @@ class RequesterRound:
         if a.attempt != b.attempt:
             return None
         if a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
-            return self._skipped(a)
+            return self._skipped(a, b)
         if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
             return self._finish(a, b)
         due = self._due(a, b)
@@ -216,12 +226,15 @@ class RequesterRound:
                     label,
                 )
                 for side in Side:
+                    owner.journal.reach(Point.BEFORE_QUERIES_JOURNALLED)
                     write_durably(kept[side], sealed[side])
+                    owner.journal.reach(Point.AFTER_QUERIES_JOURNALLED)
             self._at_both(
                 lambda side: self._context.clients[side].send_queries(
                     study.name, self._number, a.attempt, Body.of(kept[side].read_bytes())
                 )
             )
+        owner.journal.reach(Point.AFTER_QUERIES_SENT)
         self._queried.add(a.attempt)
         owner.event(EventKind.PHASE, self._number, "queries sent")
 
@@ -233,6 +246,7 @@ class RequesterRound:
             release = opened.release_set
             if release is not None:
                 self._at_both(lambda side: self._context.clients[side].release(owner.study.name, release))
+        owner.journal.reach(Point.AFTER_RELEASE_SENT)
         self._released.add(a.attempt)
         if release is None:
             text = f"too few sites are left after the checks; left out: {', '.join(opened.left_out)}"
@@ -278,7 +292,9 @@ class RequesterRound:
         }
         numerators = {site: self._numerator(site) for site in agreed.sites}
         opened = self._judged(agreed, shares, numerators, a.attempt)
+        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
         owner.journal.write(path, opened)
+        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
         return opened
 
     def _judged(
@@ -340,12 +356,19 @@ class RequesterRound:
 
     # --- the end ---
 
-    def _skipped(self, a: RoundView) -> Settled:
-        reason = "" if a.outcome is None else a.outcome.message.reason
+    def _skipped(self, a: RoundView, b: RoundView) -> Settled | None:
+        """None until a view shows the skip with both signatures, as the sites need it. Raises: ProtocolViolation"""
+        try:
+            skip = shown_skip(a, b, self._context.roster, self._owner.study_digest)
+        except RefusedMessage as refused:
+            raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
+        if skip is None:
+            return None
         return Settled(
             end=RoundEnd.SKIPPED,
             attempt=a.attempt,
-            reason=reason,
+            reason=skip.message.reason,
+            skip=skip,
             declines=tuple(self._declines.values()),
             clipped=self._encoded.clipped if self._encoded is not None else None,
             requester_norm=self._encoded.norm if self._encoded is not None else None,

@@ -9,6 +9,7 @@ import numpy as np
 
 from client_agent.learner import Vector
 from client_agent.mail import Welcome, open_letter, require_same
+from client_agent.output import check_release
 from client_agent.participant import RELAY, Participant
 from protocol.errors import BrokenSeal
 from protocol.wire import paths
@@ -37,6 +38,23 @@ def open_welcome(owner: Participant, version: int) -> Welcome:
     require_same("site", welcome.site, context.site)
     require_same("model version", str(welcome.model_version), str(version))
     return welcome
+
+
+def missed_release(owner: Participant, welcome: Welcome) -> bool:
+    """Whether the welcome proves a release that this site had no part in, after all that it had a part in.
+
+    A site that holds a model takes another only then: otherwise the requester could send the same model as a newer
+    one, and all that the policy counts per model would start afresh.
+
+    Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
+    """
+    past = welcome.previous
+    if past is None:
+        return False
+    check_release(past, owner.context.roster, owner.study_digest)
+    newer = past.announcement.round > owner.state.memory.last_accepted
+    led_here = past.announcement.model_version == welcome.model_version - 1
+    return led_here and newer and owner.context.site not in past.agreed_set.message.sites
 
 
 def open_checkpoint(owner: Participant, welcome: Welcome) -> Vector:

@@ -23,7 +23,14 @@ from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory, SiteValue
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
-from protocol.policy import SiteMemory, SitePolicy, check_for_every_site, remember_contribution, remember_release
+from protocol.policy import (
+    SiteMemory,
+    SitePolicy,
+    check_for_every_site,
+    remember_contribution,
+    remember_release,
+    remember_skip,
+)
 from protocol.rules.interface import Measured, Needs, Rule, RuleState, SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.wire.messages import Announcement, ListedWeight, RuleName, Study, WeightList
@@ -205,6 +212,7 @@ def plain_round(run: PlainRun, state: PlainState, round_number: int) -> tuple[Pl
     state = replace(state, memory=remember_contribution(state.memory, announcement, weight_list))
     took_part = tuple(w.site for w in weights if run.attendance.present(w.site, round_number))
     if len(took_part) < run.study.parameters.least_contributors:
+        state = replace(state, memory=remember_skip(state.memory, round_number))
         return state, _record(run, state, round_number, RoundKind.SKIPPED, weights)
     return _released_round(run, state, announcement, weight_list, took_part)
 
@@ -256,6 +264,7 @@ def _released_round(
     norm = float(np.sqrt(squared_norm(own.values)))
     opened = run.combine(announcement, weight_list, own, updates)
     if opened.average is None:
+        state = replace(state, memory=remember_skip(state.memory, round_number))
         return state, _record(run, state, round_number, RoundKind.SKIPPED, weight_list.weights)
     measured = Measured(round=round_number, distances=opened.distances, requester_norm=norm, took_part=opened.took_part)
     rule_state = run.rule.apply(state.rule_state, measured)

@@ -12,6 +12,8 @@ RANGE_PROJECTIONS: Final = 40
 SKETCH_BLOCKS: Final = 4
 MIN_SKETCH_LENGTH: Final = 2048
 MAX_ENCODED_NORM_LOG2: Final = 21
+MAX_CLIP_NORM_LOG2: Final = 100
+"""Between 2^-100 and 2^100 the scale, and an average in float32, neither overflow nor vanish."""
 
 
 class StudyParameters(BaseModel):
@@ -35,6 +37,10 @@ class StudyParameters(BaseModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyParameters:
+        if not 2.0**-MAX_CLIP_NORM_LOG2 <= self.clip_norm <= 2.0**MAX_CLIP_NORM_LOG2:
+            raise ValueError(
+                f"clip_norm must lie between 2^-{MAX_CLIP_NORM_LOG2} and 2^{MAX_CLIP_NORM_LOG2}, found {self.clip_norm}"
+            )
         if math.frexp(self.clip_norm)[0] != 0.5:
             below = 2.0 ** math.floor(math.log2(self.clip_norm))
             raise ValueError(f"clip_norm must be a power of two, found {self.clip_norm}; use {below} or {2 * below}")

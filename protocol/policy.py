@@ -33,10 +33,15 @@ class Clause(StrEnum):
     LARGEST_SHARE = "largest_share"
     NEVER_RISES = "never_rises"
     MODEL_VERSION = "model_version"
+    OUTCOME_UNKNOWN = "outcome_unknown"
     SAME_SUM_AGAIN = "same_sum_again"
     MEASURED_FOR_NOTHING = "measured_for_nothing"
     MEASURED_TWICE = "measured_twice"
     LEFT_OUT_TWICE = "left_out_twice"
+
+
+class OutcomeUnknown(PolicyRefusal):
+    """This site has not seen how an earlier round ended; with that evidence it would take part."""
 
 
 class _Frozen(BaseModel):
@@ -80,12 +85,16 @@ class SiteMemory(_Frozen):
 
     ``last_listed`` holds the last weight of every site on a list that this site contributed to.
     ``model_version`` is the newest model seen; ``measured_rounds`` and ``released`` concern that model.
+    ``last_accepted`` is the last round whose list this site accepted, ``unsettled`` the same round while this site
+    has seen neither its release nor a skip that both servers signed.
     """
 
     last_listed: tuple[ListedWeight, ...] = ()
     model_version: Annotated[int, Field(ge=0)] = 0
     measured_rounds: tuple[int, ...] = ()
     released: ReleasedSum | None = None
+    last_accepted: Annotated[int, Field(ge=0)] = 0
+    unsettled: int | None = None
     left_out: tuple[LeftOut, ...] = ()
 
     def last_numerator(self, site: str) -> int | None:
@@ -109,7 +118,8 @@ def check_weight_list(
 
     ``contributors`` are the roster's sites without the requester. For a rule that needs no distances,
     ``rule_needs_distances`` is False and a measured round is refused.
-    Raises: PolicyRefusal whose detail begins with the clause and says what was found and what is allowed.
+    Raises: PolicyRefusal whose detail begins with the clause and says what was found and what is allowed;
+            OutcomeUnknown when only the evidence of an earlier round's end is missing
     """
     check_same_round(announcement, weight_list)
     check_announced_sites(site, announcement, weight_list)
@@ -121,6 +131,7 @@ def check_weight_list(
     if rule_declares_never_rising:
         check_never_rises(weight_list, memory)
     check_model_version(announcement, memory)
+    check_outcome_known(announcement, memory)
     check_same_sum_again(announcement, weight_list, memory)
     if not rule_needs_distances:
         check_not_measured(announcement)
@@ -242,6 +253,16 @@ def check_model_version(announcement: Announcement, memory: SiteMemory) -> None:
         raise _refusal(Clause.MODEL_VERSION, f"model {found} was announced, this site has seen model {allowed}")
 
 
+def check_outcome_known(announcement: Announcement, memory: SiteMemory) -> None:
+    """A round that may have been released against this model is settled by its evidence before the next one."""
+    if memory.unsettled in (None, announcement.round) or announcement.model_version != memory.model_version:
+        return
+    found = f"round {memory.unsettled} used model {memory.model_version} too and this site has not seen how it ended"
+    raise OutcomeUnknown(
+        f"{Clause.OUTCOME_UNKNOWN.value}: {found}; its release, or a skip signed by both servers, must come first"
+    )
+
+
 def check_same_sum_again(announcement: Announcement, weight_list: WeightList, memory: SiteMemory) -> None:
     """After a release against this model, only exactly the same sites and weights once more."""
     released = _released_against(announcement, memory)
@@ -284,18 +305,35 @@ def remember_contribution(memory: SiteMemory, announcement: Announcement, weight
     rounds = memory.measured_rounds
     if announcement.measured and announcement.round not in rounds:
         rounds = (*rounds, announcement.round)
-    return memory.model_copy(update={"last_listed": kept + weight_list.weights, "measured_rounds": rounds})
+    return memory.model_copy(
+        update={
+            "last_listed": kept + weight_list.weights,
+            "measured_rounds": rounds,
+            "last_accepted": announcement.round,
+            "unsettled": announcement.round,
+        }
+    )
 
 
 def remember_release(
     memory: SiteMemory, announcement: Announcement, weight_list: WeightList, contributors: tuple[str, ...]
 ) -> SiteMemory:
-    """Memory once a sum over ``contributors`` (the release set without the requester) was released."""
-    memory = _on_model(memory, announcement.model_version)
+    """Memory once a sum over ``contributors`` (the release set without the requester) was released.
+
+    A release against an older model than the one remembered changes nothing.
+    """
+    if announcement.model_version < memory.model_version:
+        return memory
+    memory = remember_skip(_on_model(memory, announcement.model_version), announcement.round)
     weights = tuple(weight for weight in weight_list.weights if weight.site in contributors)
     return memory.model_copy(
         update={"released": ReleasedSum(model_version=announcement.model_version, weights=weights)}
     )
+
+
+def remember_skip(memory: SiteMemory, round_number: int) -> SiteMemory:
+    """Memory once both servers have signed that the round ended without a release."""
+    return memory.model_copy(update={"unsettled": None}) if memory.unsettled == round_number else memory
 
 
 def remember_left_out(
@@ -304,12 +342,19 @@ def remember_left_out(
     agreed: tuple[str, ...],
     released: tuple[str, ...],
     failed_check: tuple[str, ...],
+    *,
+    own: str,
 ) -> SiteMemory:
-    """Memory with the agreed sites noted that a release left out without a failed check; repeating changes nothing."""
+    """Memory with the agreed sites noted that a release left out without a failed check; repeating changes nothing.
+
+    ``failed_check`` is the requester's word. ``own`` knows that its own update is in range and ignores a claim
+    about itself; of the other sites it cannot know better.
+    """
     records = {record.site: record.rounds for record in memory.left_out}
     for site in agreed:
         rounds = records.get(site, ())
-        if site not in released and site not in failed_check and round_number not in rounds:
+        failed = site in failed_check and site != own
+        if site not in released and not failed and round_number not in rounds:
             records[site] = (*rounds, round_number)
     return memory.model_copy(
         update={"left_out": tuple(LeftOut(site=site, rounds=rounds) for site, rounds in sorted(records.items()))}
@@ -320,7 +365,9 @@ def _on_model(memory: SiteMemory, version: int) -> SiteMemory:
     """Counts start afresh with a newer model."""
     if version <= memory.model_version:
         return memory
-    return memory.model_copy(update={"model_version": version, "measured_rounds": (), "released": None})
+    return memory.model_copy(
+        update={"model_version": version, "measured_rounds": (), "released": None, "unsettled": None}
+    )
 
 
 def _released_against(announcement: Announcement, memory: SiteMemory) -> ReleasedSum | None:

@@ -153,7 +153,7 @@ class Roster(Message):
 class LayerShape(Message):
     KIND: ClassVar[str] = "layer"
     name: str
-    shape: tuple[int, ...]
+    shape: tuple[Annotated[int, Field(ge=1)], ...]
 
 
 class ModelSpec(Message):
@@ -276,7 +276,7 @@ class Announcement(Message):
     model_version: Annotated[int, Field(ge=0)]
     model_digest: Digest
     weight_list_digest: Digest
-    closes_at_s: int
+    closes_at_s: Annotated[int, Field(ge=0, le=2**53)]
 
     @model_validator(mode="after")
     def _consistent(self) -> Announcement:

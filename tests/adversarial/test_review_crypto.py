@@ -281,14 +281,15 @@ def contributor(of: Study, folder: Path) -> Contributor:
     return site
 
 
-def test_an_unasked_welcome_with_the_same_model_does_not_reset_what_the_site_remembers(tmp_path: Path):
+def test_an_unasked_welcome_with_the_same_model_does_not_reset_what_the_site_remembers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The requester sends the site the model it has, as model 1: all counts per model would start afresh."""
     model = np.arange(6, dtype=np.float32)
     site = contributor(study("a" * 64), tmp_path)
-    site._open_welcome = lambda version: SimpleNamespace(  # type: ignore
-        site_key="1" * 64, model_version=version, previous=None
-    )
-    site._open_checkpoint = lambda _: model.copy()  # type: ignore[method-assign]
+    unasked = SimpleNamespace(site_key="1" * 64, model_version=1, previous=None)
+    monkeypatch.setattr("client_agent.contributor.open_welcome", lambda *_: unasked)
+    monkeypatch.setattr("client_agent.contributor.open_checkpoint", lambda *_: model.copy())
     site.adopt_model(model, 0, site_key="1" * 64)
     entry = paths.fill(paths.WELCOME_TOPIC, version=1) + "/a"
     site._take_welcome(SimpleNamespace(mail=(entry,)))  # type: ignore[arg-type]

@@ -239,7 +239,7 @@ class TestLargestShare:
 class TestNeverRises:
     def seen(self, weights: dict[str, int]) -> SiteMemory:
         of = weight_list(weights)
-        return p.remember_contribution(SiteMemory(), announcement(of), of)
+        return p.remember_skip(p.remember_contribution(SiteMemory(), announcement(of), of), 1)
 
     def test_equal_or_lower_passes_and_higher_does_not(self) -> None:
         memory = self.seen({"b": 20, "c": 20, "d": 20, "e": 20})
@@ -256,7 +256,7 @@ class TestNeverRises:
     def test_a_site_that_was_not_listed_for_a_while_is_remembered(self) -> None:
         memory = self.seen({"b": 32, "c": 32, "d": 32, "e": 10})
         middle = weight_list({"b": 32, "c": 32, "d": 32}, 2)
-        memory = p.remember_contribution(memory, announcement(middle), middle)
+        memory = p.remember_skip(p.remember_contribution(memory, announcement(middle), middle), 2)
         with refused(p.Clause.NEVER_RISES, "'e'"):
             check(weight_list(EVEN, 3), memory=memory)
 
@@ -305,7 +305,7 @@ class TestMeasuredTwice:
         memory = SiteMemory()
         for r in rounds:
             of = weight_list(EVEN, r)
-            memory = p.remember_contribution(memory, announcement(of, measured=measured), of)
+            memory = p.remember_skip(p.remember_contribution(memory, announcement(of, measured=measured), of), r)
         return memory
 
     def test_two_rounds_and_no_third(self) -> None:
@@ -334,10 +334,10 @@ class TestMeasuredTwice:
 class TestLeftOutTwice:
     def test_once_is_forgiven_twice_is_not(self) -> None:
         agreed, released = ("b", "c", "d", "e"), ("b", "c", "d")
-        memory = p.remember_left_out(SiteMemory(), 1, agreed, released, ())
-        memory = p.remember_left_out(memory, 1, agreed, released, ())
+        memory = p.remember_left_out(SiteMemory(), 1, agreed, released, (), own="b")
+        memory = p.remember_left_out(memory, 1, agreed, released, (), own="b")
         check(weight_list(EVEN, 2), memory=memory)
-        memory = p.remember_left_out(memory, 7, agreed, released, ())
+        memory = p.remember_left_out(memory, 7, agreed, released, (), own="b")
         with refused(p.Clause.LEFT_OUT_TWICE, "'e'", r"\[1, 7\]"):
             check(weight_list(EVEN, 8), memory=memory)
         check(weight_list({"b": 32, "c": 32, "d": 32}, 8), memory=memory)
@@ -345,13 +345,78 @@ class TestLeftOutTwice:
     def test_a_failed_check_is_no_leaving_out(self) -> None:
         memory = SiteMemory()
         for r in (1, 2, 3):
-            memory = p.remember_left_out(memory, r, ("b", "c", "d", "e"), ("b", "c", "d"), ("e",))
+            memory = p.remember_left_out(memory, r, ("b", "c", "d", "e"), ("b", "c", "d"), ("e",), own="b")
         assert memory == SiteMemory()
+
+    def test_a_site_knows_better_than_a_failed_check_of_its_own(self) -> None:
+        memory = SiteMemory()
+        for r in (1, 2):
+            memory = p.remember_left_out(memory, r, ("b", "c", "d", "e"), ("c", "d"), ("b", "e"), own="b")
+        assert memory.left_out == (p.LeftOut(site="b", rounds=(1, 2)),)
+        with refused(p.Clause.LEFT_OUT_TWICE, "'b'"):
+            check(weight_list(EVEN, 3), memory=memory)
+
+
+class TestOutcomeUnknown:
+    """After round 1 of {b, c, d, e} on model 0, the requester announces round 2 without e on the same model."""
+
+    OF = weight_list(EVEN)
+    ACCEPTED = p.remember_contribution(SiteMemory(), announcement(OF), OF)
+    NEXT = weight_list({"b": 32, "c": 32, "d": 32}, 2)
+
+    def test_without_its_end_nothing_more_on_the_same_model(self) -> None:
+        assert (self.ACCEPTED.unsettled, self.ACCEPTED.last_accepted) == (1, 1)
+        with pytest.raises(p.OutcomeUnknown, match=r"^outcome_unknown: round 1 used model 0.*skip signed by both"):
+            check(self.NEXT, memory=self.ACCEPTED)
+
+    def test_the_round_itself_may_be_looked_at_again(self) -> None:
+        check(self.OF, memory=self.ACCEPTED)
+
+    def test_a_skip_of_that_round_settles_it_and_of_another_does_not(self) -> None:
+        settled = p.remember_skip(self.ACCEPTED, 1)
+        assert (settled.unsettled, settled.last_accepted) == (None, 1)
+        check(self.NEXT, memory=settled)
+        assert p.remember_skip(self.ACCEPTED, 2) == self.ACCEPTED
+        assert p.remember_skip(settled, 1) == settled
+
+    def test_its_release_settles_it_and_then_counts(self) -> None:
+        settled = p.remember_release(self.ACCEPTED, announcement(self.OF), self.OF, tuple(EVEN))
+        assert settled.unsettled is None
+        with refused(p.Clause.LEAST_NUMBER):
+            check(self.NEXT, memory=settled)
+        with refused(p.Clause.SAME_SUM_AGAIN):
+            p.check_same_sum_again(announcement(self.NEXT), self.NEXT, settled)
+
+    def test_another_rounds_release_against_the_same_model_does_not_settle_it(self) -> None:
+        memory = p.remember_release(self.ACCEPTED, announcement(self.NEXT), self.NEXT, ("b", "c", "d"))
+        assert memory.unsettled == 1
+        with pytest.raises(p.OutcomeUnknown):
+            p.check_outcome_known(announcement(weight_list(EVEN, 3)), memory)
+
+    def test_a_newer_model_asks_for_nothing_of_the_older_one(self) -> None:
+        check(self.NEXT, announcement(self.NEXT, version=1), memory=self.ACCEPTED)
+        newer = p.remember_release(self.ACCEPTED, announcement(self.NEXT, version=1), self.NEXT, ("b", "c", "d"))
+        assert newer.unsettled is None
+
+    def test_a_site_that_declined_has_nothing_to_settle(self) -> None:
+        check(self.NEXT, memory=SiteMemory(model_version=0))
+
+
+def test_a_release_against_an_older_model_changes_nothing() -> None:
+    of, old = weight_list(EVEN, 5), weight_list(EVEN, 2)
+    memory = p.remember_release(SiteMemory(), announcement(of, version=5), of, tuple(EVEN))
+    assert p.remember_release(memory, announcement(old, version=4), old, ("b", "c", "d")) == memory
+    again = p.remember_release(memory, announcement(of, version=5), of, ("b", "c", "d"))
+    assert again.released is not None
+    assert len(again.released.weights) == 3
 
 
 def test_the_memory_survives_storage() -> None:
     of = weight_list(EVEN)
     memory = p.remember_contribution(SiteMemory(), announcement(of), of)
     memory = p.remember_release(memory, announcement(of), of, ("b", "c", "d"))
-    memory = p.remember_left_out(memory, 1, ("b", "c", "d", "e"), ("b", "c", "d"), ())
+    memory = p.remember_left_out(memory, 1, ("b", "c", "d", "e"), ("b", "c", "d"), (), own="b")
+    after = weight_list(EVEN, 2)
+    memory = p.remember_contribution(memory, announcement(after), after)
+    assert (memory.unsettled, memory.last_accepted) == (2, 2)
     assert SiteMemory.model_validate_json(memory.model_dump_json()) == memory

@@ -14,19 +14,32 @@ from client_agent.contributor import NOT_LISTED, Contributor, Decision
 from client_agent.events import AgentEvent, EventKind, RoundEnd
 from client_agent.journal import StudyJournal
 from client_agent.ledger import Ledger
-from client_agent.mail import MODEL_BEHIND, WeightMail, Welcome, open_letter, seal_letter
+from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, Welcome, open_letter, seal_letter
 from client_agent.participant import SiteContext
 from client_agent.randomness import SystemRandomness
 from client_agent.server_client import Body
-from protocol.errors import BadSignature, BrokenSeal, ErrorCode, MoietyError, Unavailable, WrongRound
+from protocol.errors import (
+    AnnouncementMismatch,
+    BadSignature,
+    BrokenSeal,
+    ErrorCode,
+    MoietyError,
+    Unavailable,
+    UnknownResource,
+    WrongRound,
+)
 from protocol.lock import model_digest
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.messages import (
+    AgreedSet,
     Announcement,
+    CollectedContribution,
     Decline,
     ListedWeight,
+    ReleaseSet,
+    RoundOutcome,
     RoundState,
     RoundView,
     Signed,
@@ -42,6 +55,7 @@ from tests.unit.client_agent.federation import (
     ROSTER,
     keys,
     operator_keys,
+    signed_by_both,
     study,
 )
 
@@ -173,10 +187,11 @@ def views(
     return made[0], made[1]
 
 
-def post(bench: Bench, listed: WeightList) -> None:
+def post(bench: Bench, listed: WeightList, skipped: tuple[Signed[RoundOutcome], ...] = ()) -> None:
     party = ROSTER.party(SITE)
     assert party is not None
-    mail = seal_letter(WeightMail(weight_list=listed), "weights", DIGEST, REQUESTER, party, listed.round)
+    letter = WeightMail(weight_list=listed, skipped=skipped)
+    mail = seal_letter(letter, "weights", DIGEST, REQUESTER, party, listed.round)
     bench.servers[Side.A].mail[f"weights-{listed.round}/{SITE}"] = mail
 
 
@@ -289,17 +304,119 @@ def test_a_server_that_is_away_leaves_the_contribution_to_be_resent(bench: Bench
     assert not (folder / "done").exists()
 
 
-def test_a_skipped_round_is_recorded_once(bench: Bench) -> None:
+def skip_of(round_number: int = 1, signers: tuple[Side, ...] = tuple(Side), **changes: object) -> Signed[RoundOutcome]:
+    fields = {
+        "study_digest": DIGEST,
+        "round": round_number,
+        "attempt": 1,
+        "outcome": RoundState.SKIPPED,
+        "reason": "too few",
+    }
+    signed: Signed[RoundOutcome] = Signed[RoundOutcome](message=RoundOutcome(**{**fields, **changes}))  # type: ignore[arg-type]
+    for side in signers:
+        signed = countersign(signed, operator_keys(side).name, operator_keys(side).signing)
+    return signed
+
+
+def with_outcomes(
+    at: tuple[RoundView, RoundView], at_a: Signed[RoundOutcome] | None, at_b: Signed[RoundOutcome] | None
+) -> tuple[RoundView, RoundView]:
+    return at[0].model_copy(update={"outcome": at_a}), at[1].model_copy(update={"outcome": at_b})
+
+
+def test_a_skipped_round_is_recorded_once_and_settled(bench: Bench) -> None:
+    """Side A may show its own signature only, while side B has both."""
     listed = weights()
-    post(bench, listed)
-    at = views(announced(listed), state=RoundState.SKIPPED)
+    decided(bench, listed, views(announced(listed)))
+    assert bench.contributor.state.memory.unsettled == 1
+    at = with_outcomes(views(announced(listed), state=RoundState.SKIPPED), skip_of(signers=(Side.A,)), skip_of())
     bench.contributor._follow(*at)
     bench.contributor._follow(*at)
     records = [event.record for event in bench.events if event.record is not None]
-    assert [(record.round, record.state) for record in records] == [(1, RoundEnd.SKIPPED)]
+    assert [(record.round, record.state, record.reason) for record in records] == [(1, RoundEnd.SKIPPED, "too few")]
+    assert bench.contributor.state.memory.unsettled is None
 
 
-def welcome_mail(bench: Bench, version: int, signer: str = REQUESTER, digest: str | None = None) -> StudyView:
+@pytest.mark.parametrize(
+    ("outcome", "error"),
+    [
+        (None, UnknownResource),
+        (skip_of(signers=(Side.A,)), UnknownResource),
+        (skip_of(2), AnnouncementMismatch),
+        (skip_of(study_digest="00" * 32), AnnouncementMismatch),
+        (skip_of(outcome=RoundState.BURNT), AnnouncementMismatch),
+    ],
+)
+def test_a_skip_that_not_both_servers_signed_settles_nothing(
+    bench: Bench, outcome: Signed[RoundOutcome] | None, error: type[MoietyError]
+) -> None:
+    listed = weights()
+    decided(bench, listed, views(announced(listed)))
+    with pytest.raises(error):
+        bench.contributor._follow(*with_outcomes(views(announced(listed), state=RoundState.SKIPPED), outcome, outcome))
+    assert bench.contributor.state.memory.unsettled == 1
+    assert bench.contributor.state.last_recorded_round == 0
+
+
+@pytest.mark.parametrize(
+    ("skipped", "code"),
+    [
+        ((), OUTCOME_UNKNOWN),
+        ((skip_of(2),), OUTCOME_UNKNOWN),
+        ((skip_of(signers=(Side.B,)),), ErrorCode.BAD_SIGNATURE),
+        ((skip_of(outcome=RoundState.BURNT),), ErrorCode.ANNOUNCEMENT_MISMATCH),
+        ((skip_of(), skip_of(2)), ""),
+    ],
+)
+def test_a_site_that_missed_a_rounds_end_needs_proof_before_the_next_on_the_same_model(
+    bench: Bench, skipped: tuple[Signed[RoundOutcome], ...], code: str
+) -> None:
+    """It accepted round 1, slept through two skips, and is back in round 3."""
+    first, third = weights(), weights(round_number=3)
+    decided(bench, first, views(announced(first)))
+    post(bench, third, skipped)
+    decision = bench.contributor._decision(*views(announced(third)))
+    assert (decision.accepted, decision.code) == (code == "", code)
+    assert bench.contributor.state.memory.unsettled == (3 if decision.accepted else 1)
+
+
+def released(
+    round_number: int, version: int, sites: tuple[str, ...] = ("c2", "c3", "r0"), least: int = 2
+) -> PastRelease:
+    """The evidence of a round on model ``version`` whose agreed set and sum are of ``sites``."""
+    listed = weights(round_number=round_number)
+    announcement = announced(listed, model_version=version, least_contributors=least)
+    held = tuple(
+        CollectedContribution(
+            site=site, announcement_digest=announcement.digest(), commitment_a=DIGEST, commitment_b=DIGEST
+        )
+        for site in sites
+    )
+    agreed = AgreedSet(
+        study_digest=DIGEST,
+        round=round_number,
+        attempt=1,
+        announcement_digest=announcement.digest(),
+        contributions=held,
+    )
+    chosen = ReleaseSet(
+        study_digest=DIGEST, round=round_number, attempt=1, agreed_set_digest=agreed.digest(), sites=sites
+    )
+    return PastRelease(
+        announcement=announcement,
+        weight_list=listed,
+        agreed_set=signed_by_both(agreed),
+        release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
+    )
+
+
+def welcome_mail(
+    bench: Bench,
+    version: int,
+    signer: str = REQUESTER,
+    digest: str | None = None,
+    previous: PastRelease | None = None,
+) -> StudyView:
     import hashlib
 
     party = ROSTER.party(SITE)
@@ -312,6 +429,7 @@ def welcome_mail(bench: Bench, version: int, signer: str = REQUESTER, digest: st
         checkpoint_digest=digest or hashlib.sha256(data).hexdigest(),
         site_key="77" * 32,
         content_key="55" * 32,
+        previous=previous,
     )
     signed = sign(welcome, signer, keys(signer).signing)
     box = bench.servers[Side.A].mail
@@ -328,12 +446,73 @@ def welcome_mail(bench: Bench, version: int, signer: str = REQUESTER, digest: st
     )
 
 
-def test_a_newer_welcome_replaces_model_and_key(bench: Bench) -> None:
-    bench.contributor._take_welcome(welcome_mail(bench, 3))
+def test_a_welcome_with_a_missed_release_replaces_model_and_key(bench: Bench) -> None:
+    """The site holds model 0 and was away for several rounds: the last release is evidence enough."""
+    bench.contributor._take_welcome(welcome_mail(bench, 3, previous=released(7, 2)))
     assert bench.contributor.state.model_version == 3
     assert bench.contributor.state.site_key == "77" * 32
     np.testing.assert_array_equal(bench.contributor.require_model(), MODEL * 2)
     np.testing.assert_array_equal(bench.contributor.journal.load_model(3), MODEL * 2)
+
+
+def test_the_first_welcome_needs_no_evidence(bench: Bench) -> None:
+    bench.contributor.save(model_version=None)
+    bench.contributor._take_welcome(welcome_mail(bench, 0))
+    assert bench.contributor.state.model_version == 0
+    assert bench.contributor.state.site_key == "77" * 32
+
+
+@pytest.mark.parametrize(
+    "previous",
+    [
+        None,
+        released(7, 1),
+        released(7, 3),
+        released(3, 2),
+        released(7, 2, sites=("c1", "c2", "r0")),
+    ],
+    ids=["none", "older model", "newer model", "a round as old as the last accepted", "this site's own round"],
+)
+def test_a_welcome_without_a_missed_release_is_not_taken(bench: Bench, previous: PastRelease | None) -> None:
+    """Otherwise the requester could send the model it has again, and the counts per model would start afresh."""
+    listed = weights(round_number=3)
+    assert decided(bench, listed, views(announced(listed))).accepted
+    before = bench.contributor.state
+    for _ in range(2):
+        bench.contributor._take_welcome(welcome_mail(bench, 3, previous=previous))
+    assert bench.contributor.state == before
+    problems = [event.text for event in bench.events if event.kind is EventKind.PROBLEM]
+    assert problems == ["model 3 came without a release that this site missed; model 0 is kept"]
+
+
+def test_a_site_that_declined_a_round_may_take_the_welcome_after_it(bench: Bench) -> None:
+    """It had no part in round 3, even if it has recorded the round."""
+    bench.contributor.save(last_recorded_round=4)
+    bench.contributor._take_welcome(welcome_mail(bench, 3, previous=released(3, 2)))
+    assert bench.contributor.state.model_version == 3
+
+
+def test_a_welcome_with_evidence_that_does_not_hold_is_refused(bench: Bench) -> None:
+    sound = released(7, 2)
+    one_server = sound.agreed_set.model_copy(update={"signatures": sound.agreed_set.signatures[:1]})
+    with pytest.raises(BadSignature):
+        bench.contributor._take_welcome(
+            welcome_mail(bench, 3, previous=sound.model_copy(update={"agreed_set": one_server}))
+        )
+    assert bench.contributor.state.model_version == 0
+
+
+def test_a_release_of_others_is_no_reason_to_drop_out(bench: Bench) -> None:
+    """A site that was not listed gets no output: it declines as behind, and the requester sends the checkpoint."""
+    listed = weights(round_number=3)
+    others = released(2, 0)
+    unlisted = others.announcement.model_copy(update={"listed": ("c2", "c3")})
+    party = ROSTER.party(SITE)
+    assert party is not None
+    letter = WeightMail(weight_list=listed, previous=others.model_copy(update={"announcement": unlisted}))
+    bench.servers[Side.A].mail[f"weights-3/{SITE}"] = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
+    decision = bench.contributor._decision(*views(announced(listed, model_version=1)))
+    assert (decision.accepted, decision.code) == (False, MODEL_BEHIND)
 
 
 def test_an_old_welcome_changes_nothing(bench: Bench) -> None:
@@ -345,5 +524,5 @@ def test_a_welcome_of_somebody_else_or_with_another_model_is_refused(bench: Benc
     with pytest.raises(BadSignature):
         bench.contributor._take_welcome(welcome_mail(bench, 3, signer="c2"))
     with pytest.raises(BrokenSeal, match="not the one that the welcome names"):
-        bench.contributor._take_welcome(welcome_mail(bench, 3, digest="00" * 32))
+        bench.contributor._take_welcome(welcome_mail(bench, 3, digest="00" * 32, previous=released(7, 2)))
     assert bench.contributor.state.model_version == 0

@@ -156,6 +156,8 @@ def test_every_piece_of_evidence_is_needed() -> None:
         (changed_release(sites=(REQUESTER, *CONTRIBUTORS, "c9")), ProtocolViolation),
         (changed_release(sites=(REQUESTER, *CONTRIBUTORS, "c1")), ProtocolViolation),
         (changed_release(sites=CONTRIBUTORS), ProtocolViolation),
+        (changed_release(failed_check=("c1",)), ProtocolViolation),
+        (changed_release(failed_check=("c9",)), ProtocolViolation),
         (changed_release(sites=(REQUESTER, "c1", "c2")), ProtocolViolation),
     ]
     for wrong, error in cases:
