@@ -1,0 +1,73 @@
+"""Signed requests that say too little, or are signed by somebody else (docs/protocol.md 3; RFC 9421)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import replace
+
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.keys import SigningKey, generate_signing_key
+from protocol.wire.signing import COMPONENTS, TAG
+
+Headers = list[tuple[str, str]]
+
+
+def impostor(keys: PartyKeys, rand: bytes) -> PartyKeys:
+    """Somebody else's name with a signing key of one's own."""
+    return replace(keys, signing=generate_signing_key(rand))
+
+
+def nobody(keys: PartyKeys, name: str = "nobody") -> PartyKeys:
+    """A sound key under a name that no roster holds."""
+    return replace(keys, name=name)
+
+
+def signature_bit_flipped(headers: Sequence[tuple[str, str]]) -> Headers:
+    """The same request with one bit of its signature turned over."""
+    altered: Headers = []
+    for name, value in headers:
+        if name.lower() != "signature":
+            altered.append((name, value))
+            continue
+        label, _, encoded = value.partition("=:")
+        raw = bytearray(base64.b64decode(encoded.rstrip(":")))
+        raw[0] ^= 1
+        altered.append((name, f"{label}=:{base64.b64encode(raw).decode()}:"))
+    return altered
+
+
+def signed_over_less(
+    method: str,
+    url: str,
+    body_digest: bytes,
+    key: SigningKey,
+    key_id: str,
+    *,
+    created: int,
+    nonce: str,
+    without: str = "",
+) -> Headers:
+    """A valid Ed25519 signature over a request, with one component or parameter left out of what it covers.
+
+    With ``without`` empty it is the signature that servers accept, which shows that nothing else is wrong with it.
+    """
+    digest = f"sha-256=:{base64.b64encode(body_digest).decode()}:"
+    values = {"@method": method, "@target-uri": url, "content-digest": digest}
+    stated = {
+        "created": str(created),
+        "keyid": f'"{key_id}"',
+        "alg": '"ed25519"',
+        "nonce": f'"{nonce}"',
+        "tag": f'"{TAG}"',
+    }
+    covered = [name for name in COMPONENTS if name != without]
+    parameters = "(" + " ".join(f'"{name}"' for name in covered) + ")"
+    parameters += "".join(f";{name}={value}" for name, value in stated.items() if name != without)
+    base = "".join(f'"{name}": {values[name]}\n' for name in covered) + f'"@signature-params": {parameters}'
+    signature = base64.b64encode(key.sign(base.encode())).decode()
+    return [
+        ("Content-Digest", digest),
+        ("Signature-Input", f"moiety={parameters}"),
+        ("Signature", f"moiety=:{signature}:"),
+    ]
