@@ -1,0 +1,23 @@
+#!/bin/sh
+# Inside a build: "packages EXTRA" installs what the project needs into /opt/moiety, "project" the project itself.
+# Wheels in ./wheels are used alone when there are any.
+set -eu
+if ls wheels/*.whl >/dev/null 2>&1; then
+  export PIP_NO_INDEX=1 PIP_FIND_LINKS=/build/wheels
+fi
+case "$1" in
+  packages)
+    python3 deploy/requirements.py "$2" >requirements.txt
+    /opt/moiety/bin/python -m pip install --quiet --only-binary :all: --requirement requirements.txt
+    ;;
+  project)
+    /opt/moiety/bin/python -m pip install --quiet --no-deps --no-build-isolation .
+    /opt/moiety/bin/python -m pip check
+    # Neither is needed to run, and an image without them is harder to change from inside.
+    /opt/moiety/bin/python -m pip uninstall --quiet --yes setuptools pip
+    ;;
+  *)
+    echo "install.sh: found '$1'; allowed: packages, project" >&2
+    exit 2
+    ;;
+esac
