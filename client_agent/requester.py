@@ -17,7 +17,8 @@ from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease
 from client_agent.participant import Participant, SiteContext
 from client_agent.planning import RequesterState, Welcomed, new_plan
 from client_agent.postbox import Postbox
-from client_agent.requester_round import RequesterRound, RoundPlan, Settled
+from client_agent.requester_round import RequesterRound, RoundPlan
+from client_agent.settled import Settled
 from client_agent.watch import Stopped
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import (

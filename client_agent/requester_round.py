@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +19,7 @@ from client_agent.failpoints import Point
 from client_agent.mail import PastRelease, WeightMail
 from client_agent.measuring import longest_distance, open_sites, query_vector, read_opening, seal_queries
 from client_agent.server_client import Body
+from client_agent.settled import Refused, Settled
 from client_agent.skips import shown_skip
 from client_agent.watch import same_round
 from protocol.errors import (
@@ -72,34 +72,6 @@ class Opened(BaseModel):
     distances: tuple[tuple[str, float], ...]
     left_out: tuple[str, ...]
     release_set: Signed[ReleaseSet] | None
-
-
-@dataclass(frozen=True)
-class Refused:
-    """A site that declined, and why."""
-
-    site: str
-    code: str
-    reason: str
-
-
-@dataclass(frozen=True)
-class Settled:
-    """How a round ended. ``past`` is set when a sum was released, ``measured`` when the rule can be applied.
-
-    ``skip`` is set when the round was skipped, with both servers' signatures.
-    """
-
-    end: RoundEnd
-    attempt: int
-    reason: str
-    declines: tuple[Refused, ...]
-    clipped: bool | None
-    requester_norm: float | None
-    past: PastRelease | None = None
-    measured: Measured | None = None
-    distances: tuple[tuple[str, float], ...] = ()
-    skip: Signed[RoundOutcome] | None = None
 
 
 class RequesterRound:

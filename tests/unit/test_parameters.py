@@ -36,6 +36,9 @@ def test_the_sketch_starts_exactly_above_its_length() -> None:
         ({"clip_norm": 3.0}, "use 2.0 or 4.0"),
         ({"clip_norm": 0.0}, "greater than 0"),
         ({"clip_norm": float("inf")}, "finite"),
+        ({"clip_norm": 2.0**-101}, r"between 2\^-100 and 2\^100"),
+        ({"clip_norm": 2.0**101}, r"between 2\^-100 and 2\^100"),
+        ({"clip_norm": 5e-324}, r"between 2\^-100 and 2\^100"),
         ({"sketch_length": 3000}, "power of two"),
         ({"sketch_length": 1024}, "2048"),
         ({"encoded_norm_log2": 22}, "21"),
@@ -48,6 +51,11 @@ def test_the_sketch_starts_exactly_above_its_length() -> None:
 def test_what_is_refused(changes: dict[str, object], text: str) -> None:
     with pytest.raises(ValidationError, match=text):
         parameters(**changes)
+
+
+def test_the_ends_of_the_clip_norm_have_a_finite_scale() -> None:
+    assert parameters(clip_norm=2.0**-100).scale == 2.0**121
+    assert parameters(clip_norm=2.0**100).scale == 2.0**-79
 
 
 def test_a_grid_of_1_32_serves_up_to_sixteen_million_parameters() -> None:

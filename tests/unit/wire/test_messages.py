@@ -20,6 +20,7 @@ from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     AgreedSet,
     Announcement,
+    LayerShape,
     ListedWeight,
     ReadyNotice,
     Roster,
@@ -212,3 +213,18 @@ def test_paths_are_filled() -> None:
 def test_an_agreed_set_names_its_sites() -> None:
     empty = AgreedSet(study_digest="a" * 64, round=1, attempt=1, announcement_digest="b" * 64, contributions=())
     assert empty.sites == ()
+
+
+@pytest.mark.parametrize("closes_at_s", [-1, 2**53 + 1, 10**400])
+def test_a_closing_time_is_a_time(closes_at_s: int) -> None:
+    assert announcement("a" * 64, closes_at_s=2**53).closes_at_s == 2**53
+    with pytest.raises(ValidationError, match="closes_at_s"):
+        announcement("a" * 64, closes_at_s=closes_at_s)
+
+
+@pytest.mark.parametrize("shape", [(0,), (-2, -3), (6, -1, -1)])
+def test_a_layer_has_at_least_one_coordinate_in_each_direction(shape: tuple[int, ...]) -> None:
+    """Two negative entries would multiply to a plausible number of parameters."""
+    assert LayerShape(name="bias", shape=()).shape == ()
+    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+        LayerShape(name="weight", shape=shape)

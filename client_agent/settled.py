@@ -1,0 +1,38 @@
+"""How a round ended, as the requester sees it (docs/protocol.md 8, 9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_agent.events import RoundEnd
+from client_agent.mail import PastRelease
+from protocol.rules.interface import Measured
+from protocol.wire.messages import RoundOutcome, Signed
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A site that declined, and why."""
+
+    site: str
+    code: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a round ended. ``past`` is set when a sum was released, ``measured`` when the rule can be applied.
+
+    ``skip`` is set when the round was skipped, with both servers' signatures.
+    """
+
+    end: RoundEnd
+    attempt: int
+    reason: str
+    declines: tuple[Refused, ...]
+    clipped: bool | None
+    requester_norm: float | None
+    past: PastRelease | None = None
+    measured: Measured | None = None
+    distances: tuple[tuple[str, float], ...] = ()
+    skip: Signed[RoundOutcome] | None = None
