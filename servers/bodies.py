@@ -33,22 +33,35 @@ async def read_small(request: Request, caller: Caller, limit_bytes: int = MAX_CO
 class Intake(Protocol):
     """Takes a body piece by piece, off the event loop."""
 
-    def feed(self, data: bytes) -> None: ...
+    def feed(self, data: bytes | bytearray) -> None: ...
 
 
 async def stream_into(request: Request, intake: Intake, limit_bytes: int) -> None:
-    """Feed the body to ``intake`` in pieces of about a megabyte. Raises: TooLarge, and what the intake raises"""
+    """Feed the body to ``intake`` in pieces of about a megabyte; while it takes one, the next one arrives.
+
+    Raises: TooLarge, and what the intake raises
+    """
     held, total = bytearray(), 0
-    async for data in request.stream():
-        total += len(data)
-        if total > limit_bytes:
-            raise TooLarge(f"the body has more than the {limit_bytes} bytes that are allowed here")
-        held += data
-        if len(held) >= _PIECE_BYTES:
-            await asyncio.to_thread(intake.feed, bytes(held))
-            held.clear()
+    feeding: asyncio.Future[None] | None = None
+    try:
+        async for data in request.stream():
+            total += len(data)
+            if total > limit_bytes:
+                raise TooLarge(f"the body has more than the {limit_bytes} bytes that are allowed here")
+            held += data
+            if len(held) >= _PIECE_BYTES:
+                if feeding is not None:
+                    await feeding
+                feeding = asyncio.ensure_future(asyncio.to_thread(intake.feed, held))
+                held = bytearray()
+    finally:
+        if feeding is not None:
+            await asyncio.wait([feeding])  # whatever went wrong, the intake is left only once its thread has
+            feeding.exception()
+    if feeding is not None:
+        feeding.result()
     if held:
-        await asyncio.to_thread(intake.feed, bytes(held))
+        await asyncio.to_thread(intake.feed, held)
 
 
 class HashOnly:
@@ -57,7 +70,7 @@ class HashOnly:
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
 
     def finish(self, caller: Caller) -> str:
@@ -72,9 +85,9 @@ class OpaqueIntake:
         self._draft = draft
         self._hash = hashlib.sha256()
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
-        self._draft.write(data)
+        self._draft.write(memoryview(data))
 
     def finish(self, caller: Caller) -> str:
         """Raises: BadSignature"""
@@ -92,7 +105,7 @@ class SealedIntake:
         self._draft = draft
         self._plain_bytes = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
         for piece in self._reader.feed(data):
             self._take(piece)

@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 from fastapi import Request
 
-from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.prg import Usage, expand, expand_into
 from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
 from protocol.errors import ConflictingMessage, MalformedMessage, ProtocolViolation, TranscriptMismatch, WrongRound
 from protocol.mpc import measurement
 from protocol.mpc.correlation import CorrelationHalf
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import StudyParameters
-from protocol.sharing import ChunkSource, SeedShare, chunk_source
+from protocol.sharing import ChunkSource
 from protocol.wire.messages import OpeningHeader, QueryHeader, RoundState, ShareKind
 from protocol.wire.sealing import MAX_HEADER_BYTES, seal_stream, sealed_message_length
 from servers.authentication import Caller
@@ -29,21 +30,60 @@ from servers.store.shares import file_name
 from servers.studies import refuse
 
 
-def share_source(server: Server, record: ContributionRecord, dimension: int) -> ChunkSource:
-    """Chunk access to one site's stored share: never the whole vector in memory."""
+class Scratch:
+    """A buffer that all sources of one pass take turns with: what a source returns holds until the next call."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, dtype=np.uint64)
+
+    def take(self, size: int) -> Ring:
+        if self._buffer.size < size:
+            self._buffer = np.empty(size, dtype=np.uint64)
+        return self._buffer[:size]
+
+
+def share_source(server: Server, record: ContributionRecord, dimension: int, scratch: Scratch) -> ChunkSource:
+    """Chunk access to one site's stored share: never the whole vector in memory, nor the file mapped."""
     if record.file is None:
         raise ProtocolViolation(f"the share of {record.site!r} has been deleted; its round is over")
     path = server.files.path(record.file)
     if record.header.share_kind is ShareKind.SEED:
-        return chunk_source(SeedShare(path.read_bytes(), dimension))
-    stored = np.memmap(path, dtype="<u8", mode="r", shape=(dimension,))
-    return lambda start, stop: np.array(stored[start:stop], dtype=np.uint64)
+        seed = path.read_bytes()
+        return lambda start, stop: _expanded(seed, start, scratch.take(stop - start))
+    _require_whole(path, record.site, dimension)
+    return lambda start, stop: _read_into(path, record.site, start, scratch.take(stop - start))
+
+
+def _require_whole(path: Path, site: str, dimension: int) -> None:
+    found = path.stat().st_size
+    if found != ELEMENT_BYTES * dimension:
+        raise ProtocolViolation(
+            f"the stored share of {site!r} has {found} bytes, expected {ELEMENT_BYTES * dimension}; check the disk"
+        )
+
+
+def _expanded(seed: bytes, start: int, out: Ring) -> Ring:
+    expand_into(seed, Usage.SHARE, out, start=start)
+    return out
+
+
+def _read_into(path: Path, site: str, start: int, out: Ring) -> Ring:
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(ELEMENT_BYTES * start)
+            taken = file.readinto(out.data.cast("B"))
+    except FileNotFoundError:
+        raise ProtocolViolation(f"the share of {site!r} has been deleted meanwhile; its round is over") from None
+    if taken != out.nbytes:
+        raise ProtocolViolation(f"the stored share of {site!r} ends before element {start + out.size}")
+    return out
 
 
 def agreed_sources(server: Server, record: RoundRecord, sites: Sequence[str], dimension: int) -> list[ChunkSource]:
-    """The sources of some sites' shares, in the given order."""
+    """The sources of some sites' shares, in the given order; for one thread, which uses each piece at once."""
     held = {c.site: c for c in server.store.contributions(record.key)}
-    return [share_source(server, held[site], dimension) for site in sites]
+    scratch = Scratch()
+    return [share_source(server, held[site], dimension, scratch) for site in sites]
 
 
 class Sketches:

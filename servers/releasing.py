@@ -118,7 +118,7 @@ class MaskedSumIntake:
         self._header_read = False
         self._done = 0
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray) -> None:
         """Raises: MalformedMessage, AnnouncementMismatch"""
         self._held += data
         if not self._header_read and not self._read_header():

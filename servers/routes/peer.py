@@ -57,7 +57,7 @@ class _Hashed:
         self._intake = intake
         self._hash = hashlib.sha256()
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
         self._intake.feed(data)
 
