@@ -157,6 +157,7 @@ class Answering:
         Raises: Unavailable, when the requester's queries are not here yet; UnknownResource, CorrelationReused,
                 ConflictingMessage, TranscriptMismatch, MalformedMessage, WrongRound
         """
+        header, masked = unpack_frame(frame, ProductsHeader)
         async with self._locks[key.study]:
             digest = hashlib.sha256(frame).hexdigest()
             stored = self.server.store.answer(key, AnswerKind.PRODUCTS)
@@ -165,7 +166,6 @@ class Answering:
                     raise ConflictingMessage(f"other masked vectors came before for {key.label}")
                 return stored.body
             record = await self._with_queries(key)
-            header, masked = unpack_frame(frame, ProductsHeader)
             return await self._measured(study, record, header, bytes(masked), digest)
 
     async def _with_queries(self, key: RoundKey) -> RoundRecord:

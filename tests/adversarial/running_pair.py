@@ -1,0 +1,248 @@
+"""A running pair of servers under attack: rounds that are walked to a phase, attacked there, and finished."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from itertools import count
+
+import httpx
+import numpy as np
+
+from harness.adversaries.contributions import Contribution, honest_contribution
+from protocol.arithmetic.ring import Ring
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.messages import Announcement, RoundState, RoundView, Signed
+from tests.integration.fake_agents import FakeSites, make_study
+from tests.integration.federation import Federation, SignedClient
+
+REQUESTER = "hospital-0"
+SITES = (REQUESTER, "hospital-1", "hospital-2", "hospital-3", "hospital-4")
+VICTIM, EARLY, OTHER, LAST = SITES[1:]
+"""The site under attack has not contributed when a round is collecting; the early one has."""
+STRANGER = "hospital-9"
+"""In the roster, never listed."""
+GRID = 4
+SMALL, LARGE = 20, 70_000
+"""A share of 70,000 elements is sealed in three chunks."""
+_KEPT_OUT = ("nonces", "refusals")
+"""Tables that a refused request may change: its nonce is spent, and some refusals are kept."""
+
+
+class Phase(IntEnum):
+    """How far a round has come when the attack is made."""
+
+    SETTLED = 0
+    COLLECTING = 1
+    LOCKED = 2
+    MEASURED = 3
+    RELEASED = 4
+
+
+def database(federation: Federation, side: Side) -> sqlite3.Connection:
+    place = federation.folder / federation.roster.operator(side).name / "data" / "server.db"
+    return sqlite3.connect(f"file:{place}?mode=ro", uri=True)
+
+
+def stored(federation: Federation, side: Side) -> dict[str, list[object]]:
+    """Everything durable at one server: the rows of every table, cursors included, and the names of its files."""
+    connection = database(federation, side)
+    try:
+        names = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
+        tables = [name for name in names if name not in _KEPT_OUT and not name.startswith("sqlite_")]
+        found: dict[str, list[object]] = {
+            t: list(connection.execute(f'select * from "{t}" order by 1')) for t in tables
+        }
+    finally:
+        connection.close()
+    shares = federation.folder / federation.roster.operator(side).name / "data" / "shares"
+    return found | {"files": sorted(path.name for path in shares.iterdir())}
+
+
+def refusals(federation: Federation) -> list[tuple[str, str, str]]:
+    """Side, party and code of every refusal that was kept."""
+    kept = []
+    for side in Side:
+        connection = database(federation, side)
+        kept += [
+            (at_s, side.value, *row) for at_s, *row in connection.execute("select at_s, party, code from refusals")
+        ]
+        connection.close()
+    return [(side, party, code) for _, side, party, code in sorted(kept)]
+
+
+def small_update(rng: np.random.Generator, dimension: int) -> Ring:
+    """Entries below 2^11 in size: the norm stays below 2^21 at every dimension used here."""
+    return rng.integers(-(2**11), 2**11, dimension).astype(np.int64).view(np.uint64)
+
+
+class Pair:
+    """Two running servers and one study a model size; every round of a study gets the next number."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.federation = federation
+        self._rng = np.random.default_rng(3)
+        self._studies: dict[int, FakeSites] = {}
+        self._names = count()
+
+    def close(self) -> None:
+        for sites in self._studies.values():
+            sites.close()
+
+    def study(self, dimension: int) -> tuple[FakeSites, int]:
+        """A study whose last round is over, and the number of its next round."""
+        if dimension in self._studies:
+            current = self._studies[dimension].view(Side.A).current
+            if current is not None and current.state in (RoundState.RELEASED, RoundState.SKIPPED):
+                return self._studies[dimension], current.round + 1
+            self._studies[dimension].close()
+        return self.new_study(dimension), 1
+
+    def new_study(self, dimension: int, **changes: object) -> FakeSites:
+        name = f"trial-{next(self._names)}"
+        made = FakeSites(self.federation, make_study(self.federation, dimension, name=name, rounds=500, **changes))
+        made.create()
+        self._studies[dimension] = made
+        return made
+
+    def round(
+        self, dimension: int = SMALL, updates: Mapping[str, Ring] | None = None, **announced: object
+    ) -> OpenRound:
+        """The next round, not announced yet."""
+        sites, number = self.study(dimension)
+        announcement = sites.announcement(number, listed=SITES[1:]).model_copy(update=announced)
+        x = {site: small_update(self._rng, dimension) for site in SITES} | dict(updates or {})
+        return OpenRound(sites, announcement, x)
+
+
+@dataclass
+class OpenRound:
+    """One round with everybody's updates and honest contributions."""
+
+    sites: FakeSites
+    announcement: Announcement
+    x: Mapping[str, Ring]
+    view: RoundView | None = None
+    sent: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.honest = {site: self.fresh(site) for site in SITES}
+
+    @property
+    def number(self) -> int:
+        return self.announcement.round
+
+    @property
+    def federation(self) -> Federation:
+        return self.sites.federation
+
+    @property
+    def current(self) -> RoundView:
+        assert self.view is not None
+        return self.view
+
+    def client(self, name: str) -> SignedClient:
+        return self.sites.clients[name]
+
+    def fresh(self, site: str, x: Ring | None = None, announcement: Announcement | None = None) -> Contribution:
+        """A sound contribution of ``site`` with fresh randomness."""
+        vector = self.x[site] if x is None else x
+        told = announcement or self.announcement
+        return honest_contribution(vector, told, site, self.federation.roster, secrets.token_bytes(32))
+
+    # --- walking on ---
+
+    def advance(self, phase: Phase) -> None:
+        """From the beginning to ``phase``, everybody honest."""
+        if phase >= Phase.COLLECTING:
+            self.sites.announce(self.announcement)
+            for site in (REQUESTER, EARLY):
+                self.contribute(site)
+        if phase >= Phase.LOCKED:
+            self.lock()
+        if phase >= Phase.MEASURED:
+            self.measure()
+        if phase >= Phase.RELEASED:
+            self.release()
+
+    def contribute(self, site: str, contribution: Contribution | None = None) -> None:
+        """Both halves; the honest ones unless others are given."""
+        chosen = contribution or self.honest[site]
+        for side in Side:
+            response = self.put(site, side, chosen[side].sealed())
+            assert response.status_code == 200, response.text
+        self.sent.add(site)
+
+    def lock(self) -> None:
+        for site in SITES:
+            if site not in self.sent:
+                self.contribute(site)
+        self.view = self.sites.wait_transcript(Side.A, self.number)
+
+    def measure(self) -> None:
+        if self.announcement.measured:
+            agreed = self.current.agreed_set
+            assert agreed is not None
+            numerators = dict.fromkeys(agreed.message.sites, GRID)
+            self.sites.send_queries(self.current, self.x[REQUESTER], numerators)
+        for side in Side:
+            self.view = self.sites.wait_round(side, self.number, RoundState.MEASURED)
+
+    def in_range(self) -> dict[str, bool]:
+        opened = self.sites.openings(self.current, {})
+        return {site: one.in_range for site, one in opened.items()}
+
+    def release(self, sites: Sequence[str] | None = None, to: Sequence[Side] = tuple(Side)) -> None:
+        self.sites.release(self.current, sites, to)
+        self.wait_released()
+
+    def wait_released(self) -> None:
+        for side in Side:
+            self.view = self.sites.wait_round(side, self.number, RoundState.RELEASED)
+
+    def finish(self) -> None:
+        """From wherever the round is to its released sum, which is exact."""
+        state = None if self.view is None else self.view.state
+        if not self.sent:
+            self.advance(Phase.COLLECTING)
+        if state is None:
+            self.lock()
+        if state in (None, RoundState.LOCKED):
+            self.measure()
+        if state is not RoundState.RELEASED:
+            self.release()
+        self.require_sum(self.agreed)
+
+    @property
+    def agreed(self) -> tuple[str, ...]:
+        assert self.current.agreed_set is not None
+        return self.current.agreed_set.message.sites
+
+    def require_sum(self, sites: Sequence[str]) -> None:
+        """What a site opens is the sum of exactly these sites' updates."""
+        total = np.zeros(self.x[REQUESTER].size, dtype=np.uint64)
+        for site in sites:
+            total += self.x[site]
+        assert np.array_equal(self.sites.output(OTHER, self.number), total)
+
+    # --- requests ---
+
+    def path(self, template: str, **values: str | int) -> str:
+        filled = {"round": self.number, "attempt": 1} | values
+        return paths.fill(template, study=self.sites.study.name, **filled)
+
+    def put(self, site: str, side: Side, body: bytes, **place: int) -> httpx.Response:
+        """Send a sealed share as ``site``."""
+        return self.client(site).send(side, "PUT", self.path(paths.CONTRIBUTION, **place), body)
+
+    def announce_as_is(self, signed: Signed[Announcement], side: Side = Side.A) -> httpx.Response:
+        return self.sites.me.send(side, "POST", self.path(paths.ANNOUNCEMENT), signed.canonical())
+
+    def everything_stored(self) -> list[object]:
+        """Both servers' durable state, and what a site that is not concerned sees."""
+        seen = [self.sites.view(side, OTHER) for side in Side]
+        return [*seen, *(stored(self.federation, side) for side in Side)]
