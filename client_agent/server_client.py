@@ -198,7 +198,7 @@ class ServerClient:
         temporary = into.with_name(into.name + ".part")
         for attempt in self._attempts():
             with attempt, self._exchange("GET", path, _EMPTY, purpose, 0.0) as response, temporary.open("wb") as file:
-                for piece in response.iter_bytes(PIECE_BYTES):
+                for piece in response.iter_bytes():
                     file.write(piece)
         temporary.replace(into)
 

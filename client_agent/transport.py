@@ -90,9 +90,10 @@ class CountedStream(httpcore.NetworkStream):
             if tls is None:
                 return self._receive(max_bytes)
             try:
-                return self._pump(lambda: tls.read(max_bytes))
+                first = self._pump(lambda: tls.read(_READ_BYTES))
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 return b""
+            return _with_records_at_hand(tls, first)
 
     def write(self, buffer: bytes, timeout: float | None = None) -> None:
         with _mapped(httpcore.WriteTimeout, httpcore.WriteError):
@@ -170,6 +171,18 @@ class CountedStream(httpcore.NetworkStream):
         data = self._sock.recv(max_bytes)
         self._meter.received(len(data))
         return data
+
+
+def _with_records_at_hand(tls: ssl.SSLObject, first: bytes) -> bytes:
+    """A TLS record holds at most 16 kB: take all that have arrived, since every piece costs a walk through HTTP."""
+    pieces, size = [first], len(first)
+    while size < _READ_BYTES and pieces[-1]:
+        try:
+            pieces.append(tls.read(_READ_BYTES - size))
+        except ssl.SSLError:  # nothing more yet, or the end or an error, which the next read meets again
+            break
+        size += len(pieces[-1])
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 @contextlib.contextmanager
