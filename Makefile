@@ -2,6 +2,7 @@
 #   make install   create .venv and install (quick when nothing changed)
 #   make demo      two servers and five hospitals on this machine; leaves demo-out/report.html
 #   make test      install, then every test
+#   make test-deploy  a study across containers, one server killed; needs a container engine
 #   make check     format, lint, types, import contracts, tests
 # On a machine without a GPU, PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" saves a large download.
 
@@ -12,7 +13,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test static check clean
+.PHONY: help install demo test test-deploy static check clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -30,6 +31,10 @@ demo: install
 
 test: install
 	$(BIN)/python -m pytest --cov=protocol --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+
+# BASE_IMAGE: an image with Python 3.11; without one, a base is made here (root, debootstrap). Skipped without an engine.
+test-deploy: install
+	MOIETY_TEST_DEPLOY=1 $(BIN)/python -m pytest tests/deploy
 
 static: install
 	$(BIN)/ruff check .

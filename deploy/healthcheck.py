@@ -24,9 +24,7 @@ def check(settings: Path) -> bool:
     context = ssl.create_default_context(cafile=str(settings.parent / str(certificate)))
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    opener = urllib.request.build_opener(
-        urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
-    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     with opener.open(f"https://127.0.0.1:{port}/healthz", timeout=_TIMEOUT_S) as answer:
         return bool(answer.status == 200)
 

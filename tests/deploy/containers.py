@@ -1,0 +1,125 @@
+"""The demonstration's containers, started and removed by a test; skips loudly where that cannot be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+COMPOSE_FILE = ROOT / "deploy" / "compose.demo.yaml"
+STATE = "/var/lib/moiety"
+LOCAL_BASE = "moiety-base:local"
+ASKED = "MOIETY_TEST_DEPLOY"
+
+
+def run(*command: str, environment: dict[str, str] | None = None, within_s: float = 300) -> str:
+    """Standard output; fails with both outputs when the command does."""
+    done = subprocess.run(
+        command, cwd=ROOT, env=os.environ | (environment or {}), capture_output=True, text=True, timeout=within_s
+    )
+    assert done.returncode == 0, f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stdout
+
+
+def works(*command: str) -> bool:
+    if shutil.which(command[0]) is None:
+        return False
+    return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode == 0
+
+
+def compose_command() -> tuple[str, ...]:
+    """``docker compose`` or ``docker-compose``; skips where neither or no engine is there, or nobody asked."""
+    if os.environ.get(ASKED) != "1":
+        pytest.skip(f"builds images, which takes minutes: run 'make test-deploy' (or set {ASKED}=1)")
+    if not works("docker", "info"):
+        pytest.skip("NOT TESTED: no container engine runs here ('docker info' fails); start one and repeat")
+    for command in (("docker", "compose"), ("docker-compose",)):
+        if works(*command, "version"):
+            return command
+    pytest.skip("NOT TESTED: neither 'docker compose' nor 'docker-compose' is installed")
+
+
+def build_images() -> None:
+    """Both images, from $BASE_IMAGE or from a base that is made here of the distribution's packages."""
+    base = os.environ.get("BASE_IMAGE") or _local_base()
+    wheels = ROOT / "deploy" / "wheels"
+    if base == LOCAL_BASE and not list(wheels.glob("*.whl")):
+        run("sh", "deploy/fetch_wheels.sh", environment={"PYTHON": sys.executable}, within_s=1200)
+    for target in ("server", "agent"):
+        tag = f"moiety-{target}:local"
+        command = ("docker", "build", "-f", "deploy/Dockerfile", "--build-arg", f"BASE_IMAGE={base}")
+        run(*command, "--target", target, "-t", tag, ".", within_s=1200)
+
+
+def _local_base() -> str:
+    if not works("docker", "image", "inspect", LOCAL_BASE):
+        if os.geteuid() != 0 or shutil.which("debootstrap") is None:
+            pytest.skip("NOT TESTED: set BASE_IMAGE to an image with Python 3.11, or run as root with debootstrap")
+        run("sh", "deploy/make_base.sh", LOCAL_BASE, within_s=1200)
+    return LOCAL_BASE
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One started ``compose.demo.yaml`` under a project name of its own."""
+
+    compose: tuple[str, ...]
+    project: str
+    folder: Path
+
+    def _compose(self, *arguments: str) -> str:
+        command = (*self.compose, "-f", str(COMPOSE_FILE), "-p", self.project, *arguments)
+        return run(*command, environment={"MOIETY_DEMO": str(self.folder)})
+
+    def up(self) -> None:
+        self._compose("up", "-d")
+
+    def down(self) -> None:
+        self._compose("down", "--volumes", "--remove-orphans", "--timeout", "5")
+
+    def container(self, service: str) -> str:
+        """The id, whether it runs or was killed."""
+        label = ("--filter", f"label=com.docker.compose.project={self.project}")
+        found = run("docker", "ps", "-aq", *label, "--filter", f"label=com.docker.compose.service={service}").split()
+        assert len(found) == 1, f"{service}: {found}"
+        return found[0]
+
+    def inspect(self, service: str) -> dict:
+        return json.loads(run("docker", "inspect", self.container(service)))[0]
+
+    def execute(self, service: str, *command: str) -> str:
+        return run("docker", "exec", self.container(service), *command)
+
+    def attempt(self, service: str, *command: str) -> subprocess.CompletedProcess[str]:
+        """Like ``execute``, for commands that may fail."""
+        whole = ("docker", "exec", self.container(service), *command)
+        return subprocess.run(whole, capture_output=True, text=True, check=False, timeout=120)
+
+    def logs(self, service: str) -> str:
+        done = subprocess.run(("docker", "logs", self.container(service)), capture_output=True, text=True, check=True)
+        return done.stdout + done.stderr
+
+    def lines(self, service: str, path: str) -> list[str]:
+        """The lines of a file below the state folder; none when it is not there yet."""
+        done = self.attempt(service, "cat", f"{STATE}/{path}")
+        return done.stdout.splitlines() if done.returncode == 0 else []
+
+    def copy_state(self, service: str, to: Path) -> Path:
+        run("docker", "cp", f"{self.container(service)}:{STATE}", str(to))
+        return to
+
+
+def wait_until(happened: Callable[[], bool], what: str, within_s: float) -> None:
+    end = time.monotonic() + within_s
+    while not happened():
+        assert time.monotonic() < end, f"not within {within_s:g} s: {what}"
+        time.sleep(0.3)
