@@ -130,13 +130,15 @@ class Contributor(Participant):
         return True
 
     def _release_pending(self, views: tuple[StudyView, StudyView]) -> bool:
-        """A released round that this site still has to apply."""
-        current = views[0].current
-        if current is None or current.release_set is None or self.state.model_version is None:
+        """A released round that this site still has to apply; the view of a server that was away may be an old one."""
+        released = [view for view in views if self._is_news(view.current)]
+        return len(released) == len(views) or (bool(released) and not all(view.state.ended for view in views))
+
+    def _is_news(self, current: RoundView | None) -> bool:
+        if current is None or current.state is not RoundState.RELEASED or self.state.model_version is None:
             return False
-        announcement = current.announcement.message
-        listed = self.context.site in announcement.listed
-        return listed and announcement.round > self.state.last_recorded_round and current.state is RoundState.RELEASED
+        listed = self.context.site in current.announcement.message.listed
+        return listed and current.round > self.state.last_recorded_round
 
     # --- the welcome ---
 
