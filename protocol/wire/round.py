@@ -1,0 +1,208 @@
+"""The messages of one round, from its announcement to its end (docs/protocol.md 4, 8, 9)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from protocol.sharing import Side
+from protocol.wire.message import Attempt, Digest, Message, PartyName, RoundNumber, Secret32, Version
+
+
+class Announcement(Message):
+    """The requester opens a round. ``listed`` are the contributors, in roster order, without the requester.
+
+    ``model_version`` counts the aggregates applied so far; ``model_digest`` is an HMAC that only sites can check.
+    """
+
+    KIND: ClassVar[str] = "announcement"
+    study_digest: Digest
+    round: RoundNumber
+    listed: tuple[PartyName, ...]
+    least_contributors: Annotated[int, Field(ge=1)]
+    measured: bool
+    model_version: Annotated[int, Field(ge=0)]
+    model_digest: Digest
+    weight_list_digest: Digest
+    closes_at_s: Annotated[int, Field(ge=0, le=2**53)]
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Announcement:
+        if len(set(self.listed)) != len(self.listed):
+            raise ValueError("a site is listed twice")
+        if len(self.listed) < self.least_contributors:
+            raise ValueError(f"{len(self.listed)} sites listed, least_contributors is {self.least_contributors}")
+        return self
+
+
+class ListedWeight(Message):
+    KIND: ClassVar[str] = "listed_weight"
+    site: PartyName
+    numerator: Annotated[int, Field(ge=0)]
+
+
+class WeightList(Message):
+    """Every listed site's weight as a numerator over the study's grid; sealed to each listed site, never to a server.
+
+    ``salt`` makes the announced digest hiding; ``digest()`` covers it.
+    """
+
+    KIND: ClassVar[str] = "weight_list"
+    study_digest: Digest
+    round: RoundNumber
+    grid: Annotated[int, Field(ge=1)]
+    weights: tuple[ListedWeight, ...]
+    salt: Secret32
+
+    def numerator_of(self, site: str) -> int | None:
+        return next((w.numerator for w in self.weights if w.site == site), None)
+
+
+class Decline(Message):
+    """A site does not contribute to this round, and tells the requester (alone) why."""
+
+    KIND: ClassVar[str] = "decline"
+    study_digest: Digest
+    round: RoundNumber
+    site: PartyName
+    code: str
+    reason: Annotated[str, Field(max_length=2000)]
+
+
+class ShareKind(StrEnum):
+    SEED = "seed"
+    VECTOR = "vector"
+
+
+class ContributionHeader(Message):
+    """The public header of a sealed share; HPKE's info binds all of it."""
+
+    KIND: ClassVar[str] = "contribution"
+    version: Version = "moiety/1"
+    study_digest: Digest
+    round: RoundNumber
+    attempt: Attempt
+    site: PartyName
+    side: Side
+    announcement_digest: Digest
+    commitment_a: Digest
+    commitment_b: Digest
+    share_kind: ShareKind
+    length: Annotated[int, Field(ge=1)]
+
+
+class Receipt(Message):
+    """A server stored this share durably; ``body_digest`` is the SHA-256 of the sealed bytes."""
+
+    KIND: ClassVar[str] = "receipt"
+    study_digest: Digest
+    round: RoundNumber
+    attempt: Attempt
+    site: PartyName
+    side: Side
+    body_digest: Digest
+
+
+class CollectedContribution(Message):
+    """What a server says it holds of one site."""
+
+    KIND: ClassVar[str] = "collected"
+    site: PartyName
+    announcement_digest: Digest
+    commitment_a: Digest
+    commitment_b: Digest
+
+
+class AgreedSet(Message):
+    """The contributions that both servers hold with matching commitments, in roster order; signed by both."""
+
+    KIND: ClassVar[str] = "agreed_set"
+    study_digest: Digest
+    round: RoundNumber
+    attempt: Attempt
+    announcement_digest: Digest
+    contributions: tuple[CollectedContribution, ...]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(c.site for c in self.contributions)
+
+
+class ChallengeTranscript(Message):
+    """The coin toss after the lock: A's commitment to n_A, B's n_B, A's opening; signed by both."""
+
+    KIND: ClassVar[str] = "challenge"
+    agreed_set_digest: Digest
+    commitment_a: Digest
+    nonce_b: Digest
+    nonce_a: Digest
+    challenge: Digest
+
+
+class QueryHeader(Message):
+    """Public header of the requester's sealed query shares: one k-vector per target, in this order."""
+
+    KIND: ClassVar[str] = "query"
+    version: Version = "moiety/1"
+    transcript_digest: Digest
+    side: Side
+    share_kind: ShareKind
+    targets: tuple[PartyName, ...]
+    length: Annotated[int, Field(ge=0)]
+
+
+class OpeningHeader(Message):
+    """Names what a sealed opening holds: range shares of ``checked`` and distance shares of ``measured``, in order."""
+
+    KIND: ClassVar[str] = "opening"
+    transcript_digest: Digest
+    side: Side
+    checked: tuple[PartyName, ...]
+    measured: tuple[PartyName, ...]
+
+
+class ReleaseSet(Message):
+    """The subset of the agreed set whose sum is opened to the sites; signed by the requester, one per round."""
+
+    KIND: ClassVar[str] = "release_set"
+    study_digest: Digest
+    round: RoundNumber
+    attempt: Attempt
+    agreed_set_digest: Digest
+    sites: tuple[PartyName, ...]
+    failed_check: tuple[PartyName, ...] = ()
+
+
+class OutputHeader(Message):
+    """Public header of one output share, sealed to one site: the masked vector, or the mask's seed."""
+
+    KIND: ClassVar[str] = "output"
+    version: Version = "moiety/1"
+    release_digest: Digest
+    side: Side
+    share_kind: ShareKind
+    recipient: PartyName
+    length: Annotated[int, Field(ge=1)]
+
+
+class RoundState(StrEnum):
+    ANNOUNCED = "announced"
+    COLLECTING = "collecting"
+    LOCKED = "locked"
+    MEASURED = "measured"
+    RELEASED = "released"
+    SKIPPED = "skipped"
+    BURNT = "burnt"
+
+
+class RoundOutcome(Message):
+    """A round that ended without a release, or an attempt that was burnt; signed by both servers."""
+
+    KIND: ClassVar[str] = "round_outcome"
+    study_digest: Digest
+    round: RoundNumber
+    attempt: Attempt
+    outcome: Literal[RoundState.SKIPPED, RoundState.BURNT]
+    reason: Annotated[str, Field(max_length=500)]
