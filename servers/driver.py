@@ -10,7 +10,14 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from protocol.errors import MoietyError, ProtocolViolation, RefusedMessage, Unavailable, UnknownResource
+from protocol.errors import (
+    ConflictingMessage,
+    MoietyError,
+    ProtocolViolation,
+    RefusedMessage,
+    Unavailable,
+    UnknownResource,
+)
 from protocol.lock import agree, nonce_commitment, shortfall, transcript
 from protocol.rounds import RoundEvent, step
 from protocol.sharing import Side
@@ -327,9 +334,11 @@ class Driver:
         if record.release_set is None:
             return
         self._observe(study, "measured", "waiting_for_release_set")
-        await self.peer.put(
-            round_path(paths.PEER_RELEASE_SET, study, record), record.release_set.canonical(), "release_set"
-        )
+        path = round_path(paths.PEER_RELEASE_SET, study, record)
+        try:
+            await self.peer.put(path, record.release_set.canonical(), "release_set")
+        except ConflictingMessage as error:
+            record = await self.endings.adopt_peers_release_set(study, record, error)
         if masking_side(record.key.round) is Side.A:
             await self._send_masked_sum(study, record)
         else:

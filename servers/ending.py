@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from protocol.errors import MoietyError, ProtocolViolation, Unavailable, UnknownResource, WrongRound
+from protocol.errors import (
+    ConflictingMessage,
+    MoietyError,
+    ProtocolViolation,
+    Unavailable,
+    UnknownResource,
+    WrongRound,
+)
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import ReleaseSet, RoundOutcome, RoundState, Signed
@@ -14,6 +21,7 @@ from servers.outcomes import commit_burn, commit_skip, outcome_of
 from servers.peer_client import PeerClient
 from servers.releasing import accept_release_set
 from servers.store.interface import RoundRecord, StudyRecord
+from servers.studies import refuse
 
 
 class NotYet(Unavailable):
@@ -35,6 +43,17 @@ class Endings:
     async def take_peers_release_set(self, study: StudyRecord, record: RoundRecord) -> None:
         body = await self.peer.get(round_path(paths.PEER_RELEASE_SET, study, record), "release_set")
         accept_release_set(self.server, record, Signed[ReleaseSet].parse(body))
+
+    async def adopt_peers_release_set(
+        self, study: StudyRecord, record: RoundRecord, error: ConflictingMessage
+    ) -> RoundRecord:
+        """The requester signed two release sets and gave each server another: B's stands, A's has released nothing.
+
+        A hands its set to B before it sends or takes a masked sum, so nothing has been added up over the other one.
+        """
+        await self.take_peers_release_set(study, replace(record, release_set=None))
+        refuse(self.server, study.digest, self.server.roster.requester, error)
+        return self.server.store.round(record.key) or record
 
     async def skip(self, record: RoundRecord, reason: str) -> None:
         """Say durably that this side will not release, then ask the peer to sign the skip too."""

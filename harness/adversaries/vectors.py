@@ -14,7 +14,7 @@ _ROOT = np.uint64(2**32)
 def wrap_around_entry(x: Ring, place: int = 0) -> Ring:
     """2^63 on top of one entry: its square is 0 mod 2^64, so the distance does not show it, but the model breaks."""
     hostile = x.copy()
-    hostile[place] += _HALF
+    hostile[place] ^= _HALF  # the same as adding it
     return hostile
 
 

@@ -7,7 +7,6 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from itertools import count
 
 import httpx
 import numpy as np
@@ -87,10 +86,10 @@ class Pair:
         self.federation = federation
         self._rng = np.random.default_rng(3)
         self._studies: dict[int, FakeSites] = {}
-        self._names = count()
+        self._made: list[FakeSites] = []
 
     def close(self) -> None:
-        for sites in self._studies.values():
+        for sites in self._made:
             sites.close()
 
     def study(self, dimension: int) -> tuple[FakeSites, int]:
@@ -99,14 +98,14 @@ class Pair:
             current = self._studies[dimension].view(Side.A).current
             if current is not None and current.state in (RoundState.RELEASED, RoundState.SKIPPED):
                 return self._studies[dimension], current.round + 1
-            self._studies[dimension].close()
         return self.new_study(dimension), 1
 
     def new_study(self, dimension: int, **changes: object) -> FakeSites:
-        name = f"trial-{next(self._names)}"
+        name = f"trial-{len(self._made)}"
         made = FakeSites(self.federation, make_study(self.federation, dimension, name=name, rounds=500, **changes))
         made.create()
         self._studies[dimension] = made
+        self._made.append(made)
         return made
 
     def round(
