@@ -2,6 +2,7 @@
 #   make install   create .venv and install (quick when nothing changed)
 #   make demo      two servers and five hospitals on this machine; leaves demo-out/report.html
 #   make test      install, then every test
+#   make soak      the long ones: every place at which a process can be killed
 #   make test-deploy  a study across containers, one server killed; needs a container engine
 #   make check     format, lint, types, import contracts, tests
 # On a machine without a GPU, PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" saves a large download.
@@ -13,7 +14,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-deploy static check clean
+.PHONY: help install demo test test-deploy static check clean soak
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -35,6 +36,9 @@ test: install
 # BASE_IMAGE: an image with Python 3.11; without one, a base is made here (root, debootstrap). Skipped without an engine.
 test-deploy: install
 	MOIETY_TEST_DEPLOY=1 $(BIN)/python -m pytest tests/deploy
+
+soak: install
+	$(BIN)/python -m pytest -m soak
 
 static: install
 	$(BIN)/ruff check .

@@ -1,0 +1,320 @@
+"""A seeded federation of real processes that are killed at named points and started again.
+
+The processes are forked from one that has everything imported already, so that a start takes a fraction of a second.
+Sites learn without torch; their updates lie on the fixed-point grid, so that rounding draws nothing and the model after
+n released rounds is the same bits whatever the study is called and however often a process died on the way.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import client_agent.daemon
+import servers.app
+import servers.cli
+from client_agent.data import Examples, LocalData
+from client_agent.events import RoundRecord, read_metrics
+from client_agent.journal import StudyJournal
+from client_agent.learner import Vector
+from client_agent.settings import load_settings
+from harness.parties import OPERATOR_NAMES
+from harness.processes import FederationSpec, Running, RunningFederation, SiteSpec, toml_lines
+from protocol.parameters import StudyParameters
+from protocol.sharing import Side
+from protocol.wire.messages import (
+    LayerShape,
+    ModelSpec,
+    Receipt,
+    RoundState,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+    TrainingSpec,
+)
+
+assert servers.app is not None
+REQUESTER = "requester"
+SITES = (REQUESTER, "c1", "c2", "c3")
+A, B = OPERATOR_NAMES[Side.A], OPERATOR_NAMES[Side.B]
+ROUNDS = 2
+_GRID = 256.0
+_OVER_WITHIN_S = 90.0
+
+
+class LightLearner:
+    """Every site pulls the model towards its own point; steps are multiples of 1/256, below the clip norm."""
+
+    def __init__(self, study: Study, site: str) -> None:
+        self._dimension = study.parameters.dimension
+        self._rate = np.float32(study.training.server_learning_rate)
+        drawn = np.random.default_rng(SITES.index(site)).normal(size=self._dimension)
+        self._point = drawn / np.sqrt(self._dimension)
+
+    def prepare(self) -> None:
+        """Nothing to load."""
+
+    def initial(self) -> Vector:
+        return np.zeros(self._dimension, dtype=np.float32)
+
+    def update(self, model: Vector, round_number: int) -> Vector:
+        return (np.round((model - self._point) * _GRID) / _GRID).astype(np.float32)
+
+    def apply(self, model: Vector, aggregate: Vector) -> Vector:
+        return np.subtract(model, np.multiply(self._rate, aggregate, dtype=np.float32), dtype=np.float32)
+
+    def accuracy(self, model: Vector) -> float | None:
+        return None
+
+
+# --- what runs in the forked processes --------------------------------------------------------------------------------
+
+
+def _into(log: str) -> None:
+    os.setsid()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(descriptor, stream.fileno())
+
+
+def run_server(config: str, log: str) -> None:
+    _into(log)
+    servers.cli.run(Path(config))
+
+
+def run_site(config: str, log: str) -> None:
+    _into(log)
+    client_agent.daemon.training_seed = lambda study, site, fallback: 0  # the real one loads torch
+    settings = load_settings(Path(config))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    client_agent.daemon.run_agent(
+        settings,
+        stop,
+        lambda event: print(event.kind, event.study, event.round, event.text, flush=True),
+        lambda study, seed: LightLearner(study, settings.site),
+    )
+
+
+class Forked:
+    """A forked process with the part of ``Popen`` that a federation uses."""
+
+    def __init__(self, target: Callable[[str, str], None], config: Path, log: Path) -> None:
+        self._process = _CONTEXT.Process(target=target, args=(str(config), str(log)), daemon=True)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def poll(self) -> int | None:
+        return self._process.exitcode
+
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired("forked", timeout or 0.0)
+        return self._process.exitcode
+
+
+_CONTEXT = multiprocessing.get_context("forkserver")
+_CONTEXT.set_forkserver_preload([__name__, "servers.app", "uvicorn", "uvloop", "httptools"])
+
+
+# --- the federation ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One party and the failpoint at which it dies; ``turn`` counts from the start of the process."""
+
+    party: str
+    point: str
+    turn: int = 1
+
+    @property
+    def armed(self) -> str:
+        return f"{self.point}:{self.turn}"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a study left behind: its rounds as the requester saw them, every site's final model."""
+
+    records: tuple[RoundRecord, ...]
+    models: tuple[bytes, ...]
+
+
+class CrashFederation(RunningFederation):
+    """Two servers and four sites; any of them can be armed."""
+
+    def __init__(self, folder: Path, limits: dict[str, Any] | None = None) -> None:
+        nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
+        sites = tuple(SiteSpec(name, LocalData(nothing, nothing)) for name in SITES)
+        self._limits = limits or {}
+        super().__init__(FederationSpec("crashes", REQUESTER, sites, seed=5, ports=(0, 0)), folder)
+        self._plain = {name: self.config(name).read_text() for name in (A, B, *SITES)}
+        for name in (A, B):
+            self._plain[name] += "\n[limits]\n" + toml_lines(self._limits)
+            self.config(name).write_text(self._plain[name])
+
+    def _spawn(self, name: str, *arguments: str) -> None:
+        target = run_server if arguments[0] == "server" else run_site
+        log = self.folder / name / "process.log"
+        log.touch()
+        self._running[name] = Running(name, Forked(target, self.config(name), log), log)
+
+    def start_party(self, name: str, failpoint: str | None = None) -> None:
+        """Start it, armed or not."""
+        armed = "" if failpoint is None else toml_lines({"failpoint": failpoint})
+        self.config(name).write_text(armed + self._plain[name])
+        if name in (A, B):
+            self.start_server(Side.A if name == A else Side.B)
+        else:
+            self.start_agent(name)
+
+    def exit_code(self, name: str) -> int | None:
+        return self._running[name].process.poll()
+
+    def database(self, side: Side) -> sqlite3.Connection:
+        path = self.folder / OPERATOR_NAMES[side] / "data" / "server.db"
+        return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+
+    def journal(self, site: str, study: str) -> StudyJournal:
+        return StudyJournal(self.state(site), study)
+
+    # --- a study ---
+
+    def study(self, name: str, *, large: bool = False) -> Study:
+        """Two rounds: of 12 parameters with distances, or of many (several chunks a share) without."""
+        dimension = 12 if not large else 100_000
+        erosion = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.02, size_penalty=0.1)
+        return Study(
+            name=name,
+            roster_digest=self.parties.roster.message.digest(),
+            parameters=StudyParameters(dimension=dimension, clip_norm=4.0, least_contributors=len(SITES) - 1),
+            rule=RuleSpec(name=RuleName.FEDAVG) if large else erosion,
+            model=ModelSpec(kind="linear", layers=(LayerShape(name="w", shape=(dimension,)),)),
+            training=TrainingSpec(server_learning_rate=0.5),
+            rounds=ROUNDS,
+            round_deadline_s=60.0,
+            seed=1,
+        )
+
+    def run(self, study: Study, kills: Sequence[Kill] = ()) -> Outcome:
+        """Run the study; a party dies at each of its points in turn and is started again, armed with the next."""
+        waiting = {name: [k.armed for k in kills if k.party == name] for name in {k.party for k in kills}}
+        for name, points in waiting.items():
+            self.kill(name)
+            self.start_party(name, points[0])
+        self.hand_in(study)
+        deadline = time.monotonic() + _OVER_WITHIN_S
+        while any(waiting.values()) or not self._over(study):
+            for name, points in waiting.items():
+                if points and self.exit_code(name) is not None:
+                    assert self.exit_code(name) == -signal.SIGKILL, self._running[name].tail()
+                    points.pop(0)
+                    self._running.pop(name)
+                    self.start_party(name, points[0] if points else None)
+            alive = {name: code for name in self._running if (code := self.exit_code(name)) is not None}
+            assert not {n: c for n, c in alive.items() if not waiting.get(n)}, self.tails()
+            assert time.monotonic() < deadline, (
+                f"not over; never reached {waiting}\n{self.tails()}\n{self.site_tails()}"
+            )
+            time.sleep(0.03)
+        return self.outcome(study)
+
+    def outcome(self, study: Study) -> Outcome:
+        records = read_metrics(self.journal(REQUESTER, study.name).folder / "metrics.jsonl")
+        return Outcome(records, tuple(self._final_model(site, study.name) for site in SITES))
+
+    def site_tails(self) -> str:
+        return "\n".join(f"{name}:\n{self._running[name].tail()}" for name in SITES if name in self._running)
+
+    def _over(self, study: Study) -> bool:
+        folders = [self.state(site) / "studies" / study.name for site in SITES]
+        if not all((folder / "site.json").exists() for folder in folders):
+            return False
+        states = [self.journal(site, study.name).site_state() for site in SITES]
+        return all(state is not None and state.finished is not None for state in states)
+
+    def _final_model(self, site: str, study: str) -> bytes:
+        journal = self.journal(site, study)
+        state = journal.site_state()
+        assert state is not None
+        assert state.model_version is not None
+        return journal.load_model(state.model_version).tobytes()
+
+
+# --- what must hold after any crash -----------------------------------------------------------------------------------
+
+
+def audit(federation: CrashFederation, study: Study) -> None:
+    """The stores' and journals' own records: nothing acknowledged is lost, nothing is used or measured twice."""
+    uses = {side: _correlation_uses(federation, side) for side in Side}
+    shared = uses[Side.A].keys() & uses[Side.B].keys()
+    assert all(uses[Side.A][key] == uses[Side.B][key] for key in shared), "one correlation served two sketches"
+    digest = study.digest()
+    for side in Side:
+        of_study = [target for target in uses[side].values() if target[0] == digest]
+        assert len(of_study) == len(set(of_study)), "a sketch took two correlations"
+    measured = _attempts(federation, digest, "select round, attempt from answers where study = ? and kind = 'opening'")
+    assert len({number for number, _ in measured}) == len(measured), f"a contribution was measured twice: {measured}"
+    released = f"select round, attempt from rounds where study = ? and state = '{RoundState.RELEASED.value}'"
+    sums = _attempts(federation, digest, released)
+    assert len({number for number, _ in sums}) == len(sums), f"a contribution was released twice: {sums}"
+    assert sums <= measured
+    _require_receipts(federation, study)
+
+
+def _correlation_uses(federation: CrashFederation, side: Side) -> dict[tuple[object, ...], tuple[object, ...]]:
+    with closing(federation.database(side)) as database:
+        rows = database.execute('select session, batch, "index", study, round, attempt, site from correlations')
+        uses = [(row[:3], row[3:]) for row in rows]
+    assert len(dict(uses)) == len(uses), "a correlation is in the store twice"
+    return dict(uses)
+
+
+def _attempts(federation: CrashFederation, digest: str, query: str) -> set[tuple[int, int]]:
+    """The attempts that either server has."""
+    found: set[tuple[int, int]] = set()
+    for side in Side:
+        with closing(federation.database(side)) as database:
+            found |= {(number, attempt) for number, attempt in database.execute(query, (digest,))}
+    return found
+
+
+def _require_receipts(federation: CrashFederation, study: Study) -> None:
+    """Every receipt that a site holds is a row at the server that signed it, for the same bytes."""
+    checked = 0
+    for site in SITES:
+        folder = federation.journal(site, study.name).folder
+        for path in folder.glob("rounds/*/attempt-*/receipt-*.json"):
+            receipt = Signed[Receipt].model_validate_json(path.read_text()).message
+            with closing(federation.database(receipt.side)) as database:
+                row = database.execute(
+                    "select body_digest, receipt from contributions where study = ? and round = ? and attempt = ? "
+                    "and site = ?",
+                    (study.digest(), receipt.round, receipt.attempt, site),
+                ).fetchone()
+            assert row is not None, f"{path}: acknowledged, and not in the store"
+            assert row[0] == receipt.body_digest
+            assert json.loads(row[1])["message"]["body_digest"] == receipt.body_digest
+            checked += 1
+    assert checked >= 2 * len(SITES)
