@@ -7,12 +7,14 @@ from dataclasses import replace
 
 from protocol.errors import (
     AnnouncementMismatch,
+    ConfigurationError,
     ConflictingMessage,
     MalformedMessage,
     NotListed,
     UnknownStudy,
     WrongRound,
 )
+from protocol.rules.registry import rule_for
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
     ReadyNotice,
@@ -62,6 +64,7 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
             "correlation_source 'dealer': this server makes its correlations by oblivious transfer and no dealer "
             "service is configured; use 'ot'"
         )
+    _require_rule(study)
     known = server.store.study_named(study.name)
     if known is not None:
         if known.study == study:
@@ -75,6 +78,13 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
         StudyRecord(digest=study.digest(), signed=countersigned, state=StudyState.OPEN, reason="", cursor=1)
     )
     return countersigned
+
+
+def _require_rule(study: Study) -> None:
+    try:
+        rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+    except ConfigurationError as error:
+        raise MalformedMessage(error.detail) from None
 
 
 def all_studies(server: Server) -> StudyList:

@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from protocol.errors import MalformedMessage
+from protocol.wire.authentic import sign
 from protocol.wire.messages import AgreedSet, CollectedContribution, ReleaseSet, RuleName, RuleSpec, Study
 from servers.collection import _check_announced
 from servers.releasing import _check_release_set
+from servers.studies import create
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
 ROSTER = parties().roster.message
@@ -41,6 +43,13 @@ def test_distances_are_opened_only_for_a_rule_that_needs_them(rule: RuleName, me
         return
     with pytest.raises(MalformedMessage, match=f"the rule '{rule.value}' needs none; announce measured = false"):
         _check_announced(SERVER, record, 1, message)  # type: ignore[arg-type]
+
+
+def test_a_study_whose_rule_does_not_take_its_options_is_refused_before_it_is_stored() -> None:
+    of = EROSION.model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG, distance_penalty=0.5)})
+    signed = sign(of, REQUESTER, parties().keys[REQUESTER].signing)
+    with pytest.raises(MalformedMessage, match="distance_penalty"):
+        create(SERVER, signed)  # type: ignore[arg-type]
 
 
 DIGEST = "a" * 64
