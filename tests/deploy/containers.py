@@ -24,7 +24,13 @@ ASKED = "MOIETY_TEST_DEPLOY"
 def run(*command: str, environment: dict[str, str] | None = None, within_s: float = 300) -> str:
     """Standard output; fails with both outputs when the command does."""
     done = subprocess.run(
-        command, cwd=ROOT, env=os.environ | (environment or {}), capture_output=True, text=True, timeout=within_s
+        command,
+        cwd=ROOT,
+        env=os.environ | (environment or {}),
+        capture_output=True,
+        text=True,
+        timeout=within_s,
+        check=False,
     )
     assert done.returncode == 0, f"{' '.join(command)}: exit code {done.returncode}\n{done.stdout}{done.stderr}"
     return done.stdout

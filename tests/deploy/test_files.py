@@ -1,0 +1,190 @@
+"""The deployment's files, without an engine: compose files, dashboards, study, prepared settings, health check."""
+
+from __future__ import annotations
+
+import json
+import re
+import ssl
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+import trustme
+import yaml
+
+from client_agent.daemon import load_identity
+from client_agent.data import load_folder
+from client_agent.settings import load_settings as load_agent_settings
+from client_agent.study_file import study_from_toml
+from deploy.prepare_demo import STUDY_FILE, demo_sites, prepare
+from deploy.requirements import requirements
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.demo_studies import BREAST_CANCER
+from harness.parties import OPERATOR_NAMES
+from protocol.sharing import Side
+from servers.metrics import Metrics
+from servers.settings import load_settings as load_server_settings
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+DEPLOYED = ("operator-a.yaml", "operator-b.yaml", "site.yaml")
+SITES = tuple(site.name for site in demo_sites())
+
+
+def compose(name: str) -> dict:
+    return yaml.safe_load((DEPLOY / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", [*DEPLOYED, "compose.demo.yaml"])
+def test_every_service_is_confined(name: str) -> None:
+    services = compose(name)["services"]
+    assert services
+    for service in services.values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert service["restart"] == "unless-stopped"
+        assert service["mem_limit"]
+        assert service["pids_limit"]
+        assert not {"privileged", "user", "network_mode", "cap_add"} & service.keys()
+        mounts = dict(volume.rsplit(":/", 1) for volume in service["volumes"])
+        assert "etc/moiety:ro" in mounts.values()
+        assert [to for to in mounts.values() if not to.endswith(":ro")] == ["var/lib/moiety"]
+
+
+def test_the_demonstration_separates_the_sites() -> None:
+    file = compose("compose.demo.yaml")
+    operators = set(OPERATOR_NAMES.values())
+    members: dict[str, set[str]] = {network: set() for network in file["networks"]}
+    for name, service in file["services"].items():
+        assert "ports" not in service
+        for network in service["networks"]:
+            members[network].add(name)
+    assert set(file["services"]) == operators | set(SITES)
+    assert members == {"operators": operators} | {site: {site} | operators for site in SITES}
+    assert all(network == {"internal": True} for network in file["networks"].values())
+
+
+def test_a_site_listens_to_nothing() -> None:
+    assert "ports" not in compose("site.yaml")["services"]["agent"]
+
+
+def exported() -> set[str]:
+    """Every name that /metrics can show: a histogram's are only there once it has a value, so all get one."""
+    metrics = Metrics()
+    labels = {"outcome": "x", "phase": "x", "direction": "in", "kind": "x", "event": "x", "code": "x"}
+    for metric in vars(metrics).values():
+        names = getattr(metric, "_labelnames", ())
+        if names:
+            child = metric.labels(**{name: labels[name] for name in names})
+            child.observe(1) if hasattr(child, "observe") else child.inc()
+    return set(re.findall(r"^(moiety_\w+)", metrics.exposition().decode(), flags=re.MULTILINE))
+
+
+def test_dashboard_and_alerts_name_only_metrics_that_exist() -> None:
+    dashboard = json.loads((DEPLOY / "dashboards" / "server.json").read_text(encoding="utf-8"))
+    rules = yaml.safe_load((DEPLOY / "dashboards" / "alerts.yml").read_text(encoding="utf-8"))
+    expressions = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]
+    expressions += [rule["expr"] for group in rules["groups"] for rule in group["rules"]]
+    named = {name for expression in expressions for name in re.findall(r"moiety_\w+", expression)}
+    assert len(named) >= 6
+    assert named <= exported()
+
+
+def test_alerts_name_only_error_codes_that_exist() -> None:
+    from protocol.errors import ErrorCode
+
+    text = (DEPLOY / "dashboards" / "alerts.yml").read_text(encoding="utf-8")
+    codes = [code for group in re.findall(r'code=~?"([^"]+)"', text) for code in group.split("|")]
+    assert len(codes) >= 5
+    assert set(codes) <= {code.value for code in ErrorCode}
+
+
+def test_no_file_names_an_index_or_a_registry() -> None:
+    for path in DEPLOY.iterdir():
+        if path.is_file():
+            text = path.read_text(encoding="utf-8")
+            assert not re.search(r"https?://(?!127\.0\.0\.1|\{)", text), path.name
+
+
+def test_the_server_image_asks_for_no_torch() -> None:
+    wanted = requirements(ROOT / "pyproject.toml", ["server"])
+    assert not [one for one in wanted if one.startswith(("torch", "safetensors"))]
+    assert [one for one in requirements(ROOT / "pyproject.toml", ["agent"]) if one.startswith("torch")]
+    text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
+    server = text.split("FROM runtime AS server\n")[1].split("FROM runtime AS agent\n")[0]
+    assert "USER moiety" in server
+    assert "HEALTHCHECK" in server
+
+
+def test_prepared_settings_are_accepted(tmp_path: Path) -> None:
+    parties = prepare(tmp_path / "demo")
+    for side, name in OPERATOR_NAMES.items():
+        settings = load_server_settings(tmp_path / "demo" / name / "settings.toml")
+        assert settings.side is side
+        assert settings.seed is None
+        assert settings.public_url == parties.roster.message.operator(side).url
+        assert settings.peer_url == parties.roster.message.operator(side.other).url
+    for site in demo_sites():
+        agent = load_agent_settings(tmp_path / "demo" / site.name / "settings.toml")
+        roster, keys = load_identity(agent)
+        assert (keys.name, roster) == (site.name, parties.roster.message)
+        assert agent.seed is None
+        assert len(load_folder(agent.data, (30,), 2).train) == len(site.train)
+
+
+def test_the_demonstrations_study_has_the_settings_of_the_demo(tmp_path: Path) -> None:
+    roster = prepare(tmp_path / "demo").roster.message
+    study = study_from_toml(STUDY_FILE.read_text(encoding="utf-8"), STUDY_FILE.name, roster, None)
+    assert study.training == BREAST_CANCER.training
+    assert study.parameters.clip_norm == BREAST_CANCER.clip_norm
+    assert study.parameters.least_contributors == len(SITES) - 1
+    assert (study.rule.distance_penalty, study.rule.size_penalty) == (
+        BREAST_CANCER.distance_penalty,
+        BREAST_CANCER.size_penalty,
+    )
+    assert study.model.inputs == breast_cancer_five_hospitals(0).inputs
+
+
+class Answering(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200 if self.path == "/healthz" else 404)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return
+
+
+def test_the_health_check_trusts_only_the_servers_own_certificate(tmp_path: Path) -> None:
+    authority = trustme.CA()
+    certificate, other = (authority.issue_cert("server.example.org") for _ in range(2))
+    server = HTTPServer(("127.0.0.1", 0), Answering)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    certificate.configure_cert(context)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    settings = tmp_path / "settings.toml"
+    settings.write_text(f'port = {server.server_port}\ntls_certificate = "tls.pem"\n', encoding="utf-8")
+
+    def code() -> int:
+        command = (sys.executable, str(DEPLOY / "healthcheck.py"), str(settings))
+        return subprocess.run(command, capture_output=True, check=False, timeout=60).returncode
+
+    certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.pem"))
+    assert code() == 0
+    other.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.pem"))
+    assert code() == 1
+    certificate.cert_chain_pems[0].write_to_path(str(tmp_path / "tls.pem"))
+    server.shutdown()
+    server.server_close()
+    assert code() == 1
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_operators_files_differ_only_in_the_side(side: Side) -> None:
+    name = OPERATOR_NAMES[side]
+    assert f"- ${{MOIETY_CONFIG:-./{name}}}:/etc/moiety:ro" in (DEPLOY / f"{name}.yaml").read_text(encoding="utf-8")
+    assert compose(f"{name}.yaml")["volumes"] == {"data": {"name": f"moiety-{name}"}}
