@@ -54,3 +54,30 @@ def round_text(result: RoundBenchmark) -> str:
             f"largest difference to numpy's average: {result.max_abs_difference_to_plain:.2g}",
         )
     )
+
+
+@app.command("peers")
+def peers(
+    parameters: Parameters = 10**5,
+    sites: Sites = 10,
+    json_file: JsonFile = None,
+) -> None:
+    """Other libraries, where they are installed, on the same vectors in the same run."""
+    from harness.bench.peers import benchmark_peers, peers_text
+
+    result = benchmark_peers(parameters, sites)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(peers_text(result))
+
+
+@app.command("report")
+def report(
+    results: Annotated[Path, typer.Option(help="The folder of JSON files.")] = Path("docs/benchmarks"),
+    out: Annotated[Path, typer.Option(help="The page to write.")] = Path("docs/benchmarks.md"),
+) -> None:
+    """Write the page of all figures from the JSON files."""
+    from harness.bench.report import page_of
+
+    out.write_text(page_of(results), encoding="utf-8")
+    typer.echo(f"wrote {out}")

@@ -104,9 +104,9 @@ class ContributorProcess:
         return Played.model_validate_json(answer)
 
     def close(self) -> None:
-        assert self._process.stdin is not None, "opened as a pipe"
-        self._process.stdin.close()
-        self._process.wait()
+        """Let the process end."""
+        with self._process as ending:  # closes both pipes
+            ending.communicate()
 
 
 @dataclass

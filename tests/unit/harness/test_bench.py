@@ -1,0 +1,150 @@
+"""The benchmark's vectors, probes and page; one tiny round over real processes."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.bench import probe
+from harness.bench.cli import round_text
+from harness.bench.contributors import COMMANDS
+from harness.bench.peers import benchmark_peers, peers_text
+from harness.bench.report import page_of
+from harness.bench.results import BothServers, PeersBenchmark, RoundBenchmark, ServerCpu, write_result
+from harness.bench.round import benchmark_round
+from harness.bench.vectors import largest_allowed_difference, numerator_of, parameters_for, plain_average, update_of
+from protocol.errors import ConfigurationError
+
+ISSUED_KEYS = {
+    "seconds",
+    "seconds_by_phase",
+    "bytes_up_per_parameter",
+    "bytes_down_per_parameter",
+    "bytes_between_servers_per_contributor",
+    "bytes_between_servers_per_parameter",
+    "server_peak_rss_mb",
+    "agent_peak_rss_mb",
+    "cpu_ns_per_parameter_contributor",
+    "agent_cpu_ns_per_parameter",
+    "plain_fedavg_cpu_ns_per_parameter",
+    "upload_gb_per_s",
+    "versions",
+}
+
+
+def a_result(parameters: int = 10**6, sites: int = 10, **changes: object) -> RoundBenchmark:
+    values: dict[str, object] = {
+        "parameters": parameters,
+        "sites": sites,
+        "command": f"moiety bench round --parameters {parameters} --sites {sites}",
+        "date": "2030-01-01 00:00 UTC",
+        "machine": "a machine",
+        "seconds": 3.0,
+        "seconds_by_phase": {"sum": 1.0, "output": 2.0},
+        "bytes_up_per_parameter": 8.01,
+        "bytes_down_per_parameter": 8.02,
+        "bytes_between_servers_per_contributor": 880_000.0,
+        "bytes_between_servers_per_parameter": 8.0,
+        "server_peak_rss_mb": BothServers(a=300.0, b=310.0),
+        "server_idle_rss_mb": BothServers(a=200.0, b=210.0),
+        "agent_peak_rss_mb": 150.0,
+        "agent_idle_rss_mb": 140.0,
+        "cpu_ns_per_parameter_contributor": ServerCpu(distances=59.0, sum=3.5, ingest=20.0, output=9.0),
+        "agent_cpu_ns_per_parameter": 19.0,
+        "plain_fedavg_cpu_ns_per_parameter": 5.5,
+        "upload_gb_per_s": 0.6,
+        "max_abs_difference_to_plain": 1e-7,
+        "versions": {"python": "3.11"},
+    }
+    return RoundBenchmark(**(values | changes))
+
+
+def test_any_process_makes_the_same_updates_a_little_longer_than_the_clip_norm() -> None:
+    one = update_of(3, 10_000)
+    assert np.array_equal(one, update_of(3, 10_000))
+    assert not np.array_equal(one, update_of(4, 10_000))
+    # a mean of D squares of uniform numbers is off by about 0.9 / sqrt(D) relatively; six of that, halved by the root
+    assert float(np.linalg.norm(one)) == pytest.approx(1.1, rel=0.03)
+
+
+@pytest.mark.parametrize(("dimension", "grid"), [(10**5, 32), (10**7, 32), (10**8, 8)])
+def test_the_grid_is_the_finest_that_keeps_rounding_noise_small(dimension: int, grid: int) -> None:
+    parameters = parameters_for(dimension, 11)
+    assert (parameters.weight_grid, parameters.least_contributors) == (grid, 10)
+    assert {numerator_of(place, grid) > 0 for place in range(50)} == {True}
+    assert numerator_of(0, grid) == grid
+
+
+def test_the_plain_average_clips_and_weighs() -> None:
+    parameters = parameters_for(1000, 4)
+    places = [0, 1, 2, 3]
+    weights = np.array([numerator_of(p, parameters.weight_grid) for p in places]) / parameters.weight_grid
+    vectors = [update_of(p, 1000).astype(np.float64) for p in places]
+    clipped = [v * min(1.0, 1.0 / np.linalg.norm(v)) for v in vectors]
+    expected = sum(w * v for w, v in zip(weights, clipped, strict=True)) / weights.sum()
+    found = plain_average(places, parameters)
+    assert np.max(np.abs(found.average - expected)) < largest_allowed_difference(places, parameters)
+    assert found.cpu_ns > 0
+
+
+def test_cpu_time_of_a_process_grows_only_while_it_works() -> None:
+    before = probe.cpu_ns(os.getpid())
+    stop = time.process_time() + 0.05
+    while time.process_time() < stop:
+        pass
+    assert probe.cpu_ns(os.getpid()) - before >= 50_000_000
+    assert probe.peak_mb(os.getpid()) >= probe.resident_mb(os.getpid()) > 1
+    assert "cores" in probe.machine()
+
+
+def test_the_page_holds_every_figure_and_names_what_falls_short(tmp_path: Path) -> None:
+    write_result(a_result(), tmp_path / "round_1e6_10.json")
+    write_result(a_result(sites=40, server_peak_rss_mb=BothServers(a=340.0, b=370.0)), tmp_path / "round_1e6_40.json")
+    page = page_of(tmp_path)
+    lines = page.splitlines()
+    assert "| 1,000,000 | 10 | sum, ns | 3.5 | at most 3 | **falls short** |" in lines
+    assert "| 1,000,000 | 10 | upload, GB/s | 0.6 | at least 0.5 | reached |" in lines
+    assert "| 1,000,000 | 10 | distances, ns | 59 | at most 60 | reached |" in lines
+    assert not [line for line in lines if line.startswith("| 1,000,000 | 40 | distances")]
+    assert any("40 sites is 60 MB above" in line and "falls short" in line for line in lines)
+    assert "- `moiety bench round --parameters 1000000 --sites 40`: 2030-01-01 00:00 UTC, a machine" in lines
+
+
+def test_a_folder_without_results_or_with_strange_ones_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="holds no round_"):
+        page_of(tmp_path)
+    (tmp_path / "round_x.json").write_text('{"parameters": 1}')
+    with pytest.raises(ConfigurationError, match=r"round_x\.json"):
+        page_of(tmp_path)
+
+
+def test_what_is_not_installed_is_named_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.bench.peers.find_spec", lambda name: None)
+    result = benchmark_peers(4096, 3)
+    assert isinstance(result, PeersBenchmark)
+    by = {(one.name, one.task): one for one in result.figures}
+    missing = {name for (name, _), one in by.items() if one.cpu_ns_per_parameter_contributor is None}
+    assert missing == {"crypten", "tenseal"}
+    assert peers_text(result).count("not installed") == 2
+
+
+@pytest.mark.slow
+def test_a_whole_round_over_processes_gives_every_figure(tmp_path: Path) -> None:
+    result = benchmark_round(5000, 3, tmp_path)
+    assert set(RoundBenchmark.model_fields) >= ISSUED_KEYS
+    assert result.bytes_between_servers_per_parameter >= 8.0
+    assert result.bytes_up_per_parameter > 8.0
+    cpu = result.cpu_ns_per_parameter_contributor
+    assert min(cpu.distances, cpu.sum, cpu.ingest, cpu.output, result.agent_cpu_ns_per_parameter) > 0
+    assert result.seconds == pytest.approx(sum(result.seconds_by_phase.values()))
+    assert "5,000 parameters, 3 contributors" in round_text(result)
+    assert list(tmp_path.iterdir()) == []  # nothing stays behind
+
+
+def test_commands_to_the_contributors_are_told_apart_by_their_kind() -> None:
+    with pytest.raises(ValueError, match="kind"):
+        COMMANDS.validate_json('{"kind": "sleep"}')
