@@ -96,7 +96,9 @@ class Pair:
         """A study whose last round is over, and the number of its next round."""
         if dimension in self._studies:
             current = self._studies[dimension].view(Side.A).current
-            if current is not None and current.state in (RoundState.RELEASED, RoundState.SKIPPED):
+            if current is None:
+                return self._studies[dimension], 1
+            if current.state in (RoundState.RELEASED, RoundState.SKIPPED):
                 return self._studies[dimension], current.round + 1
         return self.new_study(dimension), 1
 

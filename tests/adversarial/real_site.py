@@ -1,0 +1,102 @@
+"""The real agent's code of one site under attack, talking HTTPS to a running pair; the test hands it the views."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import numpy as np
+
+from client_agent.contributor import Contributor, Decision
+from client_agent.events import AgentEvent
+from client_agent.journal import StudyJournal
+from client_agent.ledger import Ledger
+from client_agent.participant import SiteContext
+from client_agent.randomness import SystemRandomness
+from client_agent.server_client import ServerClient
+from client_agent.transport import CountingTransport, tls_context
+from protocol.policy import SiteMemory, SitePolicy
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import RoundView
+from tests.adversarial.running_pair import REQUESTER, SMALL, VICTIM, OpenRound
+
+MODEL = np.linspace(-1, 1, SMALL, dtype=np.float32)
+SITE_KEY = bytes(range(32))
+
+
+class Untrained:
+    """A learner that must not be asked, or answers with a given update."""
+
+    def __init__(self, update: np.ndarray | None) -> None:
+        self._update = update
+
+    def prepare(self) -> None:
+        return
+
+    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
+        assert self._update is not None, "the site trained for a round that it declines"
+        return self._update
+
+    def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
+        return model - aggregate
+
+    def accuracy(self, model: np.ndarray) -> float | None:
+        return None
+
+
+class RealSite:
+    """The victim's agent, without its loop: the test hands it the servers' views."""
+
+    def __init__(
+        self,
+        opened: OpenRound,
+        folder: Path,
+        policy: SitePolicy,
+        memory: SiteMemory,
+        update: np.ndarray | None = None,
+    ) -> None:
+        federation = opened.federation
+        self.events: list[AgentEvent] = []
+        self.ledger = Ledger(folder / "ledger.jsonl")
+        tls = tls_context(federation.ca_file)
+        self.clients = {}
+        for side in Side:
+            operator = federation.roster.operator(side)
+            transport = CountingTransport(operator.name, tls, self.ledger)
+            self.clients[side] = ServerClient(side, operator, federation.keys(VICTIM), transport)
+        context = SiteContext(
+            site=VICTIM,
+            keys=federation.keys(VICTIM),
+            roster=federation.roster,
+            clients=self.clients,
+            randomness=SystemRandomness(),
+            state_dir=folder,
+            policy=policy,
+            make_learner=lambda *_: Untrained(update),  # type: ignore[arg-type,return-value]
+            training_seed=lambda _: 1,
+            emit=self.events.append,
+            ledger=self.ledger,
+            stop=threading.Event(),
+        )
+        signed = sign(opened.sites.study, REQUESTER, federation.keys(REQUESTER).signing)
+        self.agent = Contributor(context, signed, StudyJournal(folder, opened.sites.study.name))
+        self.agent.adopt_model(MODEL, 0, site_key=SITE_KEY.hex(), memory=memory)
+
+    def close(self) -> None:
+        for client in self.clients.values():
+            client.close()
+        self.ledger.close()
+
+    def decide(self) -> Decision:
+        return self.agent._decision(*self.views())
+
+    def views(self) -> tuple[RoundView, RoundView]:
+        a, b = (self.clients[side].view(self.agent.study.name).current for side in Side)
+        assert a is not None
+        assert b is not None
+        return a, b
+
+    @property
+    def trained(self) -> bool:
+        return (self.agent.journal.round_folder(1) / "encoded.json").exists()
