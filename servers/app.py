@@ -83,7 +83,10 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 async def _purge(server: Server) -> None:
     """Nonces older than any acceptable signature are forgotten."""
     while True:
-        server.store.purge_nonces(server.clock() - NONCES_KEPT_S)
+        try:
+            server.store.purge_nonces(server.clock() - NONCES_KEPT_S)
+        except MoietyError as later:
+            _log.warning("nonces_not_purged", code=later.code, detail=later.detail)
         await asyncio.sleep(NONCES_KEPT_S / 10)
 
 

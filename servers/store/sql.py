@@ -57,6 +57,12 @@ def open_engine(url: str, *, durable: bool = True) -> Engine:
     return engine
 
 
+def _explained(error: DatabaseError) -> Unavailable:
+    if "full" in str(error.orig).lower():
+        return StorageFull("the database has no room left; nothing was stored; send the same again later")
+    return Unavailable("the database does not answer; try again later")
+
+
 class SqlStore:
     """See ``interface.Store``. The schema must exist: ``migrate.upgrade``.
 
@@ -78,9 +84,7 @@ class SqlStore:
             for study in self._touched:
                 self._on_change(study)
         except OperationalError as error:
-            if "full" in str(error.orig).lower():
-                raise StorageFull("the database has no room left; nothing was stored; try again later") from None
-            raise Unavailable("the database does not answer; try again later") from error
+            raise _explained(error) from error
 
     def ready(self) -> None:
         with self._begin() as connection:
@@ -316,11 +320,14 @@ class SqlStore:
                 "this request's nonce came before: a request that is sent again takes a new nonce and signature"
             ) from None
         except DatabaseError as error:
-            raise Unavailable("the nonce cannot be stored; try again later") from error
+            raise _explained(error) from error
 
     def purge_nonces(self, before_s: float) -> None:
-        with self._nonce_engine.begin() as connection:
-            connection.execute(delete(t.nonces).where(t.nonces.c.seen_at_s < before_s))
+        try:
+            with self._nonce_engine.begin() as connection:
+                connection.execute(delete(t.nonces).where(t.nonces.c.seen_at_s < before_s))
+        except DatabaseError as error:
+            raise _explained(error) from error
 
     def add_refusal(self, refusal: Refusal) -> None:
         with self._begin() as connection:
