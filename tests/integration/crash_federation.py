@@ -118,6 +118,8 @@ class Forked:
     def __init__(self, target: Callable[[str, str], None], config: Path, log: Path) -> None:
         self._process = _CONTEXT.Process(target=target, args=(str(config), str(log)), daemon=True)
         self._process.start()
+        while self._process.is_alive() and os.getpgid(self.pid) != self.pid:
+            time.sleep(0.005)  # its group is its own a moment later: whoever stops it signals the group
 
     @property
     def pid(self) -> int:

@@ -252,6 +252,25 @@ def ended(outcome: Outcome) -> End:
     return End.SKIPPED if record.state is RoundEnd.SKIPPED else End.BURNT
 
 
+def test_a_full_disk_only_delays_the_study(federation: CrashFederation, undisturbed: Undisturbed) -> None:
+    """A share meets a full disk at B: refused with 507 and nothing stored; the site sends the same bytes again."""
+    reference = undisturbed.run(large=False)
+    federation.kill(B)
+    federation.start_party(B, "disk_full:2")
+    study = federation.study("disk-full")
+    outcome = federation.run(study)
+    audit(federation, study)
+    assert ended(outcome) is End.REPLAYED
+    assert outcome.models == reference.models
+    refused = [
+        line for line in (federation.folder / B / "process.log").read_text().splitlines() if "storage_full" in line
+    ]
+    assert len(refused) == 1
+    assert "nothing was stored" in refused[0]
+    federation.kill(B)
+    federation.start_party(B)
+
+
 def test_every_point_is_in_a_case() -> None:
     """A failpoint that no case kills at would not be worth its line."""
     servers = {kill.point for case in CASES for kill in case.kills if kill.party in (A, B)}
