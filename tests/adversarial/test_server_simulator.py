@@ -1,0 +1,164 @@
+"""A server's view can be written by somebody who knows only what the servers may know (docs/protocol.md 1).
+
+The view of one measured round: its share of every update, the query shares, the peer's masked vectors, and the peer's
+masked sum, and commitments. The simulator gets the leakage alone: who took part, the vector length, the agreed set. It
+draws everything that arrives at the server uniformly; the rest of a view, such as the server's shares of the opening,
+is computed from that by the server's own code, with nothing new in it. Many rounds of both are compared by chi-square
+tests of homogeneity over the bytes of each part, and over the bytes of the sums and
+differences of parts, where a pad that serves twice would show. The correlations are a dealer's, with uniform halves:
+the oblivious transfer that makes them has tests of its own.
+
+False alarms: for a chi-square variable X of f degrees of freedom P(X >= f + 2 sqrt(f t) + 2 t) <= exp(-t) (Laurent and
+Massart 2000). With t = ln(TESTS / 1e-7) all tests together raise a false alarm with a chance below 1e-7; the counts a
+cell, 250 and more, keep the chi-square approximation's own error far from the factor of ten that is left to 1e-6.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import pytest
+
+from harness.correlations import correlations_from
+from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes
+from protocol.arithmetic.ring import Ring, to_bytes
+from protocol.mpc import measurement
+from protocol.mpc.distance import query
+from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
+from protocol.release import masked_sum_chunk, sum_chunk
+from protocol.sharing import Side, expand_share, split, vector_side
+from protocol.wire.sealing import commitment
+
+D, RUNS = 20, 2000
+SITES = ("hospital-0", "hospital-1", "hospital-2")
+PARAMETERS = StudyParameters(dimension=D, clip_norm=1.0, weight_grid=4, least_contributors=1, encoded_norm_log2=21)
+LENGTHS = ((1,) * RANGE_PROJECTIONS, PARAMETERS.product_lengths, PARAMETERS.product_lengths)
+CHALLENGE = bytes(range(32))
+TESTS = 60
+LIMIT_T = math.log(TESTS / 1e-7)
+View = dict[str, bytes]
+_LOUD = np.array([2**17, -(2**17)], dtype=np.int64)
+
+
+def update(site: str) -> Ring:
+    """The same update in every round, far from uniform: all its entries are one of two numbers."""
+    pattern = np.frombuffer(derive(b"fixed", site)[:D], dtype=np.uint8) % 2
+    return _LOUD[pattern].view(np.uint64)
+
+
+def real_view(side: Side, seed: bytes, *, reused_pad: bool = False) -> View:
+    """What one server receives in a round, from the protocol's own functions. ``reused_pad`` breaks it on purpose."""
+    shares: dict[Side, list[Ring]] = {s: [] for s in Side}
+    view: View = {}
+    for place, site in enumerate(SITES):
+        pad = derive(seed, "share" if reused_pad else f"share {site}")
+        seed_share, vector_share = split(update(site), pad)
+        gets_vector = vector_side(place)
+        shares[gets_vector].append(expand_share(vector_share, 0, D))
+        shares[gets_vector.other].append(expand_share(seed_share, 0, D))
+        view[f"share of {site}"] = to_bytes(shares[side][-1])
+        other = seed_share.seed if side is gets_vector else to_bytes(vector_share.vector)
+        view[f"commitment of {site}"] = commitment(derive(seed, f"salt {site}"), [other])
+    queries = query_shares(seed)
+    halves = correlations_from("dealer", derive(seed, "correlations"))(LENGTHS, "round 1")
+    for own, half in zip(Side, halves, strict=True):
+        given = [
+            measurement.SiteSketch(site, share, queries[own].get(site))
+            for site, share in zip(SITES, shares[own], strict=True)
+        ]
+        operands = measurement.prepare_all(own, CHALLENGE, given, PARAMETERS)
+        masked = [measurement.masked(one, h) for one, h in zip(operands, half, strict=True)]
+        if own is not side:
+            view["masked vectors"] = to_bytes(np.concatenate(masked))
+        else:
+            view["correlation"] = b"".join(to_bytes(h.vector) + to_bytes(h.products) for h in half)
+    for site in SITES[1:]:
+        view[f"query for {site}"] = to_bytes(queries[side][site])
+    total = sum_chunk([lambda start, stop, s=s: s[start:stop] for s in shares[side.other]], 0, D)
+    view["masked sum"] = to_bytes(masked_sum_chunk(total, derive(seed, "mask"), 0))
+    return view
+
+
+def query_shares(seed: bytes) -> dict[Side, dict[str, Ring]]:
+    asked = np.concatenate([query(update(SITES[0]), 4, 4) for _ in SITES[1:]])
+    stream = expand(derive(seed, "query"), Usage.QUERY, asked.size)
+    both = {Side.A: stream, Side.B: asked - stream}
+    return {s: {site: v[i * D : (i + 1) * D] for i, site in enumerate(SITES[1:])} for s, v in both.items()}
+
+
+def simulated_view(shape: Mapping[str, int], seed: bytes) -> View:
+    """From the leakage alone: names and lengths. Everything that arrives at a server is drawn uniformly."""
+    tape = expand_bytes(seed, Usage.SEEDED, sum(shape.values()))
+    view, at = {}, 0
+    for name, size in shape.items():
+        view[name] = tape[at : at + size]
+        at += size
+    return view
+
+
+def joint(view: View) -> View:
+    """The parts, and sums and differences of parts that hold the same update, or could share a pad."""
+    first, second = (np.frombuffer(view[f"share of {site}"], dtype="<u8") for site in (SITES[0], SITES[2]))
+    masked = np.frombuffer(view["masked vectors"], dtype="<u8")
+    total = np.frombuffer(view["masked sum"], dtype="<u8")
+    asked = np.frombuffer(view[f"query for {SITES[1]}"], dtype="<u8")
+    product = masked[RANGE_PROJECTIONS : RANGE_PROJECTIONS + D]
+    correlation = np.frombuffer(view["correlation"], dtype="<u8")[2 * RANGE_PROJECTIONS :][:D]
+    return view | {
+        "two shares": (first - second).tobytes(),
+        "share and masked vector": (first + product).tobytes(),
+        "share and query": (first - asked).tobytes(),
+        "share and masked sum": (first + total).tobytes(),
+        "correlation and masked vector": (correlation + product).tobytes(),
+        "masked sum and masked vector": (total - product).tobytes(),
+    }
+
+
+def statistic(left: np.ndarray, right: np.ndarray) -> float:
+    """Chi-square of homogeneity between two histograms of bytes, 255 degrees of freedom."""
+    both = left + right
+    share = left.sum() / both.sum()
+    parts = ((left, both * share), (right, both * (1 - share)))
+    return float(sum(np.sum((found - expected) ** 2 / expected) for found, expected in parts))
+
+
+def histograms(views: Callable[[int], View]) -> dict[str, np.ndarray]:
+    counted: dict[str, np.ndarray] = {}
+    for run in range(RUNS):
+        for name, part in joint(views(run)).items():
+            counted.setdefault(name, np.zeros(256, dtype=np.int64))
+            counted[name] += np.bincount(np.frombuffer(part, dtype=np.uint8), minlength=256)
+    return counted
+
+
+def different_parts(real: dict[str, np.ndarray], simulated: dict[str, np.ndarray]) -> list[str]:
+    """The parts in which the two kinds of view can be told apart."""
+    freedom = 255
+    limit = freedom + 2 * math.sqrt(freedom * LIMIT_T) + 2 * LIMIT_T
+    assert real.keys() == simulated.keys()
+    assert 2 * len(real) <= TESTS
+    return [name for name in real if statistic(real[name], simulated[name]) > limit]
+
+
+def run_seed(kind: str, run: int) -> bytes:
+    return derive(b"server view", f"{kind} {run}")
+
+
+def simulated(side: Side) -> dict[str, np.ndarray]:
+    shape = {name: len(part) for name, part in real_view(side, bytes(32)).items()}
+    return histograms(lambda run: simulated_view(shape, run_seed("simulated", run)))
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_simulator_writes_a_view_like_the_servers(side: Side) -> None:
+    real = histograms(lambda run: real_view(side, run_seed("real", run)))
+    assert min(int(cells.min()) for cells in real.values()) > 150
+    assert different_parts(real, simulated(side)) == []
+
+
+def test_the_comparison_sees_a_pad_that_serves_two_sites() -> None:
+    """The same comparison on a protocol that is broken on purpose: one seed for all sites' shares."""
+    broken = histograms(lambda run: real_view(Side.A, run_seed("real", run), reused_pad=True))
+    assert different_parts(broken, simulated(Side.A)) == ["two shares"]
