@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -137,22 +137,25 @@ class OutputReader:
         )
         weights = numerators / self.parameters.weight_grid
         out = np.empty(self.parameters.dimension, dtype=np.float32)
-        reader, held, start = self._reader(past, side, ShareKind.VECTOR), bytearray(), 0
-        with path.open("rb") as file:
-            while True:
-                data = file.read(PIECE_BYTES)
-                for piece in reader.feed(data) if data else [reader.finish()]:
-                    held += piece
-                count = len(held) // ELEMENT_BYTES
-                if start + count > out.size:
-                    raise MalformedMessage(f"server {side} served more than {out.size} elements")
-                chunk = from_bytes(bytes(held[: count * ELEMENT_BYTES]), count)
-                del held[: count * ELEMENT_BYTES]
-                signed = open_aggregate_chunk(chunk, seed, start, bound)
-                out[start : start + count] = average_chunk(signed, weights, self.parameters)
-                start += count
-                if not data:
-                    break
+        reader, held, start = self._reader(past, side, ShareKind.VECTOR), b"", 0
+        for piece in _opened(reader, path):
+            data = held + piece if held else piece
+            count = len(data) // ELEMENT_BYTES
+            held = data[count * ELEMENT_BYTES :]
+            if start + count > out.size:
+                raise MalformedMessage(f"server {side} served more than {out.size} elements")
+            chunk = from_bytes(memoryview(data)[: count * ELEMENT_BYTES], count)
+            signed = open_aggregate_chunk(chunk, seed, start, bound)
+            out[start : start + count] = average_chunk(signed, weights, self.parameters)
+            start += count
         if start != out.size or held:
             raise MalformedMessage(f"server {side} served {start} elements, expected {out.size}")
         return out
+
+
+def _opened(reader: SealedReader, path: Path) -> Iterator[bytes]:
+    """The plaintext of a sealed file, piece by piece; the last piece once the end is authentic."""
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(PIECE_BYTES):
+            yield from reader.feed(data)
+    yield reader.finish()

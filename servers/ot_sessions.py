@@ -19,7 +19,7 @@ from servers.context import Server
 
 Lengths = tuple[int, ...]
 KEY_PART_BYTES: Final = 32
-BATCH_ELEMENTS: Final = 1 << 15
+BATCH_ELEMENTS: Final = 1 << 14
 """A batch's messages take about 1.3 kB an element; a contributor that needs more gets a batch of its own."""
 
 
