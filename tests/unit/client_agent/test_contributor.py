@@ -526,3 +526,34 @@ def test_a_welcome_of_somebody_else_or_with_another_model_is_refused(bench: Benc
     with pytest.raises(BrokenSeal, match="not the one that the welcome names"):
         bench.contributor._take_welcome(welcome_mail(bench, 3, digest="00" * 32, previous=released(7, 2)))
     assert bench.contributor.state.model_version == 0
+
+
+def seen(state: StudyState, current: RoundView) -> StudyView:
+    return StudyView(
+        study=STUDY.name, study_digest=DIGEST, state=state, reason="done", cursor=1, ready=(), mail=(), current=current
+    )
+
+
+@pytest.mark.parametrize("old", list(Side))
+def test_an_old_view_does_not_hide_the_last_release(bench: Bench, old: Side) -> None:
+    """A server that was away still shows the round before its release when the other one shows the study's end."""
+    listed = weights()
+    decided(bench, listed, views(announced(listed)))
+    past = views(announced(listed), state=RoundState.MEASURED)[0]
+    now = views(announced(listed), state=RoundState.RELEASED)[0]
+    both = {old: seen(StudyState.OPEN, past), old.other: seen(StudyState.COMPLETED, now)}
+    bench.contributor.watch.both = lambda: (both[Side.A], both[Side.B])  # type: ignore[method-assign]
+    assert not bench.contributor._react()
+    assert bench.contributor.state.finished is None
+
+
+def test_a_study_that_ended_before_both_released_is_over(bench: Bench) -> None:
+    listed = weights()
+    decided(bench, listed, views(announced(listed)))
+    measured, released = (
+        views(announced(listed), state=state)[0] for state in (RoundState.MEASURED, RoundState.RELEASED)
+    )
+    ended = seen(StudyState.CANCELLED, measured), seen(StudyState.CANCELLED, released)
+    bench.contributor.watch.both = lambda: ended  # type: ignore[method-assign]
+    assert bench.contributor._react()
+    assert bench.contributor.state.finished == "cancelled: done"
