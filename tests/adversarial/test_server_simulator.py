@@ -4,9 +4,9 @@ The view of one measured round: its share of every update, the query shares, the
 masked sum, and commitments. The simulator gets the leakage alone: who took part, the vector length, the agreed set. It
 draws everything that arrives at the server uniformly; the rest of a view, such as the server's shares of the opening,
 is computed from that by the server's own code, with nothing new in it. Many rounds of both are compared by chi-square
-tests of homogeneity over the bytes of each part, and over the bytes of the sums and
-differences of parts, where a pad that serves twice would show. The correlations are a dealer's, with uniform halves:
-the oblivious transfer that makes them has tests of its own.
+tests of homogeneity over the bytes of each part, and over the bytes of the sums and differences of parts, where a pad
+that serves twice would show. The correlations are a dealer's, with uniform halves: the oblivious transfer that makes
+them has tests of its own.
 
 False alarms: for a chi-square variable X of f degrees of freedom P(X >= f + 2 sqrt(f t) + 2 t) <= exp(-t) (Laurent and
 Massart 2000). With t = ln(TESTS / 1e-7) all tests together raise a false alarm with a chance below 1e-7; the counts a

@@ -1,0 +1,135 @@
+"""Both real server applications in one process: nothing but the sockets is missing, and every message is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from structlog.testing import capture_logs
+
+from protocol.sharing import Side
+from servers import app as server_app
+from servers.context import Server
+from servers.peer_client import PeerClient
+from servers.settings import load_settings
+from tests.integration.federation import Federation
+
+_POLLED = ("/view", "/sessions/")
+"""Asked for as often as time allows; what the answers say is in the database, which is compared as a whole."""
+_NOT_COMPARED = ("nonces", "alembic_version")
+"""Nonces are fresh random text with a time, drawn by the callers and related to nothing."""
+
+
+@dataclass
+class Messages:
+    """What was said to or by one server: method, path, request body, answer."""
+
+    said: set[tuple[str, str, bytes, int, bytes]] = field(default_factory=set)
+
+
+class Wire(httpx.AsyncBaseTransport):
+    """Carries a request to the right application and keeps a copy for everybody who saw it."""
+
+    def __init__(self, apps: dict[str, Any], seen_by: dict[str, list[Messages]]) -> None:
+        self._apps = apps
+        self._seen_by = seen_by
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        body = await request.aread()
+        host = f"{request.url.scheme}://{request.url.netloc.decode()}"
+        inner = await httpx.ASGITransport(app=self._apps[host]).handle_async_request(
+            httpx.Request(request.method, request.url, headers=request.headers, content=body)
+        )
+        answer = await inner.aread()
+        if not any(part in request.url.path for part in _POLLED):
+            for messages in self._seen_by[host]:
+                messages.said.add((request.method, request.url.path, body, inner.status_code, answer))
+        return httpx.Response(inner.status_code, headers=inner.headers, content=answer)
+
+
+class Bridge(httpx.BaseTransport):
+    """A synchronous client's way into the event loop."""
+
+    def __init__(self, wire: Wire, loop: asyncio.AbstractEventLoop) -> None:
+        self._wire = wire
+        self._loop = loop
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        request.read()
+        copy = httpx.Request(request.method, request.url, headers=request.headers, content=request.content)
+        done = asyncio.run_coroutine_threadsafe(self._wire.handle_async_request(copy), self._loop)
+        answer = done.result(60)
+        return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)
+
+
+@dataclass
+class RunningApps:
+    """Two applications with everything that each of them saw."""
+
+    bridge: Bridge
+    servers: dict[Side, Server]
+    messages: dict[Side, Messages]
+    logs: list[Any]
+
+
+@contextmanager
+def running_apps(federation: Federation, now_s: float, patch: pytest.MonkeyPatch) -> Iterator[RunningApps]:
+    """Both applications, from the settings that real processes would read, with a clock that stands still."""
+    messages = {side: Messages() for side in Side}
+    apps = {side: server_app.create_app(load_settings(federation.servers[side].config)) for side in Side}
+    for app in apps.values():
+        app.state.server.clock = lambda: now_s
+    by_url = {federation.url(side): apps[side] for side in Side}
+    peers = Wire(by_url, {federation.url(side): list(messages.values()) for side in Side})
+    agents = Wire(by_url, {federation.url(side): [messages[side]] for side in Side})
+
+    class InProcessPeer(PeerClient):
+        def __init__(self, server: Server) -> None:
+            super().__init__(server)
+            self._client = httpx.AsyncClient(transport=peers)
+
+    patch.setattr(server_app, "PeerClient", InProcessPeer)
+    loop = asyncio.new_event_loop()
+    ready, stop = threading.Event(), asyncio.Event()
+
+    async def live() -> None:
+        async with AsyncExitStack() as stack:
+            for side in (Side.B, Side.A):
+                await stack.enter_async_context(apps[side].router.lifespan_context(apps[side]))
+            ready.set()
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(live(),))
+    with capture_logs() as logs:
+        thread.start()
+        assert ready.wait(60)
+        try:
+            servers = {side: apps[side].state.server for side in Side}
+            yield RunningApps(Bridge(agents, loop), servers, messages, logs)
+        finally:
+            loop.call_soon_threadsafe(stop.set)
+            thread.join(30)
+            loop.run_until_complete(loop.shutdown_default_executor())
+            loop.close()
+
+
+def durable(federation: Federation, side: Side) -> dict[str, Any]:
+    """Every row of every table and every file of one server."""
+    data = federation.folder / federation.roster.operator(side).name / "data"
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in sorted((data / "shares").iterdir())}
+    connection = sqlite3.connect(data / "server.db")
+    try:
+        names = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
+        for name in names:
+            if name not in _NOT_COMPARED:
+                found[f"table {name}"] = sorted(connection.execute(f'select * from "{name}"'), key=repr)
+    finally:
+        connection.close()
+    return found
