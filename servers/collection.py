@@ -254,8 +254,16 @@ def _header_check(
     return accept
 
 
+def is_complete(server: Server, record: RoundRecord) -> bool:
+    """Whether every expected site has contributed, and only those can, or the round's time is over."""
+    expected = len(expected_sites(server, record.announcement.message))
+    return server.store.contributions_held(record.key) >= expected or server.clock() >= record.closes_at_s
+
+
 def collected(server: Server, record: RoundRecord) -> CollectedSet:
-    """What this server holds of an attempt, for its peer and for itself."""
+    """What this server holds of an attempt, for its peer and for itself; reads every contribution's header."""
+    complete = is_complete(server, record)
+    places = {party.name: place for place, party in enumerate(server.roster.sites)}
     held = tuple(
         CollectedContribution(
             site=c.site,
@@ -263,15 +271,13 @@ def collected(server: Server, record: RoundRecord) -> CollectedSet:
             commitment_a=c.header.commitment_a,
             commitment_b=c.header.commitment_b,
         )
-        for c in sorted(server.store.contributions(record.key), key=lambda c: server.roster.place(c.site))
+        for c in sorted(server.store.contributions(record.key), key=lambda c: places[c.site])
     )
-    expected = expected_sites(server, record.announcement.message)
-    everybody = {c.site for c in held} == expected
     return CollectedSet(
         study_digest=record.key.study,
         round=record.key.round,
         attempt=record.key.attempt,
         announcement_digest=record.announcement.message.digest(),
-        complete=everybody or server.clock() >= record.closes_at_s,
+        complete=complete,
         contributions=held,
     )

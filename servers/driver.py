@@ -42,7 +42,7 @@ from protocol.wire.peer_messages import (
 )
 from servers import log
 from servers.changes import ANY_STUDY, wait_up_to
-from servers.collection import collected
+from servers.collection import collected, is_complete
 from servers.context import Server
 from servers.correlation_pool import CorrelationPool, Stock, stock_quietly
 from servers.ending import Endings, NotYet, round_path
@@ -167,8 +167,7 @@ class Driver:
     async def _collect(self, study: StudyRecord, record: RoundRecord) -> None:
         self._mark(study, "announced")
         change = self.server.changes.next(study.digest)
-        mine = collected(self.server, record)
-        if not mine.complete:
+        if not is_complete(self.server, record):  # asked after every contribution: reads none of them
             await self._stock_ahead(study, record)
             await wait_up_to(change, record.closes_at_s - self.server.clock())
             return

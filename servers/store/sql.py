@@ -248,6 +248,13 @@ class SqlStore:
             rows = connection.execute(select(t.contributions).where(*_at(t.contributions, key))).all()
         return [contribution_record(row) for row in rows]
 
+    def contributions_held(self, key: RoundKey) -> int:
+        with self._begin() as connection:
+            count = connection.execute(
+                select(func.count()).select_from(t.contributions).where(*_at(t.contributions, key))
+            ).scalar_one()
+        return int(count)
+
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
         with self._begin() as connection:
             connection.execute(insert(t.contributions).values(contribution_row(record)))
