@@ -203,6 +203,7 @@ def test_contributions_and_their_files(store: Store) -> None:
     assert stored is not None
     assert stored.state is RoundState.COLLECTING
     assert store.contributions(KEY) == [contribution("site-b")]
+    assert store.contributions_held(KEY) == 1
     store.change_round(KEY, lambda r: replace(r, query_file="query-1", output_file="output-1"))
     assert store.files() == {"share-1", "query-1", "output-1"}
     assert store.forget_share_files(RECORD.digest, before_round=1) == []
