@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+import sys
 from pathlib import Path
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -26,6 +29,7 @@ def one_round(
     """One whole round over real processes, after a warm-up round."""
     from harness.bench.round import benchmark_round
 
+    signal.signal(signal.SIGTERM, _end)
     result = benchmark_round(parameters, sites, folder)
     if json_file is not None:
         write_result(result, json_file)
@@ -81,3 +85,8 @@ def report(
 
     out.write_text(page_of(results), encoding="utf-8")
     typer.echo(f"wrote {out}")
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    """Leave through every ``finally``, so that no process stays behind."""
+    sys.exit(128 + number)
