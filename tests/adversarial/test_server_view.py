@@ -185,7 +185,7 @@ def refitted(made: Products, before: Products, viewers: Products) -> Products:
         own = measurement.operand_vector(operands)
         vector = own - masked[at : at + own.size]
         change = segment_sums([half.lengths], (vector - half.vector) * theirs.vector)
-        halves.append(CorrelationHalf(vector, half.products + change, half.lengths))
+        halves.append(CorrelationHalf(half.lengths, vector, half.products + change))
         at += own.size
     return replace(made, halves=halves, masked=before.masked)
 
