@@ -50,11 +50,12 @@ class Opened:
 
 
 class ScriptedRequester:
-    """Drives the rounds of one study."""
+    """Drives the rounds of one study, with the first ``contributors`` of the roster listed."""
 
-    def __init__(self, agent: SyntheticAgent, study: Study) -> None:
+    def __init__(self, agent: SyntheticAgent, study: Study, contributors: int) -> None:
         self.agent = agent
         self.study = study
+        self.listed = tuple(party.name for party in agent.roster.contributors[:contributors])
         self._clients = agent.clients
         self._roster = agent.roster
         self._numerators = {
@@ -71,19 +72,18 @@ class ScriptedRequester:
             self._clients[side].ready(self.study.name, notice)
 
     def announce(self, number: int) -> tuple[Announcement, WeightList]:
-        """Open a round for every contributor."""
-        listed = tuple(party.name for party in self._roster.contributors)
+        """Open a round for every listed contributor."""
         weights = WeightList(
             study_digest=self.study.digest(),
             round=number,
             grid=self.study.parameters.weight_grid,
-            weights=tuple(ListedWeight(site=site, numerator=self._numerators[site]) for site in listed),
+            weights=tuple(ListedWeight(site=site, numerator=self._numerators[site]) for site in self.listed),
             salt=secrets.token_hex(32),
         )
         announcement = Announcement(
             study_digest=self.study.digest(),
             round=number,
-            listed=listed,
+            listed=self.listed,
             least_contributors=self.study.parameters.least_contributors,
             measured=True,
             model_version=number - 1,

@@ -38,6 +38,7 @@ from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, St
 
 _REQUESTER: Final = "requester"
 _WARM_UP_PARAMETERS: Final = 10**6
+_WARM_UP_SITES: Final = 10
 _ROUND_DEADLINE_S: Final = 4 * 3600.0
 _MASKED_SUM: Final = "masked_sum"
 _PROJECT: Final = Path(__file__).resolve().parents[2]
@@ -157,8 +158,9 @@ def _measured(
     where = Place(place)
     agent = SyntheticAgent(where, where.roster(), _REQUESTER)
     try:
-        _play(servers, contributors, _study(servers, agent, "warm-up", min(dimension, _WARM_UP_PARAMETERS)))
-        requester = _study(servers, agent, "measured", dimension)
+        smaller = min(dimension, _WARM_UP_PARAMETERS), min(sites, _WARM_UP_SITES)
+        _play(servers, contributors, _study(servers, agent, "warm-up", *smaller))
+        requester = _study(servers, agent, "measured", dimension, sites)
         probe.wait_until_idle(servers.pids)
         idle = {side: probe.resident_mb(servers.pid(side)) for side in Side}
         idle_agent = probe.resident_mb(contributors.pid)
@@ -236,7 +238,7 @@ def _difference(requester: ScriptedRequester, average: np.ndarray[tuple[int], np
     Raises: ProtocolViolation, when it is more than rounding explains
     """
     parameters = requester.study.parameters
-    places = list(range(len(requester.agent.roster.sites)))
+    places = list(range(len(requester.listed) + 1))
     plain = plain_average(places, parameters).average
     np.subtract(plain, average, out=plain)
     found = float(max(np.max(plain), -np.min(plain)))
@@ -246,8 +248,8 @@ def _difference(requester: ScriptedRequester, average: np.ndarray[tuple[int], np
     return found
 
 
-def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, dimension: int) -> ScriptedRequester:
-    parameters = parameters_for(dimension, len(agent.roster.sites))
+def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, dimension: int, sites: int) -> ScriptedRequester:
+    parameters = parameters_for(dimension, sites + 1)
     study = Study(
         name=name,
         roster_digest=servers.parties.roster.message.digest(),
@@ -258,7 +260,7 @@ def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, dimension: in
         rounds=1,
         round_deadline_s=_ROUND_DEADLINE_S,
     )
-    requester = ScriptedRequester(agent, study)
+    requester = ScriptedRequester(agent, study, sites)
     requester.create()
     return requester
 
