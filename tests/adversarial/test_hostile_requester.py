@@ -55,7 +55,8 @@ from tests.integration.federation import Federation, start_servers
 
 LAYERS = (LayerShape(name="hidden", shape=(SMALL - 2,)), LayerShape(name="head.bias", shape=(2,)))
 CONTRIBUTORS = SITES[1:]
-CLOSES_IN_S = 2.0
+CLOSES_IN_S = 8.0
+"""Long enough for a row's announcement, list and shares on a busy machine; all rows wait at the same time."""
 WITHOUT_VICTIM = tuple(site for site in SITES if site != VICTIM)
 
 

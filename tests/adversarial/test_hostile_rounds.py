@@ -33,6 +33,7 @@ from tests.adversarial.running_pair import (
 )
 from tests.integration.federation import start_servers
 
+CLOSES_IN_S = 6.0
 WITHOUT_VICTIM = tuple(site for site in SITES if site != VICTIM)
 
 
@@ -131,7 +132,7 @@ def test_whoever_is_missing_at_the_lock_looks_alike_to_everybody_else(pair: Pair
     views = []
     for attack in (two_faced, one_share_only, nothing_at_all):
         made = pair.new_study(SMALL)
-        opened = pair.round(measured=False, closes_at_s=made.announcement(1, closes_in_s=2.5).closes_at_s)
+        opened = pair.round(measured=False, closes_at_s=made.announcement(1, closes_in_s=CLOSES_IN_S).closes_at_s)
         opened.sites.announce(opened.announcement)
         attack(opened)
         opened.sent.add(VICTIM)
@@ -192,7 +193,7 @@ def test_different_announcements_at_the_two_servers_release_nothing(pair: Pair) 
     opened = pair.round(measured=False)
     one, other = equivocating_announcement(
         opened.announcement.model_copy(
-            update={"closes_at_s": opened.sites.announcement(1, closes_in_s=2.5).closes_at_s}
+            update={"closes_at_s": opened.sites.announcement(1, closes_in_s=CLOSES_IN_S).closes_at_s}
         )
     )
     opened.sites.announce(one, [Side.A])
