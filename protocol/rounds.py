@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from protocol.errors import ConflictingMessage, WrongRound
+from protocol.errors import ConflictingMessage, MalformedMessage, WrongRound
 from protocol.wire.messages import Announcement, RoundState, StudyState
 
 
@@ -81,7 +81,7 @@ def check_announcement(
 ) -> bool:
     """Whether this announcement opens a new round (False: the same one again).
 
-    WrongRound or ConflictingMessage otherwise; one announcement per round number, for ever. A paused study goes
+    WrongRound, ConflictingMessage or MalformedMessage otherwise; one announcement per round number, for ever. A paused study goes
     on with the requester's next announcement.
     """
     if last is not None and last_announcement is not None and announcement.round == last.round:
@@ -96,9 +96,10 @@ def check_announcement(
         raise WrongRound(f"{found}; the next announcement is for round {expected}, found {announcement.round}")
     strangers = sorted(set(announcement.listed) - contributors)
     if strangers:
-        raise ConflictingMessage(f"listed but not a contributor of this study: {', '.join(strangers)}")
+        allowed = ", ".join(sorted(contributors))
+        raise MalformedMessage(f"listed, but no contributor of the roster: {', '.join(strangers)} (allowed: {allowed})")
     if announcement.least_contributors < least_contributors:
-        raise ConflictingMessage(
+        raise MalformedMessage(
             f"least_contributors {announcement.least_contributors} is below the study's {least_contributors}"
         )
     return True

@@ -166,19 +166,17 @@ CONTROL_ROWS = (
     Row(
         "announcement that names unknown sites",
         announced(listed=(*SITES[1:], "nobody")),
-        409,
-        E_.CONFLICTING_MESSAGE,
+        400,
+        E_.MALFORMED_MESSAGE,
         Phase.SETTLED,
-        recorded=True,
         says="nobody",
     ),
     Row(
         "announcement below the study's least number",
         announced(least_contributors=2),
-        409,
-        E_.CONFLICTING_MESSAGE,
+        400,
+        E_.MALFORMED_MESSAGE,
         Phase.SETTLED,
-        recorded=True,
         says="below the study's 3",
     ),
     Row(

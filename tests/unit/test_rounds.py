@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from protocol.errors import ConflictingMessage, WrongRound
+from protocol.errors import ConflictingMessage, MalformedMessage, WrongRound
 from protocol.rounds import (
     FINAL_STATES,
     TRANSITIONS,
@@ -85,8 +85,8 @@ def test_the_same_announcement_again_opens_nothing() -> None:
         (3, RELEASED, StudyState.OPEN, {}, WrongRound, "next announcement is for round 2"),
         (2, open_round(1), StudyState.OPEN, {}, WrongRound, "round 1 is announced"),
         (2, RELEASED, StudyState.LOCAL_ONLY, {}, WrongRound, "the study is local_only"),
-        (2, RELEASED, StudyState.OPEN, {"listed": (*SITES[1:], "stranger")}, ConflictingMessage, "stranger"),
-        (2, RELEASED, StudyState.OPEN, {"least_contributors": 2}, ConflictingMessage, "below the study's 3"),
+        (2, RELEASED, StudyState.OPEN, {"listed": (*SITES[1:], "stranger")}, MalformedMessage, "stranger"),
+        (2, RELEASED, StudyState.OPEN, {"least_contributors": 2}, MalformedMessage, "below the study's 3"),
     ],
 )
 def test_what_is_refused(
