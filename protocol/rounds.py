@@ -81,8 +81,8 @@ def check_announcement(
 ) -> bool:
     """Whether this announcement opens a new round (False: the same one again).
 
-    WrongRound, ConflictingMessage or MalformedMessage otherwise; one announcement per round number, for ever. A paused study goes
-    on with the requester's next announcement.
+    WrongRound, ConflictingMessage or MalformedMessage otherwise; one announcement per round number, for ever. A
+    paused study goes on with the requester's next announcement.
     """
     if last is not None and last_announcement is not None and announcement.round == last.round:
         if announcement == last_announcement:
