@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -57,6 +59,24 @@ def round_text(result: RoundBenchmark) -> str:
             f"upload: {result.upload_gb_per_s:.2f} GB/s",
             f"largest difference to numpy's average: {result.max_abs_difference_to_plain:.2g}",
         )
+    )
+
+
+@app.command("latency")
+def latency(json_file: JsonFile = None) -> None:
+    """From lock to release: ten contributors, twenty parameters, a whole study over real processes."""
+    from harness.bench.latency import benchmark_latency
+
+    signal.signal(signal.SIGTERM, _end)
+    result = benchmark_latency()
+    if json_file is not None:
+        json_file.write_text(json.dumps(asdict(result), indent=2) + "\n", encoding="utf-8")
+    shown = "not measured" if result.lock_to_release_s is None else f"{result.lock_to_release_s:.3f} s"
+    typer.echo(
+        f"{result.contributors} contributors, {result.parameters} parameters, {result.released_rounds} rounds\n"
+        f"from lock to release, mean: {shown} (target: below 0.5 s)\n"
+        f"whole rounds after the first, mean: {result.whole_round_s:.3f} s\n"
+        f"between the servers: {result.between_servers_bytes_per_contributor:,.0f} bytes a contributor and round"
     )
 
 

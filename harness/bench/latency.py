@@ -1,17 +1,17 @@
 """Seconds from lock to release over real processes: ten contributors, twenty parameters, one batch of products.
 
-``python -m harness.benchmark``. Server A measures: from both signatures under the agreed set to the released sum,
+Server A measures: from both signatures under the agreed set to the released sum,
 with the requester's queries, opening and release set in between.
 """
 
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
-from rich.console import Console
 
 from client_agent.data import Examples, LocalData
 from client_agent.models import dimension, model_spec
@@ -28,7 +28,35 @@ _ROWS: Final = 64
 _ROUNDS: Final = 10
 
 
-def benchmark(folder: Path, rounds: int = _ROUNDS) -> tuple[FederatedRun, Traffic]:
+@dataclass(frozen=True)
+class LatencyBenchmark:
+    """Means over a study's rounds; ``lock_to_release_s`` is server A's own measure."""
+
+    contributors: int
+    parameters: int
+    released_rounds: int
+    lock_to_release_s: float | None
+    whole_round_s: float
+    between_servers_bytes_per_contributor: float
+
+
+def benchmark_latency(rounds: int = _ROUNDS) -> LatencyBenchmark:
+    """Run it, after a warm-up of the kernels."""
+    warm()
+    with tempfile.TemporaryDirectory(prefix="moiety-bench-") as folder:
+        run, traffic = _measure(Path(folder), rounds)
+    later = run.round_seconds[1:]
+    return LatencyBenchmark(
+        contributors=CONTRIBUTORS,
+        parameters=traffic.parameters,
+        released_rounds=run.history.shared_rounds,
+        lock_to_release_s=traffic.lock_to_release_s,
+        whole_round_s=sum(later) / len(later),
+        between_servers_bytes_per_contributor=traffic.between_servers_per_contributor_round,
+    )
+
+
+def _measure(folder: Path, rounds: int) -> tuple[FederatedRun, Traffic]:
     """One Weight Erosion study over ``CONTRIBUTORS`` agents and a requester, on made-up data."""
     names = ("requester", *(f"site-{number}" for number in range(1, CONTRIBUTORS + 1)))
     spec = FederationSpec("benchmark", "requester", tuple(_site(name, n) for n, name in enumerate(names)), seed=0)
@@ -48,24 +76,6 @@ def benchmark(folder: Path, rounds: int = _ROUNDS) -> tuple[FederatedRun, Traffi
         return run, measure(federation, [run.history], dimension(model))
 
 
-def main() -> None:
-    """Run it and print what was measured."""
-    console = Console()
-    warm()
-    with tempfile.TemporaryDirectory(prefix="moiety-benchmark-") as folder:
-        run, traffic = benchmark(Path(folder))
-    console.print(
-        f"{CONTRIBUTORS} contributors, {traffic.parameters} parameters, {run.history.shared_rounds} released rounds"
-    )
-    shown = "not measured" if traffic.lock_to_release_s is None else f"{traffic.lock_to_release_s:.3f} s"
-    console.print(f"from lock to release, mean: {shown}")
-    later = run.round_seconds[1:]
-    console.print(f"whole rounds after the first, mean: {sum(later) / len(later):.3f} s")
-    console.print(
-        f"between the servers: {traffic.between_servers_per_contributor_round:,.0f} bytes a contributor and round"
-    )
-
-
 def _site(name: str, number: int) -> SiteSpec:
     """Two blurred classes, the same at every site but for a shift."""
     rng = np.random.default_rng([number, _ROWS])
@@ -73,7 +83,3 @@ def _site(name: str, number: int) -> SiteSpec:
     X = (rng.normal(size=(_ROWS, _INPUTS)) + y[:, None] + 0.1 * number).astype(np.float32)
     part = Examples(X, y.astype(np.int64))
     return SiteSpec(name, LocalData(part, part))
-
-
-if __name__ == "__main__":
-    main()
