@@ -1,10 +1,12 @@
-"""A round's life as one table of transitions; no I/O (docs/protocol.md 4, 7, 8, 9).
+"""A round's and a study's life as tables of transitions; no I/O (docs/protocol.md 4, 7, 8, 9).
 
     announced -> collecting -> locked -> measured -> released
          \\____________\\__________\\________\\-> skipped      (never after a release)
                                   \\-> burnt -> announced     (the next attempt, never after an opening has left)
 
-``step`` refuses what the table does not list; whoever sends the event learns which states take it.
+A study is open or paused until it is completed, local_only, cancelled or failed, for ever.
+
+``step`` and ``study_step`` refuse what the tables do not list; whoever sends the event learns which states take it.
 """
 
 from __future__ import annotations
@@ -40,6 +42,29 @@ TRANSITIONS: Final[dict[tuple[RoundState, RoundEvent], RoundState]] = {
     (RoundState.LOCKED, RoundEvent.BURNT): RoundState.BURNT,
     (RoundState.BURNT, RoundEvent.RETRIED): RoundState.ANNOUNCED,
 }
+
+
+class StudyEvent(StrEnum):
+    REQUESTER_STAYED_AWAY = "requester_stayed_away"
+    ANNOUNCED = "announced"
+    COMPLETED = "completed"
+    LOCAL_ONLY = "local_only"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+_ENDS: Final = {
+    StudyEvent.COMPLETED: StudyState.COMPLETED,
+    StudyEvent.LOCAL_ONLY: StudyState.LOCAL_ONLY,
+    StudyEvent.CANCELLED: StudyState.CANCELLED,
+    StudyEvent.FAILED: StudyState.FAILED,
+}
+STUDY_TRANSITIONS: Final[dict[tuple[StudyState, StudyEvent], StudyState]] = {
+    (StudyState.OPEN, StudyEvent.REQUESTER_STAYED_AWAY): StudyState.PAUSED,
+    (StudyState.OPEN, StudyEvent.ANNOUNCED): StudyState.OPEN,
+    (StudyState.PAUSED, StudyEvent.ANNOUNCED): StudyState.OPEN,
+    **{(state, event): end for state in (StudyState.OPEN, StudyState.PAUSED) for event, end in _ENDS.items()},
+}
 FINAL_STATES: Final = frozenset({RoundState.RELEASED, RoundState.SKIPPED})
 
 
@@ -71,6 +96,14 @@ def step(progress: RoundProgress, event: RoundEvent) -> RoundProgress:
     return replace(progress, state=state, attempt=attempt)
 
 
+def study_step(state: StudyState, event: StudyEvent) -> StudyState:
+    """The study's next state; WrongRound when it takes no such event (any more)."""
+    following = STUDY_TRANSITIONS.get((state, event))
+    if following is None:
+        raise WrongRound(f"the study is {state}; '{event}' is not possible")
+    return following
+
+
 def check_announcement(
     announcement: Announcement,
     study_state: StudyState,
@@ -88,8 +121,7 @@ def check_announcement(
         if announcement == last_announcement:
             return False
         raise ConflictingMessage(f"round {announcement.round} has another announcement; a round is announced once")
-    if study_state.ended:
-        raise WrongRound(f"the study is {study_state}; no round can be announced")
+    study_step(study_state, StudyEvent.ANNOUNCED)
     expected = 1 if last is None else last.round + 1
     if announcement.round != expected or (last is not None and not last.final):
         found = f"round {last.round} is {last.state}" if last is not None else "no round was announced yet"
@@ -106,8 +138,16 @@ def check_announcement(
 
 
 def transition_diagram() -> str:
-    """The table as a Mermaid state diagram, for the documentation."""
+    """A round's table as a Mermaid state diagram, for the documentation."""
     lines = ["stateDiagram-v2", "    [*] --> announced"]
     lines += [f"    {old} --> {new}: {event}" for (old, event), new in TRANSITIONS.items()]
     lines += [f"    {state} --> [*]" for state in sorted(FINAL_STATES)]
+    return "\n".join(lines)
+
+
+def study_diagram() -> str:
+    """A study's table, likewise."""
+    lines = ["stateDiagram-v2", "    [*] --> open"]
+    lines += [f"    {old} --> {new}: {event}" for (old, event), new in STUDY_TRANSITIONS.items()]
+    lines += [f"    {state} --> [*]" for state in sorted(s for s in StudyState if s.ended)]
     return "\n".join(lines)

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fastapi import Request
 
 from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, NotListed, WrongRound
-from protocol.rounds import RoundEvent, check_announcement, open_round, step
+from protocol.rounds import RoundEvent, StudyEvent, check_announcement, open_round, step, study_step
 from protocol.rules.interface import Needs
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side, vector_side
@@ -21,7 +21,6 @@ from protocol.wire.messages import (
     Receipt,
     ShareKind,
     Signed,
-    StudyState,
 )
 from protocol.wire.peer_messages import CollectedSet
 from protocol.wire.sealing import MAX_HEADER_BYTES, sealed_message_length
@@ -63,8 +62,9 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
     own = signed.signature_of(server.roster.requester)
     assert own is not None, "required above"
     countersigned = server.countersign(Signed[Announcement](message=announcement, signatures=(own,)))
-    if study.state is StudyState.PAUSED:
-        resumed = replace(study, state=StudyState.OPEN, reason="", absent_in_a_row=0)
+    state = study_step(study.state, StudyEvent.ANNOUNCED)
+    if state is not study.state:
+        resumed = replace(study, state=state, reason="", absent_in_a_row=0)
         server.store.change_study(study.digest, lambda _: resumed)
     progress = open_round(number)
     key = RoundKey(study.digest, number, progress.attempt)

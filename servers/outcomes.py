@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Final
 
 from protocol.errors import AnnouncementMismatch, WrongRound
-from protocol.rounds import RoundEvent, step
+from protocol.rounds import STUDY_TRANSITIONS, RoundEvent, StudyEvent, step, study_step
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import RoundOutcome, RoundState, Signed, StudyState
+from protocol.wire.messages import RoundOutcome, RoundState, Signed
 from servers.context import Server
 from servers.failpoints import Point
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
@@ -49,9 +49,10 @@ def _count_absence(server: Server, digest: str, reason: str) -> None:
 
     def counted(study: StudyRecord) -> StudyRecord:
         count = study.absent_in_a_row + 1 if absent else 0
-        if study.state is StudyState.OPEN and count >= limit:
+        if (study.state, StudyEvent.REQUESTER_STAYED_AWAY) in STUDY_TRANSITIONS and count >= limit:
             why = f"{count} rounds in a row were skipped: {reason}; the requester's next announcement resumes it"
-            return replace(study, state=StudyState.PAUSED, reason=why, absent_in_a_row=count)
+            state = study_step(study.state, StudyEvent.REQUESTER_STAYED_AWAY)
+            return replace(study, state=state, reason=why, absent_in_a_row=count)
         return replace(study, absent_in_a_row=count)
 
     server.store.change_study(digest, counted)

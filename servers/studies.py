@@ -14,6 +14,7 @@ from protocol.errors import (
     UnknownStudy,
     WrongRound,
 )
+from protocol.rounds import StudyEvent, study_step
 from protocol.rules.registry import rule_for
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
@@ -116,7 +117,7 @@ def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed
             error = ConflictingMessage(f"the study ended as {record.state}: {record.reason}")
             raise refuse(server, record.digest, server.roster.requester, error)
         return record.end
-    state = StudyState(message.state.value)
+    state = study_step(record.state, StudyEvent(message.state.value))
     server.store.change_study(record.digest, lambda r: replace(r, state=state, reason=message.reason, end=signed))
     current = server.store.current_round(record.digest)
     if current is not None:

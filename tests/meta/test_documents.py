@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol import errors
-from protocol.rounds import transition_diagram
+from protocol.rounds import study_diagram, transition_diagram
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("protocol", "servers", "client_agent", "harness", "tests")
@@ -37,11 +37,14 @@ def test_every_cited_section_exists() -> None:
     assert cited > 50
 
 
-def test_the_state_diagram_in_the_document_is_the_table_in_the_code() -> None:
+@pytest.mark.parametrize(
+    ("marker", "diagram"), [("transitions", transition_diagram()), ("study transitions", study_diagram())]
+)
+def test_the_state_diagram_in_the_document_is_the_table_in_the_code(marker: str, diagram: str) -> None:
     text = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-    drawn = re.search(r"<!-- transitions -->\n```mermaid\n(.*?)\n```", text, flags=re.DOTALL)
+    drawn = re.search(rf"<!-- {marker} -->\n```mermaid\n(.*?)\n```", text, flags=re.DOTALL)
     assert drawn is not None
-    assert drawn[1] == transition_diagram()
+    assert drawn[1] == diagram
 
 
 def test_the_error_tree_in_the_docstring_names_every_error() -> None:

@@ -9,12 +9,16 @@ import pytest
 from protocol.errors import ConflictingMessage, MalformedMessage, WrongRound
 from protocol.rounds import (
     FINAL_STATES,
+    STUDY_TRANSITIONS,
     TRANSITIONS,
     RoundEvent,
     RoundProgress,
+    StudyEvent,
     check_announcement,
     open_round,
     step,
+    study_diagram,
+    study_step,
     transition_diagram,
 )
 from protocol.wire.messages import RoundState, StudyState
@@ -101,7 +105,21 @@ def test_what_is_refused(
         check(number, last, state, **changes)
 
 
-def test_the_diagram_shows_every_transition() -> None:
-    diagram = transition_diagram()
-    for (old, event), new in TRANSITIONS.items():
-        assert f"{old} --> {new}: {event}" in diagram
+@pytest.mark.parametrize(("state", "event"), list(itertools.product(StudyState, StudyEvent)))
+def test_a_study_takes_the_events_of_its_table_and_no_other(state: StudyState, event: StudyEvent) -> None:
+    if (state, event) in STUDY_TRANSITIONS:
+        assert study_step(state, event) is STUDY_TRANSITIONS[state, event]
+    else:
+        with pytest.raises(WrongRound, match=f"the study is {state}; '{event}' is not possible"):
+            study_step(state, event)
+
+
+def test_nothing_leaves_an_ended_study_and_every_end_can_be_reached() -> None:
+    assert not any(state.ended for state, _ in STUDY_TRANSITIONS)
+    assert set(STUDY_TRANSITIONS.values()) == set(StudyState)
+
+
+def test_the_diagrams_show_every_transition() -> None:
+    for diagram, table in ((transition_diagram(), TRANSITIONS), (study_diagram(), STUDY_TRANSITIONS)):
+        for (old, event), new in table.items():
+            assert f"{old} --> {new}: {event}" in diagram
