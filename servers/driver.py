@@ -89,13 +89,23 @@ class Driver:
         try:
             while True:
                 change = self.server.changes.next(ANY_STUDY)
-                for record in self.server.store.studies():
-                    if not record.state.ended and record.digest not in self._tasks:
-                        self._tasks[record.digest] = asyncio.create_task(self._drive(record.digest))
-                await change.wait()
+                try:
+                    self._start_tasks()
+                except Exception:
+                    _log.exception("driver_failed", study="all")
+                    await wait_up_to(change, _LAST_RETRY_S)
+                else:
+                    await change.wait()
         finally:
             for task in self._tasks.values():
                 task.cancel()
+
+    def _start_tasks(self) -> None:
+        """A task for every open study that has none, or whose task has come to an end."""
+        self._tasks = {digest: task for digest, task in self._tasks.items() if not task.done()}
+        for record in self.server.store.studies():
+            if not record.state.ended and record.digest not in self._tasks:
+                self._tasks[record.digest] = asyncio.create_task(self._drive(record.digest))
 
     async def _keep_session(self) -> None:
         """Open an OT session early, and another when the peer has lost it."""
@@ -104,18 +114,21 @@ class Driver:
                 await self.pool.check_session()
             except MoietyError as error:
                 _log.info("session_not_checked", code=error.code)
+            except Exception:
+                _log.exception("driver_failed", study="all")
             await stock_quietly(self.pool, [])
             await asyncio.sleep(_SESSION_CHECK_S if self.pool.session_open else _SESSION_RETRY_S)
 
     async def _drive(self, digest: str) -> None:
-        retry_s = _FIRST_RETRY_S
+        retry_s, name = _FIRST_RETRY_S, digest
         while True:
             change = self.server.changes.next(digest)
-            study = self.server.store.study(digest)
-            if study.state.ended:
-                return
-            record = self.server.store.current_round(digest)
             try:
+                study = self.server.store.study(digest)
+                name = study.name
+                if study.state.ended:
+                    return
+                record = self.server.store.current_round(digest)
                 if record is None or self._settled(record):
                     self._forget_marks(digest)
                     await stock_quietly(self.pool, self._demand(study, record))
@@ -125,11 +138,11 @@ class Driver:
                 retry_s = _FIRST_RETRY_S
             except MoietyError as error:
                 if not isinstance(error, NotYet):
-                    _log.warning("round_waits", study=study.name, code=error.code, detail=error.detail)
+                    _log.warning("round_waits", study=name, code=error.code, detail=error.detail)
                 await wait_up_to(change, retry_s)
                 retry_s = min(2 * retry_s, _LAST_RETRY_S)
             except Exception:
-                _log.exception("driver_failed", study=study.name)
+                _log.exception("driver_failed", study=name)
                 await asyncio.sleep(_LAST_RETRY_S)
 
     @staticmethod

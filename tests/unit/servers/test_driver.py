@@ -1,0 +1,106 @@
+"""Side A's tasks go on after an error of the database."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from servers import driver as driver_module
+from servers.changes import Changes
+from servers.driver import Driver
+
+DIGEST = "d" * 64
+REACHED_WITHIN_S = 30.0  # far above the few milliseconds it takes; only a task that is gone waits that long
+
+
+class FailingOnce:
+    """A store with one open study whose method ``fails`` raises at its first call."""
+
+    def __init__(self, fails: str) -> None:
+        self._fails = fails
+        self.failed = False
+
+    def _call(self, name: str) -> None:
+        if name == self._fails and not self.failed:
+            self.failed = True
+            raise OSError("database is locked")
+
+    def studies(self) -> list[Any]:
+        self._call("studies")
+        return [self._record]
+
+    def study(self, digest: str) -> Any:
+        self._call("study")
+        return self._record
+
+    def current_round(self, digest: str) -> None:
+        self._call("current_round")
+
+    @property
+    def _record(self) -> Any:
+        return SimpleNamespace(digest=DIGEST, name="study", state=SimpleNamespace(ended=False))
+
+
+@dataclass(eq=False)
+class Reached(Driver):
+    """Says when the study is driven, in place of the work."""
+
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def _demand(self, study: Any, last: Any) -> list[tuple[int, ...]]:
+        self.reached.set()
+        return []
+
+
+class NoPool:
+    session_open = True
+
+    async def check_session(self) -> None:
+        return None
+
+    async def stock(self, wanted: list[tuple[int, ...]]) -> None:
+        return None
+
+
+def idle_driver(store: FailingOnce) -> Reached:
+    server = SimpleNamespace(store=store, changes=Changes())
+    parts = [cast(Any, part) for part in (server, None, NoPool(), None, None)]
+    return Reached(*parts)
+
+
+async def drive_until_reached(store: FailingOnce) -> None:
+    one = idle_driver(store)
+    running = asyncio.create_task(one.run())
+    await asyncio.wait_for(one.reached.wait(), REACHED_WITHIN_S)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+
+@pytest.mark.parametrize("fails", ["studies", "study", "current_round"])
+def test_a_database_error_does_not_end_a_studys_task(fails: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver_module, "_LAST_RETRY_S", 0.01)
+    store = FailingOnce(fails)
+    with capture_logs() as logged:
+        asyncio.run(drive_until_reached(store))
+    assert store.failed
+    assert [entry["event"] for entry in logged] == ["driver_failed"]
+
+
+def test_a_finished_task_is_started_again() -> None:
+    async def revived() -> bool:
+        one = idle_driver(FailingOnce("nothing"))
+        finished = asyncio.create_task(asyncio.sleep(0))
+        await finished
+        one._tasks[DIGEST] = finished
+        one._start_tasks()
+        fresh = one._tasks[DIGEST]
+        fresh.cancel()
+        return fresh is not finished
+
+    assert asyncio.run(revived())
