@@ -26,11 +26,12 @@ def run(
 
     from servers import log
     from servers.app import create_app
-    from servers.settings import load_settings
+    from servers.settings import check_tls, load_settings
 
     log.configure()
     try:
         settings = load_settings(config)
+        check_tls(settings)
         application = create_app(settings)
     except ConfigurationError as error:
         typer.echo(error.detail, err=True)

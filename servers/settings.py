@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import ssl
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
@@ -116,6 +117,34 @@ def load_settings(path: Path) -> ServerSettings:
     except ValidationError as error:
         lines = [describe(ServerSettings, detail) for detail in error.errors(include_url=False)]
         raise ConfigurationError(f"{path}: " + "; ".join(lines)) from None
+
+
+def check_tls(settings: ServerSettings) -> None:
+    """Read the TLS files once, before anything is served with them.
+
+    Raises: ConfigurationError that names the key and the file
+    """
+    for key in ("tls_certificate", "tls_key", "peer_ca"):
+        path: Path | None = getattr(settings, key)
+        try:
+            if path is not None:
+                path.read_bytes()
+        except OSError as error:
+            raise ConfigurationError(f"key '{key}': {path}: cannot be read: {error.strerror}") from None
+    certificate, key_file = settings.tls_certificate, settings.tls_key
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key_file)
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            f"keys 'tls_certificate' and 'tls_key': {certificate} and {key_file} are not a certificate chain and its "
+            f"private key, both PEM ({error.reason or error})"
+        ) from None
+    try:
+        ssl.create_default_context(cafile=settings.peer_ca)
+    except ssl.SSLError as error:
+        raise ConfigurationError(
+            f"key 'peer_ca': {settings.peer_ca} holds no CA certificate in PEM ({error.reason or error})"
+        ) from None
 
 
 _PATHS = frozenset(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import trustme
 
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
-from servers.settings import is_loopback, load_settings
+from servers.settings import ServerSettings, check_tls, is_loopback, load_settings
 
 GOOD = """
 side = "a"
@@ -101,3 +102,37 @@ def test_a_seed_needs_loopback_on_both_ends(file: Path, host: str, peer: str, al
 )
 def test_loopback(host: str, expected: bool) -> None:
     assert is_loopback(host) is expected
+
+
+@pytest.fixture
+def with_tls(file: Path) -> ServerSettings:
+    """Settings whose three TLS files are good."""
+    authority = trustme.CA()
+    server = authority.issue_cert("127.0.0.1")
+    server.cert_chain_pems[0].write_to_path(str(file.with_name("tls.pem")))
+    server.private_key_pem.write_to_path(str(file.with_name("tls.key")))
+    authority.cert_pem.write_to_path(str(file.with_name("ca.pem")))
+    file.write_text(GOOD + 'peer_ca = "ca.pem"\n')
+    return load_settings(file)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"), [("tls_certificate", "tls.pem"), ("tls_key", "tls.key"), ("peer_ca", "ca.pem")]
+)
+def test_a_missing_or_broken_tls_file_is_named_with_its_key(
+    with_tls: ServerSettings, file: Path, key: str, name: str
+) -> None:
+    check_tls(with_tls)
+    broken = file.with_name(name)
+    for damage in (lambda: broken.write_text("no PEM"), broken.unlink):
+        damage()
+        with pytest.raises(ConfigurationError) as caught:
+            check_tls(with_tls)
+        assert f"'{key}'" in caught.value.detail
+        assert str(broken) in caught.value.detail
+
+
+def test_a_key_of_another_certificate_is_refused(with_tls: ServerSettings) -> None:
+    trustme.CA().issue_cert("127.0.0.1").private_key_pem.write_to_path(str(with_tls.tls_key))
+    with pytest.raises(ConfigurationError, match=r"'tls_key'.*tls\.key"):
+        check_tls(with_tls)
