@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import ssl
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from protocol.configuration import describe, parse_toml
@@ -111,12 +114,28 @@ def load_settings(path: Path) -> ServerSettings:
     except OSError as error:
         raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
     _refuse_unknown_variables()
-    table = {key: _anchored(key, value, path.parent) for key, value in parse_toml(text, str(path)).items()}
+    table = parse_toml(text, str(path))
+    wrong = {detail["loc"]: detail for detail in _wrong_types(table)}
     try:
-        return ServerSettings(**table)
+        settings = ServerSettings(**{key: _anchored(key, value, path.parent) for key, value in table.items()})
     except ValidationError as error:
-        lines = [describe(ServerSettings, detail) for detail in error.errors(include_url=False)]
-        raise ConfigurationError(f"{path}: " + "; ".join(lines)) from None
+        wrong = {detail["loc"]: detail for detail in error.errors(include_url=False)} | wrong
+    if wrong:
+        lines = [describe(ServerSettings, detail) for detail in wrong.values()]
+        raise ConfigurationError(f"{path}: " + "; ".join(lines))
+    return settings
+
+
+def _wrong_types(table: Mapping[str, Any]) -> Iterator[ErrorDetails]:
+    """What the file itself gets wrong: its values have types, so only the environment's are converted."""
+    for key in [key for key in table if key in ServerSettings.model_fields]:
+        kind: TypeAdapter[Any] = TypeAdapter(ServerSettings.model_fields[key].rebuild_annotation())
+        try:
+            kind.validate_json(json.dumps(table[key], default=str), strict=True)
+        except ValidationError as error:
+            for detail in error.errors(include_url=False):
+                detail["loc"] = (key, *detail["loc"])
+                yield detail
 
 
 def check_tls(settings: ServerSettings) -> None:

@@ -70,6 +70,35 @@ def test_wrong_keys_are_named(file: Path, added: str, named: str) -> None:
     assert named in caught.value.detail
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("port", "true"),
+        ("port", '"8541"'),
+        ("port", "8541.0"),
+        ("seed", "true"),
+        ("host", "1"),
+        ("limits.attempts", "true"),
+        ("limits.grace_s", '"5"'),
+        ("limits.grace_s", "true"),
+        ("limits", "3"),
+        ("tls_key", "1979-05-27"),
+    ],
+)
+def test_the_files_values_are_not_converted(file: Path, key: str, value: str) -> None:
+    kept = "".join(f"{line}\n" for line in GOOD.splitlines() if not line.startswith(f"{key} "))
+    file.write_text(f"{kept}{key} = {value}\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(file)
+    assert caught.value.detail.count("key '") == 1
+    assert f"key '{key}'" in caught.value.detail
+
+
+def test_a_whole_number_is_a_number_of_seconds(file: Path) -> None:
+    file.write_text(GOOD + "[limits]\ngrace_s = 5\n")
+    assert load_settings(file).limits.grace_s == 5.0
+
+
 def test_missing_key_and_missing_file(file: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load_settings(file)
