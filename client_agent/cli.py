@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import signal
 import sys
 import threading
@@ -18,12 +19,12 @@ from rich.table import Table
 from client_agent.daemon import Site, create_study, load_identity, run_agent
 from client_agent.events import AgentEvent, RoundRecord, read_metrics
 from client_agent.journal import StudyJournal
-from client_agent.settings import AgentSettings, load_settings, read_text
+from client_agent.settings import AgentSettings, load_settings, read_text, with_device
 from client_agent.study_file import study_from_toml
-from protocol.errors import ConfigurationError, UnknownStudy
+from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import Roster, StudyEnd, StudyEndState, StudyView
+from protocol.wire.messages import Roster, Signed, Study, StudyEnd, StudyEndState, StudyState, StudyView
 
 agent_app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 study_app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -54,7 +55,7 @@ def run(
     log_to_stderr()
     settings = load_settings(config)
     if device is not None:
-        settings = settings.model_copy(update={"device": device})
+        settings = with_device(settings, device)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
@@ -72,6 +73,7 @@ def create(
     roster, _ = load_identity(settings)
     _require_requester(settings, roster)
     study = study_from_toml(read_text(study_file), str(study_file), roster, settings.plugin)
+    _refuse_dealer(study, study_file)
     journal = settings.state_dir / "studies" / study.name
     if journal.exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
@@ -79,7 +81,7 @@ def create(
     if json_output:
         _line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension})
     else:
-        sys.stdout.write(f"study {study.name} is queued; follow it with: moiety study watch {study.name}\n")
+        sys.stdout.write(f"study {study.name} is queued; follow it with: {_watch_command(study, config)}\n")
 
 
 @study_app.command()
@@ -87,16 +89,18 @@ def watch(name: NameArgument, config: ConfigOption, json_output: JsonOption = Fa
     """Follow a study until it ends: this site's rounds as they are recorded, and the servers' state."""
     settings = load_settings(config)
     log_to_stderr()
+    stamina.instrumentation.set_on_retry_hooks(())  # said once below, not at every try
     metrics = settings.state_dir / "studies" / name / "metrics.jsonl"
     shown, state = 0, None
     stop = threading.Event()
     with Site(settings) as site:
+        server = _PatientView(site, name)
         while not stop.is_set():
             records = read_metrics(metrics)
             for record in records[shown:]:
                 sys.stdout.write((record.model_dump_json() if json_output else _round_line(record)) + "\n")
             shown = len(records)
-            view = _view(site, name)
+            view = server.view()
             if view is not None and (view.state, view.reason) != state:
                 state = (view.state, view.reason)
                 _print_state(view, json_output)
@@ -121,9 +125,7 @@ def cancel(
         _require_requester(settings, site.roster)
         digest = site.clients[Side.A].study(name).message.digest()
         end = StudyEnd(study_digest=digest, state=StudyEndState.CANCELLED, reason=reason)
-        signed = sign(end, site.keys.name, site.keys.signing)
-        for side in Side:
-            site.clients[side].end(name, signed)
+        _end_at_both(site, name, sign(end, site.keys.name, site.keys.signing))
     if json_output:
         _line({"study": name, "state": "cancelled", "reason": reason})
     else:
@@ -150,6 +152,31 @@ def _log_retry(details: stamina.instrumentation.RetryDetails) -> None:
     structlog.get_logger("agent").warning("retry", number=details.retry_num, detail=str(details.caused_by))
 
 
+def _watch_command(study: Study, config: Path) -> str:
+    return shlex.join(["moiety", "study", "watch", study.name, "--config", str(config)])
+
+
+def _end_at_both(site: Site, name: str, end: Signed[StudyEnd]) -> None:
+    try:
+        for side in Side:
+            site.clients[side].end(name, end)
+    except ConflictingMessage as error:
+        if site.clients[Side.A].view(name).state is not StudyState.LOCAL_ONLY:
+            raise
+        raise ConflictingMessage(
+            f"{error.detail}; the shared part of study {name!r} has ended already, and this site goes on training "
+            "alone: stop its agent to stop that"
+        ) from None
+
+
+def _refuse_dealer(study: Study, source: Path) -> None:
+    if study.correlation_source == "dealer":
+        raise ConfigurationError(
+            f"{source}: key 'correlation_source': found 'dealer', which exists in simulation only (moiety simulate); "
+            "a study at two servers takes 'ot'"
+        )
+
+
 def _require_requester(settings: AgentSettings, roster: Roster) -> None:
     if settings.site != roster.requester:
         raise ConfigurationError(
@@ -157,13 +184,33 @@ def _require_requester(settings: AgentSettings, roster: Roster) -> None:
         )
 
 
-def _view(site: Site, name: str) -> StudyView | None:
-    try:
-        return site.clients[Side.A].view(name)
-    except UnknownStudy:
-        if not (site.settings.state_dir / "studies" / name).exists() and not _queued(site, name):
-            raise
-        return None
+class _PatientView:
+    """Server A's view of one study; None where the server is away, which is said once, or has no such study yet."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self._site = site
+        self._name = name
+        self._away = False
+
+    def view(self) -> StudyView | None:
+        try:
+            view = self._site.clients[Side.A].view(self._name)
+        except Unavailable as later:
+            if not self._away:
+                sys.stderr.write(f"waiting for server: {later.detail}\n")
+                sys.stderr.flush()
+            self._away = True
+            return None
+        except UnknownStudy:
+            if not self._is_here():
+                raise
+            view = None
+        self._away = False
+        return view
+
+    def _is_here(self) -> bool:
+        state_dir = self._site.settings.state_dir
+        return (state_dir / "studies" / self._name).exists() or _queued(self._site, self._name)
 
 
 def _queued(site: Site, name: str) -> bool:

@@ -27,7 +27,14 @@ from client_agent.server_client import ServerClient
 from client_agent.settings import AgentSettings, read_text
 from client_agent.transport import CountingTransport, tls_context
 from client_agent.watch import Stopped
-from protocol.errors import AnnouncementMismatch, ConfigurationError, MoietyError, Unavailable, UnknownStudy
+from protocol.errors import (
+    AnnouncementMismatch,
+    BadSignature,
+    ConfigurationError,
+    MoietyError,
+    Unavailable,
+    UnknownStudy,
+)
 from protocol.sharing import Side
 from protocol.wire.authentic import require_roster, require_signatures, sign
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
@@ -78,7 +85,7 @@ def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
 
     Raises: ConfigurationError; BadSignature when the roster lacks a signature
     """
-    roster = require_roster(parse_roster(read_text(settings.roster), str(settings.roster)))
+    roster = _signed_roster(settings.roster)
     keys = parse_party_keys(read_text(settings.keys), str(settings.keys))
     party = roster.party(settings.site)
     if party is None or settings.site not in {site.name for site in roster.sites}:
@@ -90,6 +97,21 @@ def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
             f"not those that the roster has for {settings.site!r}"
         )
     return roster, keys
+
+
+def _signed_roster(path: Path) -> Roster:
+    """The roster, signed by both operators and the requester; BadSignature names the file and what to do."""
+    signed = parse_roster(read_text(path), str(path))
+    try:
+        return require_roster(signed)
+    except BadSignature as wrong:
+        roster = signed.message
+        needed = (roster.operator_a.name, roster.operator_b.name, roster.requester)
+        lacking = ", ".join(repr(name) for name in needed if signed.signature_of(name) is None)
+        who = lacking or "the party whose signature is not valid"
+        raise BadSignature(
+            f"{path}: {wrong.detail}; ask {who} to run: moiety keys sign {path.name} --key SECRET.TOML"
+        ) from None
 
 
 def outbox(state_dir: Path) -> Path:
@@ -282,9 +304,21 @@ def run_agent(
 
     Raises: ConfigurationError before anything starts
     """
+    if make_learner is None:
+        _require_training(settings)
     new_folder(settings.state_dir)
     with _only_one(settings.state_dir), Site(settings) as site:
         Agent(site, stop, emit, make_learner).run()
+
+
+def _require_training(settings: AgentSettings) -> None:
+    """The data and the device are there; ConfigurationError otherwise, at the start and not in the first round."""
+    if not settings.data.exists():
+        raise ConfigurationError(f"key 'data': {settings.data} does not exist; put this site's training data there")
+    if settings.device.startswith("cuda"):
+        from client_agent.update import pick_device
+
+        pick_device(settings.device)
 
 
 def _only_one(state_dir: Path) -> TextIO:

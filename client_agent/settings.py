@@ -20,6 +20,7 @@ from protocol.wire.messages import PartyName, StudyName
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
 _PATHS: Final = ("roster", "keys", "data", "state_dir", "ca", "plugin")
+Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
 class TlsSettings(BaseModel):
@@ -51,7 +52,7 @@ class AgentSettings(BaseSettings):
     data: Path
     state_dir: Path
     ca: Path
-    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    device: Device = "auto"
     plugin: Path | None = None
     policy: SitePolicy = SitePolicy()
     studies: Literal["all"] | tuple[StudyName, ...] = "all"
@@ -86,6 +87,19 @@ def load_settings(path: Path) -> AgentSettings:
     table = parse_toml(read_text(path), str(path))
     _refuse_unknown_variables(os.environ)
     return validated(AgentSettings, _anchored(table, path.resolve().parent), str(path))
+
+
+class _DeviceOption(BaseModel):
+    device: Device
+
+
+def with_device(settings: AgentSettings, device: str) -> AgentSettings:
+    """The settings with the device of the command line, which wins over file and environment.
+
+    Raises: ConfigurationError
+    """
+    option = validated(_DeviceOption, {"device": device}, "option --device")
+    return settings.model_copy(update={"device": option.device})
 
 
 def read_text(path: Path) -> str:

@@ -1,0 +1,193 @@
+"""``moiety agent`` and ``moiety study`` without servers: what is refused at once, and a server that is away."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import pytest
+import stamina
+import torch
+from click.testing import Result
+from typer.testing import CliRunner
+
+import client_agent.cli
+from client_agent.cli import agent_app, study_app
+from client_agent.daemon import outbox, run_agent
+from client_agent.settings import AgentSettings, load_settings
+from protocol.errors import ConfigurationError, ConflictingMessage, MoietyError, Unavailable, UnknownStudy
+from protocol.sharing import Side
+from protocol.wire.keyfile import dump_party_keys, dump_roster
+from protocol.wire.messages import Signed, Study, StudyEnd, StudyState, StudyView
+from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
+from tests.unit.client_agent.test_daemon import signed_at
+from tests.unit.client_agent.test_study_file import GOOD
+
+
+def write_config(folder: Path, **more: str) -> Path:
+    (folder / "roster.toml").write_text(dump_roster(PARTIES.roster))
+    (folder / "keys.toml").write_text(dump_party_keys(keys(REQUESTER)))
+    values = {"site": REQUESTER, "roster": "roster.toml", "keys": "keys.toml", "data": "data", "state_dir": "state"}
+    lines = [f'{key} = "{value}"' for key, value in {**values, "ca": "ca.pem", **more}.items()]
+    path = folder / "agent file.toml"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def command(*arguments: str) -> Result:
+    result = CliRunner().invoke(study_app, list(arguments))
+    if isinstance(result.exception, MoietyError):
+        raise result.exception
+    assert result.exit_code == 0, result.output
+    return result
+
+
+class FakeServer:
+    """Answers each call for a view with the next of a list."""
+
+    def __init__(self, answers: Sequence[StudyState | MoietyError], at_end: MoietyError | None = None) -> None:
+        self._answers = list(answers)
+        self._at_end = at_end
+        self.ended: list[StudyEnd] = []
+
+    def view(self, name: str) -> StudyView:
+        answer = self._answers.pop(0)
+        if isinstance(answer, MoietyError):
+            raise answer
+        digest = study().digest()
+        return StudyView(study=name, study_digest=digest, state=answer, reason="", cursor=1, ready=(), mail=())
+
+    def study(self, name: str) -> Signed[Study]:
+        assert name == "unit"
+        return signed_at(Side.A, study())
+
+    def end(self, name: str, end: Signed[StudyEnd]) -> None:
+        if self._at_end is not None:
+            raise self._at_end
+        self.ended.append(end.message)
+
+
+class FakeSite:
+    """The part of a site that the command line uses, with servers of a test."""
+
+    def __init__(self, settings: AgentSettings, server: FakeServer) -> None:
+        self.settings, self.roster, self.keys = settings, ROSTER, keys(REQUESTER)
+        self.clients = dict.fromkeys(Side, server)
+
+    def __enter__(self) -> FakeSite:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+
+@pytest.fixture(autouse=True)
+def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The process's log, signal handlers and retry hooks stay as they are."""
+    monkeypatch.setattr(client_agent.cli, "log_to_stderr", lambda: None)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    yield
+    stamina.instrumentation.set_on_retry_hooks(None)
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeServer], None]:
+    def use(server: FakeServer) -> None:
+        monkeypatch.setattr(client_agent.cli, "Site", lambda settings: FakeSite(settings, server))
+        monkeypatch.setattr(client_agent.cli, "_POLL_S", 0.0)
+
+    return use
+
+
+def test_watching_waits_for_a_server_that_is_away(tmp_path: Path, serve: Callable[[FakeServer], None]) -> None:
+    away = Unavailable("server 'operator-a' cannot be reached")
+    serve(FakeServer([away, away, StudyState.OPEN, away, StudyState.COMPLETED]))
+    seen = command("watch", "unit", "--config", str(write_config(tmp_path)))
+    assert seen.stdout.splitlines()[:2] == ["study unit: open", "study unit: completed"]
+    # Twice away in a row is said once; away again later is said again.
+    assert seen.stderr.splitlines() == ["waiting for server: server 'operator-a' cannot be reached"] * 2
+
+
+def test_watching_a_queued_study_waits_and_an_unknown_one_is_refused(
+    tmp_path: Path, serve: Callable[[FakeServer], None]
+) -> None:
+    config = write_config(tmp_path)
+    serve(FakeServer([UnknownStudy("unit")]))
+    with pytest.raises(UnknownStudy):
+        command("watch", "unit", "--config", str(config))
+    queue = outbox(tmp_path / "state")
+    queue.mkdir(parents=True)
+    (queue / "unit.json").write_bytes(study().canonical())
+    serve(FakeServer([UnknownStudy("unit"), StudyState.CANCELLED]))
+    assert "study unit: cancelled" in command("watch", "unit", "--config", str(config)).stdout
+
+
+def test_creating_says_how_to_follow_the_study(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    (tmp_path / "study.toml").write_text(GOOD)
+    told = command("create", str(tmp_path / "study.toml"), "--config", str(config)).stdout
+    assert told == f"study first is queued; follow it with: moiety study watch first --config '{config}'\n"
+
+
+def test_a_study_with_a_dealer_is_not_created(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    (tmp_path / "study.toml").write_text('correlation_source = "dealer"\n' + GOOD)
+    with pytest.raises(ConfigurationError, match="found 'dealer', which exists in simulation only"):
+        command("create", str(tmp_path / "study.toml"), "--config", str(config))
+    assert not outbox(tmp_path / "state").exists()
+
+
+def test_a_study_is_cancelled_at_both_servers(tmp_path: Path, serve: Callable[[FakeServer], None]) -> None:
+    server = FakeServer([])
+    serve(server)
+    told = command("cancel", "unit", "--reason", "enough", "--config", str(write_config(tmp_path))).stdout
+    assert told == "study unit is cancelled at both servers\n"
+    assert [end.reason for end in server.ended] == ["enough", "enough"]
+
+
+@pytest.mark.parametrize(
+    ("state", "told"), [(StudyState.LOCAL_ONLY, "alone: stop its agent"), (StudyState.COMPLETED, "ended as x$")]
+)
+def test_cancelling_a_study_that_has_ended(
+    tmp_path: Path, serve: Callable[[FakeServer], None], state: StudyState, told: str
+) -> None:
+    serve(FakeServer([state], at_end=ConflictingMessage("the study ended as x")))
+    with pytest.raises(ConflictingMessage, match=told):
+        command("cancel", "unit", "--reason", "enough", "--config", str(write_config(tmp_path)))
+
+
+def run(config: Path, device: str) -> BaseException | None:
+    return CliRunner().invoke(agent_app, ["run", "--config", str(config), "--device", device]).exception
+
+
+def test_an_agent_is_not_started_with_a_wrong_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    config = write_config(tmp_path, device="cpu")
+    refused = run(config, "bogus")
+    assert isinstance(refused, ConfigurationError)
+    assert "option --device: key 'device'" in refused.detail
+    assert "found 'bogus'" in refused.detail
+    monkeypatch.setenv("MOIETY_AGENT_DEVICE", "cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    refused = run(config, "cuda")
+    assert isinstance(refused, ConfigurationError)
+    assert "0 CUDA devices are here" in refused.detail
+
+
+def test_an_agent_is_not_started_without_its_data(tmp_path: Path) -> None:
+    settings = load_settings(write_config(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"key 'data': .*data does not exist"):
+        run_agent(settings, threading.Event())
+    assert not settings.state_dir.exists()
+
+
+def test_a_roster_that_lacks_a_signature_says_whom_to_ask(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    b = operator_keys(Side.B).name
+    signatures = tuple(one for one in PARTIES.roster.signatures if one.signer != b)
+    (tmp_path / "roster.toml").write_text(dump_roster(Signed(message=ROSTER, signatures=signatures)))
+    (tmp_path / "study.toml").write_text(GOOD)
+    with pytest.raises(MoietyError, match=rf"roster\.toml: .*'{b}' is missing; ask '{b}' to run: moiety keys sign"):
+        command("create", str(tmp_path / "study.toml"), "--config", str(config))
