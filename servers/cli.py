@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from protocol.errors import ConfigurationError
+from protocol.errors import MoietyError
 
 app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 
@@ -29,13 +30,9 @@ def run(
     from servers.settings import check_tls, load_settings
 
     log.configure()
-    try:
-        settings = load_settings(config)
-        check_tls(settings)
-        application = create_app(settings)
-    except ConfigurationError as error:
-        typer.echo(error.detail, err=True)
-        raise typer.Exit(2) from None
+    settings = load_settings(config)
+    check_tls(settings)
+    application = create_app(settings)
     uvicorn.run(
         application,
         host=settings.host,
@@ -52,4 +49,8 @@ def run(
 
 
 if __name__ == "__main__":
-    app()
+    try:
+        app()
+    except MoietyError as refused:
+        typer.echo(f"error ({refused.code.value}): {refused.detail}", err=True)
+        sys.exit(2)
