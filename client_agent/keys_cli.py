@@ -13,9 +13,11 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from protocol.configuration import explain
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError
 from protocol.wire.authentic import check_signature, countersign, require_roster
 from protocol.wire.keyfile import (
@@ -63,10 +65,8 @@ def new(
         )
     except MalformedMessage as wrong:
         raise ConfigurationError(wrong.detail) from None
-    except ValueError as wrong:
-        raise ConfigurationError(
-            f"option --name: {name!r} is not lower-case letters, digits and '-': {wrong}"
-        ) from None
+    except ValidationError as wrong:
+        raise ConfigurationError(f"option --name (lower-case letters, digits, '-'): {explain(Party, wrong)}") from None
     secret, public = out / f"{name}.secret.toml", out / f"{name}.public.toml"
     out.mkdir(parents=True, exist_ok=True)
     _write_new(secret, dump_party_keys(keys), 0o600)
@@ -97,9 +97,8 @@ def roster(
             requester=requester,
             sites=tuple(parties[2:]),
         )
-    except ValueError as wrong:
-        reasons = "; ".join(error["msg"] for error in wrong.errors()) if hasattr(wrong, "errors") else str(wrong)
-        raise ConfigurationError(f"no roster can be made of these files: {reasons}") from None
+    except ValidationError as wrong:
+        raise ConfigurationError(f"no roster can be made of these files: {explain(Roster, wrong)}") from None
     _write_new(out, dump_roster(Signed[Roster](message=made)), 0o644)
     if json_output:
         _print({"roster": str(out), "digest": made.digest()})

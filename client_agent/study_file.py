@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from protocol.configuration import describe, parse_toml
+from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
 from protocol.rules.registry import rule_for
@@ -124,5 +124,4 @@ def _strict(kind: type[B], table: Mapping[str, Any], source: str) -> B:
     try:
         return kind.model_validate_json(json.dumps(dict(table), default=str))
     except ValidationError as error:
-        lines = [describe(kind, detail) for detail in error.errors(include_url=False)]
-        raise ConfigurationError(f"{source}: " + "; ".join(lines)) from None
+        raise ConfigurationError(f"{source}: {explain(kind, error)}") from None

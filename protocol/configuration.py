@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from types import NoneType, UnionType
+from typing import Any, Final, TypeVar, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
@@ -16,6 +17,8 @@ from pydantic_core import ErrorDetails
 from protocol.errors import ConfigurationError
 
 B = TypeVar("B", bound=BaseModel)
+_VALUE_ERROR: Final = "Value error, "
+_SHOULD_BE: Final = "Input should be "
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
@@ -31,13 +34,25 @@ def validated(kind: type[B], table: Mapping[str, Any], source: str) -> B:
     try:
         return kind.model_validate(dict(table))
     except ValidationError as error:
-        lines = [describe(kind, detail) for detail in error.errors(include_url=False)]
-        raise ConfigurationError(f"{source}: " + "; ".join(lines)) from None
+        raise ConfigurationError(f"{source}: {explain(kind, error)}") from None
+
+
+def explain(kind: type[BaseModel], error: ValidationError) -> str:
+    """Everything that is wrong, in words; what fits no branch of a union is one text, not one for each branch."""
+    texts: list[str] = []
+    branches: dict[tuple[int | str, ...], list[ErrorDetails]] = {}
+    for detail in error.errors(include_url=False):
+        union = _union_at(kind, detail["loc"])
+        if union is None:
+            texts.append(describe(kind, detail))
+        else:
+            branches.setdefault(union, []).append(detail)
+    return "; ".join([*texts, *(_describe_union(where, details) for where, details in branches.items())])
 
 
 def describe(kind: type[BaseModel], detail: ErrorDetails) -> str:
     """One validation error in words: key, found, allowed."""
-    where = ".".join(str(part) for part in detail["loc"]) or "(whole file)"
+    where = _key(detail["loc"])
     if detail["type"] == "extra_forbidden":
         allowed = sorted(_fields_at(kind, detail["loc"][:-1]))
         near = difflib.get_close_matches(str(detail["loc"][-1]), allowed, n=1)
@@ -45,17 +60,60 @@ def describe(kind: type[BaseModel], detail: ErrorDetails) -> str:
         return f"unknown key '{where}'{hint} (allowed: {', '.join(allowed)})"
     if detail["type"] == "missing":
         return f"key '{where}' is missing"
-    found = "" if isinstance(detail["input"], Mapping) else f", found {detail['input']!r}"
-    return f"key '{where}': {detail['msg']}{found}"
+    text = detail["msg"].removeprefix(_VALUE_ERROR) + _found(detail)
+    return f"key '{where}': {text}" if where else text
+
+
+def _describe_union(where: tuple[int | str, ...], details: Sequence[ErrorDetails]) -> str:
+    """``where`` holds a union; each of ``details`` says why one branch, or an entry of it, does not fit."""
+    reasons, whole = list[str](), _found(details[0])
+    for detail in details:
+        entry = _key(detail["loc"][len(where) + 1 :])
+        text = detail["msg"].removeprefix(_VALUE_ERROR)
+        if entry:
+            reasons.append(f"entry {entry}: {text}{_found(detail)}")
+            whole = ""
+        else:
+            reasons.append(text.removeprefix(_SHOULD_BE) if reasons else text)
+    return f"key '{_key(where)}': {' or '.join(reasons)}{whole}"
+
+
+def _key(path: tuple[int | str, ...]) -> str:
+    return ".".join(str(part) for part in path)
+
+
+def _found(detail: ErrorDetails) -> str:
+    return "" if isinstance(detail["input"], Mapping) else f", found {detail['input']!r}"
+
+
+def _union_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> tuple[int | str, ...] | None:
+    """Where on the way down ``path`` a union stands; pydantic puts the name of a branch after it."""
+    for length in range(1, len(path)):
+        if len(_branches(_annotation_at(kind, path[:length]))) > 1:
+            return path[:length]
+    return None
+
+
+def _branches(annotation: object) -> tuple[Any, ...]:
+    """The types a value may have, without None."""
+    if get_origin(annotation) not in (Union, UnionType):
+        return (annotation,)
+    return tuple(branch for branch in get_args(annotation) if branch is not NoneType)
+
+
+def _annotation_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> object:
+    """The type of what stands at ``path``; None where the tables do not say."""
+    current: Any = kind
+    for part in path:
+        (current, *others) = _branches(current)
+        if others or not (isinstance(current, type) and issubclass(current, BaseModel)):
+            return None
+        field = current.model_fields.get(str(part))
+        current = None if field is None else field.annotation
+    return current
 
 
 def _fields_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     """The keys that are allowed in the (possibly nested) table at ``path``."""
-    current: Any = kind
-    for part in path:
-        field = current.model_fields.get(part) if isinstance(part, str) else None
-        annotation = field.annotation if field is not None else None
-        if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-            return []
-        current = annotation
-    return list(current.model_fields)
+    (table, *_) = _branches(_annotation_at(kind, path))
+    return list(table.model_fields) if isinstance(table, type) and issubclass(table, BaseModel) else []

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 import pytest
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
+
+Name = Annotated[str, Field(pattern="^[a-z]+$")]
 
 
 class Inner(BaseModel):
@@ -19,6 +23,22 @@ class Outer(BaseModel):
     name: str
     inner: Inner = Inner()
     numbers: tuple[Inner, ...] = ()
+    others: Literal["all"] | tuple[Name, ...] = "all"
+    count: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
+    maybe: Inner | None = None
+
+    @field_validator("name")
+    @classmethod
+    def _no_x(cls, name: str) -> str:
+        if name == "xx":
+            raise ValueError("two x are too many")
+        return name
+
+    @model_validator(mode="after")
+    def _y_stands_alone(self) -> Outer:
+        if self.name == "y" and self.numbers:
+            raise ValueError("numbers: none beside the name y")
+        return self
 
 
 def refuse(table: dict[str, object]) -> str:
@@ -33,7 +53,10 @@ def test_a_good_table_is_returned() -> None:
 
 def test_an_unknown_key_is_named_with_the_nearest_and_all_allowed_ones() -> None:
     detail = refuse({"nam": "x", "name": "y"})
-    assert "site.toml: unknown key 'nam'; did you mean 'name'? (allowed: inner, name, numbers)" in detail
+    assert (
+        "site.toml: unknown key 'nam'; did you mean 'name'? (allowed: count, inner, maybe, name, numbers, others)"
+        in detail
+    )
 
 
 def test_an_unknown_key_in_a_nested_table() -> None:
@@ -54,6 +77,31 @@ def test_a_value_where_a_table_belongs_and_a_table_where_a_value_belongs() -> No
     assert "key 'inner'" in refuse({"name": "x", "inner": 3})
     assert "key 'name'" in refuse({"name": {"secret": "not shown"}})
     assert "not shown" not in refuse({"name": {"secret": "not shown"}})
+
+
+def test_a_rule_of_the_project_is_told_in_its_own_words() -> None:
+    assert refuse({"name": "xx"}) == "site.toml: key 'name': two x are too many, found 'xx'"
+    assert refuse({"name": "y", "numbers": [{}]}) == "site.toml: numbers: none beside the name y"
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        ({"count": 0}, "key 'count': Input should be 'all' or greater than or equal to 1, found 0"),
+        ({"others": 3}, "key 'others': Input should be 'all' or a valid tuple, found 3"),
+        (
+            {"others": ["a", "B"]},
+            "key 'others': Input should be 'all' or entry 1: String should match pattern '^[a-z]+$', found 'B', "
+            "found ['a', 'B']",
+        ),
+    ],
+)
+def test_a_value_that_fits_no_branch_is_told_once(table: dict[str, object], text: str) -> None:
+    assert refuse({"name": "a", **table}) == f"site.toml: {text}"
+
+
+def test_an_optional_table_is_no_union() -> None:
+    assert "unknown key 'maybe.zzz' (allowed: timeout_s)" in refuse({"name": "a", "maybe": {"zzz": 1}})
 
 
 def test_text_that_is_not_toml_gives_line_and_column() -> None:
