@@ -47,17 +47,11 @@ from servers.context import Server
 from servers.correlation_pool import CorrelationPool, Stock, stock_quietly
 from servers.ending import Endings, NotYet, round_path
 from servers.failpoints import Point
+from servers.masked_sum_transfer import fetch_masked_sum, send_masked_sum
 from servers.measuring import Products, Sketches, needed_lengths, prepare_products, queries_missing, seal_opening
 from servers.outcomes import QUERIES_MISSING, RELEASE_SET_MISSING
-from servers.peer_client import PeerClient, chunks_with_digest
-from servers.releasing import (
-    MaskedSumIntake,
-    commit_release,
-    masked_sum,
-    masking_side,
-    output_name,
-    with_mask_seed,
-)
+from servers.peer_client import PeerClient
+from servers.releasing import masking_side
 from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundKey, RoundRecord, StudyRecord
 
 _FIRST_RETRY_S: Final = 0.1
@@ -352,9 +346,9 @@ class Driver:
         except ConflictingMessage as error:
             record = await self.endings.adopt_peers_release_set(study, record, error)
         if masking_side(record.key.round) is Side.A:
-            await self._send_masked_sum(study, record)
+            await send_masked_sum(self.server, self.peer, study, record)
         else:
-            await self._fetch_masked_sum(study, record)
+            await fetch_masked_sum(self.server, self.peer, study, record)
         self._observe(study, "locked", "lock_to_release")
 
     async def _release_set(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
@@ -372,31 +366,6 @@ class Driver:
             if left_s <= 0:
                 await self.endings.skip(record, RELEASE_SET_MISSING)
         return self.server.store.round(record.key) or record
-
-    async def _send_masked_sum(self, study: StudyRecord, record: RoundRecord) -> None:
-        record = with_mask_seed(self.server, record)
-        draft = self.server.files.draft()
-        try:
-            pieces = masked_sum(self.server, record, study.study.parameters)
-            digest = await asyncio.to_thread(chunks_with_digest, pieces, draft.path)
-            path = round_path(paths.PEER_MASKED_SUM, study, record)
-            await self.peer.put_file(path, draft.path, digest, "masked_sum")
-        finally:
-            draft.discard()
-        commit_release(self.server, study, record, None)
-
-    async def _fetch_masked_sum(self, study: StudyRecord, record: RoundRecord) -> None:
-        draft = self.server.files.draft(Point.MASKED_SUM_MIDWAY)
-        try:
-            intake = MaskedSumIntake(self.server, record, study.study.parameters, draft)
-            async for piece in self.peer.stream(round_path(paths.PEER_MASKED_SUM, study, record), "masked_sum"):
-                await asyncio.to_thread(intake.feed, piece)
-            intake.finish()
-            await asyncio.to_thread(draft.keep, output_name(record))
-        except BaseException:
-            draft.discard()
-            raise
-        commit_release(self.server, study, record, output_name(record))
 
     # --- small things -------------------------------------------------------------------------------------------------
 
