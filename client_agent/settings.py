@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
@@ -20,6 +20,7 @@ from protocol.wire.messages import PartyName, StudyName
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
 _PATHS: Final = ("roster", "keys", "data", "state_dir", "ca", "plugin")
+_NUMBERS: Final = ("seed", "start_when", "start_timeout_s", "poll_s")
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
@@ -28,6 +29,28 @@ class TlsSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     minimum: Literal["1.2", "1.3"] = "1.2"
+
+
+class _Environment(EnvSettingsSource):
+    """Variables are text: where a number belongs, the text of a number is taken; the file must hold a number."""
+
+    def __call__(self) -> dict[str, Any]:
+        values = super().__call__()
+        numbers = {key: _number(values[key]) for key in _NUMBERS if key in values}
+        policy = values.get("policy")
+        if isinstance(policy, dict):
+            numbers["policy"] = {key: _number(value) for key, value in policy.items()}
+        return {**values, **numbers}
+
+
+def _number(value: object) -> object:
+    if isinstance(value, str):
+        for kind in (int, float):
+            try:
+                return kind(value)
+            except ValueError:
+                continue
+    return value
 
 
 class AgentSettings(BaseSettings):
@@ -59,9 +82,9 @@ class AgentSettings(BaseSettings):
     seed: StrictInt | None = None
     failpoint: str | None = None
     tls: TlsSettings = TlsSettings()
-    start_when: Literal["all"] | Annotated[int, Field(ge=1)] = "all"
-    start_timeout_s: Annotated[float, Field(ge=0)] = 3600.0
-    poll_s: Annotated[float, Field(gt=0, le=3600)] = 1.0
+    start_when: Literal["all"] | Annotated[int, Field(ge=1, strict=True)] = "all"
+    start_timeout_s: Annotated[float, Field(ge=0, strict=True)] = 3600.0
+    poll_s: Annotated[float, Field(gt=0, le=3600, strict=True)] = 1.0
 
     @classmethod
     def settings_customise_sources(
@@ -72,7 +95,7 @@ class AgentSettings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        return env_settings, init_settings
+        return _Environment(settings_cls), init_settings
 
     def takes_part_in(self, study: str) -> bool:
         """Whether this site lets itself be listed in a study of that name."""
