@@ -36,7 +36,7 @@ class _Environment(EnvSettingsSource):
 
     def __call__(self) -> dict[str, Any]:
         values = super().__call__()
-        numbers = {key: _number(values[key]) for key in _NUMBERS if key in values}
+        numbers: dict[str, object] = {key: _number(values[key]) for key in _NUMBERS if key in values}
         policy = values.get("policy")
         if isinstance(policy, dict):
             numbers["policy"] = {key: _number(value) for key, value in policy.items()}
