@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import stamina
 import torch
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 import client_agent.cli
 from client_agent.cli import agent_app, study_app
