@@ -24,9 +24,10 @@ class Place(StrEnum):
 
 
 def test_unarmed_nothing_happens() -> None:
-    points = Failpoints()
+    acted: list[Place] = []
     for place in Place:
-        points.reach(place)
+        Failpoints(act=lambda: acted.append(place)).reach(place)  # noqa: B023 - called at once or never
+    assert acted == []
 
 
 @pytest.mark.parametrize("turn", [1, 2, 5])
@@ -42,7 +43,9 @@ def test_the_armed_point_acts_at_its_turn_only(turn: int) -> None:
 
 
 def test_armed_without_an_act_nothing_happens() -> None:
-    Failpoints("here").reach(Place.HERE)
+    armed = Failpoints("here")
+    armed.reach(Place.HERE)
+    assert armed.act() is None
 
 
 def test_parsing() -> None:
