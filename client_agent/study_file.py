@@ -66,7 +66,12 @@ def study_from_toml(text: str, source: str, roster: Roster, plugin: Path | None)
 
 def parse_study_table(text: str, source: str) -> StudyTable:
     """A study file as it was written. Raises: ConfigurationError"""
-    return _strict(StudyTable, parse_toml(text, source), source)
+    return checked_study_table(parse_toml(text, source), source)
+
+
+def checked_study_table(table: Mapping[str, Any], source: str) -> StudyTable:
+    """The tables of a study file, checked. Raises: ConfigurationError"""
+    return _strict(StudyTable, table, source)
 
 
 def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Path | None) -> Study:

@@ -114,6 +114,17 @@ class PlainState:
     alone_because: str | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """Where a run stands after a round: all that the next round depends on, and the records so far."""
+
+    state: PlainState
+    records: tuple[RoundRecord, ...]
+
+
+AfterRound: TypeAlias = Callable[[Progress], None]
+
+
 def run_plain(
     study: Study,
     sites: Sequence[SiteData],
@@ -121,11 +132,13 @@ def run_plain(
     erosion_applies: ErosionApplies = "next_round",
     policy: SitePolicy | None = None,
     attendance: Attendance = EVERYBODY,
+    resume: Progress | None = None,
+    after_round: AfterRound = lambda progress: None,
 ) -> RunHistory:
     """A whole run without protection; the first of ``sites`` is the requester.
 
     When the sites' policy refuses a list the requester goes on alone for the remaining rounds (LOCAL_ONLY); at a
-    local optimum the run stops.
+    local optimum the run stops. ``resume`` goes on where ``after_round`` was last called, to the same bits.
 
     Raises: ConfigurationError when the study has no seed
     """
@@ -137,6 +150,8 @@ def run_plain(
         erosion_applies=erosion_applies,
         policy=policy,
         attendance=attendance,
+        resume=resume,
+        after_round=after_round,
     )
 
 
@@ -149,6 +164,8 @@ def run_rounds(
     erosion_applies: ErosionApplies = "next_round",
     policy: SitePolicy | None = None,
     attendance: Attendance = EVERYBODY,
+    resume: Progress | None = None,
+    after_round: AfterRound = lambda progress: None,
 ) -> RunHistory:
     """The rounds of a run, however ``combine`` adds the updates up; see :func:`run_plain`."""
     if study.seed is None:
@@ -167,18 +184,19 @@ def run_rounds(
         model,
         combine,
     )
-    state = PlainState(model_vector(model), rule.init(()), SiteMemory())
-    records: list[RoundRecord] = []
+    progress = resume or Progress(PlainState(model_vector(model), rule.init(()), SiteMemory()), ())
     end, reason = RunEnd.COMPLETED, "all rounds are done"
-    for round_number in range(1, study.rounds + 1):
+    for round_number in range(len(progress.records) + 1, study.rounds + 1):
         try:
-            state, record = plain_round(run, state, round_number)
+            state, record = plain_round(run, progress.state, round_number)
         except LocalOptimumReached as optimum:
             end, reason = RunEnd.LOCAL_OPTIMUM, optimum.detail
             break
-        records.append(record)
-    if state.alone_because is not None and study.rule.name is not RuleName.LOCAL:
-        end, reason = RunEnd.LOCAL_ONLY, state.alone_because
+        progress = Progress(state, (*progress.records, record))
+        after_round(progress)
+    alone_because = progress.state.alone_because
+    if alone_because is not None and study.rule.name is not RuleName.LOCAL:
+        end, reason = RunEnd.LOCAL_ONLY, alone_because
     return RunHistory(
         study.name,
         study.rule.name,
@@ -188,8 +206,8 @@ def run_rounds(
         run.names,
         end,
         reason,
-        tuple(records),
-        state.vector,
+        progress.records,
+        progress.state.vector,
     )
 
 

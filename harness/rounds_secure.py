@@ -13,7 +13,16 @@ from harness.correlations import SourceName, correlations_from
 from harness.datasets.site_data import SiteData
 from harness.history import RunHistory
 from harness.parties import SiteEntry, make_parties
-from harness.rounds_plain import EVERYBODY, Attendance, ClippedUpdate, Combine, Combined, run_rounds
+from harness.rounds_plain import (
+    EVERYBODY,
+    AfterRound,
+    Attendance,
+    ClippedUpdate,
+    Combine,
+    Combined,
+    Progress,
+    run_rounds,
+)
 from harness.secure_round import SecureRound, SiteInput
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
@@ -28,6 +37,8 @@ def run_secure(
     correlation_source: SourceName | None = None,
     policy: SitePolicy | None = None,
     attendance: Attendance = EVERYBODY,
+    resume: Progress | None = None,
+    after_round: AfterRound = lambda progress: None,
 ) -> RunHistory:
     """A whole run with everything but sealing, signatures and HTTP; the first of ``sites`` is the requester.
 
@@ -39,7 +50,16 @@ def run_secure(
         raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
     seed = hashlib.sha256(f"moiety/1 in one process {study.seed} {study.digest()}".encode()).digest()
     combine = secure_combine(study, sites, seed, correlation_source or study.correlation_source)
-    return run_rounds(study, sites, combine, protection="secure", policy=policy, attendance=attendance)
+    return run_rounds(
+        study,
+        sites,
+        combine,
+        protection="secure",
+        policy=policy,
+        attendance=attendance,
+        resume=resume,
+        after_round=after_round,
+    )
 
 
 def secure_combine(study: Study, sites: Sequence[SiteData], seed: bytes, source: SourceName) -> Combine:
