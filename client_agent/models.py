@@ -2,11 +2,13 @@
 
 Sizes of a specification:
     linear   inputs of any shape, flattened -> classes
-    mlp      inputs, flattened -> hidden[0] -> ... -> classes, ReLU between
+    mlp      inputs, flattened -> hidden[0] -> ... -> classes, the activation between
     cnn      inputs (channels, height, width); all but the last of hidden are 3x3 convolutions with stride 2 and
-             padding 1, the last is a dense layer; ReLU between. (32, 64, 128, 128) on (1, 28, 28) is the network
-             of the MNIST study.
-The built-in models have no buffers, so all of their state is shared. Initial values depend on the seed only.
+             padding 1, the last is a dense layer; the activation between. (32, 64, 128, 128) on (1, 28, 28) is the
+             network of the MNIST study.
+``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
+a feature, and ``target``, one entry a class (client_agent.personal). The built-in models have no buffers, so all of
+their state is shared or personal. Initial values depend on the seed only.
 """
 
 from __future__ import annotations
@@ -17,22 +19,38 @@ from typing import Literal
 import torch
 from torch import nn
 
+from client_agent.personal import Affine, Personalised
 from client_agent.update import layer_shapes
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec
 
 BuiltIn = Literal["linear", "mlp", "cnn"]
+Activation = Literal["relu", "tanh"]
+PersonalPlace = Literal["input", "target"]
 
 
-def model_spec(kind: BuiltIn, inputs: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> ModelSpec:
-    """The specification of a built-in model with its layers filled in. Raises: ConfigurationError"""
-    return ModelSpec(
+def model_spec(
+    kind: BuiltIn,
+    inputs: tuple[int, ...],
+    hidden: tuple[int, ...],
+    classes: int,
+    *,
+    activation: Activation = "relu",
+    dropout: float = 0.0,
+    personal: tuple[PersonalPlace, ...] = (),
+) -> ModelSpec:
+    """The specification of a built-in model with its shared layers filled in. Raises: ConfigurationError"""
+    spec = ModelSpec(
         kind=kind,
         inputs=inputs,
         hidden=hidden,
         classes=classes,
-        layers=layer_shapes(_network(kind, inputs, hidden, classes)),
+        activation=activation,
+        dropout=dropout,
+        personal=personal,
+        layers=(),
     )
+    return spec.model_copy(update={"layers": layer_shapes(_network(spec))})
 
 
 def dimension(spec: ModelSpec) -> int:
@@ -49,7 +67,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
         raise ConfigurationError("the study's model is a plug-in: give the site's plug-in file")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed % 2**63)
-        model = _network(spec.kind, spec.inputs, spec.hidden, spec.classes)
+        model = _network(spec)
     require_layers(model, spec)
     return model
 
@@ -67,37 +85,59 @@ def require_layers(model: nn.Module, spec: ModelSpec) -> None:
         raise ConfigurationError(f"model: {len(found)} layers, the study has {len(pinned)}")
 
 
-def _network(kind: BuiltIn, inputs: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Module:
+def _network(spec: ModelSpec) -> nn.Module:
+    _check_sizes(spec)
+    shared = nn.Sequential(*(_convolutional(spec) if spec.kind == "cnn" else _dense(spec)))
+    if not spec.personal:
+        return shared
+    return Personalised(
+        shared,
+        input=Affine(spec.inputs) if "input" in spec.personal else None,
+        target=Affine((spec.classes,)) if "target" in spec.personal else None,
+    )
+
+
+def _check_sizes(spec: ModelSpec) -> None:
+    inputs, hidden, classes = spec.inputs, spec.hidden, spec.classes
     if not inputs or min(inputs) < 1 or classes < 2 or any(width < 1 for width in hidden):
         raise ConfigurationError(
             f"model: inputs={list(inputs)}, hidden={list(hidden)}, classes={classes}; sizes start at 1, classes at 2"
         )
-    if kind == "linear":
-        if hidden:
-            raise ConfigurationError(f"model: a linear model takes no hidden layers, found {list(hidden)}")
-        return nn.Sequential(nn.Flatten(), nn.Linear(prod(inputs), classes))
-    if kind == "mlp":
-        return nn.Sequential(nn.Flatten(), *_dense(prod(inputs), hidden, classes))
-    return _cnn(inputs, hidden, classes)
-
-
-def _dense(width: int, hidden: tuple[int, ...], classes: int) -> list[nn.Module]:
-    layers: list[nn.Module] = []
-    for next_width in hidden:
-        layers += [nn.Linear(width, next_width), nn.ReLU()]
-        width = next_width
-    return [*layers, nn.Linear(width, classes)]
-
-
-def _cnn(inputs: tuple[int, ...], hidden: tuple[int, ...], classes: int) -> nn.Module:
-    if len(inputs) != 3 or len(hidden) < 2:
+    if spec.kind == "linear" and hidden:
+        raise ConfigurationError(f"model: a linear model takes no hidden layers, found {list(hidden)}")
+    if spec.kind == "cnn" and (len(inputs) != 3 or len(hidden) < 2):
         raise ConfigurationError(
             f"model: a cnn takes inputs [channels, height, width] and at least two hidden sizes, "
             f"found {list(inputs)} and {list(hidden)}"
         )
-    channels, height, width = inputs
+    if len(set(spec.personal)) != len(spec.personal):
+        raise ConfigurationError(f"model: personal={list(spec.personal)}; name each of 'input' and 'target' once")
+
+
+def _dense(spec: ModelSpec) -> list[nn.Module]:
+    return [nn.Flatten(), *_dense_layers(spec, prod(spec.inputs), spec.hidden)]
+
+
+def _dense_layers(spec: ModelSpec, width: int, hidden: tuple[int, ...]) -> list[nn.Module]:
     layers: list[nn.Module] = []
-    for next_channels in hidden[:-1]:
-        layers += [nn.Conv2d(channels, next_channels, 3, stride=2, padding=1), nn.ReLU()]
+    for next_width in hidden:
+        layers += [*_dropout(spec), nn.Linear(width, next_width), _activation(spec)]
+        width = next_width
+    return [*layers, *_dropout(spec), nn.Linear(width, spec.classes)]
+
+
+def _convolutional(spec: ModelSpec) -> list[nn.Module]:
+    channels, height, width = spec.inputs
+    layers: list[nn.Module] = []
+    for next_channels in spec.hidden[:-1]:
+        layers += [nn.Conv2d(channels, next_channels, 3, stride=2, padding=1), _activation(spec)]
         channels, height, width = next_channels, (height + 1) // 2, (width + 1) // 2
-    return nn.Sequential(*layers, nn.Flatten(), *_dense(channels * height * width, hidden[-1:], classes))
+    return [*layers, nn.Flatten(), *_dense_layers(spec, channels * height * width, spec.hidden[-1:])]
+
+
+def _activation(spec: ModelSpec) -> nn.Module:
+    return nn.Tanh() if spec.activation == "tanh" else nn.ReLU()
+
+
+def _dropout(spec: ModelSpec) -> list[nn.Module]:
+    return [nn.Dropout(spec.dropout)] if spec.dropout else []

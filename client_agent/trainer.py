@@ -7,9 +7,9 @@ torch is left as it was found.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.data import Examples
-from client_agent.update import Vector, flat_vector, load_vector, model_vector
+from client_agent.personal import personal_parameters, shared_parameters
+from client_agent.update import Vector, flat_vector, load_personal, load_vector, model_vector, personal_vector
 from protocol.wire.messages import TrainingSpec
 
 EVALUATION_BATCH = 1024
@@ -42,9 +43,43 @@ class Evaluation:
     loss: float
 
 
+@dataclass(frozen=True, eq=False)
+class LocalRound:
+    """A round of local training: the update before clipping, float32[D], and the personal layers after it, float32[P].
+
+    ``personal`` is empty for a model without personal layers.
+    """
+
+    update: Vector = field(repr=False)
+    personal: Vector = field(repr=False)
+
+
 def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
     """Mean negative log-likelihood of the built-in models."""
     return nn.functional.cross_entropy(model(batch.X), batch.y)
+
+
+def weighted_cross_entropy(labels: NDArray[np.int64]) -> Loss:
+    """Negative log-likelihood, each class weighted by one over its frequency in ``labels``.
+
+    The weights are scaled to sum to the number of classes present, so that they average 1 whatever the model's number
+    of classes; a batch is divided by the sum of its examples' weights.
+    """
+    counts = np.bincount(labels)
+    inverse = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
+    present = torch.from_numpy(inverse / inverse.sum() * np.count_nonzero(counts)).to(torch.float32)
+
+    def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+        logits = model(batch.X)
+        weights = nn.functional.pad(present.to(logits.device), (0, logits.shape[1] - len(present)))
+        return nn.functional.cross_entropy(logits, batch.y, weight=weights)
+
+    return loss
+
+
+def training_loss(training: TrainingSpec, labels: NDArray[np.int64]) -> Loss:
+    """The built-in models' loss on a site with these training labels."""
+    return cross_entropy if training.class_weights == "none" else weighted_cross_entropy(labels)
 
 
 def site_seed(study_seed: int, site: str) -> int:
@@ -60,21 +95,59 @@ def compute_update(
     round: int,
     seed: int,
     device: torch.device,
-    loss: Loss = cross_entropy,
+    loss: Loss | None = None,
 ) -> Vector:
-    """The update of one round, before clipping: float32[D] on the CPU; the model comes back as it was.
+    """The update of one round, before clipping: float32[D] on the CPU; see :func:`train_round`."""
+    return train_round(model, data, training, round=round, seed=seed, device=device, loss=loss).update
+
+
+def train_round(
+    model: nn.Module,
+    data: Examples,
+    training: TrainingSpec,
+    *,
+    round: int,
+    seed: int,
+    device: torch.device,
+    loss: Loss | None = None,
+) -> LocalRound:
+    """The update of one round and the personal layers after it; the model comes back as it was.
 
     ``gradient``: the gradient over one mini-batch; the batches are cut once from an order fixed by the seed, and
-    round r takes batch (r - 1) mod their number. ``local_sgd``: the sum of the step gradients over ``epochs``
-    passes, each in an order fixed by seed, round and epoch. Each gradient includes l2 * parameters.
+    round r takes batch (r - 1) mod their number. ``local_sgd``: the sum of the steps over ``epochs`` passes, each in
+    an order fixed by seed, round and epoch. Each gradient includes l2 * parameters (shared ones only).
+
+    A step is the gradient, or with ``momentum`` the velocity, which starts at zero in every round. With a decaying
+    learning rate the update is multiplied by :func:`rate_factor`. So it is always (start - end) / local learning rate,
+    the undecayed one: a server learning rate equal to the local one makes the average of the updates FedAvg's average
+    of the models, in every round.
+
+    ``loss`` is the training specification's if it is None. Personal layers take the same steps as the shared ones,
+    and only their new values leave this function.
     """
     model.to(device)
     model.train()
+    chosen = loss or training_loss(training, data.y)
     with _private_randomness(_derived(seed, f"round {round}"), device):
         if training.update == "gradient":
-            batch = _take(data, gradient_rows(len(data), training.batch_size, round, seed), device)
-            return flat_vector(_gradient(model, batch, training.l2, loss))
-        return flat_vector(_local_sgd(model, data, training, round, seed, device, loss))
+            rows = [gradient_rows(len(data), training.batch_size, round, seed)]
+        else:
+            rows = epoch_rows(len(data), training, round, seed)
+        batches = (_take(data, batch, device) for batch in rows)
+        return _steps(model, batches, training, rate_factor(training, round), chosen)
+
+
+def rate_factor(training: TrainingSpec, round: int) -> float:
+    """By what the local learning rate of a round, counted from 1, is multiplied."""
+    if training.decay_every_rounds == 0:
+        return 1.0
+    return float(training.learning_rate_decay ** ((round - 1) // training.decay_every_rounds))
+
+
+def epoch_rows(examples: int, training: TrainingSpec, round: int, seed: int) -> list[NDArray[np.int64]]:
+    """The rows of every mini-batch of a round of local SGD, in order."""
+    orders = (_derived(seed, f"round {round} epoch {epoch}") for epoch in range(training.epochs))
+    return [rows for order in orders for rows in _batches(examples, training.batch_size, order)]
 
 
 def gradient_rows(examples: int, batch_size: int, round: int, seed: int) -> NDArray[np.int64]:
@@ -105,38 +178,40 @@ def evaluate(model: nn.Module, data: Examples, device: torch.device, loss: Loss 
     return Evaluation(right / len(data), total_loss / len(data))
 
 
-def _gradient(model: nn.Module, batch: Batch, l2: float, loss: Loss) -> list[torch.Tensor]:
+def _gradient(model: nn.Module, parameters: list[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
     """One gradient a parameter, on the device; zeros where the loss does not reach."""
     model.zero_grad(set_to_none=True)
     loss(model, batch).backward()  # type: ignore[no-untyped-call]
-    gradient = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
+    gradient = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
     model.zero_grad(set_to_none=True)
-    return [g + l2 * p.detach() for g, p in zip(gradient, model.parameters(), strict=True)] if l2 else gradient
+    return gradient
 
 
-def _local_sgd(
-    model: nn.Module,
-    data: Examples,
-    training: TrainingSpec,
-    round_number: int,
-    seed: int,
-    device: torch.device,
-    loss: Loss,
-) -> list[torch.Tensor]:
-    start = model_vector(model)
-    totals = [torch.zeros_like(parameter) for parameter in model.parameters()]
+def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, factor: float, loss: Loss) -> LocalRound:
+    """Take one step a batch; the shared parameters' steps are summed, then the model is put back."""
+    shared = [parameter for _, parameter in shared_parameters(model)]
+    personal = [parameter for _, parameter in personal_parameters(model)]
+    before, own = model_vector(model), personal_vector(model)
+    totals = [torch.zeros_like(parameter) for parameter in shared]
+    velocity: list[torch.Tensor] | None = None
     try:
-        for epoch in range(training.epochs):
-            order = _derived(seed, f"round {round_number} epoch {epoch}")
-            for rows in _batches(len(data), training.batch_size, order):
-                steps = _gradient(model, _take(data, rows, device), training.l2, loss)
-                with torch.no_grad():
-                    for parameter, total, step in zip(model.parameters(), totals, steps, strict=True):
-                        total.add_(step)
-                        parameter.sub_(step, alpha=training.local_learning_rate)
+        for batch in batches:
+            step = _gradient(model, [*shared, *personal], batch, loss)
+            with torch.no_grad():
+                if training.l2:
+                    step[: len(shared)] = [g + training.l2 * p for g, p in zip(step, shared, strict=False)]
+                if velocity is not None and training.momentum:
+                    step = [s.add_(v, alpha=training.momentum) for s, v in zip(step, velocity, strict=True)]
+                velocity = step
+                for total, part in zip(totals, step, strict=False):
+                    total.add_(part, alpha=factor)
+                for parameter, part in zip([*shared, *personal], step, strict=True):
+                    parameter.sub_(part, alpha=training.local_learning_rate * factor)
+        return LocalRound(flat_vector(totals), personal_vector(model))
     finally:
-        load_vector(model, start)
-    return totals
+        model.zero_grad(set_to_none=True)
+        load_vector(model, before)
+        load_personal(model, own)
 
 
 def _batches(examples: int, batch_size: int, seed: int) -> list[NDArray[np.int64]]:

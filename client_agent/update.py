@@ -1,7 +1,8 @@
 """Model <-> flat float32 vector, with named layers in the model's own fixed order (docs/protocol.md 2).
 
-Only parameters are shared. Buffers, such as the running statistics of batch normalisation, would be averaged
-without the protection of clipping and without meaning; a model that keeps any is refused.
+Only parameters are shared, and of those not the ones of personal layers (client_agent.personal). Buffers, such as the
+running statistics of batch normalisation, would be averaged without the protection of clipping and without meaning; a
+model that keeps any is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from client_agent.personal import personal_parameters, shared_parameters
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape
 
@@ -30,7 +32,7 @@ def layer_shapes(model: nn.Module) -> tuple[LayerShape, ...]:
             f"the model keeps buffers ({', '.join(buffers)}), which are not shared; "
             "use group norm (torch.nn.GroupNorm) instead of batch norm"
         )
-    layers = tuple(LayerShape(name=name, shape=tuple(p.shape)) for name, p in model.named_parameters())
+    layers = tuple(LayerShape(name=name, shape=tuple(p.shape)) for name, p in shared_parameters(model))
     if not layers:
         raise UnusableUpdate("the model has no parameters to share")
     for name, parameter in model.named_parameters():
@@ -45,23 +47,23 @@ def layer_sizes(layers: tuple[LayerShape, ...]) -> tuple[tuple[str, int], ...]:
 
 
 def model_vector(model: nn.Module) -> Vector:
-    """The parameters as one float32[D] on the CPU."""
-    return flat_vector([parameter.detach() for parameter in model.parameters()])
+    """The shared parameters as one float32[D] on the CPU."""
+    return flat_vector([parameter.detach() for _, parameter in shared_parameters(model)])
 
 
 def load_vector(model: nn.Module, vector: Vector) -> None:
-    """Set the parameters from float32[D]. Raises: UnusableUpdate on another length or dtype"""
-    expected = sum(parameter.numel() for parameter in model.parameters())
-    if vector.dtype != np.float32 or vector.shape != (expected,):
-        raise UnusableUpdate(
-            f"a vector {vector.dtype}{list(vector.shape)} does not fit the model, which takes float32[{expected}]"
-        )
-    start = 0
-    with torch.no_grad():
-        for parameter in model.parameters():
-            piece = torch.from_numpy(vector[start : start + parameter.numel()].copy())
-            parameter.copy_(piece.reshape(parameter.shape))
-            start += parameter.numel()
+    """Set the shared parameters from float32[D]. Raises: UnusableUpdate on another length or dtype"""
+    _load(shared_parameters(model), vector, "the model")
+
+
+def personal_vector(model: nn.Module) -> Vector:
+    """The personal parameters as one float32[P] on the CPU; P is 0 for a model without personal layers."""
+    return flat_vector([parameter.detach() for _, parameter in personal_parameters(model)])
+
+
+def load_personal(model: nn.Module, vector: Vector) -> None:
+    """Set the personal parameters from float32[P]. Raises: UnusableUpdate on another length or dtype"""
+    _load(personal_parameters(model), vector, "the personal layers")
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -81,5 +83,21 @@ def pick_device(wanted: str) -> torch.device:
 
 def flat_vector(tensors: Sequence[torch.Tensor]) -> Vector:
     """Tensors, one a layer, as one float32 vector on the CPU."""
+    if not tensors:
+        return np.zeros(0, dtype=np.float32)
     joined = torch.cat([tensor.reshape(-1) for tensor in tensors]).to("cpu", torch.float32)
     return np.array(joined.numpy(), dtype=np.float32)
+
+
+def _load(parameters: Sequence[tuple[str, nn.Parameter]], vector: Vector, what: str) -> None:
+    expected = sum(parameter.numel() for _, parameter in parameters)
+    if vector.dtype != np.float32 or vector.shape != (expected,):
+        raise UnusableUpdate(
+            f"a vector {vector.dtype}{list(vector.shape)} does not fit {what}, which takes float32[{expected}]"
+        )
+    start = 0
+    with torch.no_grad():
+        for _, parameter in parameters:
+            piece = torch.from_numpy(vector[start : start + parameter.numel()].copy())
+            parameter.copy_(piece.reshape(parameter.shape))
+            start += parameter.numel()

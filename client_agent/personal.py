@@ -1,0 +1,63 @@
+"""Personal layers: parameters that train with the model and never leave the site.
+
+iFedAvg puts an affine layer of its own before (and behind) the network that all sites share: every site learns how
+its columns are to be shifted and scaled for the others' network, and only the shared part is aggregated. What the
+layer learned tells in the site's own words how its data differ.
+
+Any module below a ``PersonalLayer`` is personal, in a plug-in too. The shared parameters are all others, in the
+model's order: they alone make up the layers of the study, the flat vector and the update.
+
+Source: Roschewitz, Hartley, Corinzia, Jaggi 2021, iFedAvg
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+
+
+class PersonalLayer(nn.Module):
+    """A layer whose parameters stay at the site."""
+
+
+class Affine(PersonalLayer):
+    """(x + bias) * weight, element-wise; the identity at the start. Shapes: float32[batch, *shape] -> the same"""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(shape))
+        self.weight = nn.Parameter(torch.ones(shape))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return (x + self.bias) * self.weight
+
+
+class Personalised(nn.Module):
+    """A shared network between two optional personal layers."""
+
+    def __init__(self, shared: nn.Module, *, input: PersonalLayer | None, target: PersonalLayer | None) -> None:
+        super().__init__()
+        self.input, self.shared, self.target = input, shared, target
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.input is not None:
+            x = self.input(x)
+        logits: torch.Tensor = self.shared(x)
+        if self.target is not None:
+            logits = self.target(logits)
+        return logits
+
+
+def personal_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Name and parameter of everything that stays at the site, in the model's order."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) in _personal(model)]
+
+
+def shared_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Name and parameter of everything that is aggregated, in the model's order."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in _personal(model)]
+
+
+def _personal(model: nn.Module) -> set[int]:
+    layers = [module for module in model.modules() if isinstance(module, PersonalLayer)]
+    return {id(parameter) for layer in layers for parameter in layer.parameters()}
