@@ -32,7 +32,6 @@ from protocol.errors import (
 )
 from protocol.lock import model_digest
 from protocol.policy import OutcomeUnknown, check_weight_list, remember_contribution, remember_skip
-from protocol.rules.interface import Needs
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -296,7 +295,7 @@ class Contributor(Participant):
             policy=context.policy,
             memory=self.state.memory,
             contributors=tuple(party.name for party in context.roster.contributors),
-            rule_needs_distances=rule.needs is Needs.DISTANCES,
+            needs=rule.needs,
         )
 
     def _contribute(self, decision: Decision, attempt: int) -> Decision:

@@ -7,7 +7,7 @@ of a stream, the other the vectors less that stream; which one alternates by rou
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,9 +17,10 @@ from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
 from protocol.errors import MalformedMessage, TranscriptMismatch
 from protocol.mpc.distance import query
-from protocol.mpc.measurement import OpenedSite, OpeningShare, open_site
+from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
+from protocol.mpc.quantity import value_count
 from protocol.mpc.sketch import sketch_shares
-from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
+from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import ChunkSource, Side
 from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.messages import OpeningHeader, QueryHeader, Roster, ShareKind
@@ -34,7 +35,7 @@ def seed_side(round_number: int) -> Side:
 
 
 def query_vector(challenge: bytes, own: ChunkSource, numerators: tuple[int, ...], parameters: StudyParameters) -> Ring:
-    """w_i S g_0 of every target, one after the other.
+    """w_i S g_0 of every target, one after the other; with all weights 1, S v for the inner products with v.
 
     Shapes:   -> uint64[targets * k'], ring 2^64
     """
@@ -82,42 +83,67 @@ def read_opening(
     side: Side,
     transcript_digest: str,
     checked: tuple[str, ...],
-    measured: tuple[str, ...],
+    opens: Needs,
+    requester: str,
 ) -> tuple[OpeningShare, ...]:
     """One server's shares of all sites, in the order of ``checked``.
 
     Raises: TranscriptMismatch, MalformedMessage, BrokenSeal
     """
-    expected = OpeningHeader(transcript_digest=transcript_digest, side=side, checked=checked, measured=measured)
+    expected = OpeningHeader(transcript_digest=transcript_digest, side=side, checked=checked, opens=opens)
     reader = SealedReader(key, _only(expected))
     plain = b"".join(reader.feed(sealed)) + reader.finish()
-    length = len(checked) * RANGE_PROJECTIONS + len(measured)
+    counts = [value_count(opens, place, site == requester) for place, site in enumerate(checked)]
+    length = len(checked) * RANGE_PROJECTIONS + sum(counts)
     if len(plain) != length * ELEMENT_BYTES:
         raise MalformedMessage(f"server {side}'s opening has {len(plain)} bytes, expected {length * ELEMENT_BYTES}")
     numbers = from_bytes(plain, length)
     ranges = numbers[: len(checked) * RANGE_PROJECTIONS].reshape(len(checked), RANGE_PROJECTIONS)
-    distances = dict(zip(measured, numbers[len(checked) * RANGE_PROJECTIONS :].tolist(), strict=True))
-    return tuple(OpeningShare(site, row, distances.get(site)) for site, row in zip(checked, ranges, strict=True))
+    values = np.split(numbers[len(checked) * RANGE_PROJECTIONS :], np.cumsum(counts)[:-1])
+    return tuple(OpeningShare(*one) for one in zip(checked, ranges, values, strict=True))
 
 
 def open_sites(
-    shares: Mapping[Side, tuple[OpeningShare, ...]], numerators: Mapping[str, int], parameters: StudyParameters
+    shares: Mapping[Side, tuple[OpeningShare, ...]],
+    numerators: Mapping[str, int],
+    parameters: StudyParameters,
+    opens: Needs = Needs.DISTANCES,
 ) -> tuple[OpenedSite, ...]:
-    """Range check and distance of every site, from both servers' shares."""
-    return tuple(
-        open_site(a, b, numerators[a.site], parameters) for a, b in zip(shares[Side.A], shares[Side.B], strict=True)
-    )
+    """Range check of every site and what else the round opens, from both servers' shares."""
+    return open_all(shares[Side.A], shares[Side.B], numerators, parameters, opens)
 
 
-def longest_distance(parameters: StudyParameters, numerator: int) -> float:
+def too_long(
+    sites: Sequence[OpenedSite],
+    requester: str,
+    numerators: Mapping[str, int],
+    parameters: StudyParameters,
+    opens: Needs,
+) -> frozenset[str]:
+    """Contributors whose update is longer than a clipped one can be, by what was opened about them."""
+    beyond = set()
+    for site in sites:
+        numerator = numerators[site.site]
+        if opens is Needs.PAIRS:
+            near = [(other, d) for other, d in site.pairs if requester in (other, site.site)]
+            allowed = longest_distance(parameters, numerator)
+            beyond |= {name for other, d in near if d > allowed for name in (other, site.site)}
+        elif site.distance is not None:
+            updates = 1 if opens is Needs.NORMS else 2
+            if site.distance > longest_distance(parameters, numerator, updates):
+                beyond.add(site.site)
+    return frozenset(beyond - {requester})
+
+
+def longest_distance(parameters: StudyParameters, numerator: int, updates: int = 2) -> float:
     """The largest distance two clipped updates can show: 2 C, the sketch's error and the rounding on top.
 
-    Rounding moves each of D coordinates of w g_i and of w g_0 by less than one ring unit each. A sketched norm is
-    off by more than six of its standard deviations, about 1 / sqrt(k / 2), hardly ever.
+    One update's norm: half of it. Rounding moves each of D coordinates of w g_i and of w g_0 by less than one ring
+    unit each. A sketched norm is off by more than six of its standard deviations, about 1 / sqrt(k / 2), hardly ever.
     """
-    rounding = 2 * math.sqrt(parameters.dimension) / parameters.scale / (numerator / parameters.weight_grid)
+    rounding = updates * math.sqrt(parameters.dimension) / parameters.scale / (numerator / parameters.weight_grid)
     spread = 0.0 if parameters.exact_distances else _TOLERATED_DEVIATIONS / math.sqrt(parameters.sketch_length / 2)
-    return (2 * parameters.clip_norm + rounding) * (1 + spread)
+    return (updates * parameters.clip_norm + rounding) * (1 + spread)
 
 
 def _only(expected: OpeningHeader) -> Callable[[bytes], None]:

@@ -133,7 +133,7 @@ class OutputReader:
     def _average(self, past: PastRelease, side: Side, path: Path, seed: bytes) -> NDArray[np.float32]:
         numerators = sum_of_numerators(past, self.roster)
         bound = coordinate_bound(
-            self.parameters, numerators, len(past.release_set.message.sites), past.announcement.measured
+            self.parameters, numerators, len(past.release_set.message.sites), past.announcement.opens.bounds_norms
         )
         weights = numerators / self.parameters.weight_grid
         out = np.empty(self.parameters.dimension, dtype=np.float32)

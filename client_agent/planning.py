@@ -12,7 +12,7 @@ from client_agent.requester_round import RoundPlan
 from protocol.errors import PolicyRefusal
 from protocol.lock import model_digest
 from protocol.policy import SiteMemory, check_for_every_site
-from protocol.rules.interface import Needs, RuleState
+from protocol.rules.interface import RuleState
 from protocol.wire.authentic import sign
 from protocol.wire.messages import Announcement, ListedWeight, RoundOutcome, Signed, StudyEnd, WeightList
 
@@ -66,7 +66,7 @@ def new_plan(owner: Requester) -> RoundPlan:
         round=number,
         listed=tuple(weight.site for weight in weights),
         least_contributors=least,
-        measured=owner.measured,
+        opens=owner.rule.needs,
         model_version=owner.state.model_version or 0,
         model_digest=_model_digest(owner, number),
         weight_list_digest=weight_list.digest(),
@@ -108,5 +108,5 @@ def _check_policy(owner: Requester, announcement: Announcement, weight_list: Wei
         policy=owner.context.policy,
         memory=owner.progress.memory,
         contributors=tuple(party.name for party in owner.context.roster.contributors),
-        rule_needs_distances=owner.rule.needs is Needs.DISTANCES,
+        needs=owner.rule.needs,
     )

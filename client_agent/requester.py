@@ -30,7 +30,7 @@ from protocol.errors import (
     UnusableUpdate,
 )
 from protocol.policy import Clause, remember_contribution, remember_skip
-from protocol.rules.interface import Needs, SiteFacts
+from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
@@ -68,7 +68,6 @@ class Requester(Participant):
         super().__init__(context, signed_study, journal)
         study = self.study
         self.rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
-        self.measured = self.rule.needs is Needs.DISTANCES
         self._path = journal.folder / "requester.json"
         known = journal.read(self._path, RequesterState)
         self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))

@@ -17,7 +17,7 @@ from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd
 from client_agent.failpoints import Point
 from client_agent.mail import PastRelease, WeightMail
-from client_agent.measuring import longest_distance, open_sites, query_vector, read_opening, seal_queries
+from client_agent.measuring import open_sites, query_vector, read_opening, seal_queries, too_long
 from client_agent.server_client import Body
 from client_agent.settled import Refused, Settled
 from client_agent.skips import shown_skip
@@ -31,8 +31,9 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.lock import check_transcript
-from protocol.mpc.measurement import OpeningShare
-from protocol.rules.interface import Measured
+from protocol.mpc.measurement import OpenedSite, OpeningShare
+from protocol.parameters import Needs
+from protocol.rules.interface import Measured, PairDistance, within_bound
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
@@ -69,7 +70,7 @@ class Opened(BaseModel):
     """What the requester opened about one attempt, and the release set that follows from it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    distances: tuple[tuple[str, float], ...]
+    measured: Measured
     left_out: tuple[str, ...]
     release_set: Signed[ReleaseSet] | None
 
@@ -122,7 +123,7 @@ class RequesterRound:
     def _prepare_own(self) -> None:
         """The requester's own update has weight 1. Raises: UnusableUpdate, LocalOptimumReached"""
         self._encoded = self._owner.encode(self._announcement, self._plan.weight_list.grid)
-        if self._announcement.measured and self._encoded.norm == 0:
+        if self._announcement.opens is Needs.DISTANCES and self._encoded.norm == 0:
             raise LocalOptimumReached(
                 f"round {self._number}: the requester's update is zero, so relative distances are undefined: "
                 "its model has reached a local optimum and the study can be completed"
@@ -154,7 +155,8 @@ class RequesterRound:
         if self._encoded is not None and states <= _OPEN and a.attempt not in self._shared:
             return self._contribute
         tossed = a.transcript is not None and b.transcript is not None
-        if self._announcement.measured and tossed and RoundState.LOCKED in states and a.attempt not in self._queried:
+        queried = self._announcement.opens.queried
+        if queried and tossed and RoundState.LOCKED in states and a.attempt not in self._queried:
             return self._query
         if states == {RoundState.MEASURED} and a.attempt not in self._released:
             return self._release
@@ -251,14 +253,18 @@ class RequesterRound:
         if known is not None:
             return known
         agreed, _, transcript_digest = self._transcript(a, b)
-        others = tuple(site for site in agreed.sites if site != self._context.site)
-        measured = others if self._announcement.measured else ()
         fetched = self._at_both(
             lambda side: self._context.clients[side].opening(owner.study.name, self._number, a.attempt)
         )
         shares = {
             side: read_opening(
-                fetched[side], self._context.keys.sealing, side, transcript_digest, agreed.sites, measured
+                fetched[side],
+                self._context.keys.sealing,
+                side,
+                transcript_digest,
+                agreed.sites,
+                self._announcement.opens,
+                self._context.site,
             )
             for side in Side
         }
@@ -272,29 +278,51 @@ class RequesterRound:
     def _judged(
         self, agreed: AgreedSet, shares: dict[Side, tuple[OpeningShare, ...]], numerators: dict[str, int], attempt: int
     ) -> Opened:
-        """Who stays in the sum: in range, and no further away than two clipped updates can be."""
-        parameters = self._owner.study.parameters
-        sites = open_sites(shares, numerators, parameters)
-        left_out = tuple(
-            s.site
-            for s in sites
-            if not s.in_range
-            or (s.distance is not None and s.distance > longest_distance(parameters, numerators[s.site]))
-        )
-        kept = tuple(site for site in agreed.sites if site not in left_out)
-        enough = self._context.site in kept and len(kept) - 1 >= self._announcement.least_contributors
+        """Who stays in the sum: in range, no longer than a clipped update can be, and selected by the rule."""
+        owner, own = self._owner, self._context.site
+        sites = open_sites(shares, numerators, owner.study.parameters, self._announcement.opens)
+        beyond = too_long(sites, own, numerators, owner.study.parameters, self._announcement.opens)
+        passed = tuple(s.site for s in sites if s.in_range and s.site not in beyond)
+        measured = self._measured(sites, tuple(site for site in passed if site != own))
+        bounded = within_bound(measured, owner.study.rule.norm_bound)
+        selected = owner.rule.select(owner.progress.rule_state, measured.model_copy(update={"took_part": bounded}))
+        kept = {*bounded, own} & set(passed)
+        left_out = tuple(site for site in agreed.sites if site not in kept)
+        enough = own in passed and len(selected) >= self._announcement.least_contributors
         release = ReleaseSet(
-            study_digest=self._owner.study_digest,
+            study_digest=owner.study_digest,
             round=self._number,
             attempt=attempt,
             agreed_set_digest=agreed.digest(),
-            sites=kept,
+            sites=tuple(site for site in agreed.sites if site == own or site in selected),
             failed_check=left_out,
         )
         return Opened(
-            distances=tuple((s.site, s.distance) for s in sites if s.distance is not None),
+            measured=measured.model_copy(update={"took_part": selected}),
             left_out=left_out,
-            release_set=sign(release, self._context.site, self._context.keys.signing) if enough else None,
+            release_set=sign(release, own, self._context.keys.signing) if enough else None,
+        )
+
+    def _measured(self, sites: tuple[OpenedSite, ...], passed: tuple[str, ...]) -> Measured:
+        """What was opened about the sites that passed, as a rule sees it."""
+        values = tuple((s.site, s.distance) for s in sites if s.site in passed and s.distance is not None)
+        norms = self._announcement.opens is Needs.NORMS
+        both = {*passed, self._context.site}
+        return Measured(
+            round=self._number,
+            distances=() if norms else values,
+            norms=values if norms else (),
+            inner_products=tuple(
+                (s.site, s.inner_product) for s in sites if s.site in passed and s.inner_product is not None
+            ),
+            pairs=tuple(
+                PairDistance(first=first, second=s.site, distance=distance)
+                for s in sites
+                for first, distance in s.pairs
+                if {first, s.site} <= both
+            ),
+            requester_norm=0.0 if self._encoded is None else self._encoded.norm,
+            took_part=passed,
         )
 
     def _numerator(self, site: str) -> int:
@@ -361,8 +389,6 @@ class RequesterRound:
         end = RoundEnd.RELEASED
         if owner.state.model_version == self._announcement.model_version:
             end = owner.retried(lambda: owner.take_release(past))
-        release = opened.release_set.message
-        took_part = tuple(site for site in release.sites if site != self._context.site)
         return Settled(
             end=end,
             attempt=a.attempt,
@@ -371,11 +397,6 @@ class RequesterRound:
             clipped=encoded.clipped,
             requester_norm=encoded.norm,
             past=past,
-            measured=Measured(
-                round=self._number,
-                distances=tuple((site, d) for site, d in opened.distances if site in took_part),
-                requester_norm=encoded.norm,
-                took_part=took_part,
-            ),
-            distances=opened.distances,
+            measured=opened.measured.model_copy(update={"requester_norm": encoded.norm}),
+            distances=opened.measured.distances,
         )

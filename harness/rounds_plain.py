@@ -23,6 +23,7 @@ from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory, SiteValue
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
+from protocol.parameters import Needs
 from protocol.policy import (
     SiteMemory,
     SitePolicy,
@@ -31,7 +32,7 @@ from protocol.policy import (
     remember_release,
     remember_skip,
 )
-from protocol.rules.interface import Measured, Needs, Rule, RuleState, SiteFacts
+from protocol.rules.interface import Measured, Rule, RuleState, SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.wire.messages import Announcement, ListedWeight, RuleName, Study, WeightList
 
@@ -263,7 +264,7 @@ def combine_plainly(
     """The sum and the distances in the open: nobody fails a check."""
     names = tuple(updates)
     distances: tuple[tuple[str, float], ...] = ()
-    if announcement.measured:
+    if announcement.opens is Needs.DISTANCES:
         distances = tuple((name, float(np.sqrt(squared_norm(updates[name].values - own.values)))) for name in names)
     summed = [(weight, updates[weight.site]) for weight in weight_list.weights if weight.site in updates]
     return Combined(average(own.values, summed, weight_list.grid), names, distances)
@@ -353,7 +354,7 @@ def _announcement(run: PlainRun, state: PlainState, weight_list: WeightList) -> 
         round=weight_list.round,
         listed=listed,
         least_contributors=least,
-        measured=run.rule.needs is Needs.DISTANCES,
+        opens=run.rule.needs,
         model_version=state.model_version,
         model_digest=NO_SECRET,
         weight_list_digest=weight_list.digest(),
@@ -367,7 +368,7 @@ def _announcement(run: PlainRun, state: PlainState, weight_list: WeightList) -> 
         policy=run.policy,
         memory=state.memory,
         contributors=run.names,
-        rule_needs_distances=run.rule.needs is Needs.DISTANCES,
+        needs=run.rule.needs,
     )
     return announcement
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from enum import StrEnum
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -16,13 +17,37 @@ MAX_CLIP_NORM_LOG2: Final = 100
 """Between 2^-100 and 2^100 the scale, and an average in float32, neither overflow nor vanish."""
 
 
+class Needs(StrEnum):
+    """What a measured round opens to the requester besides the range check (docs/protocol.md 8).
+
+    ``distances``: of every contributor from the requester. ``norms``: of every contributor. ``pairs``: distances of
+    all pairs of sites. ``inner_products``: of every contributor with a vector of the requester's choice.
+    """
+
+    NOTHING = "nothing"
+    DISTANCES = "distances"
+    NORMS = "norms"
+    PAIRS = "pairs"
+    INNER_PRODUCTS = "inner_products"
+
+    @property
+    def queried(self) -> bool:
+        """Whether the requester sends query shares."""
+        return self in (Needs.DISTANCES, Needs.INNER_PRODUCTS)
+
+    @property
+    def bounds_norms(self) -> bool:
+        """Whether the requester leaves out, by what it opens, updates that are longer than clipping allows."""
+        return self in (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS)
+
+
 class StudyParameters(BaseModel):
     """Fixed-point, sketch and cohort parameters of one study.
 
     ``dimension`` D is the number of shared coordinates. Updates are clipped to L2 norm
     ``clip_norm`` = C at the site; x~ = round(x * 2^f) with 2^f * C = E = 2^``encoded_norm_log2``.
-    Weights are multiples of 1/``weight_grid``. ``least_contributors`` m and ``assumed_colluders`` t
-    do not count the requester.
+    Weights are multiples of 1/``weight_grid``; where sites weigh themselves, that is the smallest weight.
+    ``least_contributors`` m and ``assumed_colluders`` t do not count the requester.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -88,8 +113,3 @@ class StudyParameters(BaseModel):
     def range_bits(self) -> int:
         """h of the range check: log2(E) + 5 for four blocks, log2(E) + 4 for the identity."""
         return self.encoded_norm_log2 + (4 if self.exact_distances else 5)
-
-    @property
-    def product_lengths(self) -> tuple[int, ...]:
-        """Inner products one measured contributor consumes: the distance, then one a projection."""
-        return (self.sketched_length,) + (1,) * RANGE_PROJECTIONS

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.errors import PolicyRefusal
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.wire.messages import Announcement, ListedWeight, WeightList
 
 MEASURED_ROUNDS_PER_MODEL = 2
@@ -36,6 +36,7 @@ class Clause(StrEnum):
     OUTCOME_UNKNOWN = "outcome_unknown"
     SAME_SUM_AGAIN = "same_sum_again"
     MEASURED_FOR_NOTHING = "measured_for_nothing"
+    MAY_OPEN = "may_open"
     MEASURED_TWICE = "measured_twice"
     LEFT_OUT_TWICE = "left_out_twice"
 
@@ -54,11 +55,13 @@ class SitePolicy(_Frozen):
     ``least_contributors`` bounds m - t from below. ``largest_share`` is the largest part of the sum's smallest
     possible weight that may be the site's own. ``assumed_colluders`` is the site's own t; the larger of it and the
     study's counts: with t = 0 the site trusts that no other contributor tells the requester its update.
+    ``may_open`` is what a rule may have opened about the site to the requester.
     """
 
     least_contributors: Annotated[int, Field(ge=1)] = 3
     largest_share: Annotated[float, Field(gt=0, le=1)] = 0.6
     assumed_colluders: Annotated[int, Field(ge=0)] = 0
+    may_open: tuple[Needs, ...] = (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS, Needs.INNER_PRODUCTS)
 
     @property
     def largest_share_exact(self) -> Fraction:
@@ -112,12 +115,11 @@ def check_weight_list(
     policy: SitePolicy,
     memory: SiteMemory,
     contributors: tuple[str, ...],
-    rule_needs_distances: bool = True,
+    needs: Needs = Needs.DISTANCES,
 ) -> None:
     """Every clause that ``site`` demands before it contributes to the announced round.
 
-    ``contributors`` are the roster's sites without the requester. For a rule that needs no distances,
-    ``rule_needs_distances`` is False and a measured round is refused.
+    ``contributors`` are the roster's sites without the requester; ``needs`` is what the study's rule has opened.
     Raises: PolicyRefusal whose detail begins with the clause and says what was found and what is allowed;
             OutcomeUnknown when only the evidence of an earlier round's end is missing
     """
@@ -133,8 +135,7 @@ def check_weight_list(
     check_model_version(announcement, memory)
     check_outcome_known(announcement, memory)
     check_same_sum_again(announcement, weight_list, memory)
-    if not rule_needs_distances:
-        check_not_measured(announcement)
+    check_opens(announcement, needs, policy)
     check_measured_twice(announcement, memory)
     check_left_out_twice(announcement, memory)
 
@@ -148,7 +149,7 @@ def check_for_every_site(
     policy: SitePolicy,
     memory: SiteMemory,
     contributors: tuple[str, ...],
-    rule_needs_distances: bool = True,
+    needs: Needs = Needs.DISTANCES,
 ) -> None:
     """The sites' policy as the requester runs it before it announces (docs/protocol.md 4). Raises: PolicyRefusal"""
     for site in announcement.listed:
@@ -161,7 +162,7 @@ def check_for_every_site(
             policy=policy,
             memory=memory,
             contributors=contributors,
-            rule_needs_distances=rule_needs_distances,
+            needs=needs,
         )
 
 
@@ -272,11 +273,21 @@ def check_same_sum_again(announcement: Announcement, weight_list: WeightList, me
         raise _refusal(Clause.SAME_SUM_AGAIN, f"{detail} only {allowed}; otherwise the study pauses")
 
 
-def check_not_measured(announcement: Announcement) -> None:
-    """Each measured round gives the requester a function of its choice of every sketch: not without need."""
-    if announcement.measured:
-        found = f"round {announcement.round} opens distances"
-        raise _refusal(Clause.MEASURED_FOR_NOTHING, f"{found}, the study's rule needs none: none may be opened")
+def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) -> None:
+    """Each measured round gives the requester numbers about this site: only what the rule needs and the site allows."""
+    if announcement.measured and announcement.opens is not needs:
+        found = f"round {announcement.round} opens {announcement.opens.value}"
+        raise _refusal(Clause.MEASURED_FOR_NOTHING, f"{found}, the study's rule needs {needs.value}: no more is opened")
+    check_needs_allowed(announcement.opens, policy)
+
+
+def check_needs_allowed(needs: Needs, policy: SitePolicy) -> None:
+    """The site lets its requester learn this about it; asked before a study starts, and in every round."""
+    if needs is not Needs.NOTHING and needs not in policy.may_open:
+        allowed = ", ".join(one.value for one in policy.may_open) or "nothing"
+        raise _refusal(
+            Clause.MAY_OPEN, f"the study's rule opens {needs.value} of this site to the requester, allowed: {allowed}"
+        )
 
 
 def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None:

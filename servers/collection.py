@@ -10,14 +10,13 @@ from fastapi import Request
 
 from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, NotListed, WrongRound
 from protocol.rounds import RoundEvent, StudyEvent, check_announcement, open_round, step, study_step
-from protocol.rules.interface import Needs
-from protocol.rules.registry import rule_for
 from protocol.sharing import Side, vector_side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
     Announcement,
     CollectedContribution,
     ContributionHeader,
+    Purpose,
     Receipt,
     ShareKind,
     Signed,
@@ -25,7 +24,7 @@ from protocol.wire.messages import (
 from protocol.wire.peer_messages import CollectedSet
 from protocol.wire.sealing import MAX_HEADER_BYTES, sealed_message_length
 from servers.authentication import Caller
-from servers.bodies import HashOnly, SealedIntake, stream_into
+from servers.bodies import ContributionDigest, ContributionIntake, stream_into
 from servers.context import Server
 from servers.failpoints import Point
 from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
@@ -82,11 +81,13 @@ def _check_announced(server: Server, study: StudyRecord, number: int, announceme
     if number > study.study.rounds:
         raise WrongRound(f"the study has {study.study.rounds} rounds, found an announcement for round {number}")
     of = study.study
-    rule = rule_for(of.rule, batch_size=of.training.batch_size, grid=of.parameters.weight_grid)
-    if announcement.measured and rule.needs is not Needs.DISTANCES:
+    if announcement.measured and announcement.opens is not of.rule.needs:
         raise MalformedMessage(
-            f"the round would open distances, the rule {of.rule.name.value!r} needs none; announce measured = false"
+            f"the round would open {announcement.opens.value}, the rule {of.rule.name.value!r} needs "
+            f"{of.rule.needs.value}; announce that"
         )
+    if announcement.purpose is Purpose.COUNTS and not of.rule.name.counts_classes:
+        raise MalformedMessage(f"the round would sum class counts, which rule {of.rule.name.value!r} does not use")
     places = [p.name for p in server.roster.contributors]
     order = [places.index(site) for site in announcement.listed if site in places]
     if order != sorted(order):
@@ -130,7 +131,7 @@ async def contribute(
     known = server.store.contribution(key, caller.name)
     largest = sealed_message_length(MAX_HEADER_BYTES, ELEMENT_BYTES * study.study.parameters.dimension)
     if known is not None:
-        again = HashOnly()
+        again = ContributionDigest()
         await stream_into(request, again, largest)
         return _same_receipt(server, study, known, again.finish(caller))
     record = round_of(server, study, key.round, key.attempt)
@@ -145,7 +146,7 @@ async def contribute(
     server.files.require_room(plain_bytes)
     draft = server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL)
     try:
-        intake = SealedIntake(server.keys.sealing, accept, draft)
+        intake = ContributionIntake(server.keys.sealing, accept, draft)
         await stream_into(request, intake, largest)
         digest = await asyncio.to_thread(intake.finish, caller, plain_bytes)
         header = headers[0]

@@ -19,6 +19,7 @@ from protocol.errors import (
     UnknownResource,
 )
 from protocol.lock import agree, nonce_commitment, shortfall, transcript
+from protocol.mpc.quantity import product_lengths
 from protocol.rounds import RoundEvent, step
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -27,7 +28,6 @@ from protocol.wire.messages import (
     AgreedSet,
     ChallengeTranscript,
     RoundState,
-    RuleName,
     Signed,
 )
 from protocol.wire.peer_messages import (
@@ -146,16 +146,13 @@ class Driver:
         return record.progress.final
 
     def _demand(self, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
-        """What the next round will consume, as far as the last one or the rule tells."""
-        full = study.study.parameters.product_lengths
+        """What the next round will consume, as far as the last one or the rule tells; the requester's place is 0."""
         if last is None:
-            contributors, measured = (
-                len(self.server.roster.contributors),
-                study.study.rule.name is RuleName.WEIGHT_EROSION,
-            )
+            contributors, opens = len(self.server.roster.contributors), study.study.rule.needs
         else:
-            contributors, measured = len(last.announcement.message.listed), last.announcement.message.measured
-        return [full if measured else full[1:]] * contributors + [full[1:]]
+            contributors, opens = len(last.announcement.message.listed), last.announcement.message.opens
+        parameters = study.study.parameters
+        return [product_lengths(opens, place, place == 0, parameters) for place in range(contributors + 1)]
 
     async def _advance(self, study: StudyRecord, record: RoundRecord) -> None:
         if record.state is RoundState.SKIPPED or record.outcome is not None:

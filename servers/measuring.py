@@ -15,10 +15,11 @@ from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
 from protocol.errors import ConflictingMessage, MalformedMessage, ProtocolViolation, TranscriptMismatch, WrongRound
 from protocol.mpc import measurement
 from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.quantity import product_lengths
 from protocol.mpc.sketch import sketch_shares
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import ChunkSource
-from protocol.wire.messages import OpeningHeader, QueryHeader, RoundState, ShareKind
+from protocol.wire.messages import OpeningHeader, QueryHeader, RoundState, ShareKind, Study
 from protocol.wire.sealing import MAX_HEADER_BYTES, seal_stream, sealed_message_length
 from servers.authentication import Caller
 from servers.bodies import HashOnly, SealedIntake, stream_into
@@ -114,14 +115,14 @@ class Sketches:
 
 
 def targets_of(server: Server, record: RoundRecord) -> tuple[str, ...]:
-    """The sites whose distance is opened: the agreed set without the requester, none in an unmeasured round."""
-    if not record.announcement.message.measured or record.agreed_set is None:
+    """The sites that the requester sends queries for: the agreed set without itself, none where it sends none."""
+    if not record.announcement.message.opens.queried or record.agreed_set is None:
         return ()
     return tuple(site for site in record.agreed_set.message.sites if site != server.roster.requester)
 
 
 def queries_missing(record: RoundRecord) -> bool:
-    return record.announcement.message.measured and record.query_header is None
+    return record.announcement.message.opens.queried and record.query_header is None
 
 
 async def store_queries(
@@ -174,8 +175,9 @@ def _require_queries_welcome(record: RoundRecord) -> None:
         raise WrongRound(
             f"round {record.key.round} is {record.state}; queries are welcome between challenge and products"
         )
-    if not record.announcement.message.measured:
-        raise WrongRound(f"round {record.key.round} opens no distances; it takes no queries")
+    opens = record.announcement.message.opens
+    if not opens.queried:
+        raise WrongRound(f"round {record.key.round} opens {opens.value}; it takes no queries")
 
 
 def _require_same_queries(server: Server, record: RoundRecord, digest: str) -> None:
@@ -208,7 +210,10 @@ def _query_check(
 
 
 def _query_shares(server: Server, record: RoundRecord, parameters: StudyParameters) -> dict[str, Ring]:
-    """Target -> its query share; a seed stands for all targets' vectors, one after the other."""
+    """Target -> its query share; a seed stands for all targets' vectors, one after the other; a norm's is zero."""
+    if record.announcement.message.opens is Needs.NORMS and record.agreed_set is not None:
+        zero = np.zeros(parameters.sketched_length, dtype=np.uint64)
+        return {site: zero for site in record.agreed_set.message.sites if site != server.roster.requester}
     if record.query_header is None or record.query_file is None:
         return {}
     targets, k = record.query_header.targets, parameters.sketched_length
@@ -226,9 +231,19 @@ def _query_shares(server: Server, record: RoundRecord, parameters: StudyParamete
 def needed_lengths(server: Server, record: RoundRecord, parameters: StudyParameters) -> list[tuple[int, ...]]:
     """The product lengths of each agreed site's correlation, in order."""
     assert record.agreed_set is not None, "a locked round has its agreed set"
-    measured = set(targets_of(server, record))
-    full, checked_only = parameters.product_lengths, parameters.product_lengths[1:]
-    return [full if site in measured else checked_only for site in record.agreed_set.message.sites]
+    opens, requester = record.announcement.message.opens, server.roster.requester
+    return [
+        product_lengths(opens, place, site == requester, parameters)
+        for place, site in enumerate(record.agreed_set.message.sites)
+    ]
+
+
+def most_elements(study: Study, sites: int) -> int:
+    """The elements of one masked vector when all sites of the roster take part."""
+    needs = study.rule.needs
+    return sum(
+        sum(product_lengths(needs, place, is_requester=False, parameters=study.parameters)) for place in range(sites)
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -256,7 +271,8 @@ def prepare_products(
         measurement.SiteSketch(site, sketch, queries.get(site))
         for site, sketch in zip(record.agreed_set.message.sites, sketches, strict=True)
     ]
-    operands = measurement.prepare_all(server.side, challenge, sites, parameters)
+    opens = record.announcement.message.opens
+    operands = measurement.prepare_all(server.side, challenge, sites, parameters, opens=opens)
     masked = [measurement.masked(own, half) for own, half in zip(operands, halves, strict=True)]
     return Products(operands, halves, to_bytes(np.concatenate(masked)))
 
@@ -269,7 +285,7 @@ def seal_opening(
     zero_key: bytes,
     parameters: StudyParameters,
 ) -> bytes:
-    """Step 3: this side's shares of the range checks and distances, sealed to the requester.
+    """Step 3: this side's shares of the range checks and of what the round opens, sealed to the requester.
 
     Raises: MalformedMessage, when the peer's vector has another length
     """
@@ -280,15 +296,13 @@ def seal_opening(
         measurement.opening_share(server.side, own, piece, half, zero_key, record.key.label, parameters)
         for own, piece, half in zip(products.operands, pieces, products.halves, strict=True)
     ]
-    distances = [(s.site, s.distance_share) for s in shares if s.distance_share is not None]
     header = OpeningHeader(
         transcript_digest=record.transcript.message.digest(),
         side=server.side,
         checked=tuple(s.site for s in shares),
-        measured=tuple(site for site, _ in distances),
+        opens=record.announcement.message.opens,
     )
-    body = b"".join(to_bytes(s.range_shares) for s in shares)
-    body += to_bytes(np.array([share for _, share in distances], dtype=np.uint64))
+    body = b"".join(to_bytes(s.range_shares) for s in shares) + b"".join(to_bytes(s.values) for s in shares)
     secret = server.randomness.draw(64, f"{record.key.label} opening")
     recipient = server.sealing_key_of(server.roster.requester)
     return b"".join(seal_stream(header.canonical(), [body], recipient, secret[:32], secret[32:]))

@@ -33,8 +33,9 @@ from protocol.errors import ProtocolViolation
 from protocol.mpc import measurement
 from protocol.mpc.correlation import ot_pair
 from protocol.mpc.distance import query
+from protocol.mpc.quantity import product_lengths
 from protocol.mpc.sketch import sketch_shares, sketch_vector
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.release import sum_chunk
 from protocol.sharing import SeedShare, Share, Side, chunk_source, split
 
@@ -132,7 +133,9 @@ def _distances(
     """Correlations, sketches, products, openings: what both servers and the opening requester do."""
     names = [f"site-{place}" for place in range(1, len(numerators))]
     half_a, half_b = ot_pair(
-        [parameters.product_lengths] * len(names), secrets.token_bytes(32), secrets.token_bytes(32)
+        [product_lengths(Needs.DISTANCES, 1, is_requester=False, parameters=parameters)] * len(names),
+        secrets.token_bytes(32),
+        secrets.token_bytes(32),
     )
     halves, operands = {Side.A: half_a, Side.B: half_b}, {}
     zeros = [np.zeros_like(one) for one in queries]

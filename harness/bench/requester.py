@@ -19,6 +19,7 @@ from harness.bench.agent import SyntheticAgent
 from harness.bench.vectors import Vector, numerator_of
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.lock import check_transcript
+from protocol.parameters import Needs
 from protocol.sharing import Side, vector_side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
@@ -85,7 +86,7 @@ class ScriptedRequester:
             round=number,
             listed=self.listed,
             least_contributors=self.study.parameters.least_contributors,
-            measured=True,
+            opens=Needs.DISTANCES,
             model_version=number - 1,
             model_digest=_NO_MODEL,
             weight_list_digest=weights.digest(),
@@ -115,7 +116,7 @@ class ScriptedRequester:
 
     def _send_half(self, record: ContributionRecord, side: Side) -> None:
         folder = self.agent.journal(self.study).attempt_folder(record.round, record.attempt)
-        body = Body.file(folder / f"{side}.sealed", bytes.fromhex(record.digest_of(side)))
+        body = Body.contribution(folder / f"{side}.sealed", bytes.fromhex(record.digest_of(side)))
         self._clients[side].contribute(self.study.name, record.round, record.attempt, body)
 
     def measure(self, announcement: Announcement, weights: WeightList) -> Opened:
@@ -135,7 +136,8 @@ class ScriptedRequester:
                 side,
                 transcript_digest,
                 agreed.message.sites,
-                targets,
+                announcement.opens,
+                self.agent.site,
             )
             for side in _SERVERS
         }

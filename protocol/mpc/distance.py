@@ -39,25 +39,22 @@ def difference(sketch_share: Ring, query_share: Ring) -> Ring:
     Shapes:   uint64[k'] twice -> uint64[k'], ring 2^64
     Raises:   MalformedMessage
     """
+    require_same_length(sketch_share, query_share)
+    return sketch_share - query_share
+
+
+def require_same_length(sketch_share: Ring, query_share: Ring) -> None:
+    """MalformedMessage unless both have one shape."""
     if sketch_share.shape != query_share.shape:
         raise MalformedMessage(
             f"a query share has as many elements as a sketch share, {sketch_share.shape}, found {query_share.shape}; "
             "check the study parameters"
         )
-    return sketch_share - query_share
 
 
 def square_share(own_difference: Ring) -> int:
     """||d_side||^2 mod 2^64."""
     return dot(own_difference, own_difference)
-
-
-def distance_share(own_difference: Ring, product_share: int) -> int:
-    """This side's share of ||d||^2, given its share of <d_A, d_B>.
-
-    Shapes:   uint64[k'], ring 2^64, f fraction bits -> integer mod 2^64, 2f fraction bits
-    """
-    return (square_share(own_difference) + 2 * product_share) % MODULUS
 
 
 def open_distance(share_a: int, share_b: int, numerator: int, parameters: StudyParameters) -> float:

@@ -1,31 +1,34 @@
 """One server's part of a measured round, step by step; the requester's opening at the end (docs/protocol.md 6 to 8).
 
-1. :func:`prepare_all`, for every contributor: its range-check factors and, in rounds that open distances, its
-   difference.
+1. :func:`prepare_all`, for every contributor: its range-check factors and those of what the round opens.
 2. :func:`masked`: sent to the peer.
 3. :func:`opening_share`: with the peer's masked vector, this side's refreshed shares, sealed to the requester.
-4. :func:`open_site`: the requester adds both sides' shares.
+4. :func:`open_all`: the requester adds both sides' shares.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from protocol.arithmetic.kernels import NUMBA, Kernels
-from protocol.arithmetic.ring import MODULUS, Ring
+from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import distance, product, range_check
 from protocol.mpc.correlation import CorrelationHalf
-from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
+from protocol.mpc.quantity import Factor, factors, open_inner_product
+from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import Side
 
 
 @dataclass(frozen=True, eq=False)
 class SiteSketch:
-    """What a server holds of one site before the products. ``query_share`` is None where distances are not opened."""
+    """What a server holds of one site before the products.
+
+    ``query_share`` is None for the requester and where nothing is opened; all zeros where norms are.
+    """
 
     site: str
     sketch_share: Ring = field(repr=False)
@@ -34,36 +37,39 @@ class SiteSketch:
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """What one side puts into the products of one site. ``difference`` is None where distances are not opened."""
+    """What one side puts into the products of one site: the quantities' factors, then the range check's."""
 
     site: str
-    sketch_share: Ring = field(repr=False)
+    factors: tuple[Factor, ...] = field(repr=False)
     range_operand: Ring = field(repr=False)
-    difference: Ring | None = field(repr=False)
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """Lengths of the products, the distance's first: those the correlation must have."""
-        first = () if self.difference is None else (self.difference.size,)
-        return first + (1,) * RANGE_PROJECTIONS
+        """Lengths of the products, the quantities' first: those the correlation must have."""
+        return tuple(factor.own.size for factor in self.factors) + (1,) * RANGE_PROJECTIONS
 
 
 @dataclass(frozen=True, eq=False)
 class OpeningShare:
-    """One side's refreshed shares of what the requester opens about one site."""
+    """One side's refreshed shares of what the requester opens about one site; one of ``values`` a quantity."""
 
     site: str
     range_shares: Ring = field(repr=False)
-    distance_share: int | None = field(repr=False)
+    values: Ring = field(repr=False)
 
 
 @dataclass(frozen=True)
 class OpenedSite:
-    """What the requester learns about one site; the distance is None unless opened and in range."""
+    """What the requester learns about one site: nothing but the failure unless it is in range.
+
+    ``distance`` is the norm where norms are opened; ``pairs`` holds the sites before it that are in range too.
+    """
 
     site: str
     in_range: bool
-    distance: float | None
+    distance: float | None = None
+    inner_product: float | None = None
+    pairs: tuple[tuple[str, float], ...] = ()
 
 
 def prepare(
@@ -89,30 +95,27 @@ def prepare_all(
     sketches: Sequence[SiteSketch],
     parameters: StudyParameters,
     kernels: Kernels = NUMBA,
+    opens: Needs = Needs.DISTANCES,
 ) -> list[Operands]:
     """Step 1, local, for all sites of a round, in their order.
 
     Raises:   MalformedMessage
     """
     rows = range_check.projections(challenge, parameters)
+    shares = [given.sketch_share for given in sketches]
     return [
         Operands(
             site=given.site,
-            sketch_share=given.sketch_share,
+            factors=factors(side, opens, given.sketch_share, given.query_share, shares[:place]),
             range_operand=range_check.operand(side, given.sketch_share, rows, parameters, kernels),
-            difference=(
-                None if given.query_share is None else distance.difference(given.sketch_share, given.query_share)
-            ),
         )
-        for given in sketches
+        for place, given in enumerate(sketches)
     ]
 
 
 def operand_vector(operands: Operands) -> Ring:
-    """All factors one after the other, in the order of ``lengths``: the distance's first."""
-    if operands.difference is None:
-        return operands.range_operand
-    return np.concatenate((operands.difference, operands.range_operand))
+    """All factors one after the other, in the order of ``lengths``: the quantities' first."""
+    return np.concatenate((*(factor.own for factor in operands.factors), operands.range_operand))
 
 
 def masked(operands: Operands, half: CorrelationHalf) -> Ring:
@@ -149,33 +152,62 @@ def opening_share(
         zero = np.negative(zero)
     range_shares = range_check.check_shares(side, operands.range_operand, products[-RANGE_PROJECTIONS:], parameters)
     refreshed = range_check.cut(range_shares + zero[-RANGE_PROJECTIONS:], parameters)
-    if operands.difference is None:
-        return OpeningShare(operands.site, refreshed, None)
-    share = distance.distance_share(operands.difference, int(products[0]))
-    return OpeningShare(operands.site, refreshed, (share + int(zero[0])) % MODULUS)
+    shares = [factor.share(int(z)) for factor, z in zip(operands.factors, products, strict=False)]
+    values = np.array(shares, dtype=np.uint64) + zero[: len(shares)]
+    return OpeningShare(operands.site, refreshed, values)
 
 
 def open_site(share_a: OpeningShare, share_b: OpeningShare, numerator: int, parameters: StudyParameters) -> OpenedSite:
-    """Step 4, at the requester: does the site pass, and how far is it?
+    """Step 4, at the requester, for a site alone: :func:`open_all` where pairs or inner products are opened."""
+    return open_all([share_a], [share_b], {share_a.site: numerator}, parameters)[0]
 
-    Reveals:  to the requester, for an honest site, its distance and nothing else
-    Raises:   MalformedMessage, when the two shares do not belong together; ProtocolViolation, when a distance is
+
+def open_all(
+    shares_a: Sequence[OpeningShare],
+    shares_b: Sequence[OpeningShare],
+    numerators: Mapping[str, int],
+    parameters: StudyParameters,
+    opens: Needs = Needs.DISTANCES,
+) -> tuple[OpenedSite, ...]:
+    """Step 4, at the requester: which sites pass, and what else is opened about those that do.
+
+    Reveals:  to the requester, for an honest site, what ``opens`` says and nothing else
+    Raises:   MalformedMessage, when the shares do not belong together; ProtocolViolation, when a distance is
               impossible
     """
-    if share_a.site != share_b.site or (share_a.distance_share is None) != (share_b.distance_share is None):
+    pairs = list(zip(shares_a, shares_b, strict=True))
+    passed = [_passes(a, b, parameters) for a, b in pairs]
+    opened = []
+    for place, ((a, b), in_range) in enumerate(zip(pairs, passed, strict=True)):
+        site = OpenedSite(a.site, in_range)
+        if in_range and opens is Needs.PAIRS:
+            before = [(other.site, i) for i, (other, _) in enumerate(pairs[:place]) if passed[i]]
+            near = tuple((name, _distance(a, b, i, parameters.weight_grid, parameters)) for name, i in before)
+            site = replace(site, pairs=near)
+        elif in_range and a.values.size and opens is Needs.INNER_PRODUCTS:
+            product_ = open_inner_product(int(a.values[0]), int(b.values[0]), numerators[a.site], parameters)
+            site = replace(site, inner_product=product_)
+        elif in_range and a.values.size:
+            site = replace(site, distance=_distance(a, b, 0, numerators[a.site], parameters))
+        opened.append(site)
+    return tuple(opened)
+
+
+def _distance(a: OpeningShare, b: OpeningShare, i: int, numerator: int, parameters: StudyParameters) -> float:
+    return distance.open_distance(int(a.values[i]), int(b.values[i]), numerator, parameters)
+
+
+def _passes(share_a: OpeningShare, share_b: OpeningShare, parameters: StudyParameters) -> bool:
+    """Whether a site passes its range check. Raises: MalformedMessage, when the shares do not belong together"""
+    if share_a.site != share_b.site or share_a.values.shape != share_b.values.shape:
         raise MalformedMessage(
-            f"the servers' shares are of {share_a.site!r} and {share_b.site!r}, or only one opens a distance; "
-            "match them by site"
+            f"the servers' shares are of {share_a.site!r} with {share_a.values.size} values and {share_b.site!r} with "
+            f"{share_b.values.size}; match them by site"
         )
     shapes = (share_a.range_shares.shape, share_b.range_shares.shape)
     if shapes != ((RANGE_PROJECTIONS,),) * 2:
         raise MalformedMessage(f"a site has {RANGE_PROJECTIONS} range shares from each server, found {shapes}")
-    if not range_check.passed(share_a.range_shares + share_b.range_shares, parameters):
-        return OpenedSite(share_a.site, in_range=False, distance=None)
-    if share_a.distance_share is None or share_b.distance_share is None:
-        return OpenedSite(share_a.site, in_range=True, distance=None)
-    opened = distance.open_distance(share_a.distance_share, share_b.distance_share, numerator, parameters)
-    return OpenedSite(share_a.site, in_range=True, distance=opened)
+    return range_check.passed(share_a.range_shares + share_b.range_shares, parameters)
 
 
 def _require_lengths(operands: Operands, half: CorrelationHalf) -> None:

@@ -6,23 +6,18 @@ and its state serialises without loss, so that the requester can checkpoint it b
 
 from __future__ import annotations
 
-from enum import StrEnum
+from collections.abc import Callable
 from typing import Annotated, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protocol.arithmetic.fixed_point import quantise_weight
-from protocol.errors import ConfigurationError, ProtocolViolation
-from protocol.wire.messages import ListedWeight, RuleSpec
+from protocol.errors import ProtocolViolation
+from protocol.parameters import Needs
+from protocol.wire.messages import ListedWeight
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
-
-class Needs(StrEnum):
-    """What a rule asks the requester to open besides the range check."""
-
-    NOTHING = "nothing"
-    DISTANCES = "distances"
+Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class _Frozen(BaseModel):
@@ -66,16 +61,30 @@ class RuleState(_Frozen):
         raise ProtocolViolation(f"site {name!r} was never admitted to the rule; admitted are {admitted}")
 
 
-class Measured(_Frozen):
-    """What the requester opened in one released round.
+class PairDistance(_Frozen):
+    """||g_i - g_j|| of two sites, the requester among them."""
 
-    ``took_part`` are the contributors in the release set, the requester not counted. ``distances`` holds
-    ||g_i - g_0|| for them, empty when the rule needs none; ``requester_norm`` is the norm of the clipped g_0.
+    first: str
+    second: str
+    distance: NonNegative
+
+
+class Measured(_Frozen):
+    """What the requester opened in one round; what the rule does not need is empty.
+
+    ``took_part`` are the contributors in the release set (before :meth:`Rule.select`: those that passed every check),
+    the requester not counted. ``distances`` holds ||g_i - g_0||, ``norms`` ||g_i|| and ``inner_products``
+    <g_i, v>, v being the requester's probe of length ``probe_norm``; ``pairs`` names the requester too.
+    ``requester_norm`` is the norm of the clipped g_0.
     """
 
     round: Annotated[int, Field(ge=1)]
     distances: tuple[tuple[str, NonNegative], ...] = ()
+    norms: tuple[tuple[str, NonNegative], ...] = ()
+    inner_products: tuple[tuple[str, Finite], ...] = ()
+    pairs: tuple[PairDistance, ...] = ()
     requester_norm: NonNegative
+    probe_norm: NonNegative = 0.0
     took_part: tuple[str, ...]
 
     def distance_of(self, name: str) -> float:
@@ -103,6 +112,10 @@ class Rule(Protocol):
         """State with late joiners added; a site that is admitted already is left as it is."""
         ...
 
+    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
+        """The contributors to release, among those that passed every check, before the sum is opened."""
+        ...
+
     def apply(self, state: RuleState, measured: Measured) -> RuleState:
         """State after a released round; never called for a skipped or burnt one."""
         ...
@@ -123,24 +136,35 @@ def newcomers(state: RuleState, sites: tuple[SiteFacts, ...]) -> tuple[SiteFacts
     return tuple(site for site in sites if site.name not in known)
 
 
+def within_bound(measured: Measured, norm_bound: float | None) -> tuple[str, ...]:
+    """Those that passed every check and whose opened norm is at most the bound; all of them without one.
+
+    Source:  norm bounding, Sun, Kairouz, Suresh, McMahan 2019, 3.3, by leaving out instead of clipping
+    Raises:  ProtocolViolation when a norm is missing
+    """
+    if norm_bound is None:
+        return measured.took_part
+    norms = dict(measured.norms)
+    missing = [name for name in measured.took_part if name not in norms]
+    if missing:
+        raise ProtocolViolation(f"round {measured.round}: no norm was opened for {missing}, which took part")
+    return tuple(name for name in measured.took_part if norms[name] <= norm_bound)
+
+
 def require_admitted(state: RuleState, measured: Measured) -> None:
     """ProtocolViolation when a site took part that was never admitted."""
     for name in measured.took_part:
         state.alpha_of(name)
 
 
-def listed(state: RuleState, grid: int) -> tuple[ListedWeight, ...]:
-    """Alphas rounded to the grid, without the sites whose weight rounds to 0 (docs/protocol.md 2)."""
-    rounded = ((site.name, quantise_weight(site.alpha, grid)) for site in state.sites)
+def _one(name: str) -> float:
+    return 1.0
+
+
+def listed(state: RuleState, grid: int, second_weight: Callable[[str], float] = _one) -> tuple[ListedWeight, ...]:
+    """Alphas, each times the site's second weight, rounded to the grid; without those that round to 0.
+
+    Source: docs/protocol.md 2
+    """
+    rounded = ((site.name, quantise_weight(site.alpha * second_weight(site.name), grid)) for site in state.sites)
     return tuple(ListedWeight(site=name, numerator=numerator) for name, numerator in rounded if numerator > 0)
-
-
-def refuse_options(spec: RuleSpec, *options: str) -> None:
-    """ConfigurationError when one of ``options``, which the rule does not take, is set to other than its default."""
-    for option in options:
-        default = RuleSpec.model_fields[option].default
-        found = getattr(spec, option)
-        if found != default:
-            raise ConfigurationError(
-                f"rule {spec.name.value!r} takes no option {option!r}, found {found!r}: leave it out"
-            )

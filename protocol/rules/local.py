@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from protocol.errors import ProtocolViolation
-from protocol.rules.interface import Measured, Needs, RuleState, SiteFacts, newcomers, standings
+from protocol.parameters import Needs
+from protocol.rules.interface import Measured, RuleState, SiteFacts, newcomers, standings
 from protocol.wire.messages import ListedWeight
 
 
@@ -24,6 +25,9 @@ class Local:
 
     def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
         return RuleState(sites=state.sites + standings(newcomers(state, sites), 0.0))
+
+    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
+        return measured.took_part
 
     def apply(self, state: RuleState, measured: Measured) -> RuleState:
         """Nothing to learn; ProtocolViolation if a contributor took part after all."""

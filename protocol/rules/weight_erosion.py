@@ -4,22 +4,26 @@ Paper:  Grimberg, Hartley, Jaggi, Karimireddy, "Weight Erosion: an Update Aggreg
         Collaborative Machine Learning", DCL 2020 (LNCS 12444), Algorithm 1; docs/protocol.md 10.
 State:  alpha_i^0 = 1;  d_rel = ||g_i - g_0|| / ||g_0||;
         alpha_i^r = max(0, alpha_i^(r-1) - (1 + p_s * floor((r - 1) b / |S_i|)) p_d d_rel).
-        r counts the released rounds in which site i took part, b is the batch size in samples.
+        r counts the released rounds in which site i took part, b is the batch size in samples. With
+        ``epochs_counted`` "batches", |S_i| is the number of site i's batches instead, as in the MNIST study's code
+        (Gengler, Beaussart, Yuan), which erodes b times as fast.
 Needs:  the distances; ||g_0|| of the clipped update.
 Beyond the paper: a late joiner starts at the median of the others' weights; a weight that rounds to 0 on the
-        grid is 0 for good; a site that missed the round, or failed its range check, keeps its alpha.
+        grid is 0 for good; a site that missed the round, or failed its range check, keeps its alpha. A fixed second
+        weight beta_i, which the paper's conclusion asks for, multiplies what is handed out: w_i = beta_i alpha_i.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
+from typing import Literal
 
 from protocol.arithmetic.fixed_point import quantise_weight
 from protocol.errors import LocalOptimumReached
+from protocol.parameters import Needs
 from protocol.rules.interface import (
     Measured,
-    Needs,
     RuleState,
     SiteFacts,
     SiteStanding,
@@ -28,7 +32,7 @@ from protocol.rules.interface import (
     require_admitted,
     standings,
 )
-from protocol.wire.messages import ListedWeight
+from protocol.wire.messages import ListedWeight, SecondWeight
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class WeightErosion:
     size_penalty: float
     batch_size: int
     grid: int
+    epochs_counted: Literal["samples", "batches"] = "samples"
+    second_weights: tuple[SecondWeight, ...] = ()
     needs: Needs = Needs.DISTANCES
     weights_never_rise: bool = True
 
@@ -50,6 +56,9 @@ class WeightErosion:
         alive = [site.alpha for site in state.sites if site.alpha > 0]
         start = median(alive) if alive else 1.0
         return RuleState(sites=state.sites + standings(newcomers(state, sites), start))
+
+    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
+        return measured.took_part
 
     def apply(self, state: RuleState, measured: Measured) -> RuleState:
         """One round of erosion.
@@ -68,14 +77,18 @@ class WeightErosion:
         )
 
     def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
-        return listed(state, self.grid)
+        return listed(state, self.grid, self._second_weight)
+
+    def _second_weight(self, name: str) -> float:
+        return next((one.weight for one in self.second_weights if one.site == name), 1.0)
 
     def _eroded(self, site: SiteStanding, measured: Measured) -> SiteStanding:
         rounds = site.rounds + 1
         relative_distance = measured.distance_of(site.name) / measured.requester_norm
-        passes = (rounds - 1) * self.batch_size // site.samples
+        size = site.samples if self.epochs_counted == "samples" else -(-site.samples // self.batch_size)
+        passes = (rounds - 1) * self.batch_size // size
         loss = (1 + self.size_penalty * passes) * self.distance_penalty * relative_distance
         alpha = max(0.0, site.alpha - loss)
-        if quantise_weight(alpha, self.grid) == 0:
+        if quantise_weight(alpha * self._second_weight(site.name), self.grid) == 0:
             alpha = 0.0
         return site.model_copy(update={"alpha": alpha, "rounds": rounds})

@@ -7,14 +7,24 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
+from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.message import Attempt, Digest, Message, PartyName, RoundNumber, Secret32, Version
+
+
+class Purpose(StrEnum):
+    """What the summed vectors are."""
+
+    UPDATE = "update"
+    COUNTS = "counts"
 
 
 class Announcement(Message):
     """The requester opens a round. ``listed`` are the contributors, in roster order, without the requester.
 
-    ``model_version`` counts the aggregates applied so far; ``model_digest`` is an HMAC that only sites can check.
+    ``opens`` is what the requester learns about single sites. The vectors are updates, or every site's class counts
+    (once a study, docs/protocol.md 9). ``model_version`` counts the aggregates applied so far; ``model_digest`` is an
+    HMAC that only sites can check.
     """
 
     KIND: ClassVar[str] = "announcement"
@@ -22,7 +32,8 @@ class Announcement(Message):
     round: RoundNumber
     listed: tuple[PartyName, ...]
     least_contributors: Annotated[int, Field(ge=1)]
-    measured: bool
+    opens: Needs
+    purpose: Purpose = Purpose.UPDATE
     model_version: Annotated[int, Field(ge=0)]
     model_digest: Digest
     weight_list_digest: Digest
@@ -34,7 +45,14 @@ class Announcement(Message):
             raise ValueError("a site is listed twice")
         if len(self.listed) < self.least_contributors:
             raise ValueError(f"{len(self.listed)} sites listed, least_contributors is {self.least_contributors}")
+        if self.purpose is Purpose.COUNTS and self.measured:
+            raise ValueError("nothing is ever opened about class counts but their sum")
         return self
+
+    @property
+    def measured(self) -> bool:
+        """Whether anything is opened about single sites besides the range check."""
+        return self.opens is not Needs.NOTHING
 
 
 class ListedWeight(Message):
@@ -142,7 +160,7 @@ class ChallengeTranscript(Message):
 
 
 class QueryHeader(Message):
-    """Public header of the requester's sealed query shares: one k-vector per target, in this order."""
+    """Public header of the requester's sealed query shares: one vector of ``length`` per target, in this order."""
 
     KIND: ClassVar[str] = "query"
     version: Version = "moiety/1"
@@ -154,13 +172,13 @@ class QueryHeader(Message):
 
 
 class OpeningHeader(Message):
-    """Names what a sealed opening holds: range shares of ``checked`` and distance shares of ``measured``, in order."""
+    """What a sealed opening holds: the range shares of every site in ``checked``, then its values, in this order."""
 
     KIND: ClassVar[str] = "opening"
     transcript_digest: Digest
     side: Side
     checked: tuple[PartyName, ...]
-    measured: tuple[PartyName, ...]
+    opens: Needs
 
 
 class ReleaseSet(Message):

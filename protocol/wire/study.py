@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from math import prod
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
 
 
@@ -18,18 +19,30 @@ class LayerShape(Message):
 
 
 class ModelSpec(Message):
-    """A built-in model (``linear``, ``mlp``, ``cnn``) by its sizes, or ``plugin``; the shared layers are in order."""
+    """A built-in model (``linear``, ``mlp``, ``cnn``) by its sizes, or ``plugin``; the shared layers are in order.
+
+    ``personal`` names affine layers around the shared ones that never leave the site (Roschewitz et al. 2021).
+    """
 
     KIND: ClassVar[str] = "model"
     kind: Literal["linear", "mlp", "cnn", "plugin"]
     inputs: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
     classes: int = 2
+    activation: Literal["relu", "tanh"] = "relu"
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    personal: tuple[Literal["input", "target"], ...] = ()
     layers: tuple[LayerShape, ...]
 
 
 class TrainingSpec(Message):
-    """What an update is: one mini-batch gradient, or the sum of the step gradients of local SGD epochs."""
+    """What an update is: one mini-batch gradient, or the sum of the step gradients of local SGD epochs.
+
+    With ``momentum`` the update of local SGD is (start - end) / local learning rate, which is the same sum where there
+    is none. ``cycled`` batches are cut once and taken in turn. The local learning rate is multiplied by
+    ``learning_rate_decay`` every ``decay_every_rounds`` rounds (0: never). ``inverse_frequency`` weighs a class by one
+    over its frequency at the site, scaled so that the weights sum to the number of classes.
+    """
 
     KIND: ClassVar[str] = "training"
     update: Literal["gradient", "local_sgd"] = "gradient"
@@ -38,22 +51,90 @@ class TrainingSpec(Message):
     local_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
     server_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
     l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    learning_rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
+    decay_every_rounds: Annotated[int, Field(ge=0)] = 0
+    batches: Literal["shuffled", "cycled"] = "shuffled"
+    class_weights: Literal["none", "inverse_frequency"] = "none"
 
 
 class RuleName(StrEnum):
     WEIGHT_EROSION = "weight_erosion"
     FEDAVG = "fedavg"
+    FEDAVG_BY_SAMPLES = "fedavg_by_samples"
+    WFEDAVG = "wfedavg"
+    FEDADAGRAD = "fedadagrad"
+    FEDADAM = "fedadam"
+    FEDYOGI = "fedyogi"
+    MULTI_KRUM = "multi_krum"
+    INFLUENCE = "influence"
     LOCAL = "local"
+
+    @property
+    def self_weighted(self) -> bool:
+        """Whether every site computes its own weight, which nobody else sees (docs/protocol.md 9)."""
+        return self in (RuleName.FEDAVG_BY_SAMPLES, RuleName.WFEDAVG)
+
+    @property
+    def counts_classes(self) -> bool:
+        """Whether the sites' class counts are summed once, before the first update (docs/protocol.md 9)."""
+        return self is RuleName.WFEDAVG
+
+
+_NEEDS: Final = {
+    RuleName.WEIGHT_EROSION: Needs.DISTANCES,
+    RuleName.MULTI_KRUM: Needs.PAIRS,
+    RuleName.INFLUENCE: Needs.INNER_PRODUCTS,
+}
+
+
+class SecondWeight(Message):
+    """A fixed factor of one site's weight."""
+
+    KIND: ClassVar[str] = "second_weight"
+    site: PartyName
+    weight: Annotated[float, Field(gt=0, le=1)]
 
 
 class RuleSpec(Message):
-    """The aggregation rule and its options; options a rule does not know are refused by the rule."""
+    """The aggregation rule and its options; options a rule does not know are refused by the rule.
+
+    Weight Erosion: ``distance_penalty`` p_d, ``size_penalty`` p_s, ``epochs_counted`` in samples (the paper's formula)
+    or in batches (the MNIST study's code), ``second_weights`` beta_i. Server optimisers: ``server_momentum`` beta_1,
+    ``second_moment_decay`` beta_2, ``adaptivity`` tau. Multi-Krum: ``byzantine`` f, ``selected`` m (None: all but f).
+    By samples: ``largest_count``, the number of samples whose weight is 1. Averaging rules: ``norm_bound``, the longest
+    update that is released. Influence: ``step``, how far a weight moves in a round.
+    """
 
     KIND: ClassVar[str] = "rule"
     name: RuleName
     distance_penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     size_penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
     erosion_applies: Literal["next_round", "same_round"] = "next_round"
+    epochs_counted: Literal["samples", "batches"] = "samples"
+    second_weights: tuple[SecondWeight, ...] = ()
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    second_moment_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
+    adaptivity: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
+    byzantine: Annotated[int, Field(ge=0)] = 1
+    selected: Annotated[int, Field(ge=1)] | None = None
+    largest_count: Annotated[int, Field(ge=1)] | None = None
+    norm_bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    step: Annotated[float, Field(gt=0, le=1)] = 0.5
+
+    @property
+    def needs(self) -> Needs:
+        """What the rule has opened to the requester in every round, besides the range check."""
+        return Needs.NORMS if self.norm_bound is not None else _NEEDS.get(self.name, Needs.NOTHING)
+
+    @model_validator(mode="after")
+    def _one_measurement(self) -> RuleSpec:
+        if self.norm_bound is not None and self.name in _NEEDS:
+            raise ValueError(
+                f"norm_bound is for averaging rules; rule {self.name.value!r} opens {_NEEDS[self.name].value} already: "
+                "leave it out"
+            )
+        return self
 
 
 class Study(Message):
@@ -76,17 +157,19 @@ class Study(Message):
     correlation_source: Literal["ot", "dealer"] = "ot"
     seed: int | None = None
 
+    @property
+    def model_dimension(self) -> int:
+        """Number of shared parameters of the model: the dimension without the coordinate of a site's own weight."""
+        return sum(prod(layer.shape) for layer in self.model.layers)
+
     @model_validator(mode="after")
     def _consistent(self) -> Study:
-        total = 0
-        for layer in self.model.layers:
-            size = 1
-            for n in layer.shape:
-                size *= n
-            total += size
-        if total != self.parameters.dimension:
+        expected = self.model_dimension + self.rule.name.self_weighted
+        if expected != self.parameters.dimension:
+            own = " and one for each site's own weight" if self.rule.name.self_weighted else ""
             raise ValueError(
-                f"the layers hold {total} parameters, parameters.dimension says {self.parameters.dimension}"
+                f"the layers hold {self.model_dimension} parameters{own}, so parameters.dimension must be {expected}, "
+                f"found {self.parameters.dimension}"
             )
         if self.rule.erosion_applies == "same_round":
             raise ValueError(

@@ -19,6 +19,7 @@ from servers.authentication import Caller, ThePeer, ThisServer
 from servers.bodies import read_small, stream_into
 from servers.context import Server
 from servers.failpoints import Point
+from servers.measuring import most_elements
 from servers.ot_sessions import BATCH_ELEMENTS
 from servers.outcomes import countersign_outcome
 from servers.releasing import (
@@ -141,8 +142,8 @@ async def products(
 ) -> Response:
     """Exchange masked vectors; 503 while the requester's queries are missing."""
     record, key = _key(server, study, round, attempt)
-    per_site = _ELEMENT_BYTES * sum(record.study.parameters.product_lengths)
-    body = await read_small(request, caller, MAX_CONTROL_BYTES + per_site * len(server.roster.sites))
+    longest = _ELEMENT_BYTES * most_elements(record.study, len(server.roster.sites))
+    body = await read_small(request, caller, MAX_CONTROL_BYTES + longest)
     return octets_answer(await b.products(record, key, body))
 
 
