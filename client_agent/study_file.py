@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -23,12 +23,18 @@ class _Table(BaseModel):
 
 
 class ModelTable(_Table):
-    """``kind`` is linear, mlp, cnn or plugin; ``inputs`` the shape of one example."""
+    """``kind`` is linear, mlp, cnn or plugin; ``inputs`` the shape of one example.
+
+    ``personal`` layers, ``input`` and ``target``, stay at the site (client_agent.models says what the others mean).
+    """
 
     kind: str = Field(pattern=r"^(linear|mlp|cnn|plugin)$")
     inputs: tuple[int, ...]
     hidden: tuple[int, ...] = ()
     classes: int = Field(default=2, ge=2)
+    activation: Literal["relu", "tanh"] = "relu"
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    personal: tuple[Literal["input", "target"], ...] = ()
 
 
 class ParametersTable(_Table):
@@ -102,7 +108,15 @@ def _model(table: ModelTable, plugin: Path | None) -> ModelSpec:
     from client_agent import models
 
     if table.kind != "plugin":
-        return models.model_spec(table.kind, table.inputs, table.hidden, table.classes)  # type: ignore[arg-type]
+        return models.model_spec(
+            table.kind,  # type: ignore[arg-type]  # the pattern leaves the built-in kinds
+            table.inputs,
+            table.hidden,
+            table.classes,
+            activation=table.activation,
+            dropout=table.dropout,
+            personal=table.personal,
+        )
     if plugin is None:
         raise ConfigurationError("model.kind is 'plugin': set key 'plugin' in the agent's settings to the Python file")
     from client_agent.plugin import load_plugin
