@@ -128,12 +128,12 @@ def train_round(
     model.to(device)
     model.train()
     chosen = loss or training_loss(training, data.y)
-    with _private_randomness(_derived(seed, f"round {round}"), device):
+    with private_randomness(seed, f"round {round}", device):
         if training.update == "gradient":
             rows = [gradient_rows(len(data), training.batch_size, round, seed)]
         else:
             rows = epoch_rows(len(data), training, round, seed)
-        batches = (_take(data, batch, device) for batch in rows)
+        batches = (take(data, batch, device) for batch in rows)
         return _steps(model, batches, training, rate_factor(training, round), chosen)
 
 
@@ -171,14 +171,28 @@ def evaluate(model: nn.Module, data: Examples, device: torch.device, loss: Loss 
     with torch.no_grad():
         for start in range(0, len(data), EVALUATION_BATCH):
             rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
-            batch = _take(data, rows, device)
+            batch = take(data, rows, device)
             right += int((model(batch.X).argmax(dim=1) == batch.y).sum())
             total_loss += float(loss(model, batch)) * len(rows)
     model.train(was_training)
     return Evaluation(right / len(data), total_loss / len(data))
 
 
-def _gradient(model: nn.Module, parameters: list[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
+def predicted(model: nn.Module, data: Examples, device: torch.device) -> NDArray[np.int64]:
+    """The class that the model gives each example; its training mode is restored."""
+    was_training = model.training
+    model.to(device)
+    model.eval()
+    found = [np.zeros(0, np.int64)]
+    with torch.no_grad():
+        for start in range(0, len(data), EVALUATION_BATCH):
+            rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
+            found.append(model(take(data, rows, device).X).argmax(dim=1).cpu().numpy())
+    model.train(was_training)
+    return np.concatenate(found)
+
+
+def gradients(model: nn.Module, parameters: list[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
     """One gradient a parameter, on the device; zeros where the loss does not reach."""
     model.zero_grad(set_to_none=True)
     loss(model, batch).backward()  # type: ignore[no-untyped-call]
@@ -196,7 +210,7 @@ def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, f
     velocity: list[torch.Tensor] | None = None
     try:
         for batch in batches:
-            step = _gradient(model, [*shared, *personal], batch, loss)
+            step = gradients(model, [*shared, *personal], batch, loss)
             with torch.no_grad():
                 if training.l2:
                     step[: len(shared)] = [g + training.l2 * p for g, p in zip(step, shared, strict=False)]
@@ -220,20 +234,21 @@ def _batches(examples: int, batch_size: int, seed: int) -> list[NDArray[np.int64
     return [order[start : start + batch_size] for start in range(0, examples, batch_size)]
 
 
-def _take(data: Examples, rows: NDArray[np.int64], device: torch.device) -> Batch:
+def take(data: Examples, rows: NDArray[np.int64], device: torch.device) -> Batch:
+    """Some rows of the examples on the training device."""
     return Batch(torch.from_numpy(data.X[rows]).to(device), torch.from_numpy(data.y[rows]).to(device))
 
 
 @contextmanager
-def _private_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """What a model draws (dropout) comes from the seed; the global random state is put back afterwards.
+def private_randomness(seed: int, purpose: str, device: torch.device) -> Iterator[None]:
+    """What a model draws (dropout) comes from seed and purpose; the global random state is put back afterwards.
 
     On a GPU, convolutions run deterministically and in full float32 meanwhile, not in TF32.
     """
     devices = [device] if device.type == "cuda" else []
     full_precision = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
     with torch.random.fork_rng(devices=devices), full_precision:
-        torch.manual_seed(seed)
+        torch.manual_seed(_derived(seed, purpose))
         yield
 
 
