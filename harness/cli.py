@@ -9,12 +9,18 @@ from types import FrameType
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from harness.demo import DemoOptions, run_demo
 from harness.live import console_for, print_run
 from harness.report import accuracy_text
 from harness.results import summarise
-from harness.simulate import Protection, SimulationOptions, parse_seeds, run_simulation
+from harness.simulate import SimulationOptions, parse_seeds, read_study_file, run_simulation
+from harness.simulation.case import is_case, read_case
+from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.progress import CaseBar
+from harness.simulation.run_one import Protection
+from protocol.errors import ConfigurationError
 
 
 def demo(
@@ -35,19 +41,28 @@ def demo(
 
 
 def simulate(
-    study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What to study, as for 'study create'.")],
+    study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="A study as for 'study create', or a case.")],
     data: Annotated[
-        str, typer.Option(help="breast_cancer, digits, or a folder that holds one folder a site.")
-    ] = "breast_cancer",
-    requester: Annotated[str | None, typer.Option(help="The requester's folder, where --data is a folder.")] = None,
-    seeds: Annotated[str, typer.Option(help="Whole numbers separated by commas.")] = "0",
+        str | None,
+        typer.Option(
+            help="A study: breast_cancer (the default), digits, or a folder that holds one folder a site. A case: the "
+            "folder with the public data sets (or MOIETY_DATA)."
+        ),
+    ] = None,
+    requester: Annotated[str | None, typer.Option(help="A study: the requester's folder, with a folder.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="Whole numbers separated by commas; the case's, or 0.")] = None,
     protection: Annotated[Protection, typer.Option(help="plain leaves shares and sketches out.")] = Protection.PLAIN,
-    out: Annotated[Path | None, typer.Option(help="Folder for simulation.json.")] = None,
+    only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None,
+    jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1,
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """A study in one process, without HTTP, over several seeds."""
+    """A study, or all runs of a case, in one process or several, without HTTP, over several seeds."""
     console = console_for(stderr=as_json)
-    options = SimulationOptions(study_file, data, requester, parse_seeds(seeds), protection)
+    if is_case(read_study_file(study_file), str(study_file)):
+        _simulate_case(study_file, data, seeds, protection, only, jobs, out, console, as_json)
+        return
+    options = SimulationOptions(study_file, data or "breast_cancer", requester, parse_seeds(seeds or "0"), protection)
     result = run_simulation(options, lambda history: print_run(console, history))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
@@ -57,6 +72,32 @@ def simulate(
     else:
         mean, error = accuracy_text(result.accuracy)
         console.print(f"{result.study}, {result.protection}: test accuracy {mean}{error and f' +- {error}'}")
+
+
+def _simulate_case(
+    study_file: Path,
+    data: str | None,
+    seeds: str | None,
+    protection: Protection,
+    only: str | None,
+    jobs: int,
+    out: Path | None,
+    console: Console,
+    as_json: bool,
+) -> None:
+    if out is None:
+        raise ConfigurationError("a case needs --out: the folder in which its runs are kept")
+    options = CaseOptions(
+        out,
+        Path(data) if data else None,
+        parse_seeds(seeds) if seeds else None,
+        tuple(only.split(",")) if only else None,
+        protection,
+        jobs,
+    )
+    case = read_case(study_file)
+    with CaseBar(console, case.name) as bar:
+        run_case(case, options, bar.show)
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from statistics import mean
 from typing import Final
@@ -14,28 +13,19 @@ import torch
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.data import Examples, load_folder
-from client_agent.study_file import StudyTable, parse_study_table, study_from_table
+from client_agent.study_file import StudyTable, parse_study_table
 from harness.correlations import SourceName
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import Federation, SiteData
 from harness.history import RunHistory, Series, alpha_series, distance_series
 from harness.measurements import versions
-from harness.parties import SiteEntry, make_parties
 from harness.results import Accuracy
 from harness.rounds_plain import ErosionApplies, run_plain
 from harness.rounds_secure import run_secure
-from protocol.arithmetic.prg import derive
+from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import RuleName, Study
-
-
-class Protection(StrEnum):
-    """Whether the rounds are protected."""
-
-    PLAIN = "plain"
-    SECURE = "secure"
-
+from protocol.wire.messages import RuleName
 
 BUILT_IN: Final[dict[str, Callable[[int], Federation]]] = {
     "breast_cancer": breast_cancer_five_hospitals,
@@ -92,13 +82,8 @@ def run_simulation(
     Raises: ConfigurationError for a wrong file, data that does not fit the model, or ``same_round`` with protection
     """
     source = str(options.study_file)
-    table = parse_study_table(_read(options.study_file), source)
-    erosion = table.rule.erosion_applies
-    if erosion == "same_round" and options.protection is Protection.SECURE:
-        raise ConfigurationError(
-            f"{source}: key 'rule.erosion_applies': found 'same_round', which exists in plain simulation only, since "
-            "sites scale before they share; use 'next_round', or --protection plain"
-        )
+    table = parse_study_table(read_study_file(options.study_file), source)
+    erosion = require_plain_for_same_round(table, options.protection, source)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -137,30 +122,13 @@ def _run(
     show: Callable[[RunHistory], None],
 ) -> RunHistory:
     federation = _federation(options, table, seed)
-    study = _study(table, source, federation, seed)
+    study = simulated_study(table, source, federation, seed)
     if options.protection is Protection.PLAIN:
         history = run_plain(study, federation.sites, erosion_applies=erosion)
     else:
         history = run_secure(study, federation.sites, correlation_source=options.correlation_source)
     show(history)
     return history
-
-
-def _study(table: StudyTable, source: str, federation: Federation, seed: int) -> Study:
-    """The file's study for these sites; ``same_round`` is the plain run's business, not the study's."""
-    if table.model.kind == "plugin":
-        raise ConfigurationError(f"{source}: key 'model.kind': 'plugin' runs at a site's agent, not in a simulation")
-    if (table.model.inputs, table.model.classes) != (federation.inputs, len(federation.class_names)):
-        raise ConfigurationError(
-            f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.classes} classes, the data "
-            f"{federation.title!r} have {list(federation.inputs)} and {len(federation.class_names)}"
-        )
-    rule = table.rule.model_copy(update={"erosion_applies": "next_round"})
-    entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
-    parties = make_parties("simulation", federation.requester.name, entries, derive(bytes(32), f"seed {seed}"))
-    return study_from_table(
-        table.model_copy(update={"rule": rule, "seed": seed}), source, parties.roster.message, plugin=None
-    )
 
 
 def _federation(options: SimulationOptions, table: StudyTable, seed: int) -> Federation:
@@ -207,7 +175,8 @@ def _by_site(series: Sequence[Series]) -> dict[str, tuple[float | None, ...]]:
     return {one.site: one.values for one in series}
 
 
-def _read(path: Path) -> str:
+def read_study_file(path: Path) -> str:
+    """Raises: ConfigurationError"""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -1,0 +1,50 @@
+"""What is checked about a federation before round 1 of a simulation, each with an error that a person can act on."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from client_agent.data import checked
+from harness.datasets.site_data import Federation
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import RuleSpec
+
+
+def check_federation(federation: Federation, rule: RuleSpec) -> None:
+    """Every site's examples against the model, and the sites against each other and the rule.
+
+    Raises: ConfigurationError
+    """
+    check_examples(federation)
+    check_classes(federation)
+
+
+def check_examples(federation: Federation) -> None:
+    """Types, shapes, labels and finite values, of every part of every site; every site has something to train on."""
+    classes = len(federation.class_names)
+    for site in federation.sites:
+        for part, examples in (("training", site.train), ("validation", site.validation), ("test", site.test)):
+            where = f"{federation.title}: site {site.name!r}, {part} part"
+            checked(examples.X, examples.y, federation.inputs, classes, where)
+        if not len(site.train):
+            raise ConfigurationError(
+                f"{federation.title}: site {site.name!r} has no sample of any class to train on: leave it out"
+            )
+    if not len(federation.requester.test):
+        raise ConfigurationError(
+            f"{federation.title}: the requester {federation.requester.name!r} has no test example, and the run is "
+            "judged by them"
+        )
+
+
+def check_classes(federation: Federation) -> None:
+    """Every class of the model is somewhere in the training data."""
+    seen = np.zeros(len(federation.class_names), np.int64)
+    for site in federation.sites:
+        seen += np.bincount(site.train.y, minlength=len(seen))
+    missing = [name for name, count in zip(federation.class_names, seen, strict=True) if count == 0]
+    if missing:
+        raise ConfigurationError(
+            f"{federation.title}: no site has a training example of class {', '.join(map(repr, missing))}; leave it "
+            "out of the classes, or add a site that has some"
+        )

@@ -1,0 +1,82 @@
+"""The data sets by name, as a case names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from harness.datasets import mnist
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.digits import digits_sites
+from harness.datasets.public_data import PublicFile, data_folder
+from harness.datasets.site_data import Federation
+from protocol.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """What a run asks of a data set; None or "" leaves a choice to the data set.
+
+    ``validation_share`` is the part of the requester's training examples that is kept to choose settings on.
+    """
+
+    data: str
+    seed: int
+    split: str = ""
+    sites: int | None = None
+    requester: str | None = None
+    validation_share: float = 0.0
+    folder: Path | None = None
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """How a data set is loaded, and which public files that takes."""
+
+    load: Callable[[DataRequest], Federation]
+    files: tuple[PublicFile, ...] = ()
+
+
+def load_data(request: DataRequest) -> Federation:
+    """The federation that ``request`` describes. Raises: ConfigurationError"""
+    return source_of(request.data).load(request)
+
+
+def source_of(data: str) -> DataSource:
+    """Raises: ConfigurationError for a name that is no data set's"""
+    if data not in SOURCES:
+        raise ConfigurationError(f"data set {data!r} is none of {', '.join(SOURCES)}")
+    return SOURCES[data]
+
+
+def _breast_cancer(request: DataRequest) -> Federation:
+    return _with_fixed_requester(breast_cancer_five_hospitals(request.seed), request)
+
+
+def _digits(request: DataRequest) -> Federation:
+    return _with_fixed_requester(digits_sites(request.seed, request.sites or 5), request)
+
+
+def _with_fixed_requester(federation: Federation, request: DataRequest) -> Federation:
+    """Bundled data sets give one site a requester's parts, and it alone can be the requester."""
+    if request.requester not in (None, federation.requester.name):
+        raise ConfigurationError(
+            f"{request.data}: {request.requester!r} cannot be the requester, only {federation.requester.name!r}"
+        )
+    return federation
+
+
+def _mnist(request: DataRequest) -> Federation:
+    federation = mnist.mnist(
+        data_folder(request.folder), request.split, request.sites or 10, request.seed, request.validation_share
+    )
+    return _with_fixed_requester(federation, request)
+
+
+SOURCES: Final[dict[str, DataSource]] = {
+    "breast_cancer": DataSource(_breast_cancer),
+    "digits": DataSource(_digits),
+    "mnist": DataSource(_mnist, mnist.FILES),
+}

@@ -1,0 +1,1 @@
+"""``moiety simulate``: cases, their runs, and what is kept of them."""

@@ -1,0 +1,189 @@
+"""A case: one study file with the data it is run on and the variants that are compared.
+
+    [case]           data set, split, requesters, seeds, the sites' policy
+    [model] [rule] [training] [parameters], name, rounds    as in every study file
+    [[variant]]      name, and what it changes in [rule], [training] and [parameters]; [variant.tune] lists values to
+                     choose from
+
+Runs are variants x requesters x seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_agent.study_file import StudyTable, checked_study_table
+from protocol.configuration import parse_toml, validated
+from protocol.errors import ConfigurationError
+from protocol.policy import SitePolicy
+
+CHANGEABLE: Final = ("rule", "training", "parameters")
+TuneValue = float | int | str
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class PolicyTable(_Table):
+    """The sites' policy in every run of the case (docs/protocol.md 9); the default is every site's own default."""
+
+    least_contributors: Annotated[int, Field(ge=1)] = SitePolicy().least_contributors
+    largest_share: Annotated[float, Field(gt=0, le=1)] = SitePolicy().largest_share
+
+    def policy(self) -> SitePolicy:
+        return SitePolicy(least_contributors=self.least_contributors, largest_share=self.largest_share)
+
+
+class CaseTable(_Table):
+    """``[case]``. ``validation_share`` of the requester's training part is split off, to choose settings on, in
+    tuning runs and in runs of variants that keep it.
+    """
+
+    data: str
+    split: str = ""
+    sites: Annotated[int, Field(ge=2)] | None = None
+    requesters: Literal["first", "each"] | list[str] = "first"
+    seeds: list[Annotated[int, Field(ge=0)]] = [0]
+    tuning_seeds: list[Annotated[int, Field(ge=0)]] = []
+    validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    policy: PolicyTable = PolicyTable()
+
+
+class VariantTable(_Table):
+    """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
+    keeps_validation: bool = False
+    rule: dict[str, Any] = {}
+    training: dict[str, Any] = {}
+    parameters: dict[str, Any] = {}
+    tune: dict[str, list[TuneValue]] = {}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A tuned key, such as ``rule.distance_penalty``, and a value for it."""
+
+    key: str
+    value: TuneValue
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One of the things compared: the whole study, checked, and the values to choose from.
+
+    ``digest`` covers all of the file that decides this variant's results, as it was written.
+    """
+
+    name: str
+    study: StudyTable
+    tune: tuple[tuple[str, tuple[TuneValue, ...]], ...]
+    keeps_validation: bool
+    digest: str
+    tables: Mapping[str, Any]
+
+    def with_settings(self, settings: tuple[Setting, ...], source: str) -> StudyTable:
+        """The study with tuned keys set. Raises: ConfigurationError"""
+        tables = json.loads(json.dumps(self.tables))
+        for setting in settings:
+            table, _, key = setting.key.partition(".")
+            tables.setdefault(table, {})[key] = setting.value
+        return checked_study_table(tables, f"{source}: variant {self.name!r}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A case file, checked."""
+
+    source: str
+    name: str
+    table: CaseTable
+    variants: tuple[Variant, ...]
+
+    def variant(self, name: str) -> Variant:
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        raise ConfigurationError(f"{self.source}: no variant {name!r}; it has {', '.join(self.names)}")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(variant.name for variant in self.variants)
+
+
+def read_case(path: Path) -> Case:
+    """Raises: ConfigurationError"""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    return parse_case(text, str(path))
+
+
+def is_case(text: str, source: str) -> bool:
+    """Whether the file has a ``[case]`` table."""
+    return "case" in parse_toml(text, source)
+
+
+def parse_case(text: str, source: str) -> Case:
+    """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
+    tables = parse_toml(text, source)
+    case_part, variant_parts = tables.pop("case", None), tables.pop("variant", [])
+    if not isinstance(case_part, dict) or not isinstance(variant_parts, list):
+        raise ConfigurationError(f"{source}: a case has one table [case] and one or more tables [[variant]]")
+    table = validated(CaseTable, case_part, f"{source}: [case]")
+    parsed = [validated(VariantTable, part, f"{source}: [[variant]]") for part in variant_parts]
+    names = [variant.name for variant in parsed]
+    if not names or len(set(names)) != len(names):
+        raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
+    variants = tuple(_variant(variant, tables, case_part, source) for variant in parsed)
+    return Case(source, variants[0].study.name, table, variants)
+
+
+def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, Any], source: str) -> Variant:
+    tables = json.loads(json.dumps(base, default=str))
+    for part in CHANGEABLE:
+        change = getattr(variant, part)
+        replaced = part == "rule" and "name" in change
+        tables[part] = {**({} if replaced else tables.get(part, {})), **change}
+    for key, values in variant.tune.items():
+        _check_tuned(key, values, bool(case.get("tuning_seeds")), f"{source}: variant {variant.name!r}")
+    return Variant(
+        variant.name,
+        checked_study_table(tables, f"{source}: variant {variant.name!r}"),
+        tuple((key, tuple(values)) for key, values in variant.tune.items()),
+        variant.keeps_validation,
+        _digest(variant, tables, case),
+        tables,
+    )
+
+
+def _digest(variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str, Any]) -> str:
+    """Which seeds and requesters are run does not change any run; the tuning seeds do where there is a choice."""
+    left_out = {"seeds", "requesters"} | (set() if variant.tune else {"tuning_seeds"})
+    deciding = {
+        "study": tables,
+        "case": {key: value for key, value in case.items() if key not in left_out},
+        "tune": variant.tune,
+        "keeps_validation": variant.keeps_validation,
+    }
+    return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _check_tuned(key: str, values: list[TuneValue], has_seeds: bool, where: str) -> None:
+    table, _, name = key.partition(".")
+    if table not in CHANGEABLE or not name or not values:
+        raise ConfigurationError(
+            f"{where}: key 'tune.{key}': give a key of {', '.join(CHANGEABLE)}, such as \"rule.distance_penalty\", and "
+            "at least one value"
+        )
+    if not has_seeds:
+        raise ConfigurationError(f"{where}: tuning needs [case] tuning_seeds")

@@ -1,0 +1,98 @@
+"""Where a run stands, on disk after every round: ``partial/<run>.json`` and ``partial/<run>.safetensors``.
+
+The vectors are written first and under a new name each round, then the JSON that names them replaces the old one in
+one step; so a run that is killed at any moment finds one consistent round, and goes on from it to the same bits.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final, get_type_hints
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, TypeAdapter
+from safetensors.numpy import load, save
+
+from client_agent.durable import write_durably
+from harness.history import RoundRecord
+from harness.rounds_plain import PlainState, Progress
+from protocol.errors import ConfigurationError
+
+_RECORDS: Final = TypeAdapter(tuple[RoundRecord, ...])
+
+
+class _Partial(BaseModel):
+    """The JSON file. ``identity`` says which study and data the run belongs to."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    identity: str
+    seconds: float
+    vectors: str
+    state: dict[str, Any]
+    records: list[dict[str, Any]]
+
+
+class Checkpoint:
+    """The files of one run."""
+
+    def __init__(self, folder: Path, run: str, identity: str) -> None:
+        self._folder = folder
+        self._run = run
+        self._identity = identity
+
+    @property
+    def _json(self) -> Path:
+        return self._folder / f"{self._run}.json"
+
+    def save(self, progress: Progress, seconds: float) -> None:
+        """Replace what was there. ``seconds`` is the time the run has taken so far."""
+        state = {field.name: getattr(progress.state, field.name) for field in fields(progress.state)}
+        vectors = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        partial = _Partial(
+            identity=self._identity,
+            seconds=seconds,
+            vectors=f"{self._run}.{len(progress.records) % 2}.safetensors",
+            state={
+                name: _kind(name).dump_python(value, mode="json")
+                for name, value in state.items()
+                if name not in vectors and value is not None
+            },
+            records=_RECORDS.dump_python(progress.records, mode="json"),
+        )
+        self._folder.mkdir(parents=True, exist_ok=True)
+        write_durably(self._folder / partial.vectors, save(vectors))
+        write_durably(self._json, json.dumps(partial.model_dump()).encode())
+
+    def load(self) -> tuple[Progress | None, float]:
+        """Where the run stands and the seconds it took; None when it has not begun.
+
+        Raises: ConfigurationError when the files belong to another study or other data, or cannot be read
+        """
+        if not self._json.is_file():
+            return None, 0.0
+        try:
+            partial = _Partial.model_validate_json(self._json.read_bytes())
+            vectors = load((self._folder / partial.vectors).read_bytes())
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(
+                f"{self._json} cannot be read: {error}; delete it to begin this run again"
+            ) from None
+        if partial.identity != self._identity:
+            raise ConfigurationError(
+                f"{self._json} is a run of another study or of other data than now: give another --out, or delete it"
+            )
+        read = {name: _kind(name).validate_json(json.dumps(value)) for name, value in partial.state.items()}
+        state = PlainState(**read, **vectors)
+        return Progress(state, _RECORDS.validate_json(json.dumps(partial.records))), partial.seconds
+
+    def remove(self) -> None:
+        """The run is done and its line written."""
+        for path in (self._json, *self._folder.glob(f"{self._run}.[01].safetensors")):
+            path.unlink(missing_ok=True)
+
+
+def _kind(name: str) -> TypeAdapter[Any]:
+    """How a part of the state that is no vector is written."""
+    return TypeAdapter(get_type_hints(PlainState)[name])

@@ -1,0 +1,80 @@
+"""Runs over processes: one after the other here, or ``--jobs`` at a time in processes of their own."""
+
+from __future__ import annotations
+
+import multiprocessing
+import queue
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from harness.simulation.run_one import PlannedRun, execute
+from harness.simulation.runs import RunKey, RunLine
+
+_POLL_S: Final = 0.5
+
+
+@dataclass(frozen=True)
+class RoundDone:
+    """So many rounds of a run are done."""
+
+    key: RunKey
+    rounds: int
+
+
+class _Inbox(Protocol):
+    def put(self, item: RoundDone) -> None: ...
+    def get_nowait(self) -> RoundDone: ...
+
+
+def run_all(
+    planned: Sequence[PlannedRun], jobs: int, show: Callable[[RoundDone], None]
+) -> Iterator[tuple[PlannedRun, RunLine]]:
+    """Every run with its line, as they finish; ``show`` is told of every round.
+
+    Raises: whatever a run raises, after the runs that were under way have kept their last round
+    """
+    if jobs == 1 or len(planned) < 2:
+        for one in planned:
+            yield one, execute(one, _teller(one, show))
+        return
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager:
+        inbox: _Inbox = manager.Queue()
+        with ProcessPoolExecutor(min(jobs, len(planned)), mp_context=context) as pool:
+            waiting = {pool.submit(_execute_there, one, inbox): one for one in planned}
+            try:
+                yield from _as_they_finish(waiting, inbox, show)
+            finally:
+                for future in waiting:
+                    future.cancel()
+
+
+def _as_they_finish(
+    waiting: dict[Future[RunLine], PlannedRun], inbox: _Inbox, show: Callable[[RoundDone], None]
+) -> Iterator[tuple[PlannedRun, RunLine]]:
+    while waiting:
+        done, _ = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+        _tell(inbox, show)
+        for future in done:
+            yield waiting.pop(future), future.result()
+
+
+def _execute_there(planned: PlannedRun, inbox: _Inbox) -> RunLine:
+    return execute(planned, _teller(planned, inbox.put))
+
+
+def _teller(planned: PlannedRun, tell: Callable[[RoundDone], None]) -> Callable[[int], None]:
+    def on_round(rounds: int) -> None:
+        tell(RoundDone(planned.key, rounds))
+
+    return on_round
+
+
+def _tell(inbox: _Inbox, show: Callable[[RoundDone], None]) -> None:
+    while True:
+        try:
+            show(inbox.get_nowait())
+        except queue.Empty:
+            return

@@ -1,0 +1,190 @@
+"""One run of a case from its data to its line, going on from a checkpoint where there is one."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import torch
+
+from client_agent.study_file import StudyTable, study_from_table
+from harness.correlations import SourceName
+from harness.datasets.checks import check_federation
+from harness.datasets.registry import DataRequest, load_data
+from harness.datasets.site_data import Federation
+from harness.history import RunHistory
+from harness.measurements import versions
+from harness.parties import SiteEntry, make_parties
+from harness.rounds_plain import ErosionApplies, Progress, run_plain
+from harness.rounds_secure import run_secure
+from harness.simulation.case import Setting
+from harness.simulation.checkpoint import Checkpoint
+from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
+from protocol.arithmetic.prg import derive
+from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.policy import SitePolicy
+from protocol.wire.messages import Study
+
+
+class Protection(StrEnum):
+    """Whether the rounds are protected."""
+
+    PLAIN = "plain"
+    SECURE = "secure"
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """Everything that a process needs to do a run; ``partial`` is the folder of checkpoints, None to keep none."""
+
+    source: str
+    case: str
+    key: RunKey
+    study: StudyTable
+    data: DataRequest
+    policy: SitePolicy
+    protection: Protection
+    study_digest: str
+    settings: tuple[Setting, ...] = ()
+    correlation_source: SourceName | None = None
+    partial: Path | None = None
+
+
+OnRound = Callable[[int], None]
+
+
+def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLine:
+    """Do the run with one thread; ``on_round`` is called with the number of rounds done, the checkpoint's first.
+
+    A run whose update cannot be used (its model has diverged) ends as ``failed``, with the rounds before that.
+
+    Raises: ConfigurationError for data that do not fit the study, before round 1
+    """
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return _execute(planned, on_round)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def simulated_study(table: StudyTable, source: str, federation: Federation, seed: int) -> Study:
+    """The file's study for these sites; ``same_round`` is the plain run's business, not the study's.
+
+    Raises: ConfigurationError when the model does not fit the data
+    """
+    if table.model.kind == "plugin":
+        raise ConfigurationError(f"{source}: key 'model.kind': 'plugin' runs at a site's agent, not in a simulation")
+    if (table.model.inputs, table.model.classes) != (federation.inputs, len(federation.class_names)):
+        raise ConfigurationError(
+            f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.classes} classes, the data "
+            f"{federation.title!r} have {list(federation.inputs)} and {len(federation.class_names)}"
+        )
+    rule = table.rule.model_copy(update={"erosion_applies": "next_round"})
+    entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
+    parties = make_parties("simulation", federation.requester.name, entries, derive(bytes(32), f"seed {seed}"))
+    return study_from_table(
+        table.model_copy(update={"rule": rule, "seed": seed}), source, parties.roster.message, plugin=None
+    )
+
+
+def require_plain_for_same_round(table: StudyTable, protection: Protection, source: str) -> ErosionApplies:
+    """When erosion applies. Raises: ConfigurationError for the same round in a protected run"""
+    if table.rule.erosion_applies == "same_round" and protection is Protection.SECURE:
+        raise ConfigurationError(
+            f"{source}: key 'rule.erosion_applies': found 'same_round', which exists in plain simulation only, since "
+            "sites scale before they share; use 'next_round', or --protection plain"
+        )
+    return table.rule.erosion_applies
+
+
+def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
+    erosion = require_plain_for_same_round(planned.study, planned.protection, planned.source)
+    federation = load_data(planned.data)
+    check_federation(federation, planned.study.rule)
+    study = simulated_study(planned.study, planned.source, federation, planned.key.seed)
+    data_digest = digest_of(federation)
+    checkpoint = _checkpoint(planned, data_digest)
+    resume, before_s = checkpoint.load() if checkpoint else (None, 0.0)
+    facts = _facts(planned, erosion, data_digest, study.parameters.weight_grid)
+    begun = time.monotonic()
+    latest = [resume] if resume else []
+    on_round(len(resume.records) if resume else 0)
+
+    def after_round(progress: Progress) -> None:
+        latest[:] = [progress]
+        if checkpoint:
+            checkpoint.save(progress, before_s + time.monotonic() - begun)
+        on_round(len(progress.records))
+
+    try:
+        history = _history(planned, study, federation, erosion, resume, after_round)
+    except UnusableUpdate as unusable:
+        records = latest[0].records if latest else ()
+        return failed_line(facts, records, unusable.detail, before_s + time.monotonic() - begun)
+    return run_line(facts, history, before_s + time.monotonic() - begun)
+
+
+def _history(
+    planned: PlannedRun,
+    study: Study,
+    federation: Federation,
+    erosion: ErosionApplies,
+    resume: Progress | None,
+    after_round: Callable[[Progress], None],
+) -> RunHistory:
+    if planned.protection is Protection.PLAIN:
+        return run_plain(
+            study,
+            federation.sites,
+            erosion_applies=erosion,
+            policy=planned.policy,
+            resume=resume,
+            after_round=after_round,
+        )
+    return run_secure(
+        study,
+        federation.sites,
+        correlation_source=planned.correlation_source,
+        policy=planned.policy,
+        resume=resume,
+        after_round=after_round,
+    )
+
+
+def digest_of(federation: Federation) -> str:
+    """SHA-256 over every site's name and examples, in order: the same split of the same data."""
+    found = hashlib.sha256()
+    for site in federation.sites:
+        found.update(site.name.encode())
+        for part in (site.train, site.validation, site.test):
+            found.update(f"{part.X.shape}".encode())
+            found.update(part.X.tobytes())
+            found.update(part.y.tobytes())
+    return found.hexdigest()
+
+
+def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint | None:
+    if planned.partial is None:
+        return None
+    identity = f"{planned.study_digest} {data_digest} {planned.protection} {planned.correlation_source}"
+    return Checkpoint(planned.partial, str(planned.key), identity)
+
+
+def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid: int) -> RunFacts:
+    return RunFacts(
+        planned.case,
+        planned.key,
+        planned.study.rule.name.value,
+        planned.protection.value,
+        erosion,
+        planned.study_digest,
+        data_digest,
+        planned.settings,
+        grid,
+        {one.name: one.version for one in versions()},
+    )

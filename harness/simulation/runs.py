@@ -1,0 +1,175 @@
+"""One run of a case, and the line about it in ``results.jsonl``."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.history import RoundRecord, RunHistory, Series, SiteValue
+from harness.simulation.case import Setting, TuneValue
+
+SMALL_MODEL: Final = 1000
+"""Models of up to so many parameters are kept in the line itself."""
+FORMAT: Final = "moiety-run/1"
+
+
+@dataclass(frozen=True)
+class RunKey:
+    """What tells one run of a case from another."""
+
+    variant: str
+    requester: str
+    seed: int
+
+    def __str__(self) -> str:
+        return f"{self.variant}-{self.requester}-{self.seed}"
+
+
+Values = tuple[float | None, ...]
+
+
+class RunLine(BaseModel):
+    """A finished run; lists have one entry a round, None where there is no number.
+
+    ``study_digest`` covers the case file's part that decides this run, ``data_digest`` every site's examples.
+    ``weight`` are the weights handed out before the round, ``alpha`` those after it in full precision.
+    ``final_model`` is there for models of up to 1000 parameters. ``end`` is a run's end, or ``failed``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: str = FORMAT
+    case: str
+    variant: str
+    requester: str
+    seed: int
+    rule: str
+    protection: str
+    erosion_applies: str
+    study_digest: str
+    data_digest: str
+    settings: dict[str, TuneValue]
+    end: str
+    reason: str
+    released_rounds: int
+    seconds: float
+    kind: tuple[str, ...]
+    test_accuracy: Values
+    test_loss: Values
+    validation_accuracy: Values
+    model_norm: Values
+    requester_norm: Values
+    clipped_share: Values
+    took_part: tuple[tuple[str, ...], ...]
+    alpha: dict[str, Values]
+    weight: dict[str, Values]
+    distance: dict[str, Values]
+    final_model: tuple[float, ...] | None
+    versions: dict[str, str]
+
+    @property
+    def key(self) -> RunKey:
+        return RunKey(self.variant, self.requester, self.seed)
+
+    @property
+    def last_accuracy(self) -> float:
+        """Test accuracy after the last round; NaN for a run that failed before one."""
+        last = self.test_accuracy[-1] if self.test_accuracy else None
+        return math.nan if last is None else last
+
+    @property
+    def best_accuracy(self) -> float:
+        """Highest test accuracy of any round: what some papers report, and nobody could choose in practice."""
+        return max((value for value in self.test_accuracy if value is not None), default=math.nan)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """What a line says besides the rounds."""
+
+    case: str
+    key: RunKey
+    rule: str
+    protection: str
+    erosion_applies: str
+    study_digest: str
+    data_digest: str
+    settings: tuple[Setting, ...]
+    grid: int
+    versions: dict[str, str]
+
+
+def run_line(facts: RunFacts, history: RunHistory, seconds: float) -> RunLine:
+    """The line of a run that came to its end."""
+    small = history.final_model.size <= SMALL_MODEL
+    final_model = tuple(float(value) for value in history.final_model) if small else None
+    return _line(facts, history.rounds, history.contributors, history.end.value, history.reason, seconds, final_model)
+
+
+def failed_line(facts: RunFacts, records: tuple[RoundRecord, ...], reason: str, seconds: float) -> RunLine:
+    """The line of a run that could not go on, with the rounds before that."""
+    sites = tuple(value.site for value in records[-1].alphas) if records else ()
+    return _line(facts, records, sites, "failed", reason, seconds, None)
+
+
+def _line(
+    facts: RunFacts,
+    records: tuple[RoundRecord, ...],
+    sites: tuple[str, ...],
+    end: str,
+    reason: str,
+    seconds: float,
+    final_model: tuple[float, ...] | None,
+) -> RunLine:
+    return RunLine(
+        case=facts.case,
+        variant=facts.key.variant,
+        requester=facts.key.requester,
+        seed=facts.key.seed,
+        rule=facts.rule,
+        protection=facts.protection,
+        erosion_applies=facts.erosion_applies,
+        study_digest=facts.study_digest,
+        data_digest=facts.data_digest,
+        settings={setting.key: setting.value for setting in facts.settings},
+        end=end,
+        reason=reason,
+        released_rounds=sum(record.kind.value == "released" for record in records),
+        seconds=seconds,
+        kind=tuple(record.kind.value for record in records),
+        test_accuracy=tuple(_number(record.test_accuracy) for record in records),
+        test_loss=tuple(_number(record.test_loss) for record in records),
+        validation_accuracy=tuple(_number(record.validation_accuracy) for record in records),
+        model_norm=tuple(_number(record.model_norm) for record in records),
+        requester_norm=tuple(_number(record.requester_norm) for record in records),
+        clipped_share=tuple(_number(record.clipped_share) for record in records),
+        took_part=tuple(record.took_part for record in records),
+        alpha=_by_site([record.alphas for record in records], sites),
+        weight=_by_site([_weights(record, facts.grid) for record in records], sites),
+        distance=_by_site([record.distances for record in records], sites),
+        final_model=final_model,
+        versions=facts.versions,
+    )
+
+
+def series_of(values: dict[str, Values]) -> tuple[Series, ...]:
+    """A line's series by site, as the plots take them."""
+    return tuple(Series(site, numbers) for site, numbers in values.items())
+
+
+def _weights(record: RoundRecord, grid: int) -> tuple[SiteValue, ...]:
+    return tuple(SiteValue(weight.site, weight.numerator / grid) for weight in record.handed_out)
+
+
+def _by_site(rounds: list[tuple[SiteValue, ...]], sites: tuple[str, ...]) -> dict[str, Values]:
+    """One series a site; a site without a number in any round is left out."""
+    found = [{entry.site: entry.value for entry in values} for values in rounds]
+    series = {site: tuple(_number(values.get(site)) for values in found) for site in sites}
+    return {site: values for site, values in series.items() if any(value is not None for value in values)}
+
+
+def _number(value: float | None) -> float | None:
+    """JSON knows neither NaN nor infinity."""
+    return value if value is not None and math.isfinite(value) else None
