@@ -1,0 +1,61 @@
+"""``moiety rank``: whose data resemble mine, before any training together?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from harness.datasets.registry import DataRequest
+from harness.live import console_for
+from harness.ranking.rank import PLAIN_DISCLOSES, Ranking, RankOptions, rank
+from harness.simulation.run_one import Protection
+from protocol.errors import ConfigurationError
+
+
+def rank_command(
+    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer",
+    split: Annotated[str, typer.Option(help="Which split of it.")] = "",
+    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None,
+    requester: Annotated[str | None, typer.Option(help="The site whose data the models are judged on.")] = None,
+    folder: Annotated[
+        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0,
+    protection: Annotated[Protection, typer.Option(help="secure: only the losses open.")] = Protection.SECURE,
+    study: Annotated[Path | None, typer.Option(help="A study file: rank with its model (plain only).")] = None,
+    clip_norm: Annotated[float, typer.Option(help="Power of two that no site's model vector exceeds.")] = 16.0,
+    yes: Annotated[bool, typer.Option("--yes", help="Accept what the plain variant discloses.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="The ranking as JSON.")] = False,
+) -> None:
+    """Every site trains alone; the requester learns how well each model does on its data, and nothing else."""
+    secure = protection is Protection.SECURE
+    if not secure:
+        _confirm(yes)
+    request = DataRequest(data=data, seed=seed, split=split, sites=sites, requester=requester, folder=folder)
+    ranking = rank(RankOptions(request, secure=secure, study=study, clip_norm=clip_norm))
+    if as_json:
+        typer.echo(ranking.model_dump_json())
+    else:
+        console_for(stderr=False).print(_table(ranking))
+
+
+def _confirm(yes: bool) -> None:
+    """What the plain variant discloses, and consent to it."""
+    typer.echo(PLAIN_DISCLOSES, err=True)
+    if not yes and not typer.confirm("Go on?", err=True):
+        raise ConfigurationError("the plain variant was not accepted; give --yes, or --protection secure")
+
+
+def _table(ranking: Ranking) -> Table:
+    judged = f"on {ranking.requester}'s {ranking.judged_on} data"
+    table = Table(title=f"{ranking.data}: {ranking.model}, {ranking.protection}, {judged}")
+    for column in ("rank", "site", "transfer loss", "training examples"):
+        table.add_column(column, justify="left" if column == "site" else "right")
+    for place, one in enumerate(ranking.sites, 1):
+        loss = "failed its range check" if one.loss is None else f"{one.loss:.4f}"
+        table.add_row(str(place), one.site, loss, str(one.samples))
+    table.add_row("", f"{ranking.requester} itself", f"{ranking.own_loss:.4f}", "", style="dim")
+    return table

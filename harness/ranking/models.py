@@ -1,0 +1,67 @@
+"""What every site trains alone before it is ranked: ridge regression on one-hot classes, or a study's own model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent.data import Examples
+from client_agent.models import build_model
+from client_agent.study_file import parse_study_table, study_from_table
+from client_agent.trainer import Evaluation, apply_aggregate, compute_update, evaluate, site_seed
+from client_agent.update import load_vector, model_vector
+from harness.datasets.site_data import Federation, SiteData
+from harness.parties import SiteEntry, make_parties
+from harness.rounds_plain import CPU
+from protocol.arithmetic.prg import derive
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import Study
+
+Matrix = NDArray[np.float64]
+
+
+def design(examples: Examples) -> Matrix:
+    """One row an example: its features, flattened, and a constant 1."""
+    flat = examples.X.reshape(len(examples), -1).astype(np.float64)
+    return np.hstack((flat, np.ones((len(examples), 1))))
+
+
+def targets(examples: Examples, classes: int) -> Matrix:
+    """One-hot classes."""
+    return np.eye(classes)[examples.y]
+
+
+def ridge(X: Matrix, Y: Matrix, penalty: float) -> Matrix:
+    """argmin ||X W - Y||^2 / n + penalty ||W||^2.
+
+    Shapes:   X float64[n, p], Y float64[n, K] -> float64[p, K]
+    """
+    n, features = X.shape
+    solved: Matrix = np.linalg.solve(X.T @ X / n + penalty * np.eye(features), X.T @ Y / n)
+    return solved
+
+
+def study_for(path: Path, federation: Federation, seed: int) -> Study:
+    """A study file for these sites, trained alone. Raises: ConfigurationError"""
+    table = parse_study_table(path.read_text(encoding="utf-8"), str(path))
+    if table.model.kind == "plugin":
+        raise ConfigurationError(f"{path}: key 'model.kind': 'plugin' runs at a site's agent, not here")
+    entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
+    parties = make_parties("ranking", federation.requester.name, entries, derive(bytes(32), f"ranking {seed}"))
+    return study_from_table(table.model_copy(update={"seed": seed}), str(path), parties.roster.message, plugin=None)
+
+
+def loss_of_own_model(study: Study, site: SiteData, seed: int, judged: Examples) -> Evaluation:
+    """The study's model after its rounds on one site's data alone, on the requester's examples."""
+    model = build_model(study.model, seed)
+    vector = model_vector(model)
+    for number in range(1, study.rounds + 1):
+        load_vector(model, vector)
+        update = compute_update(
+            model, site.train, study.training, round=number, seed=site_seed(seed, site.name), device=CPU
+        )
+        vector = apply_aggregate(vector, update, study.training.server_learning_rate)
+    load_vector(model, vector)
+    return evaluate(model, judged, CPU)
