@@ -7,67 +7,42 @@ announcement (docs/protocol.md 3, 4, 9).
 
 from __future__ import annotations
 
-import hmac
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
+from client_agent.decisions import NOT_LISTED, Decision, Decisions
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
-from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, open_letter, seal_letter
-from client_agent.participant import RELAY, Participant
-from client_agent.server_client import Body
-from client_agent.skips import require_skip, shown_skip
+from client_agent.journal import StudyJournal
+from client_agent.mail import PastRelease
+from client_agent.participant import Participant, SiteContext
+from client_agent.skips import shown_skip
 from client_agent.watch import Stopped, same_round
 from client_agent.welcome import missed_release, open_checkpoint, open_welcome
 from protocol.errors import (
-    AnnouncementMismatch,
     ConfigurationError,
-    ModelDiverged,
     MoietyError,
     RefusedMessage,
     Unavailable,
     UnknownResource,
 )
-from protocol.lock import model_digest
-from protocol.policy import OutcomeUnknown, check_weight_list, remember_contribution, remember_skip
-from protocol.rules.registry import rule_for
+from protocol.policy import remember_skip
 from protocol.sharing import Side
 from protocol.wire import paths
-from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import (
-    Announcement,
-    Decline,
-    ReadyNotice,
-    RoundState,
-    RoundView,
-    StudyView,
-    WeightList,
-)
+from protocol.wire.messages import ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
 
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _IDLE_S: Final = 30.0
 _RETRY_S: Final = 0.5
-_REASON_CHARACTERS: Final = 2000
-NOT_LISTED = "not_listed"
-
-
-class Decision(BaseModel):
-    """What this site decided about an announced round, before any share was made."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    announcement: Announcement
-    weight_list: WeightList | None = None
-    accepted: bool
-    code: str = ""
-    reason: str = ""
 
 
 class Contributor(Participant):
     """Runs until the study ends or the agent stops."""
 
-    _refused_welcome: int = -1
+    def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
+        super().__init__(context, signed_study, journal)
+        self._decisions = Decisions(self, self._take_missed)
+        self._refused_welcome = -1
 
     def run(self) -> None:
         """Raises: Stopped; ConfigurationError and other errors that end this site's part in the study"""
@@ -168,7 +143,7 @@ class Contributor(Participant):
     def _follow(self, a: RoundView, b: RoundView) -> None:
         if a.round <= self.state.last_recorded_round:
             return
-        decision = self._decision(a, b)
+        decision = self._decisions.decide(a, b)
         if decision.code == NOT_LISTED:
             return
         both_open = a.state in _OPEN and b.state in _OPEN and a.attempt == b.attempt
@@ -187,117 +162,6 @@ class Contributor(Participant):
         self.save(memory=remember_skip(self.state.memory, a.round))
         return skip.message.reason
 
-    def _decision(self, a: RoundView, b: RoundView) -> Decision:
-        """This site's decision about the announced round; taken once."""
-        path = self.journal.round_folder(a.round) / "decision.json"
-        known = self.journal.read(path, Decision)
-        if known is not None:
-            return known
-        announcement = a.announcement.message
-        if self.context.site not in announcement.listed:
-            decision = Decision(announcement=announcement, accepted=False, code=NOT_LISTED)
-            self.journal.write(path, decision)
-            return decision
-        weight_list: WeightList | None = None
-        try:
-            self._check_announced(a, b)
-            mail = self._weight_mail(announcement)
-            weight_list = mail.weight_list
-            self._catch_up(mail)
-            self._check_model(announcement)
-            self._check_policy(announcement, weight_list)
-        except (Unavailable, UnknownResource):
-            raise
-        except MoietyError as error:
-            return self._decline(announcement, weight_list, error)
-        self.save(memory=remember_contribution(self.state.memory, announcement, weight_list))
-        decision = Decision(announcement=announcement, weight_list=weight_list, accepted=True)
-        self.journal.reach(Point.BEFORE_DECISION_JOURNALLED)
-        self.journal.write(path, decision)
-        self.journal.reach(Point.AFTER_DECISION_JOURNALLED)
-        return decision
-
-    def _check_announced(self, a: RoundView, b: RoundView) -> None:
-        """Both servers countersigned one and the same announcement of the requester."""
-        roster = self.context.roster
-        at_a = require_signatures(a.announcement, roster, (roster.requester, roster.operator_a.name))
-        at_b = require_signatures(b.announcement, roster, (roster.requester, roster.operator_b.name))
-        if at_a != at_b:
-            raise AnnouncementMismatch(f"round {a.round}: the two servers show different announcements")
-        if at_a.study_digest != self.study_digest or at_a.round != a.round:
-            raise AnnouncementMismatch(f"round {a.round}: the announcement is for another study or round")
-
-    def _weight_mail(self, announcement: Announcement) -> WeightMail:
-        context, requester = self.context, self.context.roster.requester
-        topic = paths.fill(paths.WEIGHTS_TOPIC, round=announcement.round)
-        sealed = context.clients[RELAY].get_mail(self.study.name, topic, context.site, requester)
-        mail = open_letter(
-            sealed,
-            WeightMail,
-            "weights",
-            self.study_digest,
-            requester,
-            context.site,
-            announcement.round,
-            context.keys.sealing,
-        )
-        if mail.weight_list.digest() != announcement.weight_list_digest:
-            raise AnnouncementMismatch(
-                f"round {announcement.round}: the weight list is not the announced one; nothing is contributed"
-            )
-        return mail
-
-    def _catch_up(self, mail: WeightMail) -> None:
-        """How rounds ended that this site saw no end of; the evidence is checked like any other."""
-        if mail.previous is not None:
-            self._catch_up_release(mail.previous)
-        for skip in mail.skipped:
-            number = skip.message.round
-            if number == self.state.memory.unsettled:
-                require_skip(skip, self.context.roster, self.study_digest, number)
-                self.save(memory=remember_skip(self.state.memory, number))
-
-    def _catch_up_release(self, previous: PastRelease) -> None:
-        """Apply it, if this site was listed: to others the servers give no output, they need the checkpoint."""
-        past = previous.announcement
-        if past.round <= self.state.last_recorded_round or past.model_version != self.state.model_version:
-            return
-        if self.context.site not in past.listed:
-            return
-        end = self.take_release(previous)
-        decision = Decision(announcement=past, weight_list=previous.weight_list, accepted=True)
-        self._record(decision, end, previous.release_set.message.attempt, "", previous)
-
-    def _check_model(self, announcement: Announcement) -> None:
-        version = self.state.model_version
-        if version != announcement.model_version:
-            raise _ModelBehind(
-                f"round {announcement.round} is for model {announcement.model_version}, this site has {version}; "
-                "it needs the requester's checkpoint"
-            )
-        key = bytes.fromhex(self.state.site_key or "")
-        own = model_digest(key, self.study_digest, announcement.round, self.require_model().astype("<f4").tobytes())
-        if not hmac.compare_digest(own, announcement.model_digest):
-            raise ModelDiverged(
-                f"round {announcement.round}: this site's model {version} is not the requester's; "
-                "one of them was served something else"
-            )
-
-    def _check_policy(self, announcement: Announcement, weight_list: WeightList) -> None:
-        study, context = self.study, self.context
-        rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
-        check_weight_list(
-            context.site,
-            announcement,
-            weight_list,
-            study.parameters,
-            rule_declares_never_rising=rule.weights_never_rise,
-            policy=context.policy,
-            memory=self.state.memory,
-            contributors=tuple(party.name for party in context.roster.contributors),
-            needs=rule.needs,
-        )
-
     def _contribute(self, decision: Decision, attempt: int) -> Decision:
         announcement = decision.announcement
         done = self.journal.attempt_folder(announcement.round, attempt) / "done"
@@ -312,39 +176,12 @@ class Contributor(Participant):
         except RefusedMessage as refused:  # late, or the servers' view moved on: the round goes on without this site
             self.problem(announcement.round, refused.detail)
         except MoietyError as error:
-            return self._decline(announcement, decision.weight_list, error)
+            return self._decisions.decline(announcement, decision.weight_list, error)
         else:
             self.event(EventKind.PHASE, announcement.round, "contributed")
         self.journal.reach(Point.BEFORE_DONE_JOURNALLED)
         write_durably(done, b"")
         self.journal.reach(Point.AFTER_DONE_JOURNALLED)
-        return decision
-
-    def _decline(self, announcement: Announcement, weight_list: WeightList | None, error: MoietyError) -> Decision:
-        """Tell the requester, sealed, why this site does not contribute; the same letter after a restart."""
-        code = _decline_code(error)
-        folder = self.journal.round_folder(announcement.round)
-        letter = folder / "decline.sealed"
-        context, requester = self.context, self.context.roster
-        if not letter.exists():
-            decline = Decline(
-                study_digest=self.study_digest,
-                round=announcement.round,
-                site=context.site,
-                code=code,
-                reason=error.detail[:_REASON_CHARACTERS],
-            )
-            signed = sign(decline, context.site, context.keys.signing)
-            to = next(party for party in requester.sites if party.name == requester.requester)
-            sealed = seal_letter(signed, "decline", self.study_digest, context.site, to, announcement.round)
-            write_durably(letter, sealed)
-        topic = paths.fill(paths.DECLINE_TOPIC, round=announcement.round)
-        context.clients[RELAY].put_mail(self.study.name, topic, requester.requester, Body.of(letter.read_bytes()))
-        decision = Decision(
-            announcement=announcement, weight_list=weight_list, accepted=False, code=code, reason=error.detail
-        )
-        self.journal.write(folder / "decision.json", decision)
-        self.event(EventKind.DECLINED, announcement.round, f"{code}: {error.detail}")
         return decision
 
     def _finish(self, decision: Decision, view: RoundView) -> None:
@@ -364,6 +201,11 @@ class Contributor(Participant):
         )
         end = RoundEnd.RELEASED if applied_before_a_crash else self.take_release(past)
         self._record(decision, end, view.attempt, decision.reason, past)
+
+    def _take_missed(self, past: PastRelease, decision: Decision) -> None:
+        """A release whose end this site did not see: the evidence came with the next weight list."""
+        end = self.take_release(past)
+        self._record(decision, end, past.release_set.message.attempt, "", past)
 
     def _record(
         self, decision: Decision, end: RoundEnd, attempt: int, reason: str, past: PastRelease | None = None
@@ -387,14 +229,3 @@ class Contributor(Participant):
                 clipped=self.encode(announcement, 0).clipped if encoded.exists() else None,
             )
         )
-
-
-class _ModelBehind(ModelDiverged):
-    """This site missed a release that it cannot fetch any more; the requester can send a checkpoint."""
-
-
-def _decline_code(error: MoietyError) -> str:
-    """What the requester reads; the two named first do not drop the site."""
-    if isinstance(error, _ModelBehind):
-        return MODEL_BEHIND
-    return OUTCOME_UNKNOWN if isinstance(error, OutcomeUnknown) else error.code.value

@@ -35,7 +35,7 @@ from protocol.errors import AggregateOutOfBounds
 from protocol.policy import SiteMemory, SitePolicy, remember_left_out, remember_release
 from protocol.sharing import Side, split_chunk
 from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Announcement, Roster, Signed, Study
+from protocol.wire.messages import Announcement, Party, Roster, Signed, Study
 
 RELAY = Side.A
 """The server that carries the sites' mail."""
@@ -126,6 +126,12 @@ class Participant:
     def layers(self) -> list[tuple[str, int]]:
         """Name and number of coordinates of each shared layer."""
         return [(layer.name, prod(layer.shape)) for layer in self.study.model.layers]
+
+    @property
+    def requester_party(self) -> Party:
+        """The requester's keys, as the roster has them."""
+        roster = self.context.roster
+        return next(party for party in roster.sites if party.name == roster.requester)
 
     def save(self, **changes: object) -> None:
         """Replace fields of the site's state, durably."""

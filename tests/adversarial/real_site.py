@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from client_agent.contributor import Contributor, Decision
+from client_agent.contributor import Contributor
+from client_agent.decisions import Decision
 from client_agent.events import AgentEvent
 from client_agent.journal import StudyJournal
 from client_agent.ledger import Ledger
@@ -89,7 +90,7 @@ class RealSite:
         self.ledger.close()
 
     def decide(self) -> Decision:
-        return self.agent._decision(*self.views())
+        return self.agent._decisions.decide(*self.views())
 
     def views(self) -> tuple[RoundView, RoundView]:
         a, b = (self.clients[side].view(self.agent.study.name).current for side in Side)

@@ -13,13 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.contributor import Decision
+from client_agent.decisions import Decision
 from client_agent.events import RoundEnd
 from client_agent.mail import MODEL_BEHIND, PastRelease, WeightMail, open_letter, seal_letter
 from harness.adversaries import requester as malicious
 from harness.adversaries.vectors import entry_near_the_range_bound
 from protocol.errors import ErrorCode
 from protocol.lock import model_digest
+from protocol.parameters import Needs
 from protocol.policy import LeftOut, ReleasedSum, SiteMemory, SitePolicy
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -152,7 +153,7 @@ ROWS = (
         "a third measured round against one model",
         POLICY,
         "measured_twice",
-        announced={"measured": True},
+        announced={"opens": Needs.DISTANCES},
         memory=SiteMemory(measured_rounds=(8, 9)),
     ),
     SiteRow(
@@ -184,7 +185,7 @@ class Case:
 def told_of(sites: FakeSites, row: SiteRow, listed: WeightList) -> Announcement:
     """The requester's announcement of the row's list, with the row's lies."""
     digest = model_digest(SITE_KEY, sites.study.digest(), 1, MODEL.tobytes())
-    honest: dict[str, object] = {"model_digest": digest, "weight_list_digest": listed.digest(), "measured": False}
+    honest: dict[str, object] = {"model_digest": digest, "weight_list_digest": listed.digest(), "opens": Needs.NOTHING}
     lies = dict(row.announced)
     if lies.get("model_digest") == "old":
         lies["model_digest"] = model_digest(SITE_KEY, sites.study.digest(), 1, (MODEL + 1).tobytes())
@@ -278,11 +279,11 @@ def test_declined_before_training(cases: dict[str, Case], pair: Pair, name: str)
 def test_a_measured_round_without_need_is_not_even_announced(pair: Pair) -> None:
     """A rule without distances: the servers refuse, before any site has to."""
     sites = pair.new_study(SMALL, rule=RuleSpec(name=RuleName.FEDAVG))
-    opened = pair.round(measured=True)
+    opened = pair.round(opens=Needs.DISTANCES)
     refused = opened.announce_as_is(sign(opened.announcement, REQUESTER, sites.me.keys.signing))
     assert (refused.status_code, refused.json()["code"]) == (400, ErrorCode.MALFORMED_MESSAGE)
     assert sites.view(Side.A).current is None
-    pair.round(measured=False).finish()
+    pair.round(opens=Needs.NOTHING).finish()
 
 
 SOUND = SiteRow("sound", "", "")
@@ -328,7 +329,7 @@ def test_a_sum_beyond_its_bound_is_discarded_and_the_model_stays(pair: Pair, tmp
     model = ModelSpec(kind="plugin", layers=LAYERS)
     sites = pair.new_study(SMALL, model=model)
     listed = weight_list(sites.study.digest(), (1, 1, 1, 1))
-    told = told_of(sites, SOUND, listed).model_copy(update={"measured": True})
+    told = told_of(sites, SOUND, listed).model_copy(update={"opens": Needs.DISTANCES})
     hostile = entry_near_the_range_bound(sites.study.parameters)
     small = np.ones(SMALL, dtype=np.uint64)
     opened = OpenRound(sites, told, {site: hostile if site in (EARLY, OTHER, LAST) else small for site in SITES})
@@ -353,4 +354,4 @@ def test_a_sum_beyond_its_bound_is_discarded_and_the_model_stays(pair: Pair, tmp
     np.testing.assert_array_equal(site.agent.journal.load_model(0), MODEL)
     assert any("the model stays as it was" in event.text for event in site.events)
     site.close()
-    pair.round(measured=False).finish()
+    pair.round(opens=Needs.NOTHING).finish()

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from client_agent.mail import PastRelease
 from harness.parties import Parties, SiteEntry, make_parties
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.keyfile import PartyKeys
@@ -69,14 +69,14 @@ def weight_list(round_number: int = 1, numerator: int = 16) -> WeightList:
     )
 
 
-def announcement(weights: WeightList | None = None, measured: bool = True) -> Announcement:
+def announcement(weights: WeightList | None = None, opens: Needs = Needs.DISTANCES) -> Announcement:
     weights = weights or weight_list()
     return Announcement(
         study_digest=DIGEST,
         round=weights.round,
         listed=CONTRIBUTORS,
         least_contributors=3,
-        measured=measured,
+        opens=opens,
         model_version=0,
         model_digest=DIGEST,
         weight_list_digest=weights.digest(),

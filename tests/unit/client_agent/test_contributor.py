@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.contributor import NOT_LISTED, Contributor, Decision
+from client_agent.contributor import Contributor
+from client_agent.decisions import NOT_LISTED, Decision
 from client_agent.events import AgentEvent, EventKind, RoundEnd
 from client_agent.journal import StudyJournal
 from client_agent.ledger import Ledger
@@ -29,6 +30,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.lock import model_digest
+from protocol.parameters import Needs
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
@@ -163,7 +165,7 @@ def announced(of: WeightList, **changes: object) -> Announcement:
         "round": of.round,
         "listed": CONTRIBUTORS,
         "least_contributors": 3,
-        "measured": True,
+        "opens": Needs.DISTANCES,
         "model_version": 0,
         "model_digest": model_digest(SITE_KEY, DIGEST, of.round, MODEL.tobytes()),
         "weight_list_digest": of.digest(),
@@ -197,7 +199,7 @@ def post(bench: Bench, listed: WeightList, skipped: tuple[Signed[RoundOutcome], 
 
 def decided(bench: Bench, listed: WeightList, at: tuple[RoundView, RoundView]) -> Decision:
     post(bench, listed)
-    return bench.contributor._decision(*at)
+    return bench.contributor._decisions.decide(*at)
 
 
 def test_a_sound_round_is_accepted_and_remembered_before_anything_leaves(bench: Bench) -> None:
@@ -206,7 +208,7 @@ def test_a_sound_round_is_accepted_and_remembered_before_anything_leaves(bench: 
     assert decision.accepted
     assert bench.contributor.state.memory.last_listed == listed.weights
     assert bench.contributor.state.memory.measured_rounds == (1,)
-    assert bench.contributor._decision(*views(announced(listed))) == decision
+    assert bench.contributor._decisions.decide(*views(announced(listed))) == decision
     assert bench.servers[Side.A].sent == {}
 
 
@@ -253,7 +255,7 @@ def test_what_does_not_hold_is_declined_with_the_reason(bench: Bench, change: Ch
     assert bench.decline().code == code
     assert reason in bench.decline().reason
     assert bench.contributor.state.memory.last_listed == ()
-    again = bench.contributor._decision(*change(listed))
+    again = bench.contributor._decisions.decide(*change(listed))
     assert again == decision
     assert [event.kind for event in bench.events].count(EventKind.DECLINED) == 1
 
@@ -375,7 +377,7 @@ def test_a_site_that_missed_a_rounds_end_needs_proof_before_the_next_on_the_same
     first, third = weights(), weights(round_number=3)
     decided(bench, first, views(announced(first)))
     post(bench, third, skipped)
-    decision = bench.contributor._decision(*views(announced(third)))
+    decision = bench.contributor._decisions.decide(*views(announced(third)))
     assert (decision.accepted, decision.code) == (code == "", code)
     assert bench.contributor.state.memory.unsettled == (3 if decision.accepted else 1)
 
@@ -511,7 +513,7 @@ def test_a_release_of_others_is_no_reason_to_drop_out(bench: Bench) -> None:
     assert party is not None
     letter = WeightMail(weight_list=listed, previous=others.model_copy(update={"announcement": unlisted}))
     bench.servers[Side.A].mail[f"weights-3/{SITE}"] = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
-    decision = bench.contributor._decision(*views(announced(listed, model_version=1)))
+    decision = bench.contributor._decisions.decide(*views(announced(listed, model_version=1)))
     assert (decision.accepted, decision.code) == (False, MODEL_BEHIND)
 
 

@@ -1,0 +1,206 @@
+"""Whether a contributor takes part in an announced round: evidence, model and policy, decided once and journalled.
+
+A site that does not take part tells the requester why, signed and sealed to it (docs/protocol.md 4, 9).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.durable import write_durably
+from client_agent.events import EventKind
+from client_agent.failpoints import Point
+from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, open_letter, seal_letter
+from client_agent.participant import RELAY, Participant
+from client_agent.server_client import Body
+from client_agent.skips import require_skip
+from protocol.errors import AnnouncementMismatch, ModelDiverged, MoietyError, Unavailable, UnknownResource
+from protocol.lock import model_digest
+from protocol.policy import OutcomeUnknown, check_weight_list, remember_contribution, remember_skip
+from protocol.rules.registry import rule_for
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import Announcement, Decline, RoundView, WeightList
+
+NOT_LISTED: Final = "not_listed"
+_REASON_CHARACTERS: Final = 2000
+
+
+class Decision(BaseModel):
+    """What this site decided about an announced round, before any share was made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    announcement: Announcement
+    weight_list: WeightList | None = None
+    accepted: bool
+    code: str = ""
+    reason: str = ""
+
+
+class Decisions:
+    """One site's decisions in one study. ``catch_up`` applies a release that the site did not see itself."""
+
+    def __init__(self, owner: Participant, catch_up: Callable[[PastRelease, Decision], None]) -> None:
+        self._owner = owner
+        self._context = owner.context
+        self._apply_missed = catch_up
+
+    def decide(self, a: RoundView, b: RoundView) -> Decision:
+        """This site's decision about the announced round; taken once. Raises: Unavailable, UnknownResource"""
+        owner = self._owner
+        path = owner.journal.round_folder(a.round) / "decision.json"
+        known = owner.journal.read(path, Decision)
+        if known is not None:
+            return known
+        announcement = a.announcement.message
+        if self._context.site not in announcement.listed:
+            decision = Decision(announcement=announcement, accepted=False, code=NOT_LISTED)
+            owner.journal.write(path, decision)
+            return decision
+        weight_list: WeightList | None = None
+        try:
+            self._check_announced(a, b)
+            mail = self._weight_mail(announcement)
+            weight_list = mail.weight_list
+            self._catch_up(mail)
+            self._check_model(announcement)
+            self._check_policy(announcement, weight_list)
+        except (Unavailable, UnknownResource):
+            raise
+        except MoietyError as error:
+            return self.decline(announcement, weight_list, error)
+        owner.save(memory=remember_contribution(owner.state.memory, announcement, weight_list))
+        decision = Decision(announcement=announcement, weight_list=weight_list, accepted=True)
+        owner.journal.reach(Point.BEFORE_DECISION_JOURNALLED)
+        owner.journal.write(path, decision)
+        owner.journal.reach(Point.AFTER_DECISION_JOURNALLED)
+        return decision
+
+    def decline(self, announcement: Announcement, weight_list: WeightList | None, error: MoietyError) -> Decision:
+        """Tell the requester, sealed, why this site does not contribute; the same letter after a restart."""
+        owner, context = self._owner, self._context
+        code = _decline_code(error)
+        folder = owner.journal.round_folder(announcement.round)
+        letter = folder / "decline.sealed"
+        if not letter.exists():
+            decline = Decline(
+                study_digest=owner.study_digest,
+                round=announcement.round,
+                site=context.site,
+                code=code,
+                reason=error.detail[:_REASON_CHARACTERS],
+            )
+            signed = sign(decline, context.site, context.keys.signing)
+            to = owner.requester_party
+            sealed = seal_letter(signed, "decline", owner.study_digest, context.site, to, announcement.round)
+            write_durably(letter, sealed)
+        topic = paths.fill(paths.DECLINE_TOPIC, round=announcement.round)
+        body = Body.of(letter.read_bytes())
+        context.clients[RELAY].put_mail(owner.study.name, topic, context.roster.requester, body)
+        decision = Decision(
+            announcement=announcement, weight_list=weight_list, accepted=False, code=code, reason=error.detail
+        )
+        owner.journal.write(folder / "decision.json", decision)
+        owner.event(EventKind.DECLINED, announcement.round, f"{code}: {error.detail}")
+        return decision
+
+    # --- the evidence ---
+
+    def _check_announced(self, a: RoundView, b: RoundView) -> None:
+        """Both servers countersigned one and the same announcement of the requester."""
+        roster = self._context.roster
+        at_a = require_signatures(a.announcement, roster, (roster.requester, roster.operator_a.name))
+        at_b = require_signatures(b.announcement, roster, (roster.requester, roster.operator_b.name))
+        if at_a != at_b:
+            raise AnnouncementMismatch(f"round {a.round}: the two servers show different announcements")
+        if at_a.study_digest != self._owner.study_digest or at_a.round != a.round:
+            raise AnnouncementMismatch(f"round {a.round}: the announcement is for another study or round")
+
+    def _weight_mail(self, announcement: Announcement) -> WeightMail:
+        context, requester = self._context, self._context.roster.requester
+        topic = paths.fill(paths.WEIGHTS_TOPIC, round=announcement.round)
+        sealed = context.clients[RELAY].get_mail(self._owner.study.name, topic, context.site, requester)
+        mail = open_letter(
+            sealed,
+            WeightMail,
+            "weights",
+            self._owner.study_digest,
+            requester,
+            context.site,
+            announcement.round,
+            context.keys.sealing,
+        )
+        if mail.weight_list.digest() != announcement.weight_list_digest:
+            raise AnnouncementMismatch(
+                f"round {announcement.round}: the weight list is not the announced one; nothing is contributed"
+            )
+        return mail
+
+    def _catch_up(self, mail: WeightMail) -> None:
+        """How rounds ended that this site saw no end of; the evidence is checked like any other."""
+        owner = self._owner
+        if mail.previous is not None:
+            self._catch_up_release(mail.previous)
+        for skip in mail.skipped:
+            number = skip.message.round
+            if number == owner.state.memory.unsettled:
+                require_skip(skip, self._context.roster, owner.study_digest, number)
+                owner.save(memory=remember_skip(owner.state.memory, number))
+
+    def _catch_up_release(self, previous: PastRelease) -> None:
+        """Apply it, if this site was listed: to others the servers give no output, they need the checkpoint."""
+        past, state = previous.announcement, self._owner.state
+        if past.round <= state.last_recorded_round or past.model_version != state.model_version:
+            return
+        if self._context.site not in past.listed:
+            return
+        decision = Decision(announcement=past, weight_list=previous.weight_list, accepted=True)
+        self._apply_missed(previous, decision)
+
+    # --- model and policy ---
+
+    def _check_model(self, announcement: Announcement) -> None:
+        owner = self._owner
+        version = owner.state.model_version
+        if version != announcement.model_version:
+            raise _ModelBehind(
+                f"round {announcement.round} is for model {announcement.model_version}, this site has {version}; "
+                "it needs the requester's checkpoint"
+            )
+        key = bytes.fromhex(owner.state.site_key or "")
+        own = model_digest(key, owner.study_digest, announcement.round, owner.require_model().astype("<f4").tobytes())
+        if not hmac.compare_digest(own, announcement.model_digest):
+            raise ModelDiverged(
+                f"round {announcement.round}: this site's model {version} is not the requester's; "
+                "one of them was served something else"
+            )
+
+    def _check_policy(self, announcement: Announcement, weight_list: WeightList) -> None:
+        study, context = self._owner.study, self._context
+        rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+        check_weight_list(
+            context.site,
+            announcement,
+            weight_list,
+            study.parameters,
+            rule_declares_never_rising=rule.weights_never_rise,
+            policy=context.policy,
+            memory=self._owner.state.memory,
+            contributors=tuple(party.name for party in context.roster.contributors),
+            needs=rule.needs,
+        )
+
+
+class _ModelBehind(ModelDiverged):
+    """This site missed a release that it cannot fetch any more; the requester can send a checkpoint."""
+
+
+def _decline_code(error: MoietyError) -> str:
+    """What the requester reads; the two named first do not drop the site."""
+    if isinstance(error, _ModelBehind):
+        return MODEL_BEHIND
+    return OUTCOME_UNKNOWN if isinstance(error, OutcomeUnknown) else error.code.value
