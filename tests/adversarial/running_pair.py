@@ -185,7 +185,7 @@ class OpenRound:
         self.view = self.sites.wait_transcript(Side.A, self.number)
 
     def measure(self) -> None:
-        if self.announcement.measured:
+        if self.announcement.opens.queried:
             agreed = self.current.agreed_set
             assert agreed is not None
             numerators = dict.fromkeys(agreed.message.sites, GRID)

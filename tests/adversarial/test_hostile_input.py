@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from protocol.parameters import Needs
 from protocol.sharing import Side
 from tests.adversarial.hostile_rows import ROWS, Row
 from tests.adversarial.running_pair import SITES, STRANGER, Pair, Phase, refusals
@@ -33,7 +34,9 @@ def require_problem(response: httpx.Response, row: Row) -> None:
 @pytest.mark.parametrize("row", ROWS, ids=[row.name.replace(" ", "-") for row in ROWS])
 def test_refused(pair: Pair, row: Row) -> None:
     """The attack changes nothing durable at either server nor in another site's view; the round completes."""
-    opened = pair.round(row.dimension, measured=row.phase in (Phase.LOCKED, Phase.MEASURED))
+    opened = pair.round(
+        row.dimension, opens=Needs.DISTANCES if row.phase in (Phase.LOCKED, Phase.MEASURED) else Needs.NOTHING
+    )
     opened.advance(row.phase)
     before, kept = opened.everything_stored(), refusals(pair.federation)
     response = row.attack(opened)

@@ -12,6 +12,7 @@ from harness.adversaries import contributions as forged
 from harness.adversaries import vectors
 from harness.adversaries.requester import equivocating_announcement, release_set
 from protocol.arithmetic.ring import Ring
+from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import sign
@@ -132,7 +133,7 @@ def test_whoever_is_missing_at_the_lock_looks_alike_to_everybody_else(pair: Pair
     views = []
     for attack in (two_faced, one_share_only, nothing_at_all):
         made = pair.new_study(SMALL)
-        opened = pair.round(measured=False, closes_at_s=made.announcement(1, closes_in_s=CLOSES_IN_S).closes_at_s)
+        opened = pair.round(opens=Needs.NOTHING, closes_at_s=made.announcement(1, closes_in_s=CLOSES_IN_S).closes_at_s)
         opened.sites.announce(opened.announcement)
         attack(opened)
         opened.sent.add(VICTIM)
@@ -159,7 +160,7 @@ def test_left_out_after_the_lock_the_others_see_who_and_not_why(pair: Pair) -> N
 
 def test_strangers_cannot_tell_what_exists(pair: Pair) -> None:
     """Who is not authenticated gets one and the same answer about studies that are there and that are not."""
-    opened = pair.round(measured=False)
+    opened = pair.round(opens=Needs.NOTHING)
     opened.advance(Phase.COLLECTING)
     answers = set()
     for path in (opened.path(paths.VIEW), paths.fill(paths.VIEW, study="elsewhere"), opened.path(paths.OUTPUT)):
@@ -171,7 +172,7 @@ def test_strangers_cannot_tell_what_exists(pair: Pair) -> None:
 
 def test_a_refusal_is_told_to_its_sender_only(pair: Pair) -> None:
     """After a refused contribution nobody's view differs; the other sites cannot fetch it, nor its receipt."""
-    opened = pair.round(measured=False)
+    opened = pair.round(opens=Needs.NOTHING)
     opened.advance(Phase.COLLECTING)
     before = {site: [opened.sites.view(side, site) for side in Side] for site in SITES}
     refused = opened.put(VICTIM, Side.A, forged.truncated(opened.honest[VICTIM][Side.A].sealed()))
@@ -190,7 +191,7 @@ def test_a_refusal_is_told_to_its_sender_only(pair: Pair) -> None:
 def test_different_announcements_at_the_two_servers_release_nothing(pair: Pair) -> None:
     """Contributions bind their announcement, so neither server's set holds one; the next round completes."""
     pair.new_study(SMALL)
-    opened = pair.round(measured=False)
+    opened = pair.round(opens=Needs.NOTHING)
     one, other = equivocating_announcement(
         opened.announcement.model_copy(
             update={"closes_at_s": opened.sites.announcement(1, closes_in_s=CLOSES_IN_S).closes_at_s}
@@ -208,7 +209,7 @@ def test_different_announcements_at_the_two_servers_release_nothing(pair: Pair) 
     for side in Side:
         skipped = opened.sites.wait_round(side, 1, RoundState.SKIPPED)
         assert skipped.agreed_set is None
-    following = pair.round(measured=False)
+    following = pair.round(opens=Needs.NOTHING)
     assert following.number == 2
     following.finish()
     assert following.agreed == SITES
@@ -232,4 +233,4 @@ def test_two_release_sets_release_one_sum(pair: Pair, order: tuple[Side, Side]) 
     assert len(chosen) == 1
     opened.require_sum(chosen.pop())
     assert (REQUESTER, "conflicting_message") in {entry[1:] for entry in refusals(pair.federation)[len(before) :]}
-    pair.round(measured=False).finish()
+    pair.round(opens=Needs.NOTHING).finish()

@@ -14,7 +14,7 @@ from sqlalchemy import text
 
 from harness.parties import SiteEntry, make_parties
 from protocol.errors import BadSignature, CorrelationReused, UnknownStudy
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 from protocol.wire.messages import (
     Announcement,
@@ -64,7 +64,7 @@ ANNOUNCEMENT = Announcement(
     round=1,
     listed=("site-b",),
     least_contributors=1,
-    measured=False,
+    opens=Needs.NOTHING,
     model_version=0,
     model_digest="00" * 32,
     weight_list_digest="11" * 32,

@@ -12,6 +12,7 @@ import pytest
 from protocol.arithmetic.ring import Ring
 from protocol.mpc.distance import query
 from protocol.mpc.sketch import sketch_vector
+from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
 from servers.randomness import Randomness
@@ -41,22 +42,22 @@ def exact_distances(x: dict[str, Ring], requester: str, numerators: dict[str, in
     return result
 
 
-def run_round(sites: FakeSites, number: int, x: dict[str, Ring], *, measured: bool = True) -> float:
+def run_round(sites: FakeSites, number: int, x: dict[str, Ring], *, opens: Needs = Needs.DISTANCES) -> float:
     """One round to its release; -> seconds from the last receipt to the release."""
-    announcement = sites.announcement(number, measured=measured)
+    announcement = sites.announcement(number, opens=opens)
     sites.announce(announcement)
     sealed = {site: sites.seal_contribution(site, x[site], announcement) for site in x}
     for site in x:
         sites.contribute(site, sealed[site], number)
     begun = time.perf_counter()
     current = sites.wait_transcript(Side.A, number)
-    if measured:
+    if opens is Needs.DISTANCES:
         sites.send_queries(current, x[sites.requester], NUMERATORS)
     for side in Side:
         current = sites.wait_round(side, number, RoundState.MEASURED)
     opened = sites.openings(current, NUMERATORS)
     assert all(site.in_range for site in opened.values())
-    if measured:
+    if opens is Needs.DISTANCES:
         found = {site: o.distance for site, o in opened.items() if o.distance is not None}
         expected = exact_distances(x, sites.requester, NUMERATORS, sites.study.parameters.scale)
         # Both are one square root and two divisions of the same integer: equal up to a few roundings of 2^-53.
@@ -92,7 +93,7 @@ def sites(federation: Federation) -> Iterator[FakeSites]:
 def test_rounds_release_the_exact_sum(sites: FakeSites) -> None:
     for number in (1, 2, 3, 4):
         x = updates(number)
-        seconds = run_round(sites, number, x, measured=number != 3)
+        seconds = run_round(sites, number, x, opens=Needs.NOTHING if number == 3 else Needs.DISTANCES)
         print(f"round {number}: {seconds * 1000:.0f} ms from last receipt to release")
         for site in SITES:
             assert np.array_equal(sites.output(site, number), expected_sum(x))

@@ -27,6 +27,7 @@ from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.prg import Usage, derive, expand
 from protocol.arithmetic.ring import to_signed
 from protocol.mpc import distance
+from protocol.mpc.quantity import distance_factor
 from protocol.mpc.sketch import sketch_shares
 from protocol.sharing import chunk_source, split
 
@@ -75,10 +76,9 @@ def test_opened_distances_are_unbiased_and_spread_as_in_theory(shape):
         s_0, s_a, s_b = sketch_shares(challenge, [lambda i, j: x_0[i:j], *sources], parameters)
         query = distance.query(s_0, NUMERATOR, GRID)
         query_a = expand(challenge, Usage.QUERY, query.size)
-        d_a, d_b = distance.difference(s_a, query_a), distance.difference(s_b, query - query_a)
-        random_share, cross = int(d_a[0]), int(np.dot(d_a, d_b))
-        a = distance.distance_share(d_a, random_share)
-        b = distance.distance_share(d_b, cross - random_share)
+        d_a, d_b = distance_factor(s_a, query_a), distance_factor(s_b, query - query_a)
+        random_share, cross = int(d_a.own[0]), int(np.dot(d_a.own, d_b.own))
+        a, b = d_a.share(random_share), d_b.share(cross - random_share)
         opened.append(distance.open_distance(a, b, NUMERATOR, parameters))
 
     sigma = math.sqrt(2 / parameters.sketch_length * (1 - heaviness))

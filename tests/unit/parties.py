@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.wire import authentic
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import generate_sealing_key, generate_signing_key
@@ -78,7 +78,7 @@ def announcement(study_digest: str, number: int = 1, **changes: object) -> Annou
         "round": number,
         "listed": SITES[1:],
         "least_contributors": 3,
-        "measured": True,
+        "opens": Needs.DISTANCES,
         "model_version": number - 1,
         "model_digest": "1" * 64,
         "weight_list_digest": "2" * 64,

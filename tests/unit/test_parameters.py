@@ -16,7 +16,6 @@ def test_derived_values_of_a_small_model() -> None:
     small = parameters()
     assert (small.encoded_norm, small.fraction_bits, small.scale) == (2**21, 19, 2.0**19)
     assert (small.exact_distances, small.sketched_length, small.sketch_blocks, small.range_bits) == (True, 20, 1, 25)
-    assert small.product_lengths == (20,) + (1,) * 40
 
 
 def test_derived_values_of_a_sketched_model() -> None:

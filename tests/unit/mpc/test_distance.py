@@ -8,8 +8,9 @@ import pytest
 
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
-from protocol.mpc import distance, measurement
+from protocol.mpc import distance, measurement, quantity
 from protocol.mpc.sketch import sketch_vector
+from protocol.parameters import Needs
 
 from .dealt import correlation, measure, ring, uniform
 
@@ -45,7 +46,7 @@ def test_the_measured_distance_is_the_exact_integers(parameters, rng):
         query = distance.query(sketch_vector(CHALLENGE, ring(x_0), parameters), numerator, parameters.weight_grid)
         a, b = measure(rng, CHALLENGE, sketch, query, parameters)
         squared = sum((s - q) ** 2 for s, q in zip(to_signed(sketch).tolist(), to_signed(query).tolist(), strict=True))
-        assert (a.distance_share + b.distance_share) % 2**64 == squared
+        assert (a.values + b.values).tolist() == [squared]
         opened = measurement.open_site(a, b, numerator, parameters)
         weight = Fraction(numerator, parameters.weight_grid)
         expected = math.sqrt(Fraction(squared, parameters.sketch_blocks)) / parameters.scale / float(weight)
@@ -72,7 +73,9 @@ def test_local_steps(rng):
     assert d.tolist() == [(int(a) - int(b)) % 2**64 for a, b in zip(x, q, strict=True)]
     square = sum(int(v) ** 2 for v in d) % 2**64
     assert distance.square_share(d) == square
-    assert distance.distance_share(d, 2**64 - 1) == (square - 2) % 2**64
+    factor = quantity.distance_factor(x, q)
+    assert np.array_equal(factor.own, d)
+    assert factor.share(2**64 - 1) == (square - 2) % 2**64
 
 
 def test_a_query_of_another_length_is_refused(rng):
@@ -111,7 +114,8 @@ class TestMeasurement:
         first, _ = measure(rng, CHALLENGE, sketch, sketch, identity)
         second, _ = measure(rng, CHALLENGE, sketch, sketch, identity)
         assert not np.any(first.range_shares == second.range_shares)
-        assert first.distance_share != second.distance_share
+        assert first.values.size == 1
+        assert first.values[0] != second.values[0]
         assert repr(first) == "OpeningShare(site='site-1')"
 
     def test_range_shares_stay_below_their_modulus(self, parameters, rng):
@@ -140,7 +144,7 @@ class TestMeasurement:
     def test_a_correlation_of_other_lengths_is_refused(self, identity, rng):
         operands = measurement.prepare(measurement.Side.A, CHALLENGE, "s", uniform(rng, 101), None, identity)
         assert "uint64" not in repr(operands)
-        half, _ = correlation(rng, identity.product_lengths)
+        half, _ = correlation(rng, quantity.product_lengths(Needs.DISTANCES, 1, False, identity))
         with pytest.raises(ProtocolViolation, match="needed are 40 of 40"):
             measurement.masked(operands, half)
         with pytest.raises(ProtocolViolation, match="needed are 40 of 40"):
@@ -149,16 +153,18 @@ class TestMeasurement:
     def test_the_lengths_are_the_studys(self, parameters, rng):
         x = uniform(rng, parameters.sketched_length)
         operands = measurement.prepare(measurement.Side.B, CHALLENGE, "s", x, x, parameters)
-        assert operands.lengths == parameters.product_lengths
-        assert measurement.operand_vector(operands).shape == (sum(parameters.product_lengths),)
+        lengths = quantity.product_lengths(Needs.DISTANCES, 1, False, parameters)
+        assert lengths == (parameters.sketched_length, *[1] * 40)
+        assert operands.lengths == lengths
+        assert measurement.operand_vector(operands).shape == (sum(lengths),)
 
     def test_shares_that_do_not_belong_together_are_refused(self, identity, rng):
         sketch = ring(range(identity.dimension))
         a, b = measure(rng, CHALLENGE, sketch, sketch, identity)
         strangers = (
-            measurement.OpeningShare("site-2", b.range_shares, b.distance_share),
-            measurement.OpeningShare("site-1", b.range_shares, None),
-            measurement.OpeningShare("site-1", b.range_shares[:39], b.distance_share),
+            measurement.OpeningShare("site-2", b.range_shares, b.values),
+            measurement.OpeningShare("site-1", b.range_shares, b.values[:0]),
+            measurement.OpeningShare("site-1", b.range_shares[:39], b.values),
         )
         for stranger in strangers:
             with pytest.raises(MalformedMessage):

@@ -10,6 +10,7 @@ from protocol.arithmetic.prg import Usage, expand, expand_bytes
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import AggregateOutOfBounds, MalformedMessage
 from protocol.mpc import distance, measurement, product, range_check
+from protocol.mpc.quantity import distance_factor
 from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.release import coordinate_bound, open_aggregate_chunk, sum_chunk
 from protocol.sharing import Side
@@ -136,11 +137,11 @@ def test_without_the_check_a_wrapped_update_looks_honest_and_wrecks_the_sum(iden
     query = distance.query(ring(g_0), 32, 32)
 
     def distance_unchecked(x):
-        d_a, d_b = (distance.difference(x_s, q_s) for x_s, q_s in zip(share(rng, x), share(rng, query), strict=True))
+        d_a, d_b = (distance_factor(x_s, q_s) for x_s, q_s in zip(share(rng, x), share(rng, query), strict=True))
         half_a, half_b = correlation(rng, (identity.dimension,))
-        from_a, from_b = product.mask(d_a, half_a), product.mask(d_b, half_b)
-        a = distance.distance_share(d_a, int(product.finish(d_a, from_b, half_a, Side.A)[0]))
-        b = distance.distance_share(d_b, int(product.finish(d_b, from_a, half_b, Side.B)[0]))
+        from_a, from_b = product.mask(d_a.own, half_a), product.mask(d_b.own, half_b)
+        a = d_a.share(int(product.finish(d_a.own, from_b, half_a, Side.A)[0]))
+        b = d_b.share(int(product.finish(d_b.own, from_a, half_b, Side.B)[0]))
         return distance.open_distance(a, b, 32, identity)
 
     assert distance_unchecked(bad) == distance_unchecked(ring(good))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from protocol.errors import MalformedMessage
+from protocol.parameters import Needs
 from protocol.wire.authentic import sign
 from protocol.wire.messages import AgreedSet, CollectedContribution, ReleaseSet, RuleName, RuleSpec, Study
 from servers.collection import _check_announced
@@ -24,24 +25,28 @@ def under(rule: RuleName) -> Study:
 
 
 @pytest.mark.parametrize(
-    ("rule", "measured", "accepted"),
+    ("rule", "opens", "accepted"),
     [
-        (RuleName.WEIGHT_EROSION, True, True),
-        (RuleName.WEIGHT_EROSION, False, True),
-        (RuleName.FEDAVG, False, True),
-        (RuleName.LOCAL, False, True),
-        (RuleName.FEDAVG, True, False),
-        (RuleName.LOCAL, True, False),
+        (RuleName.WEIGHT_EROSION, Needs.DISTANCES, True),
+        (RuleName.WEIGHT_EROSION, Needs.NOTHING, True),
+        (RuleName.MULTI_KRUM, Needs.PAIRS, True),
+        (RuleName.INFLUENCE, Needs.INNER_PRODUCTS, True),
+        (RuleName.FEDAVG, Needs.NOTHING, True),
+        (RuleName.LOCAL, Needs.NOTHING, True),
+        *((RuleName.WEIGHT_EROSION, opens, False) for opens in (Needs.NORMS, Needs.PAIRS, Needs.INNER_PRODUCTS)),
+        *((RuleName.MULTI_KRUM, opens, False) for opens in (Needs.DISTANCES, Needs.NORMS, Needs.INNER_PRODUCTS)),
+        *((rule, opens, False) for rule in (RuleName.FEDAVG, RuleName.LOCAL) for opens in Needs if opens != "nothing"),
     ],
 )
-def test_distances_are_opened_only_for_a_rule_that_needs_them(rule: RuleName, measured: bool, accepted: bool) -> None:
+def test_a_round_opens_what_the_rule_needs_and_nothing_else(rule: RuleName, opens: Needs, accepted: bool) -> None:
     of = under(rule)
     record = SimpleNamespace(digest=of.digest(), study=of)
-    message = announcement(of.digest(), measured=measured)
+    message = announcement(of.digest(), opens=opens)
     if accepted:
         _check_announced(SERVER, record, 1, message)  # type: ignore[arg-type]
         return
-    with pytest.raises(MalformedMessage, match=f"the rule '{rule.value}' needs none; announce measured = false"):
+    found = f"would open {opens.value}, the rule '{rule.value}' needs {of.rule.needs.value}; announce that"
+    with pytest.raises(MalformedMessage, match=found):
         _check_announced(SERVER, record, 1, message)  # type: ignore[arg-type]
 
 
