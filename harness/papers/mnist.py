@@ -1,0 +1,134 @@
+"""The MNIST page: Weight Erosion, FedAvg and Local on label-skewed sites (Gengler, Beaussart, Yuan)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from harness.papers.charts import Panel, curves_chart
+from harness.papers.page import Page
+from harness.papers.published import MNIST_LAST, mnist_curves
+from harness.papers.spread import Curve, Spread, curve, number, of_variant
+from harness.simulation.runs import RunLine
+
+SETTINGS: Final = ("a_10", "a_100", "b_10", "b_100", "c_10", "c_100", "f_10", "f_100")
+VARIANTS: Final = {"weight_erosion": "Weight Erosion", "fedavg": "FedAvg", "local": "Local"}
+TARGETS: Final = ("b_10", "b_100", "c_10", "c_100")
+WITHIN: Final = 0.01
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One distribution at one number of sites, and its runs."""
+
+    name: str
+    lines: tuple[RunLine, ...]
+
+    @property
+    def title(self) -> str:
+        letter, sites = self.name.split("_")
+        return f"{letter.upper()}, {sites} sites"
+
+    def spread(self, variant: str, best: bool = False) -> Spread | None:
+        """Over seeds: the last round, or each seed's best one."""
+        runs = of_variant(self.lines, variant)
+        return Spread.of(run.best_accuracy if best else run.last_accuracy for run in runs) if runs else None
+
+
+def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) -> None:
+    """``runs`` maps a case (``mnist_b_10``) to its lines; settings without a run are named as missing."""
+    settings = [Setting(name, tuple(runs.get(f"mnist_{name}", ()))) for name in SETTINGS]
+    done = [setting for setting in settings if setting.lines]
+    missing = [setting.title for setting in settings if not setting.lines]
+    page.text(
+        "60,000 images over n sites by a per-digit share of site 0, shifted by one digit for each next site; the test "
+        "set has site 0's own label distribution. CNN of 356,234 parameters, 30 rounds of one local epoch, no "
+        "clipping. Epochs are counted in batches, as the study's code does; weights act in the next round, as a "
+        "protected run must; the papers' act in the same round. Published numbers are of one seed. ± is the standard "
+        "error over seeds."
+    )
+    if missing:
+        page.text(f"**Not run yet:** {'; '.join(missing)}.")
+    page.heading("Accuracy after the last round")
+    page.table(_columns(), [_row(setting, best=False) for setting in done])
+    page.heading("Best round")
+    page.text("The best of 30 rounds on the test set: what Table II reports, and nobody could choose in practice.")
+    page.table(("setting", *VARIANTS.values()), [_best_row(setting, data) for setting in done])
+    page.heading("Against the published last round")
+    page.text("\n".join(f"- {_verdict(setting)}" for setting in done if setting.name in TARGETS))
+    page.figure(
+        "accuracy",
+        curves_chart([_panel(setting, data) for setting in done], "accuracy"),
+        "Accuracy on the test set of site 0's distribution; solid ours, dashed published.",
+    )
+    page.figure(
+        "weights",
+        curves_chart([_weights_panel(setting, data) for setting in done], "mean weight", floor=0.0),
+        "Mean weight over all sites, the requester counted with 1; solid ours, dashed published.",
+    )
+
+
+def _columns() -> tuple[str, ...]:
+    return ("setting", *(name for title in VARIANTS.values() for name in (title, "published")), "seeds")
+
+
+def _row(setting: Setting, best: bool) -> tuple[str, ...]:
+    published = MNIST_LAST.get(setting.name)
+    cells: list[str] = []
+    for place, variant in enumerate(VARIANTS):
+        found = setting.spread(variant, best)
+        cells += ["not run" if found is None else str(found), "" if published is None else number(published[place])]
+    seeds = max(len(of_variant(setting.lines, variant)) for variant in VARIANTS)
+    return (setting.title, *cells, str(seeds))
+
+
+def _best_row(setting: Setting, data: Path | None) -> tuple[str, ...]:
+    cells = []
+    for variant in VARIANTS:
+        found, curve_ = setting.spread(variant, best=True), mnist_curves(data, setting.name, variant)
+        published = f" ({number(max(curve_.means))} published)" if curve_ is not None else ""
+        cells.append("not run" if found is None else f"{found}{published}")
+    return (setting.title, *cells)
+
+
+def _verdict(setting: Setting) -> str:
+    found, published = setting.spread("weight_erosion"), MNIST_LAST[setting.name][0]
+    if found is None or math.isnan(found.mean):
+        return f"{setting.title}: Weight Erosion has not run."
+    apart = found.mean - published
+    close = "within" if abs(apart) <= WITHIN else "**not** within"
+    return f"{setting.title}: Weight Erosion {found}, published {number(published)}: {apart:+.4f}, {close} {WITHIN:g}."
+
+
+def _panel(setting: Setting, data: Path | None) -> Panel:
+    ours = [
+        curve(title, [run.test_accuracy for run in of_variant(setting.lines, variant)])
+        for variant, title in VARIANTS.items()
+        if of_variant(setting.lines, variant)
+    ]
+    published = [
+        _named(found, title)
+        for variant, title in VARIANTS.items()
+        if (found := mnist_curves(data, setting.name, variant)) is not None
+    ]
+    return Panel(setting.title, tuple(ours), tuple(published))
+
+
+def _weights_panel(setting: Setting, data: Path | None) -> Panel:
+    runs = of_variant(setting.lines, "weight_erosion")
+    ours = curve("Weight Erosion", [_mean_weight(run) for run in runs])
+    found = mnist_curves(data, setting.name, "weight_erosion", "mean_alpha")
+    return Panel(setting.title, (ours,), () if found is None else (_named(found, "Weight Erosion"),))
+
+
+def _mean_weight(run: RunLine) -> tuple[float | None, ...]:
+    """Over all sites and the requester's 1."""
+    rounds = zip(*run.alpha.values(), strict=True)
+    return tuple((1 + sum(value or 0.0 for value in values)) / (1 + len(run.alpha)) for values in rounds)
+
+
+def _named(found: Curve, label: str) -> Curve:
+    return replace(found, label=label)

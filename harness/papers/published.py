@@ -1,0 +1,61 @@
+"""What the papers published: numbers quoted from their tables and text, and curves read from the data folder.
+
+Sources: Grimberg 2020 (semester report, figures 6 and 9); Gengler, Beaussart, Yuan (MNIST, Table II and stored
+results); Roschewitz et al. 2021, Table 1; du Terrail et al. 2022 (FLamby), Fed-Heart-Disease; Cerasti et al. 2023
+gives no table, only words.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Final
+
+from harness.datasets.public_data import data_folder
+from harness.papers.spread import Curve
+from protocol.errors import ConfigurationError
+
+METHODS: Final = {"weight_erosion": "weight_erosion", "fedavg": "federated", "local": "local"}
+"""Our variant -> the key of the published MNIST curves."""
+MNIST_LAST: Final = {
+    "b_10": (0.9913, 0.9707, 0.9881),
+    "b_100": (0.9826, 0.9176, 0.9642),
+    "c_10": (0.9981, 0.9865, 0.9923),
+    "c_100": (0.9875, 0.9701, 0.9778),
+    "a_10": (0.989, 0.990, 0.970),
+    "a_100": (0.936, 0.970, 0.890),
+    "f_100": (0.945, 0.960, 0.887),
+}
+"""Last round, WE / FedAvg / Local."""
+
+
+def mnist_curves(folder: Path | None, setting: str, variant: str, key: str = "acc") -> Curve | None:
+    """A published curve of one setting ("b_10"), None where the file is not there or holds none."""
+    targets = _read(folder, "mnist_weight_erosion_curves.json")
+    method = METHODS.get(variant)
+    if targets is None or method is None:
+        return None
+    letter, sites = setting.split("_")
+    values = targets["settings"].get(f"{letter.upper()}_{sites}", {}).get(method, {}).get(key)
+    return None if values is None else Curve(variant, tuple(values), (0.0,) * len(values))
+
+
+def titanic_curve(folder: Path | None, split: str, user: int, key: str) -> Curve | None:
+    """A published curve (``weight_erosion``, ``global_fedavg``, ``local``, ``alpha_agent_0`` ...) without round 0."""
+    targets = _read(folder, "titanic_weight_erosion_curves.json")
+    if targets is None:
+        return None
+    values = targets[split.upper()][f"user_{user}"].get(key)
+    return None if values is None else Curve(key, tuple(values[1:]), (0.0,) * (len(values) - 1))
+
+
+def _read(folder: Path | None, name: str) -> dict[str, Any] | None:
+    """None where the published curves are not on this machine: they are compared with, never shipped."""
+    try:
+        path = data_folder(folder) / "targets" / name
+    except ConfigurationError:
+        return None
+    if not path.is_file():
+        return None
+    read: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return read

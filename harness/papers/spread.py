@@ -1,0 +1,65 @@
+"""Mean and standard error over seeds, and how a table shows them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+
+from harness.simulation.runs import RunLine, Values
+
+
+@dataclass(frozen=True)
+class Spread:
+    """``error`` is the standard error of the mean, None for one value."""
+
+    mean: float
+    error: float | None
+    count: int
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Spread:
+        """NaN is kept: a run that failed shows. Raises: ValueError for no value"""
+        found = list(values)
+        error = stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
+        return cls(mean(found), error, len(found))
+
+    def __str__(self) -> str:
+        """.783 ± .004"""
+        if math.isnan(self.mean):
+            return "failed"
+        shown = number(self.mean)
+        return shown if self.error is None else f"{shown} ± {number(self.error)}"
+
+
+def number(value: float) -> str:
+    """Three digits after the point, no zero before it, as the papers print accuracies; four above .99."""
+    digits = 4 if 0.99 <= value < 1 else 3
+    return f"{value:.{digits}f}".replace("0.", ".", 1) if 0 <= value < 1 else f"{value:.{digits}f}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Mean and standard error over runs, one value a round."""
+
+    label: str
+    means: tuple[float, ...]
+    errors: tuple[float, ...]
+
+
+def curve(label: str, runs: Sequence[Values]) -> Curve:
+    """Rounds that a run did not reach, or without a number, are left out of that round's mean."""
+    length = max((len(run) for run in runs), default=0)
+    means, errors = [], []
+    for place in range(length):
+        values = [value for run in runs if place < len(run) and (value := run[place]) is not None]
+        means.append(mean(values) if values else math.nan)
+        errors.append(stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0)
+    return Curve(label, tuple(means), tuple(errors))
+
+
+def of_variant(lines: Sequence[RunLine], variant: str, requester: str | None = None) -> tuple[RunLine, ...]:
+    """The runs of one variant, of one requester where it is given, in the order of their seeds."""
+    found = (line for line in lines if line.variant == variant and requester in (None, line.requester))
+    return tuple(sorted(found, key=lambda line: (line.requester, line.seed)))
