@@ -16,8 +16,9 @@ from client_agent.contribution import EncodedUpdate
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd
 from client_agent.failpoints import Point
+from client_agent.judging import RequesterFacts, judge
 from client_agent.mail import PastRelease, WeightMail
-from client_agent.measuring import open_sites, query_vector, read_opening, seal_queries, too_long
+from client_agent.measuring import open_sites, query_vector, read_opening, seal_queries
 from client_agent.server_client import Body
 from client_agent.settled import Refused, Settled
 from client_agent.skips import shown_skip
@@ -31,9 +32,9 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.lock import check_transcript
-from protocol.mpc.measurement import OpenedSite, OpeningShare
+from protocol.mpc.measurement import OpeningShare
 from protocol.parameters import Needs
-from protocol.rules.interface import Measured, PairDistance, within_bound
+from protocol.rules.interface import Measured
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
@@ -280,49 +281,31 @@ class RequesterRound:
     ) -> Opened:
         """Who stays in the sum: in range, no longer than a clipped update can be, and selected by the rule."""
         owner, own = self._owner, self._context.site
-        sites = open_sites(shares, numerators, owner.study.parameters, self._announcement.opens)
-        beyond = too_long(sites, own, numerators, owner.study.parameters, self._announcement.opens)
-        passed = tuple(s.site for s in sites if s.in_range and s.site not in beyond)
-        measured = self._measured(sites, tuple(site for site in passed if site != own))
-        bounded = within_bound(measured, owner.study.rule.norm_bound)
-        selected = owner.rule.select(owner.progress.rule_state, measured.model_copy(update={"took_part": bounded}))
-        kept = {*bounded, own} & set(passed)
-        left_out = tuple(site for site in agreed.sites if site not in kept)
-        enough = own in passed and len(selected) >= self._announcement.least_contributors
+        study, opens = owner.study, self._announcement.opens
+        judged = judge(
+            open_sites(shares, numerators, study.parameters, opens),
+            RequesterFacts(own, 0.0 if self._encoded is None else self._encoded.norm),
+            numerators,
+            study.rule,
+            owner.rule,
+            owner.progress.rule_state,
+            study.parameters,
+            round=self._number,
+            opens=opens,
+        )
         release = ReleaseSet(
             study_digest=owner.study_digest,
             round=self._number,
             attempt=attempt,
             agreed_set_digest=agreed.digest(),
-            sites=tuple(site for site in agreed.sites if site == own or site in selected),
-            failed_check=left_out,
+            sites=tuple(site for site in agreed.sites if site == own or site in judged.measured.took_part),
+            failed_check=judged.failed,
         )
+        enough = judged.releases(self._announcement.least_contributors)
         return Opened(
-            measured=measured.model_copy(update={"took_part": selected}),
-            left_out=left_out,
+            measured=judged.measured,
+            left_out=judged.failed,
             release_set=sign(release, own, self._context.keys.signing) if enough else None,
-        )
-
-    def _measured(self, sites: tuple[OpenedSite, ...], passed: tuple[str, ...]) -> Measured:
-        """What was opened about the sites that passed, as a rule sees it."""
-        values = tuple((s.site, s.distance) for s in sites if s.site in passed and s.distance is not None)
-        norms = self._announcement.opens is Needs.NORMS
-        both = {*passed, self._context.site}
-        return Measured(
-            round=self._number,
-            distances=() if norms else values,
-            norms=values if norms else (),
-            inner_products=tuple(
-                (s.site, s.inner_product) for s in sites if s.site in passed and s.inner_product is not None
-            ),
-            pairs=tuple(
-                PairDistance(first=first, second=s.site, distance=distance)
-                for s in sites
-                for first, distance in s.pairs
-                if {first, s.site} <= both
-            ),
-            requester_norm=0.0 if self._encoded is None else self._encoded.norm,
-            took_part=passed,
         )
 
     def _numerator(self, site: str) -> int:

@@ -7,7 +7,7 @@ torch is left as it was found.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +20,7 @@ from torch import nn
 from client_agent.data import Examples
 from client_agent.personal import personal_parameters, shared_parameters
 from client_agent.update import Vector, flat_vector, load_personal, load_vector, model_vector, personal_vector
+from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 
 EVALUATION_BATCH = 1024
@@ -178,6 +179,29 @@ def evaluate(model: nn.Module, data: Examples, device: torch.device, loss: Loss 
     return Evaluation(right / len(data), total_loss / len(data))
 
 
+def loss_gradient(model: nn.Module, data: Examples, device: torch.device, loss: Loss = cross_entropy) -> Vector:
+    """Gradient of the mean loss over all of ``data`` by the shared parameters: float32[D] on the CPU.
+
+    Without dropout and without l2; the model comes back as it was. The requester's probe of rules that ask for inner
+    products, on its validation data (docs/protocol.md 8).
+
+    Raises: ConfigurationError when ``data`` has no example
+    """
+    if len(data) == 0:
+        raise ConfigurationError("the gradient of the validation loss needs at least one validation example")
+    was_training = model.training
+    model.to(device)
+    model.eval()
+    shared = [parameter for _, parameter in shared_parameters(model)]
+    totals = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in shared]
+    for start in range(0, len(data), EVALUATION_BATCH):
+        rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
+        for total, part in zip(totals, gradients(model, shared, take(data, rows, device), loss), strict=True):
+            total.add_(part.detach().double(), alpha=len(rows) / len(data))
+    model.train(was_training)
+    return flat_vector(totals)
+
+
 def predicted(model: nn.Module, data: Examples, device: torch.device) -> NDArray[np.int64]:
     """The class that the model gives each example; its training mode is restored."""
     was_training = model.training
@@ -192,13 +216,9 @@ def predicted(model: nn.Module, data: Examples, device: torch.device) -> NDArray
     return np.concatenate(found)
 
 
-def gradients(model: nn.Module, parameters: list[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
+def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
     """One gradient a parameter, on the device; zeros where the loss does not reach."""
-    model.zero_grad(set_to_none=True)
-    loss(model, batch).backward()  # type: ignore[no-untyped-call]
-    gradient = [torch.zeros_like(p) if p.grad is None else p.grad for p in parameters]
-    model.zero_grad(set_to_none=True)
-    return gradient
+    return list(torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True))
 
 
 def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, factor: float, loss: Loss) -> LocalRound:
@@ -223,7 +243,6 @@ def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, f
                     parameter.sub_(part, alpha=training.local_learning_rate * factor)
         return LocalRound(flat_vector(totals), personal_vector(model))
     finally:
-        model.zero_grad(set_to_none=True)
         load_vector(model, before)
         load_personal(model, own)
 

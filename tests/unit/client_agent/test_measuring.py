@@ -21,7 +21,7 @@ from protocol.errors import BrokenSeal, MalformedMessage, TranscriptMismatch
 from protocol.mpc.distance import query
 from protocol.mpc.measurement import OpeningShare
 from protocol.mpc.sketch import sketch_vector
-from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
+from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import Side
 from protocol.wire.messages import OpeningHeader, QueryHeader, ShareKind
 from protocol.wire.sealing import SealedReader, seal_stream
@@ -69,14 +69,14 @@ def test_no_target_no_query() -> None:
 CHECKED = (REQUESTER, *CONTRIBUTORS)
 
 
-def sealed_opening(side: Side, numbers: np.ndarray, measured: tuple[str, ...] = CONTRIBUTORS) -> bytes:
-    header = OpeningHeader(transcript_digest=DIGEST, side=side, checked=CHECKED, measured=measured)
+def sealed_opening(side: Side, numbers: np.ndarray, opens: Needs = Needs.DISTANCES) -> bytes:
+    header = OpeningHeader(transcript_digest=DIGEST, side=side, checked=CHECKED, opens=opens)
     key = keys(REQUESTER).sealing.public
     return b"".join(seal_stream(header.canonical(), [to_bytes(numbers)], key, bytes(32), bytes(32)))
 
 
 def read(sealed: bytes, side: Side = Side.A, reader: str = REQUESTER) -> tuple[OpeningShare, ...]:
-    return read_opening(sealed, keys(reader).sealing, side, DIGEST, CHECKED, CONTRIBUTORS)
+    return read_opening(sealed, keys(reader).sealing, side, DIGEST, CHECKED, Needs.DISTANCES, REQUESTER)
 
 
 def test_openings_are_read_in_order_and_added() -> None:
@@ -98,7 +98,7 @@ def test_an_opening_for_something_else_is_refused() -> None:
     with pytest.raises(TranscriptMismatch):
         read(sealed_opening(Side.B, numbers))
     with pytest.raises(TranscriptMismatch):
-        read(sealed_opening(Side.A, numbers, measured=()))
+        read(sealed_opening(Side.A, numbers, opens=Needs.NOTHING))
     with pytest.raises(MalformedMessage, match="expected 1304"):
         read(sealed_opening(Side.A, numbers[1:]))
     with pytest.raises(BrokenSeal):

@@ -15,6 +15,8 @@ from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch,
 from protocol.lock import transcript
 from protocol.mpc.measurement import OpeningShare
 from protocol.parameters import RANGE_PROJECTIONS
+from protocol.rules.interface import SiteFacts
+from protocol.rules.registry import rule_for
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
 from protocol.wire.messages import ChallengeTranscript, RoundState, RoundView, Signed
@@ -40,9 +42,13 @@ AGREED = release().agreed
 @pytest.fixture
 def turn(tmp_path: Path) -> RequesterRound:
     context = SimpleNamespace(site=REQUESTER, keys=keys(REQUESTER), roster=ROSTER)
+    rule = rule_for(study().rule, batch_size=32, grid=PARAMETERS.weight_grid)
+    state = rule.init(tuple(SiteFacts(name=name, samples=40) for name in CONTRIBUTORS))
     owner = SimpleNamespace(
         context=context,
         study=study(),
+        rule=rule,
+        progress=SimpleNamespace(rule_state=state),
         study_digest=ANNOUNCED.study_digest,
         journal=StudyJournal(tmp_path, "unit"),
     )
@@ -61,9 +67,10 @@ def shares(
         ranges = np.zeros(RANGE_PROJECTIONS, dtype=np.uint64)
         ranges[3] = site in failing
         length = (distances or {}).get(site, 1.0)
-        squared = None if site == REQUESTER else round((length / 2 * PARAMETERS.scale) ** 2)
-        a.append(OpeningShare(site, ranges, squared))
-        b.append(OpeningShare(site, np.zeros(RANGE_PROJECTIONS, dtype=np.uint64), None if squared is None else 0))
+        squared = [] if site == REQUESTER else [round((length / 2 * PARAMETERS.scale) ** 2)]
+        a.append(OpeningShare(site, ranges, np.array(squared, dtype=np.uint64)))
+        nothing = np.zeros(len(squared), dtype=np.uint64)
+        b.append(OpeningShare(site, np.zeros(RANGE_PROJECTIONS, dtype=np.uint64), nothing))
     return {Side.A: tuple(a), Side.B: tuple(b)}
 
 
@@ -78,7 +85,7 @@ def test_everybody_stays(turn: RequesterRound) -> None:
     assert (message.sites, message.failed_check) == (AGREED.sites, ())
     assert message.agreed_set_digest == AGREED.digest()
     # a squared distance is an integer in ring units: taking the root brings back 1 up to half a unit
-    assert dict(opened.distances) == pytest.approx(dict.fromkeys(CONTRIBUTORS, 1.0), rel=1e-9)
+    assert dict(opened.measured.distances) == pytest.approx(dict.fromkeys(CONTRIBUTORS, 1.0), rel=1e-9)
 
 
 def test_too_few_left_means_no_release(turn: RequesterRound) -> None:

@@ -9,8 +9,17 @@ from torch import nn
 
 from client_agent.data import Examples
 from client_agent.models import build_model, model_spec
-from client_agent.trainer import Batch, apply_aggregate, compute_update, cross_entropy, evaluate, site_seed
+from client_agent.trainer import (
+    Batch,
+    apply_aggregate,
+    compute_update,
+    cross_entropy,
+    evaluate,
+    loss_gradient,
+    site_seed,
+)
 from client_agent.update import load_vector, model_vector
+from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 
 CPU = torch.device("cpu")
@@ -150,6 +159,37 @@ def test_evaluation_pools_over_all_examples() -> None:
     assert result.accuracy == 1000 / 2500
     assert result.loss == pytest.approx(np.log(3), rel=1e-6)
     assert model.training
+
+
+def test_the_probe_is_the_gradient_of_the_mean_loss_over_all_examples() -> None:
+    random = np.random.default_rng(4)
+    data = Examples(random.normal(size=(1500, 3)).astype(np.float32), random.integers(0, 2, 1500))
+    model = build_model(model_spec("linear", (3,), (), 2), 1)
+    before = model_vector(model)
+    found = loss_gradient(model, data, torch.device("cpu"))
+    np.testing.assert_array_equal(model_vector(model), before)
+    W, b = before[:6].reshape(2, 3).astype(np.float64), before[6:].astype(np.float64)
+    logits = data.X.astype(np.float64) @ W.T + b
+    residual = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True) - np.eye(2)[data.y]
+    expected = np.concatenate([(residual.T @ data.X / 1500).ravel(), residual.mean(axis=0)])
+    # sums of about 1000 float32 terms below 4, each rounded by less than 1000 * 2^-24 of it, averaged
+    np.testing.assert_allclose(found, expected, rtol=0, atol=4 * 1000 * 2.0**-24)
+
+
+def test_the_probe_is_taken_without_dropout_and_keeps_the_training_mode() -> None:
+    random = np.random.default_rng(5)
+    data = Examples(random.normal(size=(8, 4)).astype(np.float32), random.integers(0, 2, 8))
+    model = build_model(model_spec("mlp", (4,), (16,), 2, dropout=0.5), 1)
+    model.train()
+    first, again = (loss_gradient(model, data, torch.device("cpu")) for _ in range(2))
+    np.testing.assert_array_equal(first, again)
+    assert model.training
+
+
+def test_a_probe_without_examples_is_refused() -> None:
+    model = build_model(model_spec("linear", (3,), (), 2), 1)
+    with pytest.raises(ConfigurationError, match="at least one validation example"):
+        loss_gradient(model, Examples(np.zeros((0, 3), np.float32), np.zeros(0, np.int64)), torch.device("cpu"))
 
 
 def test_site_seeds_differ_by_site_and_study() -> None:
