@@ -93,6 +93,56 @@ def coordinate_bound(parameters: StudyParameters, sum_of_numerators: int, contri
     return -(-factor * parameters.encoded_norm * sum_of_numerators // parameters.weight_grid) + contributors
 
 
+def self_weighted_bound(parameters: StudyParameters, contributors: int) -> int:
+    """The largest size of a model coordinate in an honest sum of updates that sites weigh themselves, in ring units.
+
+    Nobody knows the sum of weights yet: 5 E times the number summed, plus one per site for the rounding.
+    ``contributors`` counts all sites in the sum, the requester too. It bounds the coordinate of the weights as well.
+    """
+    return (_BOUND_UNMEASURED * parameters.encoded_norm + 1) * contributors
+
+
+def own_weights_sum(last: int, parameters: StudyParameters, contributors: int) -> float:
+    """The sum of the weights that sites gave themselves, from the last coordinate of their sum (docs/protocol.md 9).
+
+    Each shares w E with w in [1/grid, 1], rounded by less than one.
+
+    Shapes:   an integer in ring units -> a float64, ``last`` / E
+    Requires: ``contributors`` counts all sites in the sum, the requester too
+    Raises:   AggregateOutOfBounds: the round is discarded and the model stays as it was
+    """
+    norm = parameters.encoded_norm
+    lowest = contributors * norm // parameters.weight_grid - contributors
+    highest = contributors * norm + contributors
+    if not lowest <= last <= highest:
+        raise AggregateOutOfBounds(
+            f"the weights of {contributors} sites sum to {last} ring units, possible are {lowest} to {highest}: "
+            "a share or a sum was altered; the round is discarded and the model stays as it was"
+        )
+    return last / norm
+
+
+def class_totals(signed: Signed, classes: int, contributors: int) -> tuple[int, ...]:
+    """How many training samples of each class all sites in the sum have together (docs/protocol.md 9).
+
+    Shapes:   int64[D], plain integers: the first ``classes`` are counts, the others zero -> ``classes`` totals
+    Requires: ``contributors`` counts all sites in the sum, the requester too
+    Raises:   AggregateOutOfBounds, when a total is negative, anything follows the counts, or there are fewer samples
+              than sites; ProtocolViolation, when the vector is shorter than ``classes``
+    """
+    if not 1 <= classes <= signed.size:
+        raise ProtocolViolation(f"{classes} class counts do not fit a vector of {signed.size} coordinates")
+    totals = tuple(int(total) for total in signed[:classes])
+    negative = [place for place, total in enumerate(totals) if total < 0]
+    beyond = int(np.count_nonzero(signed[classes:]))
+    if negative or beyond or sum(totals) < contributors:
+        raise AggregateOutOfBounds(
+            f"the class counts of {contributors} sites sum to {sum(totals)}, negative in classes {negative}, with "
+            f"{beyond} numbers behind the {classes} classes: a share or a sum was altered; the totals are discarded"
+        )
+    return totals
+
+
 def average_chunk(signed: Signed, sum_of_weights: float, parameters: StudyParameters) -> NDArray[np.float32]:
     """The weighted average update, the same bits at every site.
 

@@ -100,10 +100,10 @@ class RuleSpec(Message):
     """The aggregation rule and its options; options a rule does not know are refused by the rule.
 
     Weight Erosion: ``distance_penalty`` p_d, ``size_penalty`` p_s, ``epochs_counted`` in samples (the paper's formula)
-    or in batches (the MNIST study's code), ``second_weights`` beta_i. Server optimisers: ``server_momentum`` beta_1,
-    ``second_moment_decay`` beta_2, ``adaptivity`` tau. Multi-Krum: ``byzantine`` f, ``selected`` m (None: all but f).
-    By samples: ``largest_count``, the number of samples whose weight is 1. Averaging rules: ``norm_bound``, the longest
-    update that is released. Influence: ``step``, how far a weight moves in a round.
+    or in batches (the MNIST study's code), ``second_weights`` beta_i. Server optimisers: ``server_momentum`` beta_1
+    (None: 0.9, FedAdagrad 0), ``second_moment_decay`` beta_2, ``adaptivity`` tau. Multi-Krum: ``byzantine`` f,
+    ``selected`` m (None: all but f). By samples: ``largest_count``, the number of samples whose weight is 1. Averaging
+    rules: ``norm_bound``, the longest update that is released. Influence: ``step``, how far a weight moves in a round.
     """
 
     KIND: ClassVar[str] = "rule"
@@ -113,7 +113,7 @@ class RuleSpec(Message):
     erosion_applies: Literal["next_round", "same_round"] = "next_round"
     epochs_counted: Literal["samples", "batches"] = "samples"
     second_weights: tuple[SecondWeight, ...] = ()
-    server_momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    server_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
     second_moment_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
     adaptivity: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
     byzantine: Annotated[int, Field(ge=0)] = 1

@@ -7,10 +7,10 @@ from fractions import Fraction
 import pytest
 
 from protocol import policy as p
-from protocol.errors import PolicyRefusal
-from protocol.parameters import StudyParameters
+from protocol.errors import PolicyRefusal, ProtocolViolation
+from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SiteMemory, SitePolicy
-from protocol.wire.messages import Announcement, ListedWeight, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
 
 STUDY = "ab" * 32
 ROSTER = ("b", "c", "d", "e", "f")
@@ -33,18 +33,20 @@ def weight_list(weights: dict[str, int], round_number: int = 1, grid: int = 32, 
 def announcement(
     of: WeightList,
     m: int = 3,
-    measured: bool = True,
+    opens: Needs = Needs.DISTANCES,
     version: int = 0,
     listed: tuple[str, ...] | None = None,
     digest: str | None = None,
     round_number: int | None = None,
+    purpose: Purpose = Purpose.UPDATE,
 ) -> Announcement:
     return Announcement(
         study_digest=STUDY,
         round=of.round if round_number is None else round_number,
         listed=tuple(w.site for w in of.weights) if listed is None else listed,
         least_contributors=m,
-        measured=measured,
+        opens=opens,
+        purpose=purpose,
         model_version=version,
         model_digest="cd" * 32,
         weight_list_digest=of.digest() if digest is None else digest,
@@ -62,18 +64,23 @@ def check(
     policy: SitePolicy | None = None,
     memory: SiteMemory | None = None,
     contributors: tuple[str, ...] = ROSTER,
-    needs_distances: bool = True,
+    needs: Needs = Needs.DISTANCES,
+    own_weight: float | None = None,
+    rule_selects: bool = False,
+    grid: int = 32,
 ) -> None:
     p.check_weight_list(
         site,
         announcement(of, m=m) if told is None else told,
         of,
-        parameters(m, t),
+        parameters(m, t, grid),
         rule_declares_never_rising=never_rises,
         policy=policy or SitePolicy(),
         memory=memory or SiteMemory(),
         contributors=contributors,
-        rule_needs_distances=needs_distances,
+        needs=needs,
+        own_weight=own_weight,
+        rule_selects=rule_selects,
     )
 
 
@@ -292,20 +299,35 @@ class TestSameSumAgain:
         check(again, announcement(again, version=1), memory=self.memory(("b", "c", "d")))
 
 
-def test_a_rule_without_distances_takes_no_measured_round() -> None:
-    of = weight_list(EVEN)
-    for measured, needed in ((True, True), (False, True), (False, False)):
-        check(of, announcement(of, measured=measured), needs_distances=needed)
-    with refused(p.Clause.MEASURED_FOR_NOTHING, "round 1 opens distances"):
-        check(of, announcement(of, measured=True), needs_distances=False)
+class TestOpens:
+    @pytest.mark.parametrize("needs", list(Needs))
+    def test_a_round_opens_what_the_rule_needs_or_nothing(self, needs: Needs) -> None:
+        of = weight_list(EVEN)
+        for opens in Needs:
+            told = announcement(of, opens=opens)
+            if opens in (needs, Needs.NOTHING):
+                check(of, told, needs=needs)
+            else:
+                with refused(p.Clause.MEASURED_FOR_NOTHING, f"round 1 opens {opens.value}", f"needs {needs.value}"):
+                    check(of, told, needs=needs)
+
+    def test_the_site_says_what_may_be_opened_about_it(self) -> None:
+        of, only_norms = weight_list(EVEN), SitePolicy(may_open=(Needs.NORMS,))
+        check(of, announcement(of, opens=Needs.NORMS), needs=Needs.NORMS, policy=only_norms)
+        with refused(p.Clause.MAY_OPEN, "opens pairs", "allowed: norms"):
+            check(of, announcement(of, opens=Needs.PAIRS), needs=Needs.PAIRS, policy=only_norms)
+        nothing = SitePolicy(may_open=())
+        p.check_needs_allowed(Needs.NOTHING, nothing)
+        with refused(p.Clause.MAY_OPEN, "allowed: nothing"):
+            p.check_needs_allowed(Needs.DISTANCES, nothing)
 
 
 class TestMeasuredTwice:
-    def memory(self, *rounds: int, measured: bool = True) -> SiteMemory:
+    def memory(self, *rounds: int, opens: Needs = Needs.DISTANCES) -> SiteMemory:
         memory = SiteMemory()
         for r in rounds:
             of = weight_list(EVEN, r)
-            memory = p.remember_skip(p.remember_contribution(memory, announcement(of, measured=measured), of), r)
+            memory = p.remember_skip(p.remember_contribution(memory, announcement(of, opens=opens), of), r)
         return memory
 
     def test_two_rounds_and_no_third(self) -> None:
@@ -320,9 +342,9 @@ class TestMeasuredTwice:
 
     def test_unmeasured_rounds_and_newer_models_are_free(self) -> None:
         third = weight_list(EVEN, 3)
-        check(third, announcement(third, measured=False), memory=self.memory(1, 2))
+        check(third, announcement(third, opens=Needs.NOTHING), memory=self.memory(1, 2))
         check(third, announcement(third, version=1), memory=self.memory(1, 2))
-        check(third, memory=self.memory(1, 2, measured=False))
+        check(third, memory=self.memory(1, 2, opens=Needs.NOTHING))
 
     def test_a_newer_model_starts_a_new_count(self) -> None:
         of = weight_list(EVEN, 3)
@@ -355,6 +377,104 @@ class TestLeftOutTwice:
         assert memory.left_out == (p.LeftOut(site="b", rounds=(1, 2)),)
         with refused(p.Clause.LEFT_OUT_TWICE, "'b'"):
             check(weight_list(EVEN, 3), memory=memory)
+
+    def test_a_rule_that_selects_leaves_sites_out_as_often_as_it_likes(self) -> None:
+        memory = SiteMemory()
+        for r in (1, 2, 3):
+            memory = p.remember_left_out(memory, r, ("b", "c", "d", "e"), ("b", "c", "d"), (), own="b")
+        check(weight_list(EVEN, 4), memory=memory, rule_selects=True)
+        with refused(p.Clause.LEFT_OUT_TWICE, "'e'"):
+            check(weight_list(EVEN, 4), memory=memory)
+
+
+class TestOwnWeight:
+    """Every other weight counts as the smallest possible one, 1/grid, whatever the list says."""
+
+    OF = weight_list({"b": 4, "c": 4, "d": 4, "e": 4}, grid=4)
+
+    def test_exactly_the_largest_share_passes_and_more_does_not(self) -> None:
+        # w against w + 2 * 1/4: at most 60 % as long as w <= 3/4
+        check(self.OF, m=3, grid=4, own_weight=0.75)
+        with refused(p.Clause.LARGEST_SHARE, r"weight 3.04 of 5.04", "60.3 %"):
+            check(self.OF, m=3, grid=4, own_weight=0.76)
+        check(self.OF, m=4, grid=4, own_weight=1.0)
+
+    def test_colluders_take_the_smallest_weight_away_each(self) -> None:
+        tolerant = SitePolicy(least_contributors=2)
+        check(self.OF, m=4, t=1, grid=4, own_weight=0.75, policy=tolerant)
+        with refused(p.Clause.LARGEST_SHARE, "weight 3 of 4"):
+            check(self.OF, m=4, t=2, grid=4, own_weight=0.75, policy=tolerant)
+
+    @pytest.mark.parametrize("own_weight", [0.0, 0.2, 1.01, float("nan"), float("inf")])
+    def test_a_weight_that_no_rule_gives_is_a_bug(self, own_weight: float) -> None:
+        with pytest.raises(ProtocolViolation, match=r"own weight lies in \[1/4, 1\]"):
+            check(self.OF, m=4, grid=4, own_weight=own_weight)
+
+    def test_the_smallest_weight_is_one_for_every_grid(self) -> None:
+        for grid in (3, 7, 49, 107, 2**14):  # in floats 1/49 * 49 is below 1
+            of = weight_list(dict.fromkeys(EVEN, grid), grid=grid)
+            check(of, grid=grid, own_weight=1 / grid)
+
+    def test_the_list_must_say_nothing(self) -> None:
+        of = weight_list({"b": 4, "c": 4, "d": 3, "e": 4}, grid=4)
+        with refused(p.Clause.GRID, "'d' has weight 3/4", "1 for all"):
+            check(of, m=3, grid=4, own_weight=0.5)
+
+
+class TestCountedOnce:
+    OF = weight_list(EVEN)
+    COUNTS = announcement(OF, opens=Needs.NOTHING, purpose=Purpose.COUNTS)
+
+    def again(self, version: int = 0) -> tuple[WeightList, Announcement]:
+        of = weight_list(EVEN, 2)
+        return of, announcement(of, opens=Needs.NOTHING, purpose=Purpose.COUNTS, version=version)
+
+    def test_counts_are_summed_before_the_updates_and_bind_no_later_sum(self) -> None:
+        check(self.OF, self.COUNTS, needs=Needs.NOTHING)
+        memory = p.remember_contribution(SiteMemory(), self.COUNTS, self.OF)
+        memory = p.remember_release(memory, self.COUNTS, self.OF, tuple(EVEN))
+        assert (memory.counted, memory.released, memory.unsettled) == (1, None, None)
+        fewer = weight_list({"b": 32, "c": 32, "d": 32}, 2)
+        check(fewer, announcement(fewer), memory=memory)
+
+    def test_a_second_time_is_refused_whatever_the_model(self) -> None:
+        memory = p.remember_contribution(SiteMemory(), self.COUNTS, self.OF)
+        memory = p.remember_release(memory, self.COUNTS, self.OF, tuple(EVEN))
+        for version in (0, 1):
+            with refused(p.Clause.COUNTED_ONCE, "round 2", "round 1"):
+                check(*self.again(version), memory=memory)
+
+    def test_a_site_that_was_away_counts_a_release_it_was_shown(self) -> None:
+        memory = p.remember_release(SiteMemory(model_version=3), self.COUNTS, self.OF, tuple(EVEN))
+        assert (memory.counted, memory.model_version) == (1, 3)
+        with refused(p.Clause.COUNTED_ONCE):
+            check(*self.again(3), memory=memory)
+
+    def test_a_newer_model_does_not_make_a_site_forget_an_unsettled_count(self) -> None:
+        memory = p.remember_contribution(SiteMemory(), self.COUNTS, self.OF)
+        newer = weight_list(EVEN, 5)
+        memory = p.remember_release(memory, announcement(newer, version=1), newer, ("c", "d", "e"))
+        assert memory.unsettled is None
+        with refused(p.Clause.COUNTED_ONCE, "not seen both servers skip it"):
+            check(*self.again(2), memory=memory)
+
+    def test_a_skipped_count_is_tried_again(self) -> None:
+        memory = p.remember_contribution(SiteMemory(), self.COUNTS, self.OF)
+        check(self.OF, self.COUNTS, memory=memory)
+        check(*self.again(), memory=p.remember_skip(memory, 1))
+        assert p.remember_skip(memory, 7).counted == 1
+
+    def test_an_update_round_leaves_the_count_as_it_was(self) -> None:
+        memory = p.remember_contribution(
+            SiteMemory(counted=1), announcement(weight_list(EVEN, 2)), weight_list(EVEN, 2)
+        )
+        assert memory.counted == 1
+
+    def test_the_list_of_a_count_says_one_for_all(self) -> None:
+        of = weight_list(EVEN | {"d": 31})
+        told = announcement(of, opens=Needs.NOTHING, purpose=Purpose.COUNTS)
+        with refused(p.Clause.GRID, "'d'"):
+            check(of, told)
 
 
 class TestOutcomeUnknown:

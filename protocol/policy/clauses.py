@@ -1,0 +1,213 @@
+"""Every clause that a site checks on a weight list, one small function each (docs/protocol.md 9).
+
+Each returns or raises PolicyRefusal; all arithmetic is exact. Below, m is the announced least number of contributors,
+t the number of them assumed to collude with the requester, and weights are numerators over the study's grid. The
+requester is counted neither in m nor in the weights.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Final
+
+from protocol.errors import ProtocolViolation
+from protocol.parameters import Needs, StudyParameters
+from protocol.policy.memory import ReleasedSum, SiteMemory
+from protocol.policy.refusals import Clause, OutcomeUnknown, refusal
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
+
+MEASURED_ROUNDS_PER_MODEL: Final = 2
+TIMES_LEFT_OUT: Final = 2
+
+
+def check_same_round(announcement: Announcement, weight_list: WeightList) -> None:
+    """The list is the announced one: study, round and salted digest."""
+    if weight_list.study_digest != announcement.study_digest:
+        raise refusal(Clause.SAME_ROUND, "the weight list belongs to another study than the announcement")
+    if weight_list.round != announcement.round:
+        found, allowed = weight_list.round, announcement.round
+        raise refusal(Clause.SAME_ROUND, f"the weight list is for round {found}, round {allowed} was announced")
+    if weight_list.digest() != announcement.weight_list_digest:
+        raise refusal(Clause.SAME_ROUND, "the weight list is not the one whose digest was announced")
+
+
+def check_announced_sites(site: str, announcement: Announcement, weight_list: WeightList) -> None:
+    """The list names exactly the announced sites, once each and in their order, and this site is one of them."""
+    names = tuple(weight.site for weight in weight_list.weights)
+    if names != announcement.listed:
+        found, allowed = list(names), list(announcement.listed)
+        raise refusal(Clause.ANNOUNCED_SITES, f"the weight list names {found}, announced were {allowed} in this order")
+    if site not in names:
+        raise refusal(Clause.ANNOUNCED_SITES, f"site {site!r} is not listed; listed are {list(names)}")
+
+
+def check_contributors_only(announcement: Announcement, contributors: tuple[str, ...]) -> None:
+    """Only the roster's contributors count: neither the requester nor a name that nobody knows."""
+    strangers = [name for name in announcement.listed if name not in contributors]
+    if strangers:
+        allowed = list(contributors)
+        raise refusal(Clause.CONTRIBUTORS_ONLY, f"{strangers} are listed, contributors of the roster are {allowed}")
+
+
+def check_grid(weight_list: WeightList, parameters: StudyParameters) -> None:
+    """Every weight is a point of the study's grid above 0 and at most 1."""
+    grid = parameters.weight_grid
+    if weight_list.grid != grid:
+        raise refusal(Clause.GRID, f"the weight list uses the grid 1/{weight_list.grid}, the study fixes 1/{grid}")
+    for weight in weight_list.weights:
+        if not 1 <= weight.numerator <= grid:
+            found = f"site {weight.site!r} has weight {weight.numerator}/{grid}"
+            raise refusal(Clause.GRID, f"{found}, allowed are 1/{grid} to {grid}/{grid}")
+
+
+def check_least_number(announcement: Announcement, parameters: StudyParameters, memory: SiteMemory) -> None:
+    """m is the study's, or hints at weights; where a sum was released against this model, m is that sum's count."""
+    released = _released_against(announcement, memory)
+    allowed = parameters.least_contributors if released is None else len(released.weights)
+    found = announcement.least_contributors
+    if found != allowed:
+        raise refusal(Clause.LEAST_NUMBER, f"at least {found} contributors were announced, {allowed} are due")
+
+
+def check_enough_contributors(announcement: Announcement, parameters: StudyParameters, policy: SitePolicy) -> None:
+    """m - t is at least the site's least number of contributors."""
+    m, t = announcement.least_contributors, _colluders(parameters, policy)
+    if m - t < policy.least_contributors:
+        found = f"{m} contributors less {t} assumed to collude leave {m - t}"
+        raise refusal(Clause.ENOUGH_CONTRIBUTORS, f"{found}, at least {policy.least_contributors} are demanded")
+
+
+def check_largest_share(
+    site: str,
+    announcement: Announcement,
+    weight_list: WeightList,
+    parameters: StudyParameters,
+    policy: SitePolicy,
+    own_weight: float | None = None,
+) -> None:
+    """The site's weight w is at most the largest share of w plus the m - 1 - t lightest of the others' weights.
+
+    Where sites weigh themselves, w is ``own_weight`` and every other weight is taken as the smallest possible one.
+    """
+    numerator = weight_list.numerator_of(site)
+    if numerator is None:
+        raise refusal(Clause.LARGEST_SHARE, f"site {site!r} has no weight on the list")
+    counted = max(0, announcement.least_contributors - 1 - _colluders(parameters, policy))
+    if own_weight is None:
+        own = Fraction(numerator)
+        others = sum(sorted(weight.numerator for weight in weight_list.weights if weight.site != site)[:counted])
+    else:
+        own = _own_numerator(own_weight, parameters.weight_grid)
+        others = min(counted, len(weight_list.weights) - 1)
+    total = own + others
+    if own > policy.largest_share_exact * total:
+        part = f"weight {float(own):g} of {float(total):g} that are sure to be in the sum"
+        found = f"{part} ({float(100 * own / total):.1f} %)"
+        raise refusal(Clause.LARGEST_SHARE, f"site {site!r}: {found}, allowed is {policy.largest_share} of it")
+
+
+def check_uninformative(weight_list: WeightList) -> None:
+    """Where nobody scales by the list (self-weighted rules, class counts) it says 1 for every site."""
+    for weight in weight_list.weights:
+        if weight.numerator != weight_list.grid:
+            found = f"site {weight.site!r} has weight {weight.numerator}/{weight_list.grid}"
+            raise refusal(Clause.GRID, f"{found}, but sites do not scale by this list: it says 1 for all")
+
+
+def check_never_rises(weight_list: WeightList, memory: SiteMemory) -> None:
+    """No listed weight exceeds the same site's last listed one, whether or not that round was released."""
+    for weight in weight_list.weights:
+        last = memory.last_numerator(weight.site)
+        if last is not None and weight.numerator > last:
+            found = f"site {weight.site!r} is listed with {weight.numerator}/{weight_list.grid}"
+            raise refusal(Clause.NEVER_RISES, f"{found}, last time with {last}: at most that is allowed")
+
+
+def check_model_version(announcement: Announcement, memory: SiteMemory) -> None:
+    """The model never goes back: what was counted against a newer one would be forgotten."""
+    found, allowed = announcement.model_version, memory.model_version
+    if found < allowed:
+        raise refusal(Clause.MODEL_VERSION, f"model {found} was announced, this site has seen model {allowed}")
+
+
+def check_outcome_known(announcement: Announcement, memory: SiteMemory) -> None:
+    """A round that may have been released against this model is settled by its evidence before the next one."""
+    if memory.unsettled in (None, announcement.round) or announcement.model_version != memory.model_version:
+        return
+    found = f"round {memory.unsettled} used model {memory.model_version} too and this site has not seen how it ended"
+    raise OutcomeUnknown(
+        f"{Clause.OUTCOME_UNKNOWN.value}: {found}; its release, or a skip signed by both servers, must come first"
+    )
+
+
+def check_same_sum_again(announcement: Announcement, weight_list: WeightList, memory: SiteMemory) -> None:
+    """After a release against this model, only exactly the same sites and weights once more."""
+    released = _released_against(announcement, memory)
+    if released is not None and weight_list.weights != released.weights:
+        found, allowed = _named(weight_list.weights), _named(released.weights)
+        detail = f"a sum was already released against model {announcement.model_version}: found {found}, allowed"
+        raise refusal(Clause.SAME_SUM_AGAIN, f"{detail} only {allowed}; otherwise the study pauses")
+
+
+def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) -> None:
+    """Each measured round gives the requester numbers about this site: only what the rule needs and the site allows."""
+    if announcement.measured and announcement.opens is not needs:
+        found = f"round {announcement.round} opens {announcement.opens.value}"
+        raise refusal(Clause.MEASURED_FOR_NOTHING, f"{found}, the study's rule needs {needs.value}: no more is opened")
+    check_needs_allowed(announcement.opens, policy)
+
+
+def check_needs_allowed(needs: Needs, policy: SitePolicy) -> None:
+    """The site lets its requester learn this about it; asked before a study starts, and in every round."""
+    if needs is not Needs.NOTHING and needs not in policy.may_open:
+        allowed = ", ".join(one.value for one in policy.may_open) or "nothing"
+        raise refusal(
+            Clause.MAY_OPEN, f"the study's rule opens {needs.value} of this site to the requester, allowed: {allowed}"
+        )
+
+
+def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None:
+    """The site takes part in at most two measured rounds per model, released or not."""
+    if not announcement.measured or announcement.model_version != memory.model_version:
+        return
+    earlier = [r for r in memory.measured_rounds if r != announcement.round]
+    if len(earlier) >= MEASURED_ROUNDS_PER_MODEL:
+        found = f"{len(earlier)} rounds were already measured against model {announcement.model_version}"
+        raise refusal(Clause.MEASURED_TWICE, f"{found}, {MEASURED_ROUNDS_PER_MODEL} are allowed")
+
+
+def check_counted_once(announcement: Announcement, memory: SiteMemory) -> None:
+    """Class counts are summed once a study; a round of them that may have been released counts as such."""
+    if announcement.purpose is Purpose.COUNTS and memory.counted not in (None, announcement.round):
+        found = f"round {announcement.round} sums class counts, which round {memory.counted} did already"
+        raise refusal(
+            Clause.COUNTED_ONCE, f"{found}, or this site has not seen both servers skip it; once a study is allowed"
+        )
+
+
+def check_left_out_twice(announcement: Announcement, memory: SiteMemory) -> None:
+    """A site that was left out of the sum twice without a failed check is not listed again."""
+    for record in memory.left_out:
+        if record.site in announcement.listed and len(record.rounds) >= TIMES_LEFT_OUT:
+            found = f"site {record.site!r} is listed, but was left out in rounds {list(record.rounds)}"
+            raise refusal(Clause.LEFT_OUT_TWICE, f"{found} without a failed check; {TIMES_LEFT_OUT} times end it")
+
+
+def _released_against(announcement: Announcement, memory: SiteMemory) -> ReleasedSum | None:
+    released = memory.released
+    return released if released is not None and released.model_version == announcement.model_version else None
+
+
+def _colluders(parameters: StudyParameters, policy: SitePolicy) -> int:
+    return max(parameters.assumed_colluders, policy.assumed_colluders)
+
+
+def _named(weights: tuple[ListedWeight, ...]) -> str:
+    return "{" + ", ".join(f"{weight.site}: {weight.numerator}" for weight in weights) + "}"
+
+
+def _own_numerator(own_weight: float, grid: int) -> Fraction:
+    if not 1 / grid <= own_weight <= 1:
+        raise ProtocolViolation(f"a site's own weight lies in [1/{grid}, 1], found {own_weight}; its rule is wrong")
+    return Fraction(own_weight) * grid

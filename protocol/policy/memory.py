@@ -1,0 +1,137 @@
+"""What a site remembers from round to round, so that its policy holds over a whole study (docs/protocol.md 9)."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ReleasedSum(_Frozen):
+    """The sites and weights of a sum that was released against a model."""
+
+    model_version: int
+    weights: tuple[ListedWeight, ...]
+
+
+class LeftOut(_Frozen):
+    """The rounds in which a site was in the agreed set but not in the sum, without a failed check."""
+
+    site: str
+    rounds: tuple[int, ...]
+
+
+class SiteMemory(_Frozen):
+    """What the policy remembers from round to round; serialisable, and to be stored before a contribution leaves.
+
+    ``last_listed`` holds the last weight of every site on a list that this site contributed to.
+    ``model_version`` is the newest model seen; ``measured_rounds`` and ``released`` concern that model.
+    ``last_accepted`` is the last round whose list this site accepted, ``unsettled`` the same round while this site
+    has seen neither its release nor a skip that both servers signed. ``counted`` is the round that summed class counts,
+    whether or not this site has seen how it ended.
+    """
+
+    last_listed: tuple[ListedWeight, ...] = ()
+    model_version: Annotated[int, Field(ge=0)] = 0
+    measured_rounds: tuple[int, ...] = ()
+    released: ReleasedSum | None = None
+    last_accepted: Annotated[int, Field(ge=0)] = 0
+    unsettled: int | None = None
+    counted: int | None = None
+    left_out: tuple[LeftOut, ...] = ()
+
+    def last_numerator(self, site: str) -> int | None:
+        """The site's last listed weight, None when it was never listed."""
+        return next((w.numerator for w in self.last_listed if w.site == site), None)
+
+
+def remember_contribution(memory: SiteMemory, announcement: Announcement, weight_list: WeightList) -> SiteMemory:
+    """Memory once the list was accepted; store it before the first share leaves. Repeating it changes nothing."""
+    memory = _on_model(memory, announcement.model_version)
+    listed = {weight.site for weight in weight_list.weights}
+    kept = tuple(weight for weight in memory.last_listed if weight.site not in listed)
+    rounds = memory.measured_rounds
+    if announcement.measured and announcement.round not in rounds:
+        rounds = (*rounds, announcement.round)
+    return memory.model_copy(
+        update={
+            "last_listed": kept + weight_list.weights,
+            "measured_rounds": rounds,
+            "last_accepted": announcement.round,
+            "unsettled": announcement.round,
+            "counted": announcement.round if announcement.purpose is Purpose.COUNTS else memory.counted,
+        }
+    )
+
+
+def remember_release(
+    memory: SiteMemory, announcement: Announcement, weight_list: WeightList, contributors: tuple[str, ...]
+) -> SiteMemory:
+    """Memory once a sum over ``contributors`` (the release set without the requester) was released.
+
+    A release against an older model than the one remembered changes nothing; one of class counts is remembered as
+    such whatever the model, and is no sum of updates against it.
+    """
+    counts = announcement.purpose is Purpose.COUNTS
+    if counts:
+        memory = memory.model_copy(update={"counted": announcement.round})
+    if announcement.model_version < memory.model_version:
+        return memory
+    memory = _settled(_on_model(memory, announcement.model_version), announcement.round)
+    if counts:
+        return memory
+    weights = tuple(weight for weight in weight_list.weights if weight.site in contributors)
+    return memory.model_copy(
+        update={"released": ReleasedSum(model_version=announcement.model_version, weights=weights)}
+    )
+
+
+def remember_skip(memory: SiteMemory, round_number: int) -> SiteMemory:
+    """Memory once both servers have signed that the round ended without a release."""
+    if memory.counted == round_number:
+        memory = memory.model_copy(update={"counted": None})
+    return _settled(memory, round_number)
+
+
+def remember_left_out(
+    memory: SiteMemory,
+    round_number: int,
+    agreed: tuple[str, ...],
+    released: tuple[str, ...],
+    failed_check: tuple[str, ...],
+    *,
+    own: str,
+) -> SiteMemory:
+    """Memory with the agreed sites noted that a release left out without a failed check; repeating changes nothing.
+
+    ``failed_check`` is the requester's word. ``own`` knows that its own update is in range and ignores a claim
+    about itself; of the other sites it cannot know better.
+    """
+    records = {record.site: record.rounds for record in memory.left_out}
+    for site in agreed:
+        rounds = records.get(site, ())
+        failed = site in failed_check and site != own
+        if site not in released and not failed and round_number not in rounds:
+            records[site] = (*rounds, round_number)
+    return memory.model_copy(
+        update={"left_out": tuple(LeftOut(site=site, rounds=rounds) for site, rounds in sorted(records.items()))}
+    )
+
+
+def _on_model(memory: SiteMemory, version: int) -> SiteMemory:
+    """Counts start afresh with a newer model."""
+    if version <= memory.model_version:
+        return memory
+    return memory.model_copy(
+        update={"model_version": version, "measured_rounds": (), "released": None, "unsettled": None}
+    )
+
+
+def _settled(memory: SiteMemory, round_number: int) -> SiteMemory:
+    return memory.model_copy(update={"unsettled": None}) if memory.unsettled == round_number else memory

@@ -1,0 +1,35 @@
+"""The bounds that a site sets itself (docs/protocol.md 9)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.parameters import Needs
+
+Opened = Annotated[tuple[Annotated[Needs, Field(strict=False)], ...], Field(strict=False)]
+"""A settings file has texts in a list, where strict validation asks for members in a tuple."""
+
+
+class SitePolicy(BaseModel):
+    """The site's own bounds; a study may ask for lower ones, this says how low the site goes.
+
+    ``least_contributors`` bounds m - t from below. ``largest_share`` is the largest part of the sum's smallest
+    possible weight that may be the site's own. ``assumed_colluders`` is the site's own t; the larger of it and the
+    study's counts: with t = 0 the site trusts that no other contributor tells the requester its update.
+    ``may_open`` is what a rule may have opened about the site to the requester.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    least_contributors: Annotated[int, Field(ge=1)] = 3
+    largest_share: Annotated[float, Field(gt=0, le=1)] = 0.6
+    assumed_colluders: Annotated[int, Field(ge=0)] = 0
+    may_open: Opened = (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS, Needs.INNER_PRODUCTS)
+
+    @property
+    def largest_share_exact(self) -> Fraction:
+        """The share as it was written: 0.6 is 3/5."""
+        return Fraction(repr(self.largest_share))
