@@ -25,6 +25,11 @@ class Spread:
         error = stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
         return cls(mean(found), error, len(found))
 
+    @property
+    def clearly_positive(self) -> bool:
+        """More than two standard errors above nothing."""
+        return self.error is not None and self.mean > 2 * self.error
+
     def __str__(self) -> str:
         """.783 ± .004"""
         if math.isnan(self.mean):
