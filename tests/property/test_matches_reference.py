@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from fractions import Fraction
 
 import numpy as np
@@ -11,22 +10,20 @@ from hypothesis import strategies as st
 
 from protocol import release
 from protocol.arithmetic import fixed_point
-from protocol.mpc import distance, measurement, range_check
-from protocol.mpc.correlation import dealer_corrections, dealer_half_a, dealer_half_b
+from protocol.mpc import distance, range_check
 from protocol.mpc.ot import check
 from protocol.mpc.ot import kernels as ot_kernels
 from protocol.mpc.ot.hashing import RowHash
-from protocol.mpc.sketch import sketch_shares, sketch_vector
+from protocol.mpc.sketch import sketch_vector
 from protocol.rules.interface import Measured, SiteFacts
 from protocol.rules.weight_erosion import WeightErosion
-from protocol.sharing import Side, chunk_source, split
 from tests.reference import field, numbers, product, rules
 from tests.reference import range_check as slow_range
 from tests.reference import release as slow_release
 from tests.reference import ring as slow
 from tests.reference import sketch as slow_sketch
 
-from .drawn import EXACTLY_AGAIN, KERNELS, elements, ring, ring_vectors, seeds, study
+from .drawn import EXACTLY_AGAIN, KERNELS, ring, ring_vectors, seeds, study
 
 K = 2048
 
@@ -103,86 +100,6 @@ def test_query(sketch, grid, data):
 @EXACTLY_AGAIN
 def test_projections(challenge, length):
     assert range_check.projections(challenge, study(length)).tolist() == slow_range.projections(challenge, length)
-
-
-@KERNELS
-@given(
-    challenge=seeds,
-    number=st.integers(0, 2**60),
-    dimension=st.sampled_from([3, 40, K + 1]),
-    numerator=st.integers(1, 32),
-    spoiled=st.lists(st.tuples(st.integers(0, 2**20), elements), max_size=2),
-    size=st.sampled_from([0, 1, 2**10, 2**14, 2**20]),
-)
-@EXACTLY_AGAIN
-def test_a_measured_site(kernels, challenge, number, dimension, numerator, spoiled, size):
-    """Every message of both servers about one site, honest or not, and what the requester opens."""
-    parameters, grid = study(dimension), 32
-    keys = [number.to_bytes(31, "big") + bytes([i]) for i in range(6)]
-    own, site = ([w % (2 * size + 1) - size for w in words(number + i, dimension)] for i in (1, 2))
-    for place, value in spoiled:
-        site[place % dimension] += value
-    own, site = ([v % 2**64 for v in x] for x in (own, site))
-
-    # the reference, step by step
-    h = slow_range.range_bits(21, dimension <= K)
-    query = product.query(slow_sketch.sketch(challenge, own, K), numerator, grid)
-    query_a = slow.expand(keys[1], "QUERY", len(query))
-    rows = slow_range.projections(challenge, len(query))
-    sketches = [
-        slow_sketch.sketch(challenge, x, K)
-        for x in (slow.expand(keys[0], "SHARE", dimension), slow.split(site, keys[0]))
-    ]
-    d = [slow.subtract(sketches[0], query_a), slow.subtract(sketches[1], slow.subtract(query, query_a))]
-    bits = [slow_range.operand_a(sketches[0], rows, h), slow_range.operand_b(sketches[1], rows, h)]
-    lengths = [len(query), *[1] * 40]
-    vectors = [[*d[i], *bits[i]] for i in (0, 1)]
-    a, c_a = product.dealer_half_a(keys[2], lengths)
-    b, c_b = product.dealer_vector_b(keys[3], lengths), product.dealer_corrections(keys[2], keys[3], lengths)
-    masked = [product.masked(vectors[0], a), product.masked(vectors[1], b)]
-    products = [product.finish_a(vectors[0], masked[1], c_a, lengths), product.finish_b(masked[0], b, c_b, lengths)]
-    zero = product.zero_sharing(keys[4], "7:round 1:site", 41)
-    checks = [slow_range.share_a(bits[0], products[0][1:], h), slow_range.share_b(bits[1], products[1][1:], h)]
-    refreshed = [
-        [(m + sign * z) % 2 ** (64 - h) for m, z in zip(checks[i], zero[1:], strict=True)]
-        for i, sign in ((0, 1), (1, -1))
-    ]
-    squares = product.squared_distance_shares(d[0], d[1], products[0][0], products[1][0])
-    distances = [(squares[0] + zero[0]) % 2**64, (squares[1] - zero[0]) % 2**64]
-    in_range = slow_range.passed(slow_range.opened(*refreshed, h))
-    assert in_range is slow_range.verdict(*sketches, rows, h)
-
-    # the protocol
-    sources = [chunk_source(share) for share in split(ring(site), keys[0], kernels)]
-    shares = sketch_shares(challenge, sources, parameters, kernels, chunk=1024)
-    queries = [ring(query_a), ring(slow.subtract(query, query_a))]
-    operands = [
-        measurement.prepare(side, challenge, "site", shares[i], queries[i], parameters) for i, side in enumerate(Side)
-    ]
-    assert [measurement.operand_vector(o).tolist() for o in operands] == vectors
-    sizes = tuple(lengths)
-    halves = [
-        dealer_half_a(keys[2], sizes),
-        dealer_half_b(keys[3], dealer_corrections(keys[2], keys[3], sizes), sizes),
-    ]
-    sent = [measurement.masked(o, half) for o, half in zip(operands, halves, strict=True)]
-    assert [x.tolist() for x in sent] == masked
-    openings = [
-        measurement.opening_share(side, operands[i], sent[1 - i], halves[i], keys[4], "round 1", parameters)
-        for i, side in enumerate(Side)
-    ]
-    assert [o.range_shares.tolist() for o in openings] == refreshed
-    assert [o.distance_share for o in openings] == distances
-    opened = measurement.open_site(openings[0], openings[1], numerator, parameters)
-    assert opened.in_range is in_range
-    if in_range:
-        assert opened.distance is not None
-        blocks = 1 if dimension <= K else 4
-        expected = product.open_distance(*distances, numerator, grid, blocks, 20)
-        # Five correctly rounded float64 steps (integer, root, scale, weight, quotient); the expected value has one.
-        assert math.isclose(opened.distance, expected, rel_tol=6 * 2.0**-53, abs_tol=0)
-    else:
-        assert opened.distance is None
 
 
 @given(

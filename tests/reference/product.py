@@ -64,6 +64,22 @@ def squared_distance_shares(d_a: list[int], d_b: list[int], product_a: int, prod
     return (inner(d_a, d_a) + 2 * product_a) % MODULUS, (inner(d_b, d_b) + 2 * product_b) % MODULUS
 
 
+def inner_product_shares(
+    query: tuple[list[int], list[int]], sketch: tuple[list[int], list[int]], product_a: int, product_b: int
+) -> tuple[int, int]:
+    """<q_A, x_A> + p_A and <q_B, x_B> + p_B, where p_A + p_B = <q_A, x_B> + <x_A, q_B>."""
+    return (
+        (inner(query[0], sketch[0]) + product_a) % MODULUS,
+        (inner(query[1], sketch[1]) + product_b) % MODULUS,
+    )
+
+
+def open_inner_product(a: int, b: int, numerator: int, grid: int, blocks: int, fraction_bits: int) -> float:
+    """<g_i, v>, rounded once."""
+    exact = Fraction(signed((a + b) % MODULUS), blocks) / Fraction(4) ** fraction_bits * Fraction(grid, numerator)
+    return float(exact)
+
+
 def open_distance(a: int, b: int, numerator: int, grid: int, blocks: int, fraction_bits: int) -> float:
     """||g_i - g_0|| with forty digits to spare before the last rounding."""
     square = (a + b) % MODULUS
