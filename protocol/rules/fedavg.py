@@ -14,9 +14,9 @@ from protocol.rules.interface import (
     Measured,
     RuleState,
     SiteFacts,
+    counted,
     listed,
     newcomers,
-    require_admitted,
     standings,
     within_bound,
 )
@@ -30,6 +30,7 @@ class FedAvg:
     grid: int
     norm_bound: float | None = None
     weights_never_rise: bool = True
+    selects: bool = False
 
     @property
     def needs(self) -> Needs:
@@ -46,14 +47,7 @@ class FedAvg:
 
     def apply(self, state: RuleState, measured: Measured) -> RuleState:
         """Counts who took part; no weight changes."""
-        require_admitted(state, measured)
-        present = set(measured.took_part)
-        return RuleState(
-            sites=tuple(
-                site.model_copy(update={"rounds": site.rounds + 1}) if site.name in present else site
-                for site in state.sites
-            )
-        )
+        return counted(state, measured)
 
     def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
         return listed(state, self.grid)

@@ -75,7 +75,7 @@ class Measured(_Frozen):
     ``took_part`` are the contributors in the release set (before :meth:`Rule.select`: those that passed every check),
     the requester not counted. ``distances`` holds ||g_i - g_0||, ``norms`` ||g_i|| and ``inner_products``
     <g_i, v>, v being the requester's probe of length ``probe_norm``; ``pairs`` names the requester too.
-    ``requester_norm`` is the norm of the clipped g_0.
+    ``requester_norm`` is the norm of the clipped g_0, ``requester_inner_product`` <g_0, v>: it computes both itself.
     """
 
     round: Annotated[int, Field(ge=1)]
@@ -84,6 +84,7 @@ class Measured(_Frozen):
     inner_products: tuple[tuple[str, Finite], ...] = ()
     pairs: tuple[PairDistance, ...] = ()
     requester_norm: NonNegative
+    requester_inner_product: Finite = 0.0
     probe_norm: NonNegative = 0.0
     took_part: tuple[str, ...]
 
@@ -103,6 +104,11 @@ class Rule(Protocol):
 
     @property
     def weights_never_rise(self) -> bool: ...
+
+    @property
+    def selects(self) -> bool:
+        """Whether the rule releases only some of the sites that passed every check."""
+        ...
 
     def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
         """State before round 1, the requester not among the sites."""
@@ -155,6 +161,21 @@ def require_admitted(state: RuleState, measured: Measured) -> None:
     """ProtocolViolation when a site took part that was never admitted."""
     for name in measured.took_part:
         state.alpha_of(name)
+
+
+def counted(state: RuleState, measured: Measured) -> RuleState:
+    """State with one more round for every site that took part, and no weight changed.
+
+    Raises: ProtocolViolation when a site took part that was never admitted
+    """
+    require_admitted(state, measured)
+    present = set(measured.took_part)
+    return RuleState(
+        sites=tuple(
+            site.model_copy(update={"rounds": site.rounds + 1}) if site.name in present else site
+            for site in state.sites
+        )
+    )
 
 
 def _one(name: str) -> float:

@@ -19,6 +19,7 @@ class Local:
 
     needs: Needs = Needs.NOTHING
     weights_never_rise: bool = True
+    selects: bool = False
 
     def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
         return RuleState(sites=standings(sites, 0.0))

@@ -47,6 +47,7 @@ class WeightErosion:
     second_weights: tuple[SecondWeight, ...] = ()
     needs: Needs = Needs.DISTANCES
     weights_never_rise: bool = True
+    selects: bool = False
 
     def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
         return RuleState(sites=standings(sites, 1.0))

@@ -1,0 +1,94 @@
+"""Multi-Krum: only the updates that lie closest to their neighbours are summed.
+
+Papers: Blanchard, El Mhamdi, Guerraoui, Stainer, "Machine Learning with Adversaries: Byzantine Tolerant Gradient
+        Descent", NeurIPS 2017; under secret sharing as in He, Karimireddy, Jaggi, "Secure Byzantine-Robust Machine
+        Learning", 2020.
+Score:  of each of the n sites, the requester among them, the sum of its n - f - 2 smallest squared distances to
+        others; the m sites of lowest score are selected, equal scores in the order requester, then roster.
+Needs:  the distances of all pairs of sites, and n >= 2 f + 3; in a round with fewer nobody is selected, so it is
+        skipped.
+Beyond the papers: the requester is in the sum whatever its score, because without it no round is released.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from protocol.errors import ProtocolViolation
+from protocol.parameters import Needs
+from protocol.rules.interface import Measured, RuleState, SiteFacts, counted, listed, newcomers, standings
+from protocol.wire.messages import ListedWeight
+
+
+def least_sites(byzantine: int) -> int:
+    """2 f + 3, the least n that tolerates f Byzantine sites, the requester counted."""
+    return 2 * byzantine + 3
+
+
+@dataclass(frozen=True)
+class MultiKrum:
+    """f = ``byzantine``; m = ``selected``, at most and by default n - f."""
+
+    grid: int
+    byzantine: int = 1
+    selected: int | None = None
+    needs: Needs = Needs.PAIRS
+    weights_never_rise: bool = True
+    selects: bool = True
+
+    def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
+        return RuleState(sites=standings(sites, 1.0))
+
+    def admit(self, state: RuleState, sites: tuple[SiteFacts, ...]) -> RuleState:
+        return RuleState(sites=state.sites + standings(newcomers(state, sites), 1.0))
+
+    def select(self, state: RuleState, measured: Measured) -> tuple[str, ...]:
+        """The selected contributors, in the order in which they took part; nobody when too few sites did.
+
+        Raises: ProtocolViolation when a distance is missing, or the requester cannot be told from the pairs
+        """
+        sites = (_requester(measured), *measured.took_part)
+        if len(sites) < least_sites(self.byzantine):
+            return ()
+        scores = self._scores(sites, _squared(measured))
+        most = len(sites) - self.byzantine
+        best = sorted(sites, key=lambda site: (scores[site], sites.index(site)))[: min(self.selected or most, most)]
+        return tuple(site for site in measured.took_part if site in best)
+
+    def apply(self, state: RuleState, measured: Measured) -> RuleState:
+        """Counts who was released; no weight changes."""
+        return counted(state, measured)
+
+    def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
+        return listed(state, self.grid)
+
+    def _scores(self, sites: Sequence[str], squared: Mapping[frozenset[str], float]) -> dict[str, float]:
+        nearest = len(sites) - self.byzantine - 2
+        return {
+            site: math.fsum(sorted(squared[frozenset((site, other))] for other in sites if other != site)[:nearest])
+            for site in sites
+        }
+
+
+def _requester(measured: Measured) -> str:
+    """The one site in the pairs that is no contributor."""
+    named = {name for pair in measured.pairs for name in (pair.first, pair.second)} - set(measured.took_part)
+    if len(named) != 1:
+        raise ProtocolViolation(
+            f"round {measured.round}: the pairs name {sorted(named)} besides the contributors {measured.took_part}; "
+            "exactly one is the requester"
+        )
+    return named.pop()
+
+
+def _squared(measured: Measured) -> dict[frozenset[str], float]:
+    """Every pair's squared distance. Raises: ProtocolViolation when one is missing"""
+    sites = (_requester(measured), *measured.took_part)
+    squared = {frozenset((pair.first, pair.second)): pair.distance**2 for pair in measured.pairs}
+    for place, site in enumerate(sites):
+        missing = [other for other in sites[:place] if frozenset((site, other)) not in squared]
+        if missing:
+            raise ProtocolViolation(f"round {measured.round}: no distance of {site!r} to {missing} was opened")
+    return squared

@@ -1,0 +1,19 @@
+"""WFedAvg: a site counts the more, the more evenly its samples cover the classes.
+
+Paper:  Cerasti et al. 2023: w_i proportional to 1 / sum_j P_j p_ij^2, P_j the share of class j in all samples and
+        p_ij its share at site i.
+Needs:  nothing but the range check. The class totals are summed once, before the first update; each site computes
+        its own weight from them (``rules/self_weights.py``), scales its update by it and shares it as one more
+        coordinate. Nobody learns another site's class counts or weight; the list says 1 for every site.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from protocol.rules.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class WFedAvg(FedAvg):
+    """What the requester does: list everybody. A norm bound does not exist: opened norms would show the weights."""
