@@ -52,6 +52,8 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     )
     if missing:
         page.text(f"**Not run yet:** {'; '.join(missing)}.")
+    if not done:
+        return
     page.heading("Accuracy after the last round")
     page.table(_columns(), [_row(setting, best=False) for setting in done])
     page.heading("Best round")

@@ -51,7 +51,7 @@ def over_rounds_chart(run: RunLine) -> str:
 
 
 def _relative(run: RunLine, site: str) -> list[float]:
-    values = run.distance.get(site, ())
+    values = run.distance.get(site, (None,) * len(run.requester_norm))
     ratios = (_ratio(value, norm) for value, norm in zip(values, run.requester_norm, strict=True))
     return [ratio for ratio in ratios if ratio is not None]
 

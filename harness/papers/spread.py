@@ -22,7 +22,8 @@ class Spread:
     def of(cls, values: Iterable[float]) -> Spread:
         """NaN is kept: a run that failed shows. Raises: ValueError for no value"""
         found = list(values)
-        error = stdev(found) / math.sqrt(len(found)) if len(found) > 1 else None
+        usable = not any(math.isnan(value) for value in found)
+        error = stdev(found) / math.sqrt(len(found)) if usable and len(found) > 1 else None
         return cls(mean(found), error, len(found))
 
     @property

@@ -1,0 +1,158 @@
+"""The results pages say what the lines say: means, errors, gains, missing runs, verdicts."""
+
+import math
+from statistics import stdev
+
+import numpy as np
+import pytest
+
+from harness.papers import heart_disease, mnist
+from harness.papers.build import PAGES, CaseUse, case_of, write_page
+from harness.papers.by_requester import gains, over_requesters, signed
+from harness.papers.charts import Panel, bars_chart, curves_chart, heatmap_chart
+from harness.papers.page import Page
+from harness.papers.similarity import distances_over_rounds, relative_distances
+from harness.papers.spread import Spread, curve, number, of_variant
+from harness.simulation.run_one import Protection
+from harness.simulation.store import Results
+from tests.unit.harness.papers.made import line
+
+
+def written(page: Page) -> str:
+    page.write()
+    return page.path.read_text(encoding="utf-8")
+
+
+def test_spread_is_mean_and_standard_error():
+    found = Spread.of([0.7, 0.8, 0.9])
+    assert found.mean == pytest.approx(0.8, abs=1e-15)  # three additions of numbers below 1
+    assert found.error == stdev([0.7, 0.8, 0.9]) / math.sqrt(3)
+    assert str(found) == ".800 ± .058"
+    assert str(Spread.of([0.5])) == ".500"
+    assert str(Spread.of([math.nan, 0.5])) == "failed"
+    with pytest.raises(ValueError, match="mean requires"):
+        Spread.of([])
+
+
+@pytest.mark.parametrize(("value", "shown"), [(0.9946, ".9946"), (0.7, ".700"), (1.0, "1.000"), (0.0, ".000")])
+def test_numbers_read_as_in_the_papers(value: float, shown: str):
+    assert number(value) == shown
+
+
+def test_a_curve_leaves_out_rounds_that_a_run_did_not_reach():
+    found = curve("a", [(0.2, 0.4), (0.4, None, 0.9)])
+    assert found.means == (pytest.approx(0.3), 0.4, 0.9)
+    assert found.errors == (pytest.approx(stdev([0.2, 0.4]) / math.sqrt(2)), 0.0, 0.0)
+
+
+def test_gains_compare_the_same_seed():
+    lines = [
+        line("weight_erosion", seed=0, accuracy=(0.8,)),
+        line("weight_erosion", seed=1, accuracy=(0.6,)),
+        line("local", seed=0, accuracy=(0.5,)),
+        line("local", seed=1, accuracy=(0.4,)),
+        line("weight_erosion", seed=2, accuracy=(0.9,)),
+    ]
+    ((requester, gain),) = gains(lines, "weight_erosion", "local")
+    assert requester == "site-0"
+    assert gain.mean == pytest.approx(0.25)
+    assert gain.count == 2
+    assert gain.clearly_positive
+    assert signed(gain) == "**+0.250 ± 0.050**"
+
+
+def test_mean_over_requesters_leaves_incomplete_seeds_out():
+    lines = [
+        line("fedavg", "a", 0, (0.2,)),
+        line("fedavg", "b", 0, (0.4,)),
+        line("fedavg", "a", 1, (0.9,)),
+    ]
+    found = over_requesters(lines, "fedavg")
+    assert found is not None
+    assert found.mean == pytest.approx(0.3)
+    assert found.count == 1
+    assert over_requesters(lines, "local") is None
+
+
+def test_similarity_is_the_mean_relative_distance():
+    names, found = relative_distances([line("weight_erosion")], "weight_erosion")
+    assert names == ("site-0", "site-1")
+    assert found[0, 1] == 1.0  # (1 + 3) / 2 over a requester's norm of 2
+    assert np.isnan(found[0, 0])
+    assert np.isnan(found[1]).all()
+    sites, table = distances_over_rounds(line("weight_erosion"))
+    assert sites == ("site-1",)
+    assert table.tolist() == [[0.5, 1.5]]
+
+
+def test_mnist_page_names_missing_settings_and_judges_against_the_published(tmp_path):
+    runs = {
+        "mnist_b_10": [line(v, accuracy=(0.5, a)) for v, a in (("weight_erosion", 0.99), ("fedavg", 0.97))],
+        "mnist_c_10": [line("weight_erosion", accuracy=(0.5, 0.9))],
+    }
+    page = Page(tmp_path / "mnist.md", "MNIST")
+    mnist.write(page, runs, None)
+    text = written(page)
+    assert "**Not run yet:** A, 10 sites" in text
+    assert "| B, 10 sites | .9900 | .9913 | .970 | .971 | not run | .988 | 1 |" in text
+    assert "B, 10 sites: Weight Erosion .9900, published .9913: -0.0013, within 0.01." in text
+    assert "C, 10 sites: Weight Erosion .900, published .9981: -0.0981, **not** within 0.01." in text
+    assert (tmp_path / "mnist_accuracy.svg").read_text().startswith("<svg")
+    # Mean of the requester's 1 and the site's 0.5 after round 2.
+    assert mnist._mean_weight(line("weight_erosion")) == (1.0, 0.75)
+
+
+def test_heart_page_says_which_rule_beats_training_alone(tmp_path):
+    accuracies = {"local": (0.70, 0.72), "fedavg": (0.60, 0.61), "weight_erosion": (0.80, 0.83)}
+    lines = [line(v, "va", seed, (a,)) for v, both in accuracies.items() for seed, a in enumerate(both)]
+    page = Page(tmp_path / "heart_disease.md", "Heart disease")
+    heart_disease.write(page, {"heart_disease": lines}, None)
+    text = written(page)
+    assert "- va: rules clearly better than training alone: Weight Erosion." in text
+    assert "| va | .710 ± .010 | .605 ± .005 | **.815 ± .015** | .644 | .640 | .667 | .702 |" in text
+    assert "| FedAvg | **-0.105 ± 0.005** |" in text
+    empty = Page(tmp_path / "none.md", "None")
+    heart_disease.write(empty, {}, None)
+    assert "**Not run yet.**" in written(empty)
+
+
+def test_charts_are_the_same_bytes_for_the_same_numbers():
+    def drawn() -> tuple[str, ...]:
+        one = curve("ours", [(0.1, 0.2), (0.2, 0.3)])
+        return (
+            curves_chart([Panel("p", (one,), (one,))], "accuracy"),
+            bars_chart(["a", "b"], [("ours", [Spread.of([1.0, 2.0]), Spread.of([3.0])])], "weight"),
+            heatmap_chart(np.eye(2), ["a", "b"], ["c", "d"], "value", np.eye(2, dtype=bool)),
+        )
+
+    assert drawn() == drawn()
+
+
+def test_every_page_names_cases_that_exist_and_commands_that_make_it(tmp_path):
+    for spec in PAGES:
+        for use in spec.uses:
+            case = case_of(use)
+            for name in use.only or ():
+                case.variant(name)
+        path = write_page(spec, tmp_path / "runs", tmp_path / "out", None)
+        text = path.read_text(encoding="utf-8")
+        assert all(use.command in text for use in spec.uses)
+        assert "0 runs" in text
+
+
+def test_protected_runs_lie_apart():
+    use = CaseUse("mnist_b_10", (0,), ("weight_erosion",), Protection.SECURE)
+    assert use.folder == "mnist_b_10_secure"
+    assert use.command == (
+        "moiety simulate harness/studies/mnist_b_10.toml --seeds 0 --only weight_erosion --protection secure "
+        "--out results-out/mnist_b_10_secure"
+    )
+
+
+def test_a_page_is_written_from_the_lines_that_are_there(tmp_path):
+    spec = next(spec for spec in PAGES if spec.name == "mnist")
+    with Results(tmp_path / "mnist_b_10").held():
+        Results(tmp_path / "mnist_b_10").append(line("local", accuracy=(0.5, 0.98)))
+    text = write_page(spec, tmp_path, tmp_path / "out", None).read_text(encoding="utf-8")
+    assert "| B, 10 sites | not run | .9913 | not run | .971 | .980 | .988 | 1 |" in text
+    assert of_variant(Results(tmp_path / "mnist_b_10").lines(), "local")[0].seed == 0
