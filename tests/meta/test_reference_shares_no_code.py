@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "tests" / "reference"
 VECTORS = ROOT / "tests" / "vectors"
-ALLOWED = {"__future__", "cryptography", "fractions", "hashlib", "hmac", "math", "struct", "tests"}
+ALLOWED = {"__future__", "cryptography", "dataclasses", "fractions", "hashlib", "hmac", "math", "struct", "tests"}
 ALLOWED_BUILDING = ALLOWED | {"json", "pathlib", "typing"}
 SOURCES = sorted(REFERENCE.rglob("*.py"))
 BUILDERS = [VECTORS / "generate.py", VECTORS / "material.py", *sorted(VECTORS.glob("build_*.py"))]

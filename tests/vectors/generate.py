@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from tests.vectors import build_arithmetic, build_measurement, build_release, build_transfer
+from tests.vectors import build_arithmetic, build_measurement, build_quantity, build_release, build_transfer
 from tests.vectors.material import FOLDER
 
 BUILDERS = {
@@ -21,6 +21,7 @@ BUILDERS = {
     "range_check": build_measurement.range_checks,
     "product": build_measurement.products,
     "distance": build_measurement.distances,
+    "quantity": build_quantity.quantities,
     "release": build_release.releases,
     "transfer": build_transfer.transfers,
     "weights": build_release.weights,
