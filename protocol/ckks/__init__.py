@@ -1,0 +1,1 @@
+"""The CKKS path: WFedAvg on encrypted updates, summed by one server (docs/protocol.md 11)."""
