@@ -18,11 +18,12 @@ from protocol.wire.messages import RuleSpec
 
 @dataclass(frozen=True)
 class RequesterFacts:
-    """What the requester itself puts into a round: ||g_0|| clipped, and ||v|| of its probe (0 without one)."""
+    """What the requester itself puts into a round: ||g_0|| clipped; ||v|| and <g_0, v> of its probe, 0 without one."""
 
     name: str
     norm: float
     probe_norm: float = 0.0
+    inner_product: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ def judge(
 
     Raises: ProtocolViolation when something that the rule needs was not opened
     """
-    beyond = too_long(sites, requester.name, numerators, parameters, opens, self_weighted=spec.name.self_weighted)
+    beyond = too_long(sites, requester.name, numerators, parameters, opens)
     passed = tuple(site.site for site in sites if site.in_range and site.site not in beyond)
     measured = _measured(sites, requester, passed, round, opens)
     bounded = within_bound(measured, spec.norm_bound)
@@ -96,5 +97,6 @@ def _measured(
         ),
         requester_norm=requester.norm,
         probe_norm=requester.probe_norm,
+        requester_inner_product=requester.inner_product,
         took_part=tuple(name for name in passed if name != requester.name),
     )

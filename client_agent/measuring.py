@@ -119,14 +119,8 @@ def too_long(
     numerators: Mapping[str, int],
     parameters: StudyParameters,
     opens: Needs,
-    *,
-    self_weighted: bool = False,
 ) -> frozenset[str]:
-    """Contributors whose update is longer than a clipped one can be, by what was opened about them.
-
-    Where sites weigh themselves the norm is that of (w g, w C), at most sqrt(2) C.
-    """
-    one_update = math.sqrt(2) if self_weighted else 1.0
+    """Contributors whose update is longer than a clipped one can be, by what was opened about them."""
     beyond = set()
     for site in sites:
         numerator = numerators[site.site]
@@ -135,13 +129,13 @@ def too_long(
             allowed = longest_distance(parameters, numerator)
             beyond |= {name for other, d in near if d > allowed for name in (other, site.site)}
         elif site.distance is not None:
-            updates = one_update if opens is Needs.NORMS else 2.0
+            updates = 1 if opens is Needs.NORMS else 2
             if site.distance > longest_distance(parameters, numerator, updates):
                 beyond.add(site.site)
     return frozenset(beyond - {requester})
 
 
-def longest_distance(parameters: StudyParameters, numerator: int, updates: float = 2.0) -> float:
+def longest_distance(parameters: StudyParameters, numerator: int, updates: int = 2) -> float:
     """The largest distance two clipped updates can show: 2 C, the sketch's error and the rounding on top.
 
     One update's norm: half of it. Rounding moves each of D coordinates of w g_i and of w g_0 by less than one ring

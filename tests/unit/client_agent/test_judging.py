@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import pytest
@@ -18,7 +17,7 @@ from protocol.wire.messages import RuleName, RuleSpec
 
 NAMES = ("user", "c1", "c2", "c3")
 PARAMETERS = StudyParameters(dimension=9, clip_norm=2.0, weight_grid=8, least_contributors=2)
-REQUESTER = RequesterFacts("user", 1.5, 0.5)
+REQUESTER = RequesterFacts("user", 1.5, 0.5, 0.25)
 SITES = tuple(SiteFacts(name=name, samples=10) for name in NAMES[1:])
 
 
@@ -60,7 +59,8 @@ def test_everybody_in_range_stays_and_the_rule_sees_what_was_opened(opens: Needs
     measured = judgement.measured
     assert (judgement.failed, judgement.not_selected) == ((), ())
     assert measured.took_part == NAMES[1:]
-    assert (measured.round, measured.requester_norm, measured.probe_norm) == (4, 1.5, 0.5)
+    assert (measured.round, measured.requester_norm) == (4, 1.5)
+    assert (measured.probe_norm, measured.requester_inner_product) == (0.5, 0.25)
     ones = tuple((name, 1.0) for name in NAMES[1:])
     seen = {
         Needs.DISTANCES: measured.distances,
@@ -85,18 +85,11 @@ def test_without_the_requester_nothing_is_released() -> None:
     assert not judgement.releases(1)
 
 
-@pytest.mark.parametrize(("opens", "updates"), [(Needs.DISTANCES, 2.0), (Needs.NORMS, 1.0)])
-def test_what_clipping_cannot_give_fails(opens: Needs, updates: float) -> None:
+@pytest.mark.parametrize(("opens", "updates"), [(Needs.DISTANCES, 2), (Needs.NORMS, 1)])
+def test_what_clipping_cannot_give_fails(opens: Needs, updates: int) -> None:
     limit = longest_distance(PARAMETERS, 8, updates)
     assert judged(opened(opens, c1=limit * (1 - 1e-9)), opens).failed == ()
     assert judged(opened(opens, c1=limit * (1 + 1e-9)), opens).failed == ("c1",)
-
-
-def test_a_site_that_weighs_itself_may_be_longer_by_its_weight() -> None:
-    spec = RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=8.0)
-    limit = longest_distance(PARAMETERS, 8, math.sqrt(2))
-    assert judged(opened(Needs.NORMS, c1=limit * (1 - 1e-9)), Needs.NORMS, spec).failed == ()
-    assert judged(opened(Needs.NORMS, c1=limit * (1 + 1e-9)), Needs.NORMS, spec).failed == ("c1",)
 
 
 def test_beyond_the_norm_bound_is_a_failed_check() -> None:
