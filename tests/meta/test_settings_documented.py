@@ -10,7 +10,9 @@ from pydantic import BaseModel
 
 from client_agent.settings import AgentSettings, TlsSettings
 from protocol.errors import ErrorCode
+from protocol.parameters import Needs
 from protocol.policy import SitePolicy
+from protocol.wire.messages import RuleName, RuleSpec
 from servers.settings import Limits, ServerSettings
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -53,8 +55,19 @@ def test_the_documented_defaults_are_the_codes(
             assert not re.fullmatch(r"required|\d.*|`.*`", said), name
         elif isinstance(field.default, int | float):
             assert UNITS.get(said, said) in (field.default, f"{field.default:g}"), name
+        elif isinstance(field.default, tuple):
+            assert said == ", ".join(f"`{one}`" for one in field.default), name
         else:
             assert said == f"`{field.default}`", name
+
+
+def test_everything_that_a_rule_may_open_is_explained_to_sites() -> None:
+    text = (DOCS / "joining.md").read_text(encoding="utf-8")
+    explained = text.split("| `may_open` has |")[1].split("\n\n")[0]
+    assert not [one for one in Needs if one is not Needs.NOTHING and f"| `{one.value}` |" not in explained]
+    for rule in (name for name in RuleName if RuleSpec(name=name).needs is not Needs.NOTHING):
+        row = next(row for row in explained.splitlines() if row.endswith(f"| `{rule.value}` |"))
+        assert row.startswith(f"| `{RuleSpec(name=rule).needs.value}` |")
 
 
 def test_every_error_code_is_explained_to_operators() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from client_agent.settings import load_settings
 from protocol.errors import ConfigurationError
+from protocol.parameters import Needs
 from tests.unit.client_agent.test_state import GOOD
 
 
@@ -28,6 +29,12 @@ def file(tmp_path: Path) -> Path:
         ('start_when = "2"', "key 'start_when': Input should be 'all' or a valid integer, found '2'"),
         ("start_when = 0", "key 'start_when': Input should be 'all' or greater than or equal to 1, found 0"),
         ("seed = true", "key 'seed': Input should be a valid integer, found True"),
+        (
+            '[policy]\nmay_open = ["distance"]',
+            "key 'policy.may_open.0': Input should be 'nothing', 'distances', 'norms', 'pairs' or 'inner_products', "
+            "found 'distance'",
+        ),
+        ('[policy]\nmay_open = "pairs"', "key 'policy.may_open': Input should be a valid tuple, found 'pairs'"),
         ('[policy]\nleast_contributors = "4"', "key 'policy.least_contributors': Input should be a valid integer"),
     ],
 )
@@ -42,6 +49,19 @@ def test_a_whole_number_of_seconds_is_a_number(file: Path) -> None:
     file.write_text(GOOD + "poll_s = 2\nstart_when = 3\n")
     settings = load_settings(file)
     assert (settings.poll_s, settings.start_when) == (2.0, 3)
+
+
+def test_what_a_rule_may_open_is_named_in_the_file_or_in_the_environment(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS, Needs.INNER_PRODUCTS)
+    assert load_settings(file).policy.may_open == everything
+    file.write_text(GOOD + '[policy]\nmay_open = ["norms", "pairs"]\n')
+    assert load_settings(file).policy.may_open == (Needs.NORMS, Needs.PAIRS)
+    file.write_text(GOOD + "[policy]\nmay_open = []\n")
+    assert load_settings(file).policy.may_open == ()
+    monkeypatch.setenv("MOIETY_AGENT_POLICY__MAY_OPEN", '["distances"]')
+    assert load_settings(file).policy.may_open == (Needs.DISTANCES,)
 
 
 def test_numbers_in_the_environment_are_converted(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
