@@ -22,6 +22,7 @@ from protocol.errors import (
     ProtocolViolation,
     TranscriptMismatch,
 )
+from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutputHeader, ShareKind
@@ -150,7 +151,7 @@ def test_every_piece_of_evidence_is_needed() -> None:
         (past.model_copy(update={"agreed_set": elsewhere}), AnnouncementMismatch),
         (past.model_copy(update={"release_set": forged}), BadSignature),
         (past.model_copy(update={"weight_list": weight_list(numerator=15)}), AnnouncementMismatch),
-        (past.model_copy(update={"announcement": announcement(measured=False)}), AnnouncementMismatch),
+        (past.model_copy(update={"announcement": announcement(opens=Needs.NOTHING)}), AnnouncementMismatch),
         (changed_release(agreed_set_digest="00" * 32), TranscriptMismatch),
         (changed_release(attempt=2), TranscriptMismatch),
         (changed_release(sites=(REQUESTER, *CONTRIBUTORS, "c9")), ProtocolViolation),
