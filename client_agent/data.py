@@ -1,6 +1,7 @@
 """A site's own examples, from a folder that never leaves the site.
 
-The folder holds ``train.npz`` and ``test.npz``, each with X (float32, one row an example) and y (int64, the class).
+The folder holds ``train.npz`` and ``test.npz``, each with X (float32, one row an example) and y (int64, the class);
+``validation.npz`` beside them is for rules that weigh sites by the requester's validation loss, at the requester.
 Pickled arrays are never read.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 from numpy.lib.npyio import NpzFile
@@ -18,6 +20,7 @@ from protocol.errors import ConfigurationError
 
 Features = NDArray[np.float32]
 Labels = NDArray[np.int64]
+VALIDATION_FILE: Final = "validation.npz"
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,11 @@ class Examples:
 
 @dataclass(frozen=True)
 class LocalData:
-    """What a site trains on and what it tests on."""
+    """What a site trains on and what it tests on; ``validation`` is empty where it sets nothing apart."""
 
     train: Examples
     test: Examples
+    validation: Examples | None = None
 
 
 def load_folder(folder: Path, inputs: tuple[int, ...], classes: int) -> LocalData:
@@ -47,7 +51,9 @@ def load_folder(folder: Path, inputs: tuple[int, ...], classes: int) -> LocalDat
     train = _load(folder / "train.npz", inputs, classes)
     if len(train) == 0:
         raise ConfigurationError(f"{folder / 'train.npz'}: no example; a site needs at least one to train on")
-    return LocalData(train, _load(folder / "test.npz", inputs, classes))
+    test = _load(folder / "test.npz", inputs, classes)
+    apart = folder / VALIDATION_FILE
+    return LocalData(train, test, _load(apart, inputs, classes) if apart.exists() else None)
 
 
 def save_folder(folder: Path, data: LocalData) -> None:
@@ -55,6 +61,8 @@ def save_folder(folder: Path, data: LocalData) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     np.savez(folder / "train.npz", X=data.train.X, y=data.train.y)
     np.savez(folder / "test.npz", X=data.test.X, y=data.test.y)
+    if data.validation is not None:
+        np.savez(folder / VALIDATION_FILE, X=data.validation.X, y=data.validation.y)
 
 
 def checked(

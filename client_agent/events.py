@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from protocol.wire.messages import ListedWeight
+from protocol.wire.messages import ListedWeight, Purpose
 
 
 class RoundEnd(StrEnum):
@@ -38,10 +38,20 @@ class Phase(BaseModel):
     seconds: float
 
 
-class RoundRecord(BaseModel):
-    """One round as this site saw it; distances and alphas are the requester's alone.
+class SitePair(BaseModel):
+    """A number about two sites."""
 
-    ``weights`` is the list that was handed out. Bytes are socket bytes since the record before, of all studies.
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    first: str
+    second: str
+    value: float
+
+
+class RoundRecord(BaseModel):
+    """One round as this site saw it; alphas and what was opened about sites are the requester's alone.
+
+    ``weights`` is the list that was handed out, over ``grid``; ``own_weight`` what this site gave itself under a rule
+    that has every site weigh itself. Bytes are socket bytes since the record before, of all studies.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -51,15 +61,21 @@ class RoundRecord(BaseModel):
     site: str
     round: int
     state: RoundEnd
+    purpose: Purpose = Purpose.UPDATE
     attempt: int = 1
     reason: str = ""
     model_version: int
     weights: tuple[ListedWeight, ...] = ()
+    grid: int = 1
+    own_weight: float | None = None
     took_part: tuple[str, ...] = ()
     failed_check: tuple[str, ...] = ()
     declined: tuple[str, ...] = ()
     alphas: tuple[SiteValue, ...] = ()
     distances: tuple[SiteValue, ...] = ()
+    norms: tuple[SiteValue, ...] = ()
+    inner_products: tuple[SiteValue, ...] = ()
+    pairs: tuple[SitePair, ...] = ()
     requester_norm: float | None = None
     clipped: bool | None = None
     bytes_up: int = 0

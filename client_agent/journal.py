@@ -1,7 +1,8 @@
 """The site's durable state of one study: what must survive a kill -9 (docs/protocol.md 3, 7, 9).
 
     studies/NAME/study.json         the signed study
-                 site.json          SiteState: model version, policy memory, the sites' key
+                 site.json          SiteState: model version, policy memory, the sites' key, class counts
+                 refusal.sealed     why this site takes no part
                  requester.json     the requester's own state
                  model-000003.safetensors
                  rounds/000004/     decision, encoded update, mail, queries, release set of that round
@@ -23,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_agent.durable import new_folder, write_durably
 from client_agent.failpoints import Point
+from client_agent.mail import CountedClasses
 from protocol.errors import ConfigurationError
 from protocol.failpoints import Failpoints
 from protocol.policy import SiteMemory
@@ -30,10 +32,15 @@ from protocol.policy import SiteMemory
 B = TypeVar("B", bound=BaseModel)
 _MODELS_KEPT: Final = 2
 _ROUNDS_KEPT: Final = 2
+_MODEL: Final = "model"
+_MOMENTS: Final = "moments"
 
 
 class SiteState(BaseModel):
-    """Where this site stands. ``model_version`` is None until the requester's welcome came."""
+    """Where this site stands. ``model_version`` is None until the requester's welcome came.
+
+    ``counted`` are the class counts of all sites together, once they were released, for a rule that uses them.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -42,6 +49,7 @@ class SiteState(BaseModel):
     site_key: str | None = Field(default=None, repr=False)
     model_version: int | None = None
     memory: SiteMemory = SiteMemory()
+    counted: CountedClasses | None = None
     last_recorded_round: int = 0
     finished: str | None = None
 
@@ -84,22 +92,40 @@ class StudyJournal:
     def write_site_state(self, state: SiteState) -> None:
         self.write(self.folder / "site.json", state)
 
-    def save_model(self, version: int, vector: NDArray[np.float32], study_digest: str) -> None:
-        """Checkpoint as safetensors; older ones than the last two go."""
+    def save_model(
+        self, version: int, kept: NDArray[np.float32], study_digest: str, dimension: int | None = None
+    ) -> None:
+        """Checkpoint as safetensors; older ones than the last two go.
+
+        The first ``dimension`` numbers (None: all) are the model, what follows is the server optimiser's moments.
+        """
         from safetensors.numpy import save
 
         metadata = {"moiety": f"study {study_digest}, model {version}"}  # one key: the order of several is not fixed
-        write_durably(self._model_path(version), save({"model": vector}, metadata=metadata))
+        tensors = {_MODEL: kept[:dimension]}
+        if dimension is not None and kept.size > dimension:
+            tensors[_MOMENTS] = kept[dimension:]
+        write_durably(self._model_path(version), save(tensors, metadata=metadata))
         for path in sorted(self.folder.glob("model-*.safetensors"))[:-_MODELS_KEPT]:
             path.unlink()
 
     def load_model(self, version: int) -> NDArray[np.float32]:
+        """The model alone: what a person exports."""
+        return self._tensors(version)[_MODEL]
+
+    def load_kept(self, version: int) -> NDArray[np.float32]:
+        """The model and the moments behind it, as it was saved."""
+        tensors = self._tensors(version)
+        moments = tensors.get(_MOMENTS)
+        return tensors[_MODEL] if moments is None else np.concatenate([tensors[_MODEL], moments])
+
+    def _tensors(self, version: int) -> dict[str, NDArray[np.float32]]:
         from safetensors.numpy import load_file
 
         path = self._model_path(version)
         if not path.exists():
             raise ConfigurationError(f"{path} is missing although the journal points to it; restore it from a backup")
-        return np.asarray(load_file(path)["model"], dtype=np.float32)
+        return {name: np.asarray(tensor, dtype=np.float32) for name, tensor in load_file(path).items()}
 
     def forget_rounds_before(self, round_number: int) -> None:
         """Delete shares and mail of rounds that are over for good."""

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from client_agent.data import VALIDATION_FILE
 from protocol.errors import ConfigurationError
+from protocol.rules.server_optimiser import apply_aggregate
 from protocol.wire.messages import Study
 
 if TYPE_CHECKING:
@@ -26,7 +28,10 @@ NO_STUDY_SEED = 0
 
 
 class Learner(Protocol):
-    """What a site can do with its model and data; vectors are float32[D] on the CPU."""
+    """What a site can do with its model and data; vectors are float32[D] on the CPU.
+
+    ``kept`` is the model with the server optimiser's moments behind it (protocol.rules.server_optimiser).
+    """
 
     def prepare(self) -> None: ...
 
@@ -34,7 +39,13 @@ class Learner(Protocol):
 
     def update(self, model: Vector, round_number: int) -> Vector: ...
 
-    def apply(self, model: Vector, aggregate: Vector) -> Vector: ...
+    def apply(self, kept: Vector, aggregate: Vector) -> Vector: ...
+
+    def probe(self, model: Vector) -> Vector: ...
+
+    def sample_count(self) -> int: ...
+
+    def class_counts(self) -> tuple[int, ...]: ...
 
     def accuracy(self, model: Vector) -> float | None: ...
 
@@ -82,11 +93,35 @@ class TorchLearner:
             loss=loss,
         )
 
-    def apply(self, model: Vector, aggregate: Vector) -> Vector:
-        """The next model, the same bits at every site."""
-        from client_agent.trainer import apply_aggregate
+    def apply(self, kept: Vector, aggregate: Vector) -> Vector:
+        """The model and the server optimiser's moments after a round, the same bits at every site.
 
-        return apply_aggregate(model, aggregate, self._study.training.server_learning_rate)
+        Shapes: float32[S * D], float32[D] -> float32[S * D]
+        """
+        return apply_aggregate(kept, aggregate, self._study.rule, self._study.training.server_learning_rate)
+
+    def probe(self, model: Vector) -> Vector:
+        """The gradient of the loss on this site's validation examples. Raises: ConfigurationError without any"""
+        from client_agent.trainer import cross_entropy, loss_gradient
+        from client_agent.update import load_vector
+
+        if self._data.validation is None or len(self._data.validation) == 0:
+            raise ConfigurationError(
+                f"rule {self._study.rule.name.value!r} measures sites by this site's validation loss: put examples "
+                f"that it neither trains nor tests on into {VALIDATION_FILE} beside train.npz"
+            )
+        load_vector(self._model, model)
+        loss = cross_entropy if self._plugin is None else self._plugin.loss
+        return loss_gradient(self._model, self._data.validation, self._device, loss)
+
+    def sample_count(self) -> int:
+        """Number of training examples."""
+        return len(self._data.train)
+
+    def class_counts(self) -> tuple[int, ...]:
+        """Number of training examples of each of the model's classes."""
+        counts = np.bincount(self._data.train.y, minlength=self._study.model.classes)
+        return tuple(int(count) for count in counts)
 
     def accuracy(self, model: Vector) -> float | None:
         """Share of right answers on the site's test examples, None when it has none."""

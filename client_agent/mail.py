@@ -20,6 +20,7 @@ from protocol.wire.messages import (
     Party,
     PartyName,
     ReleaseSet,
+    RoundNumber,
     RoundOutcome,
     Secret32,
     Signed,
@@ -48,6 +49,25 @@ class PastRelease(Message):
     release_set: Signed[ReleaseSet]
 
 
+class CountedClasses(Message):
+    """The released sum of the class counts, by class: what every site weighs itself with. ``round`` released it."""
+
+    KIND: ClassVar[str] = "counted_classes"
+    study_digest: Digest
+    round: RoundNumber
+    totals: tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class StudyRefusal(Message):
+    """A site takes no part in a study, and tells the requester (alone) why, before the first round."""
+
+    KIND: ClassVar[str] = "study_refusal"
+    study_digest: Digest
+    site: PartyName
+    code: str
+    reason: Annotated[str, Field(max_length=2000)]
+
+
 class Welcome(Message):
     """The requester lets a site in: the sites' common key, and where the model stands.
 
@@ -68,13 +88,15 @@ class Welcome(Message):
 class WeightMail(Message):
     """The weight list of a round (its digest is in the announcement), and how the rounds before it ended.
 
-    ``previous`` is the last release, ``skipped`` the rounds since then that both servers signed as skipped.
+    ``previous`` is the last release, ``skipped`` the rounds since then that both servers signed as skipped. ``counted``
+    is for sites that missed the class counts, signed by the requester.
     """
 
     KIND: ClassVar[str] = "weight_mail"
     weight_list: WeightList
     previous: PastRelease | None = None
     skipped: tuple[Signed[RoundOutcome], ...] = ()
+    counted: Signed[CountedClasses] | None = None
 
 
 def letter_info(kind: str, study_digest: str, sender: str, recipient: str, number: int) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,15 +13,25 @@ from numpy.typing import NDArray
 from client_agent.mail import PastRelease
 from client_agent.server_client import PIECE_BYTES, ServerClient
 from protocol.arithmetic.prg import SEED_BYTES
-from protocol.arithmetic.ring import ELEMENT_BYTES, from_bytes
+from protocol.arithmetic.ring import ELEMENT_BYTES, Signed, from_bytes
 from protocol.errors import AnnouncementMismatch, MalformedMessage, ProtocolViolation, TranscriptMismatch
 from protocol.parameters import StudyParameters
-from protocol.release import average_chunk, coordinate_bound, open_aggregate_chunk
+from protocol.release import (
+    average_chunk,
+    class_totals,
+    coordinate_bound,
+    open_aggregate_chunk,
+    own_weights_sum,
+    self_weighted_bound,
+)
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import OutputHeader, Roster, ShareKind
 from protocol.wire.sealing import SealedReader
+
+T = TypeVar("T")
+_AVERAGED_AT_ONCE: Final = 2**16
 
 
 def masking_side(round_number: int) -> Side:
@@ -77,7 +88,10 @@ def sum_of_numerators(past: PastRelease, roster: Roster) -> int:
 
 @dataclass(frozen=True)
 class OutputReader:
-    """What a site needs to open outputs sealed to it."""
+    """What a site needs to open outputs sealed to it.
+
+    ``self_weighted``: the last coordinate of an update is the site's own weight.
+    """
 
     study: str
     study_digest: str
@@ -86,14 +100,28 @@ class OutputReader:
     parameters: StudyParameters
     key: SealingKey
     clients: Mapping[Side, ServerClient]
+    self_weighted: bool = False
 
     def open(self, past: PastRelease, folder: Path) -> NDArray[np.float32]:
         """The weighted average update of a released round.
 
-        Shapes:   -> float32[D]
+        Shapes:   -> float32[D], without the coordinate of the sites' own weights where they weigh themselves
         Reveals:  the aggregate, to this site
         Raises:   AggregateOutOfBounds; BrokenSeal; MalformedMessage; Unavailable
         """
+        return self._with_halves(past, folder, self._own_weighted if self.self_weighted else self._average)
+
+    def open_counts(self, past: PastRelease, folder: Path, classes: int) -> tuple[int, ...]:
+        """The class counts of all sites in a released round of counts together.
+
+        Reveals:  the totals, to this site
+        Raises:   as :meth:`open`
+        """
+        signed = self._with_halves(past, folder, self._whole)
+        return class_totals(signed, classes, len(past.release_set.message.sites))
+
+    def _with_halves(self, past: PastRelease, folder: Path, take: Callable[[_Halves], T]) -> T:
+        """Fetch both halves, hand them over, delete them."""
         check_release(past, self.roster, self.study_digest)
         round_number = past.announcement.round
         mask_from = masking_side(round_number)
@@ -103,7 +131,7 @@ class OutputReader:
                 self.clients[side].fetch_output(self.study, round_number, paths[side])
         try:
             seed = self._seed(past, mask_from, paths[mask_from])
-            return self._average(past, mask_from.other, paths[mask_from.other], seed)
+            return take(_Halves(past, mask_from.other, paths[mask_from.other], seed))
         finally:
             for path in paths.values():
                 path.unlink(missing_ok=True)
@@ -130,27 +158,62 @@ class OutputReader:
             raise MalformedMessage(f"server {side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
         return seed
 
-    def _average(self, past: PastRelease, side: Side, path: Path, seed: bytes) -> NDArray[np.float32]:
+    def _average(self, halves: _Halves) -> NDArray[np.float32]:
+        past = halves.past
         numerators = sum_of_numerators(past, self.roster)
         bound = coordinate_bound(
             self.parameters, numerators, len(past.release_set.message.sites), past.announcement.opens.bounds_norms
         )
         weights = numerators / self.parameters.weight_grid
         out = np.empty(self.parameters.dimension, dtype=np.float32)
-        reader, held, start = self._reader(past, side, ShareKind.VECTOR), b"", 0
-        for piece in _opened(reader, path):
+        for start, signed in self._chunks(halves, bound):
+            out[start : start + signed.size] = average_chunk(signed, weights, self.parameters)
+        return out
+
+    def _own_weighted(self, halves: _Halves) -> NDArray[np.float32]:
+        """The sum of weights comes last, so the whole sum is held until it is known."""
+        signed = self._whole(halves)
+        summed = len(halves.past.release_set.message.sites)
+        weights = own_weights_sum(int(signed[-1]), self.parameters, summed)
+        out = np.empty(signed.size - 1, dtype=np.float32)
+        for start in range(0, out.size, _AVERAGED_AT_ONCE):
+            piece = signed[start : min(start + _AVERAGED_AT_ONCE, out.size)]
+            out[start : start + piece.size] = average_chunk(piece, weights, self.parameters)
+        return out
+
+    def _whole(self, halves: _Halves) -> Signed:
+        """The opened sum of vectors whose weights only their sites know."""
+        bound = self_weighted_bound(self.parameters, len(halves.past.release_set.message.sites))
+        out = np.empty(self.parameters.dimension, dtype=np.int64)
+        for start, signed in self._chunks(halves, bound):
+            out[start : start + signed.size] = signed
+        return out
+
+    def _chunks(self, halves: _Halves, bound: int) -> Iterator[tuple[int, Signed]]:
+        """The opened sum piece by piece, each with its place; the last one once the end is authentic."""
+        side, length = halves.vector_from, self.parameters.dimension
+        reader, held, start = self._reader(halves.past, side, ShareKind.VECTOR), b"", 0
+        for piece in _opened(reader, halves.path):
             data = held + piece if held else piece
             count = len(data) // ELEMENT_BYTES
             held = data[count * ELEMENT_BYTES :]
-            if start + count > out.size:
-                raise MalformedMessage(f"server {side} served more than {out.size} elements")
+            if start + count > length:
+                raise MalformedMessage(f"server {side} served more than {length} elements")
             chunk = from_bytes(memoryview(data)[: count * ELEMENT_BYTES], count)
-            signed = open_aggregate_chunk(chunk, seed, start, bound)
-            out[start : start + count] = average_chunk(signed, weights, self.parameters)
+            yield start, open_aggregate_chunk(chunk, halves.seed, start, bound)
             start += count
-        if start != out.size or held:
-            raise MalformedMessage(f"server {side} served {start} elements, expected {out.size}")
-        return out
+        if start != length or held:
+            raise MalformedMessage(f"server {side} served {start} elements, expected {length}")
+
+
+@dataclass(frozen=True)
+class _Halves:
+    """A released round's output at this site: the masked vector in a file, and the mask's seed."""
+
+    past: PastRelease
+    vector_from: Side
+    path: Path
+    seed: bytes = field(repr=False)
 
 
 def _opened(reader: SealedReader, path: Path) -> Iterator[bytes]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -20,22 +19,26 @@ from client_agent.contribution import (
     make_contribution,
     send_contribution,
 )
-from client_agent.events import AgentEvent, EventKind, EventSink, Metrics, Phase, RoundEnd, RoundRecord
+from client_agent.encoding import encode_counts, encode_own_weighted
+from client_agent.events import AgentEvent, EventKind, EventSink, Metrics, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
 from client_agent.journal import SiteState, StudyJournal
 from client_agent.learner import Learner, Vector
 from client_agent.ledger import Ledger, Totals
-from client_agent.mail import PastRelease
+from client_agent.mail import CountedClasses, PastRelease
 from client_agent.output import OutputReader
 from client_agent.randomness import Randomness
 from client_agent.server_client import ServerClient
+from client_agent.stopwatch import Stopwatch
 from client_agent.watch import StudyWatch
 from protocol.arithmetic.fixed_point import clip, encode
-from protocol.errors import AggregateOutOfBounds
+from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
 from protocol.policy import SiteMemory, SitePolicy, remember_left_out, remember_release
+from protocol.rules.self_weights import class_weight, sample_weight
+from protocol.rules.server_optimiser import model_part
 from protocol.sharing import Side, split_chunk
 from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Announcement, Party, Roster, Signed, Study
+from protocol.wire.messages import Announcement, Party, Purpose, Roster, Signed, Study
 
 RELAY = Side.A
 """The server that carries the sites' mail."""
@@ -64,29 +67,6 @@ class SiteContext:
     clock: Callable[[], float] = time.time
 
 
-class Stopwatch:
-    """Seconds by phase since the last round's record."""
-
-    def __init__(self) -> None:
-        self._phases: dict[str, float] = {}
-        self._start = time.perf_counter()
-
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        begin = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._phases[name] = self._phases.get(name, 0.0) + time.perf_counter() - begin
-
-    def take(self) -> tuple[tuple[Phase, ...], float]:
-        """The phases and all seconds so far; starts again."""
-        phases = tuple(Phase(name=name, seconds=seconds) for name, seconds in self._phases.items())
-        now = time.perf_counter()
-        seconds, self._start, self._phases = now - self._start, now, {}
-        return phases, seconds
-
-
 class Participant:
     """One site in one study. State changes go to the journal before anything that depends on them leaves."""
 
@@ -100,9 +80,9 @@ class Participant:
         self.stopwatch = Stopwatch()
         self.state = journal.site_state() or self._first_state()
         self._learner: Learner | None = None
-        self.model: Vector | None = None
+        self._kept: Vector | None = None
         if self.state.model_version is not None:
-            self.model = journal.load_model(self.state.model_version)
+            self._kept = journal.load_kept(self.state.model_version)
         self._metrics = Metrics(journal.folder / "metrics.jsonl")
         self._billed: Totals = context.ledger.totals
 
@@ -138,19 +118,40 @@ class Participant:
         self.state = self.state.model_copy(update=changes)
         self.journal.write_site_state(self.state)
 
-    def adopt_model(self, vector: Vector, version: int, **changes: object) -> None:
-        """Checkpoint first, then the state that points to it."""
+    def adopt_model(self, kept: Vector, version: int, **changes: object) -> None:
+        """Checkpoint first, then the state that points to it. ``kept`` is the model and the moments behind it."""
         self.journal.reach(Point.BEFORE_CHECKPOINT_WRITTEN)
-        self.journal.save_model(version, vector, self.study_digest)
+        self.journal.save_model(version, kept, self.study_digest, self.study.model_dimension)
         self.journal.reach(Point.AFTER_CHECKPOINT_WRITTEN)
         self.save(model_version=version, **changes)
         self.journal.reach(Point.AFTER_STATE_WRITTEN)
-        self.model = vector
+        self._kept = kept
+
+    # --- what the rule has a site weigh itself with ---
+
+    def training_round(self, round_number: int) -> int:
+        """The round of training that an update round is: class counts are summed before the first one."""
+        return round_number - (0 if self.state.counted is None else self.state.counted.round)
+
+    def own_weight(self) -> float | None:
+        """The weight that this site gives itself; None where the list's weights count.
+
+        Raises: UnusableUpdate, ConfigurationError when the counts allow no weight
+        """
+        rule, grid = self.study.rule, self.study.parameters.weight_grid
+        if not rule.name.self_weighted:
+            return None
+        if not rule.name.counts_classes:
+            declared = max(party.samples or 1 for party in self.context.roster.sites)
+            return sample_weight(self.learner.sample_count(), rule.largest_count or declared, grid)
+        if self.state.counted is None:
+            raise AnnouncementMismatch("an update was announced before this site learned the class counts' sum")
+        return class_weight(self.learner.class_counts(), self.state.counted.totals, grid)
 
     # --- a round ---
 
     def encode(self, announcement: Announcement, numerator: int) -> EncodedUpdate:
-        """The round's update, clipped, weighted and encoded in the journal; trained only the first time.
+        """The round's update or class counts, encoded in the journal; trained only the first time.
 
         Raises: UnusableUpdate, which names the layer
         """
@@ -158,15 +159,24 @@ class Participant:
         known = self.journal.read(folder / ENCODED_RECORD, EncodedUpdate)
         if known is not None:
             return known
-        with self.stopwatch.phase("training"):
-            update = self.learner.update(self.require_model(), announcement.round)
-        seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {announcement.round}")
-        with self.stopwatch.phase("encoding"):
-            encoded = encode_update(update, self.layers, numerator, self.study.parameters, seed, folder / ENCODED)
+        if announcement.purpose is Purpose.COUNTS:
+            encoded = encode_counts(self.learner.class_counts(), self.study.parameters, folder / ENCODED)
+        else:
+            encoded = self._encode_update(announcement.round, numerator, folder / ENCODED)
         self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
         self.journal.write(folder / ENCODED_RECORD, encoded)
         self.journal.reach(Point.AFTER_UPDATE_ENCODED)
         return encoded
+
+    def _encode_update(self, round_number: int, numerator: int, into: Path) -> EncodedUpdate:
+        with self.stopwatch.phase("training"):
+            update = self.learner.update(self.require_model(), self.training_round(round_number))
+        seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {round_number}")
+        weight, parameters = self.own_weight(), self.study.parameters
+        with self.stopwatch.phase("encoding"):
+            if weight is None:
+                return encode_update(update, self.layers, numerator, parameters, seed, into)
+            return encode_own_weighted(update, self.layers, weight, parameters, seed, into)
 
     def encoded_file(self, round_number: int) -> EncodedFile:
         return EncodedFile(self.journal.round_folder(round_number) / ENCODED, self.study.parameters.dimension)
@@ -195,12 +205,45 @@ class Participant:
             )
 
     def take_release(self, past: PastRelease) -> RoundEnd:
-        """Open the average and step the model; a broken bound leaves the model as it was.
+        """Open the average and step the model, or open the class counts; a broken bound leaves both as they were.
 
-        The memory of the release is written together with the model's version, so that a restart does neither twice.
+        The memory of the release is written together with what it changes, so that a restart does neither twice.
         Raises: Unavailable, UnknownResource while a server has no output yet; evidence that does not hold
         """
-        reader = OutputReader(
+        memory, number = self.remembered(self.state.memory, past), past.announcement.round
+        try:
+            if past.announcement.purpose is Purpose.COUNTS:
+                counted = CountedClasses(study_digest=self.study_digest, round=number, totals=self._totals(past))
+                self.save(memory=memory, counted=counted)
+                return RoundEnd.RELEASED
+            stepped = self._stepped(past)
+        except AggregateOutOfBounds as broken:
+            self.save(memory=memory)
+            self.problem(number, broken.detail)
+            return RoundEnd.DISCARDED
+        self.adopt_model(stepped, past.announcement.model_version + 1, memory=memory)
+        return RoundEnd.RELEASED
+
+    def _stepped(self, past: PastRelease) -> Vector:
+        """The kept vector after a released average. Raises: as take_release; AggregateOutOfBounds"""
+        with self.stopwatch.phase("output"):
+            average = self._reader().open(past, self.journal.round_folder(past.announcement.round))
+        self.journal.reach(Point.AFTER_OUTPUT_OPENED)
+        try:
+            return self.learner.apply(self.require_kept(), average)
+        except ProtocolViolation as beyond:  # a server optimiser's step that no float32 holds
+            raise AggregateOutOfBounds(beyond.detail) from None
+
+    def _totals(self, past: PastRelease) -> tuple[int, ...]:
+        """The released class counts. Raises: as take_release; AggregateOutOfBounds"""
+        with self.stopwatch.phase("output"):
+            folder = self.journal.round_folder(past.announcement.round)
+            totals = self._reader().open_counts(past, folder, self.study.model.classes)
+        self.journal.reach(Point.AFTER_OUTPUT_OPENED)
+        return totals
+
+    def _reader(self) -> OutputReader:
+        return OutputReader(
             self.study.name,
             self.study_digest,
             self.context.site,
@@ -208,19 +251,8 @@ class Participant:
             self.study.parameters,
             self.context.keys.sealing,
             self.context.clients,
+            self_weighted=self.study.rule.name.self_weighted,
         )
-        try:
-            with self.stopwatch.phase("output"):
-                average = reader.open(past, self.journal.round_folder(past.announcement.round))
-        except AggregateOutOfBounds as broken:
-            self.save(memory=self.remembered(self.state.memory, past))
-            self.problem(past.announcement.round, broken.detail)
-            return RoundEnd.DISCARDED
-        self.journal.reach(Point.AFTER_OUTPUT_OPENED)
-        stepped = self.learner.apply(self.require_model(), average)
-        version = past.announcement.model_version + 1
-        self.adopt_model(stepped, version, memory=self.remembered(self.state.memory, past))
-        return RoundEnd.RELEASED
 
     def remembered(self, memory: SiteMemory, past: PastRelease) -> SiteMemory:
         """The policy's memory after a release."""
@@ -232,10 +264,15 @@ class Participant:
             memory, release.round, agreed, release.sites, release.failed_check, own=self.context.site
         )
 
-    def require_model(self) -> Vector:
-        if self.model is None:
+    def require_kept(self) -> Vector:
+        """The model with the server optimiser's moments behind it: what is checkpointed, digested and welcomed with."""
+        if self._kept is None:
             raise AssertionError("no model yet: rounds begin after the welcome")
-        return np.asarray(self.model, dtype=np.float32)
+        return np.asarray(self._kept, dtype=np.float32)
+
+    def require_model(self) -> Vector:
+        """The model alone."""
+        return model_part(self.require_kept(), self.study.model_dimension)
 
     # --- reports ---
 
@@ -259,7 +296,7 @@ class Participant:
                 "seconds": seconds,
                 "bytes_up": totals.socket_sent_bytes - before.socket_sent_bytes,
                 "bytes_down": totals.socket_received_bytes - before.socket_received_bytes,
-                "test_accuracy": self.learner.accuracy(self.require_model()) if self.model is not None else None,
+                "test_accuracy": self.learner.accuracy(self.require_model()) if self._kept is not None else None,
             }
         )
         self._metrics.append(full)

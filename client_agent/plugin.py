@@ -54,13 +54,14 @@ class Plugin:
     def data(self, path: Path, spec: ModelSpec) -> LocalData:
         """The plug-in's examples, checked like those of a folder. Raises: ConfigurationError"""
         made = self.data_function(path)
-        expected = "((X_train, y_train), (X_test, y_test))"
-        if not (isinstance(made, tuple) and len(made) == 2):
+        expected = "((X_train, y_train), (X_test, y_test)), and (X_validation, y_validation) behind them if it likes"
+        if not (isinstance(made, tuple) and len(made) in (2, 3)):
             raise ConfigurationError(f"{self.path}: data() gave {type(made).__name__}, expected {expected}")
-        train, test = (self._part(part, name, spec) for part, name in zip(made, ("train", "test"), strict=True))
+        names = ("train", "test", "validation")
+        train, test, *validation = (self._part(part, name, spec) for part, name in zip(made, names, strict=False))
         if len(train) == 0:
             raise ConfigurationError(f"{self.path}: data() gave no training example; at least one is needed")
-        return LocalData(train, test)
+        return LocalData(train, test, *validation)
 
     @property
     def loss(self) -> Loss:

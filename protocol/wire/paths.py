@@ -34,6 +34,7 @@ CHECKPOINT_TOPIC = "checkpoint-{version}"
 WELCOME_TOPIC = "welcome-{version}"
 WEIGHTS_TOPIC = "weights-{round}"
 DECLINE_TOPIC = "decline-{round}"
+REFUSAL_TOPIC = "refusal"
 EVERY_SITE = "every-site"
 
 
