@@ -7,10 +7,10 @@ chunk of a share is in memory.
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.durable import write_pieces
+from client_agent.durable import replacing, write_pieces
 from client_agent.failpoints import Point
 from client_agent.journal import StudyJournal
 from client_agent.randomness import Randomness
@@ -31,13 +31,15 @@ from protocol.errors import TranscriptMismatch
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side, split_chunk, vector_side
 from protocol.wire.authentic import require_signatures
+from protocol.wire.commitment import COMMITMENT_BYTES, BodyHash, commitment, message_digest
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Announcement, ContributionHeader, Receipt, Roster, ShareKind, Signed
-from protocol.wire.sealing import commitment, seal_stream
+from protocol.wire.sealing import encrypt_body, sealed_head, sealed_head_length
 
 CHUNK: Final = 2**16
 ENCODED: Final = "encoded.ring"
 RECORD: Final = "contribution.json"
+_NO_COMMITMENTS: Final = {side: bytes(COMMITMENT_BYTES) for side in Side}
 
 
 class EncodedUpdate(BaseModel):
@@ -50,7 +52,7 @@ class EncodedUpdate(BaseModel):
 
 
 class ContributionRecord(BaseModel):
-    """The sealed shares of one attempt, ready to be (re)sent; digests are SHA-256 of the sealed files."""
+    """The sealed shares of one attempt, ready to be (re)sent; digests are those of the sealed messages."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     round: int
@@ -123,7 +125,7 @@ def make_contribution(
     randomness: Randomness,
     journal: StudyJournal,
 ) -> ContributionRecord:
-    """Split, commit and seal; the journalled one when this attempt was made before.
+    """Split, seal and commit; the journalled one when this attempt was made before.
 
     Reveals:  nothing: each sealed file opens at one server and holds a uniform share
     """
@@ -133,10 +135,9 @@ def make_contribution(
         return made
     label = f"{announcement.study_digest} round {announcement.round} attempt {attempt}"
     shares = _Shares(encoded, randomness, label, vector_side(roster.place(site)))
-    committed = {side: shares.committed(side) for side in Side}
-    digests: dict[Side, str] = {}
-    for side in Side:
-        header = ContributionHeader(
+
+    def header(side: Side, committed: Mapping[Side, bytes]) -> bytes:
+        return ContributionHeader(
             study_digest=announcement.study_digest,
             round=announcement.round,
             attempt=attempt,
@@ -147,11 +148,9 @@ def make_contribution(
             commitment_b=committed[Side.B].hex(),
             share_kind=shares.kind(side),
             length=encoded.length,
-        )
-        recipient = SealingPublicKey.from_bytes(bytes.fromhex(roster.operator(side).sealing_key))
-        content_key = randomness.bytes(32, f"content key {side} {label}")
-        sealed = seal_stream(header.canonical(), shares.pieces(side), recipient, content_key, shares.salt(side))
-        digests[side] = write_hashed(folder / f"{side}.sealed", sealed)
+        ).canonical()
+
+    digests = _seal(folder, shares, roster, header)
     record = ContributionRecord(
         round=announcement.round,
         attempt=attempt,
@@ -163,6 +162,33 @@ def make_contribution(
     journal.write(folder / RECORD, record)
     journal.reach(Point.AFTER_SHARES_SEALED)
     return record
+
+
+def _seal(
+    folder: Path, shares: _Shares, roster: Roster, header: Callable[[Side, Mapping[Side, bytes]], bytes]
+) -> dict[Side, str]:
+    """Both sealed files; each header names both commitments, so the bodies come first and the heads in front of them.
+
+    -> the messages' digests, hexadecimal
+    """
+    digests: dict[Side, str] = {}
+    with ExitStack() as files:
+        file = {side: files.enter_context(replacing(folder / f"{side}.sealed")) for side in Side}
+        body_hash: dict[Side, bytes] = {}
+        for side in Side:
+            file[side].seek(sealed_head_length(len(header(side, _NO_COMMITMENTS))))
+            taken = BodyHash()
+            for chunk in taken.over(encrypt_body(shares.content_key(side), shares.pieces(side))):
+                file[side].write(chunk)
+            body_hash[side] = taken.digest()
+        committed = {side: commitment(shares.salt(side), shares.content_key(side), body_hash[side]) for side in Side}
+        for side in Side:
+            recipient = SealingPublicKey.from_bytes(bytes.fromhex(roster.operator(side).sealing_key))
+            head = sealed_head(header(side, committed), recipient, shares.content_key(side), shares.salt(side))
+            file[side].seek(0)
+            file[side].write(head)
+            digests[side] = message_digest(head, body_hash[side]).hex()
+    return digests
 
 
 def send_contribution(
@@ -186,7 +212,7 @@ def send_contribution(
             return
         digest = record.digest_of(side)
         midway = partial(journal.reach, Point.UPLOAD_MIDWAY)
-        body = Body.file(folder / f"{side}.sealed", bytes.fromhex(digest), midway)
+        body = Body.contribution(folder / f"{side}.sealed", bytes.fromhex(digest), midway)
         receipt = clients[side].contribute(study, record.round, record.attempt, body)
         _check_receipt(receipt, record, site, study_digest, side, roster)
         journal.reach(Point.BEFORE_RECEIPT_JOURNALLED)
@@ -214,26 +240,14 @@ def _check_receipt(
         raise TranscriptMismatch(f"the receipt of server {side} is for something else than what was sent")
 
 
-def write_hashed(path: Path, pieces: Iterator[bytes]) -> str:
-    """Write pieces durably; hex SHA-256 of all of them."""
-    digest = hashlib.sha256()
-
-    def hashed() -> Iterator[bytes]:
-        for piece in pieces:
-            digest.update(piece)
-            yield piece
-
-    write_pieces(path, hashed())
-    return digest.hexdigest()
-
-
 class _Shares:
-    """Both shares of one encoded update under one fresh seed."""
+    """Both shares of one encoded update under one fresh seed, and what they are sealed with."""
 
     def __init__(self, encoded: EncodedFile, randomness: Randomness, label: str, gets_vector: Side) -> None:
         self._encoded = encoded
         self._seed = randomness.bytes(32, f"share seed {label}")
         self._salts = {side: randomness.bytes(32, f"commitment salt {side} {label}") for side in Side}
+        self._content_keys = {side: randomness.bytes(32, f"content key {side} {label}") for side in Side}
         self._gets_vector = gets_vector
 
     def kind(self, side: Side) -> ShareKind:
@@ -242,12 +256,12 @@ class _Shares:
     def salt(self, side: Side) -> bytes:
         return self._salts[side]
 
+    def content_key(self, side: Side) -> bytes:
+        return self._content_keys[side]
+
     def pieces(self, side: Side) -> Iterator[bytes]:
         if side is not self._gets_vector:
             yield self._seed
             return
         for start, chunk in self._encoded.chunks():
             yield to_bytes(split_chunk(chunk, self._seed, start))
-
-    def committed(self, side: Side) -> bytes:
-        return commitment(self._salts[side], self.pieces(side))

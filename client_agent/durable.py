@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import BinaryIO, Final
 
 from protocol.errors import StorageFull
 
@@ -22,12 +23,20 @@ def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> int:
 
     Raises: StorageFull
     """
+    with replacing(path) as file:
+        return sum(file.write(piece) for piece in pieces)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write, in any order; it takes the place of ``path`` durably when the block ends without an error.
+
+    Raises: StorageFull
+    """
     temporary = path.with_name(path.name + ".tmp")
-    count = 0
     try:
         with temporary.open("wb") as file:
-            for piece in pieces:
-                count += file.write(piece)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -36,7 +45,6 @@ def write_pieces(path: Path, pieces: Iterable[bytes | memoryview]) -> int:
         if error.errno in _FULL:
             raise StorageFull(f"no space left for {path.name}: free space on the agent's disk") from None
         raise
-    return count
 
 
 def sync_folder(folder: Path) -> None:

@@ -37,7 +37,7 @@ from protocol.wire.messages import (
     StudyList,
     StudyView,
 )
-from protocol.wire.signing import sign_request
+from protocol.wire.signing import DigestField, sign_request
 
 M = TypeVar("M", bound=Message)
 PIECE_BYTES: Final = 2**18
@@ -58,21 +58,27 @@ class RetryPolicy:
 
 @dataclass(frozen=True)
 class Body:
-    """What a request carries: a few bytes, or a file of which the SHA-256 is known."""
+    """What a request carries: a few bytes, or a file of which the digest is known."""
 
     data: bytes | Path
     digest: bytes
     length: int
     after_piece: Callable[[], None] = field(default=lambda: None, repr=False)
+    digest_field: DigestField = DigestField.CONTENT
 
     @classmethod
     def of(cls, data: bytes) -> Body:
         return cls(data, hashlib.sha256(data).digest(), len(data))
 
     @classmethod
-    def file(cls, path: Path, digest: bytes, after_piece: Callable[[], None] = lambda: None) -> Body:
-        """``after_piece`` is called whenever a piece has been handed to the connection."""
-        return cls(path, digest, path.stat().st_size, after_piece)
+    def file(cls, path: Path, digest: bytes) -> Body:
+        """A file and its SHA-256."""
+        return cls(path, digest, path.stat().st_size)
+
+    @classmethod
+    def contribution(cls, path: Path, digest: bytes, after_piece: Callable[[], None] = lambda: None) -> Body:
+        """A sealed share and its message digest; ``after_piece`` is called whenever a piece is on its way."""
+        return cls(path, digest, path.stat().st_size, after_piece, DigestField.SEALED)
 
     def pieces(self) -> Iterator[bytes]:
         if isinstance(self.data, bytes):
@@ -228,6 +234,7 @@ class ServerClient:
             self._keys.name,
             created=int(self._clock()),
             nonce=nonce,
+            digest_field=body.digest_field,
         )
         headers = [("Accept-Encoding", "identity"), *signature]
         has_body = method in ("POST", "PUT")

@@ -22,8 +22,8 @@ from protocol.mpc import distance, measurement, sketch
 from protocol.mpc.correlation import CorrelationHalf
 from protocol.parameters import StudyParameters
 from protocol.sharing import ChunkSource, Share, Side
+from protocol.wire.commitment import commitment_to
 from protocol.wire.messages import AgreedSet, Announcement, CollectedContribution, Roster
-from protocol.wire.sealing import commitment
 
 _ATTEMPT = 1
 
@@ -108,8 +108,8 @@ class SecureRound:
         collected = CollectedContribution(
             site=given.site,
             announcement_digest=self.announcement.digest(),
-            commitment_a=commitment(derive(rand, "salt a"), [_share_bytes(shares[Side.A])]).hex(),
-            commitment_b=commitment(derive(rand, "salt b"), [_share_bytes(shares[Side.B])]).hex(),
+            commitment_a=_commitment(shares[Side.A], rand, "a"),
+            commitment_b=_commitment(shares[Side.B], rand, "b"),
         )
         return _Contribution(given.site, encoded, shares, collected)
 
@@ -126,9 +126,8 @@ class SecureRound:
         halves = dict(zip(Side, self.draw([o.lengths for o in operands[Side.A]], f"round {number}"), strict=True))
         masked = {side: _masked(operands[side], halves[side]) for side in Side}
         shares = {side: self._shares(side, operands[side], masked[side.other], halves[side]) for side in Side}
-        return tuple(
-            measurement.open_site(a, b, numerators[a.site], self.parameters)
-            for a, b in zip(shares[Side.A], shares[Side.B], strict=True)
+        return measurement.open_all(
+            shares[Side.A], shares[Side.B], numerators, self.parameters, self.announcement.opens
         )
 
     def _queries(
@@ -158,10 +157,11 @@ class SecureRound:
     ) -> list[measurement.Operands]:
         """One server: sketch every share in one pass, then prepare the products."""
         sketches = sketch.sketch_shares(challenge, _sources(side, contributions, agreed.sites), self.parameters)
-        return [
-            measurement.prepare(side, challenge, site, share, queries.get(site), self.parameters)
+        given = [
+            measurement.SiteSketch(site, share, queries.get(site))
             for site, share in zip(agreed.sites, sketches, strict=True)
         ]
+        return measurement.prepare_all(side, challenge, given, self.parameters, opens=self.announcement.opens)
 
     def _shares(
         self,
@@ -186,7 +186,7 @@ class SecureRound:
         sums = {side: release.sum_chunk(_sources(side, by_name, names), 0, stop) for side in Side}
         vector = release.combine_chunk(release.masked_sum_chunk(sums[Side.A], t_seed, 0), sums[Side.B])
         bound = release.coordinate_bound(
-            self.parameters, sum(numerators), len(contributions), self.announcement.measured
+            self.parameters, sum(numerators), len(contributions), self.announcement.opens.bounds_norms
         )
         signed = release.open_aggregate_chunk(vector, t_seed, 0, bound, NUMBA)
         return release.average_chunk(signed, sum(numerators) / self.parameters.weight_grid, self.parameters)
@@ -204,3 +204,7 @@ def _sources(
 
 def _share_bytes(share: Share) -> bytes:
     return share.seed if isinstance(share, sharing.SeedShare) else ring.to_bytes(share.vector)
+
+
+def _commitment(share: Share, rand: bytes, side: str) -> str:
+    return commitment_to(_share_bytes(share), derive(rand, f"salt {side}"), derive(rand, f"content key {side}")).hex()

@@ -11,7 +11,7 @@ from fastapi import Depends, Request
 
 from protocol.errors import BadSignature, NotListed
 from protocol.wire.messages import Party
-from protocol.wire.signing import verify_request
+from protocol.wire.signing import DigestField, verify_request
 from servers.context import Server
 
 _EMPTY_DIGEST: Final = hashlib.sha256(b"").digest()
@@ -19,17 +19,22 @@ _EMPTY_DIGEST: Final = hashlib.sha256(b"").digest()
 
 @dataclass(frozen=True)
 class Caller:
-    """A party whose signature over this request is valid and new; the body must hash to ``body_digest``."""
+    """A party whose signature over this request is valid and new; the body must have ``body_digest``."""
 
     party: Party
     body_digest: bytes
+    digest_field: DigestField
 
     @property
     def name(self) -> str:
         return self.party.name
 
-    def require_digest(self, found: bytes) -> None:
-        """Raises: BadSignature, unless the body that came is the one that was signed"""
+    def require_digest(self, found: bytes, digest_field: DigestField = DigestField.CONTENT) -> None:
+        """Raises: BadSignature, unless the body that came is the one that was signed, in this field"""
+        if self.digest_field is not digest_field:
+            raise BadSignature(
+                f"the request carries its digest as {self.digest_field.value!r}, this one takes {digest_field.value!r}"
+            )
         if not hmac.compare_digest(found, self.body_digest):
             raise BadSignature("the body is not the one whose digest was signed; sign the bytes that are sent")
 
@@ -53,9 +58,12 @@ async def authenticated(request: Request, server: ThisServer) -> Caller:
     server.store.remember_nonce(verified.key_id, verified.nonce, now)
     party = server.roster.party(verified.key_id)
     assert party is not None, "the key was found in the roster"
-    if request.method == "GET" and verified.body_digest != _EMPTY_DIGEST:
-        raise BadSignature("a GET request has no body; sign the digest of no bytes")
-    return Caller(party, verified.body_digest)
+    if request.method == "GET" and (verified.digest_field, verified.body_digest) != (
+        DigestField.CONTENT,
+        _EMPTY_DIGEST,
+    ):
+        raise BadSignature("a GET request has no body; sign the content-digest of no bytes")
+    return Caller(party, verified.body_digest, verified.digest_field)
 
 
 def site(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:

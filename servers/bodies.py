@@ -10,9 +10,11 @@ from typing import Final, Protocol
 from fastapi import Request
 
 from protocol.errors import MalformedMessage, TooLarge
+from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import MAX_CONTROL_BYTES
-from protocol.wire.sealing import Commitment, SealedReader
+from protocol.wire.sealing import SealedReader
+from protocol.wire.signing import DigestField
 from servers.authentication import Caller
 from servers.store.shares import Draft
 
@@ -95,20 +97,30 @@ class OpaqueIntake:
         return self._hash.hexdigest()
 
 
+class ContributionDigest:
+    """For a contribution that is already stored: only whether the bytes are the same matters."""
+
+    def __init__(self) -> None:
+        self._digest = MessageDigest()
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._digest.update(data)
+
+    def finish(self, caller: Caller) -> str:
+        """Raises: BadSignature"""
+        return _required(caller, self._digest)
+
+
 class SealedIntake:
-    """Sealed bytes for this server: hashed, opened and written in clear, with the commitment taken on the way."""
+    """Sealed bytes for this server: hashed, opened and written in clear."""
 
     def __init__(self, key: SealingKey, accept: Callable[[bytes], None], draft: Draft) -> None:
-        self._reader = SealedReader(key, accept)
+        self._opening = _Opening(SealedReader(key, accept), draft)
         self._hash = hashlib.sha256()
-        self._commitment: Commitment | None = None
-        self._draft = draft
-        self._plain_bytes = 0
 
     def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
-        for piece in self._reader.feed(data):
-            self._take(piece)
+        self._opening.feed(data)
 
     def finish(self, caller: Caller, plain_bytes: int) -> str:
         """The digest of the sealed bytes, once the last chunk has opened.
@@ -116,23 +128,62 @@ class SealedIntake:
         Raises: BrokenSeal, BadSignature; MalformedMessage, when the plaintext does not have ``plain_bytes``
         """
         caller.require_digest(self._hash.digest())
+        self._opening.finish(plain_bytes)
+        return self._hash.hexdigest()
+
+
+class ContributionIntake:
+    """A sealed share: one pass of hashing serves the digest that was signed and the commitment."""
+
+    def __init__(self, key: SealingKey, accept: Callable[[bytes], None], draft: Draft) -> None:
+        self._reader = SealedReader(key, accept)
+        self._opening = _Opening(self._reader, draft)
+        self._digest = MessageDigest()
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._digest.update(data)
+        self._opening.feed(data)
+
+    def finish(self, caller: Caller, plain_bytes: int) -> str:
+        """As ``SealedIntake.finish``, with the sealed message's own digest."""
+        digest = _required(caller, self._digest)
+        self._opening.finish(plain_bytes)
+        return digest
+
+    def check_commitment(self, committed: str) -> None:
+        """Raises: CommitmentMismatch"""
+        salt, content_key = self._reader.salt, self._reader.content_key
+        assert salt is not None, "finish comes first"
+        assert content_key is not None, "it opens with the salt"
+        check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
+
+
+class _Opening:
+    """Sealed bytes on their way to a draft in clear."""
+
+    def __init__(self, reader: SealedReader, draft: Draft) -> None:
+        self._reader = reader
+        self._draft = draft
+        self._plain_bytes = 0
+
+    def feed(self, data: bytes | bytearray) -> None:
+        for piece in self._reader.feed(data):
+            self._take(piece)
+
+    def finish(self, plain_bytes: int) -> None:
+        """Raises: BrokenSeal, MalformedMessage"""
         self._take(self._reader.finish())
         if self._plain_bytes != plain_bytes:
             raise MalformedMessage(
                 f"the sealed body holds {self._plain_bytes} bytes, {plain_bytes} are needed; check the study"
             )
-        return self._hash.hexdigest()
-
-    def check_commitment(self, committed: str) -> None:
-        """Raises: CommitmentMismatch"""
-        assert self._commitment is not None, "finish comes first"
-        self._commitment.check(bytes.fromhex(committed))
 
     def _take(self, piece: bytes) -> None:
-        if self._commitment is None:
-            salt = self._reader.salt
-            assert salt is not None, "the key part is open before the body"
-            self._commitment = Commitment(salt)
-        self._commitment.update(piece)
         self._plain_bytes += len(piece)
         self._draft.write(piece)
+
+
+def _required(caller: Caller, digest: MessageDigest) -> str:
+    found = digest.digest()
+    caller.require_digest(found, DigestField.SEALED)
+    return found.hex()

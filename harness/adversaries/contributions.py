@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, replace
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.sharing import Side, split, vector_side
+from protocol.wire.commitment import commitment_to
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Announcement, ContributionHeader, Roster, ShareKind
-from protocol.wire.sealing import CHUNK_BYTES, TAG_BYTES, commitment, seal_stream, sealed_length
+from protocol.wire.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
 
 _SEALED_CHUNK = CHUNK_BYTES + TAG_BYTES
 _SALTS = {Side.A: "salt a", Side.B: "salt b"}
@@ -42,7 +43,8 @@ def honest_contribution(
     vector_at = vector_side(roster.place(site))
     plain = {vector_at: to_bytes(vector_share.vector), vector_at.other: seed_share.seed}
     salts = {side: derive(rand, _SALTS[side]) for side in Side}
-    committed = {side: commitment(salts[side], [plain[side]]).hex() for side in Side}
+    content_keys = {side: derive(rand, f"content key {side.value}") for side in Side}
+    committed = {side: commitment_to(plain[side], salts[side], content_keys[side]).hex() for side in Side}
     parts: dict[Side, Parts] = {}
     for side in Side:
         header = ContributionHeader(
@@ -57,8 +59,7 @@ def honest_contribution(
             share_kind=ShareKind.VECTOR if side is vector_at else ShareKind.SEED,
             length=x.size,
         )
-        content_key = derive(rand, f"content key {side.value}")
-        parts[side] = Parts(header.canonical(), plain[side], sealing_key(roster, side), content_key, salts[side])
+        parts[side] = Parts(header.canonical(), plain[side], sealing_key(roster, side), content_keys[side], salts[side])
     return parts
 
 

@@ -11,8 +11,6 @@ HPKE draws its own randomness; every other random byte is an argument. Integers 
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum, auto
 from itertools import chain
@@ -22,7 +20,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 
-from protocol.errors import BrokenSeal, CommitmentMismatch, MalformedMessage, TooLarge
+from protocol.errors import BrokenSeal, MalformedMessage, TooLarge
 from protocol.wire.keys import SealingKey, SealingPublicKey, require_length
 
 MAGIC: Final = b"MOIETY\x00\x01"
@@ -30,7 +28,6 @@ CHUNK_BYTES: Final = 2**18
 TAG_BYTES: Final = 16
 CONTENT_KEY_BYTES: Final = 32
 SALT_BYTES: Final = 32
-COMMITMENT_BYTES: Final = 32
 MAX_HEADER_BYTES: Final = 2**16
 
 _SEALED_CHUNK: Final = CHUNK_BYTES + TAG_BYTES
@@ -46,7 +43,8 @@ _COUNTER_BYTES: Final = 11
 Octets: TypeAlias = bytes | bytearray | memoryview
 
 
-def _view(data: Octets) -> memoryview:
+def octets(data: Octets) -> memoryview:
+    """Any buffer as a row of bytes."""
     view = memoryview(data)
     return view.cast("B") if view.nbytes else memoryview(b"")
 
@@ -94,7 +92,12 @@ def sealed_length(plaintext_bytes: int) -> int:
 
 def sealed_message_length(header_bytes: int, plaintext_bytes: int) -> int:
     """Length of everything ``seal_stream`` yields."""
-    return _PREFIX_BYTES + header_bytes + _LENGTH_BYTES + _SEALED_KEY_BYTES + sealed_length(plaintext_bytes)
+    return sealed_head_length(header_bytes) + sealed_length(plaintext_bytes)
+
+
+def sealed_head_length(header_bytes: int) -> int:
+    """Length of all that comes before the encrypted body."""
+    return _PREFIX_BYTES + header_bytes + _LENGTH_BYTES + _SEALED_KEY_BYTES
 
 
 def _nonce(counter: int, final: bool) -> bytes:
@@ -120,7 +123,7 @@ def encrypt_body(content_key: bytes, chunks: Iterable[Octets]) -> Iterator[bytes
 def _encrypted(cipher: AESGCM, chunks: Iterable[Octets]) -> Iterator[bytes]:
     held, fill, counter = bytearray(CHUNK_BYTES), 0, 0
     for piece in chunks:
-        view = _view(piece)
+        view = octets(piece)
         while len(view):
             if fill == 0 and len(view) > CHUNK_BYTES:
                 yield cipher.encrypt(_nonce(counter, False), view[:CHUNK_BYTES], None)
@@ -154,7 +157,7 @@ class BodyReader:
     def feed(self, data: Octets) -> list[bytes]:
         """Take the next bytes; return the plaintext pieces that are ready."""
         self._claim()
-        view, pieces = _view(data), []
+        view, pieces = octets(data), []
         while len(view):
             if self._fill == 0 and len(view) > _SEALED_CHUNK:
                 pieces.append(self._open(view[:_SEALED_CHUNK], final=False))
@@ -210,12 +213,20 @@ def seal_stream(
     Raises:   MalformedMessage on a wrong length, TooLarge on a header above 2^16 bytes, before anything is yielded
     Source:   RFC 9180; docs/protocol.md 3
     """
+    return chain([sealed_head(header, recipient, content_key, salt)], encrypt_body(content_key, chunks))
+
+
+def sealed_head(header: bytes, recipient: SealingPublicKey, content_key: bytes, salt: bytes) -> bytes:
+    """What ``seal_stream`` puts before the body, for a body that ``encrypt_body`` has made already.
+
+    Why: a header may name what is known of the body only once that is encrypted
+    Requires, raises: as ``seal_stream``
+    """
     _check_header_length(len(header), MAX_HEADER_BYTES)
     secret = require_length("a content key", content_key, CONTENT_KEY_BYTES)
     secret += require_length("a salt", salt, SALT_BYTES)
     sealed_key = _SUITE.encrypt(secret, recipient.hpke, info=_BODY_INFO + header)
-    start = MAGIC + _u32(len(header)) + header + _u32(len(sealed_key)) + sealed_key
-    return chain([start], encrypt_body(content_key, chunks))
+    return MAGIC + _u32(len(header)) + header + _u32(len(sealed_key)) + sealed_key
 
 
 def _u32(number: int) -> bytes:
@@ -261,7 +272,7 @@ class SealedReader:
         self._held = bytearray()
         self._header: bytes | None = None
         self._info = b""
-        self._salt: bytes | None = None
+        self._secret: bytes | None = None
         self._body: BodyReader | None = None
         self._usable = True
 
@@ -273,12 +284,17 @@ class SealedReader:
     @property
     def salt(self) -> bytes | None:
         """The commitment's salt, once the key part is open."""
-        return self._salt
+        return None if self._secret is None else self._secret[CONTENT_KEY_BYTES:]
+
+    @property
+    def content_key(self) -> bytes | None:
+        """The key of the body, once the key part is open."""
+        return None if self._secret is None else self._secret[:CONTENT_KEY_BYTES]
 
     def feed(self, data: Octets) -> list[bytes]:
         """Take the next bytes; return the plaintext pieces that are ready (see ``BodyReader``)."""
         self._claim()
-        view, pieces = _view(data), list[bytes]()
+        view, pieces = octets(data), list[bytes]()
         while self._body is None and len(view):
             taken = min(self._needed - len(self._held), len(view))
             self._held += view[:taken]
@@ -328,39 +344,5 @@ class SealedReader:
         length = int.from_bytes(part[:_LENGTH_BYTES], "big")
         if length != _SEALED_KEY_BYTES:
             raise BrokenSeal(f"a sealed message's key part says {length} bytes, must be {_SEALED_KEY_BYTES}")
-        secret = _open_hpke(part[_LENGTH_BYTES:], self._key, self._info)
-        self._body = BodyReader(secret[:CONTENT_KEY_BYTES])
-        self._salt = secret[CONTENT_KEY_BYTES:]
-
-
-# --- commitments ------------------------------------------------------------------------------------------------------
-
-
-class Commitment:
-    """SHA-256(salt || share), taken piece by piece; the salt keeps it from confirming guesses of the share.
-
-    Raises: MalformedMessage if the salt is not 32 bytes
-    """
-
-    def __init__(self, salt: bytes) -> None:
-        self._hash = hashlib.sha256(require_length("a salt", salt, SALT_BYTES))
-
-    def update(self, piece: Octets) -> None:
-        self._hash.update(piece)
-
-    def digest(self) -> bytes:
-        """The commitment to everything so far, 32 bytes."""
-        return self._hash.digest()
-
-    def check(self, committed: bytes) -> None:
-        """Return if ``committed`` is this commitment, else raise CommitmentMismatch."""
-        if not hmac.compare_digest(self._hash.digest(), committed):
-            raise CommitmentMismatch("the share is not the one that was committed to: send the share made with it")
-
-
-def commitment(salt: bytes, chunks: Iterable[Octets]) -> bytes:
-    """SHA-256(salt || share) in one call; see ``Commitment``."""
-    taken = Commitment(salt)
-    for piece in chunks:
-        taken.update(piece)
-    return taken.digest()
+        self._secret = _open_hpke(part[_LENGTH_BYTES:], self._key, self._info)
+        self._body = BodyReader(self._secret[:CONTENT_KEY_BYTES])

@@ -1,8 +1,10 @@
 """Signed requests and signed messages (docs/protocol.md 3).
 
 A request carries one HTTP Message Signature (RFC 9421) with Ed25519. What it covers is fixed here, not chosen by the
-sender: "@method", "@target-uri", "content-digest", and the parameters created, keyid, alg, nonce and tag. The body is
-not seen: the verified digest comes back, and the caller compares it with the SHA-256 of the bytes it streamed.
+sender: "@method", "@target-uri", one digest field, and the parameters created, keyid, alg, nonce and tag. The digest
+field is "content-digest" (RFC 9530, sha-256); a contribution's is "sealed-digest", which hashes the body otherwise
+(protocol/wire/commitment.py) and so has a name of its own. The body is not seen: the verified digest comes back, and
+the caller compares it with that of the bytes it streamed.
 Nonces are the caller's to store, for at least MAX_AGE_S + MAX_SKEW_S. The time is an argument.
 """
 
@@ -13,6 +15,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier
@@ -25,6 +28,7 @@ from protocol.wire.keys import SigningKey, VerifyKey, require_length
 
 TAG: Final = "moiety/1"
 COMPONENTS: Final = ("@method", "@target-uri", "content-digest")
+"""What the signature covers; a contribution's has "sealed-digest" in the last place."""
 DIGEST_BYTES: Final = 32
 MAX_AGE_S: Final = 60
 MAX_SKEW_S: Final = 5
@@ -34,7 +38,17 @@ _PARAMETERS: Final = ("created", "keyid", "alg", "nonce", "tag")
 _NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _KEY_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _DOMAIN: Final = re.compile(r"[\x20-\x7e]{1,64}")
-_CONTENT_DIGEST: Final = re.compile(r"sha-256=:([A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=):")
+_DIGEST: Final = ":([A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=):"
+
+
+class DigestField(StrEnum):
+    """The header field that holds a request's digest, and so how the body is hashed."""
+
+    CONTENT = "content-digest"
+    SEALED = "sealed-digest"
+
+
+_PREFIXES: Final = {DigestField.CONTENT: "sha-256=", DigestField.SEALED: ""}
 
 
 class _HeaderLines:
@@ -58,20 +72,29 @@ class RequestToSign:
 
 @dataclass(frozen=True)
 class VerifiedRequest:
-    """What a valid signature says; the body still has to hash to ``body_digest`` and the nonce to be new."""
+    """What a valid signature says; the body still has to have ``body_digest`` and the nonce to be new."""
 
     key_id: str
     nonce: str
     created: int
     body_digest: bytes
+    digest_field: DigestField = DigestField.CONTENT
 
 
 def sign_request(
-    method: str, url: str, body_digest: bytes, key: SigningKey, key_id: str, *, created: int, nonce: str
+    method: str,
+    url: str,
+    body_digest: bytes,
+    key: SigningKey,
+    key_id: str,
+    *,
+    created: int,
+    nonce: str,
+    digest_field: DigestField = DigestField.CONTENT,
 ) -> tuple[tuple[str, str], ...]:
-    """Headers to add to a request: Content-Digest, Signature-Input, Signature.
+    """Headers to add to a request: its digest field, Signature-Input, Signature.
 
-    ``body_digest`` is the raw SHA-256 of the body as sent (of b"" when there is none), ``created`` unix seconds,
+    ``body_digest`` is the raw digest of the body as sent (of b"" when there is none), ``created`` unix seconds,
     ``nonce`` 16 to 64 letters, digits, "-" or "_", never used before by this key.
 
     Raises: MalformedMessage on anything that could not be verified
@@ -82,7 +105,7 @@ def sign_request(
         raise MalformedMessage(
             "a request needs a nonce of 16 to 64 letters, digits, '-' or '_' and a printable key id of up to 128"
         )
-    headers = {"Content-Digest": f"sha-256=:{base64.b64encode(body_digest).decode()}:"}
+    headers = {digest_field.title(): f"{_PREFIXES[digest_field]}:{base64.b64encode(body_digest).decode()}:"}
     request = RequestToSign(method, url, headers)
     signer = HTTPMessageSigner(signature_algorithm=ED25519)
     try:
@@ -93,8 +116,8 @@ def sign_request(
             nonce=nonce,
             label=_LABEL,
             tag=TAG,
-            covered_component_ids=COMPONENTS,
-            use_existing_digest=True,
+            covered_component_ids=_components(digest_field),
+            use_existing_digest=digest_field is DigestField.CONTENT,
         )
     except (HTTPMessageSignaturesException, ValueError, OverflowError) as error:
         raise MalformedMessage(f"this request cannot be signed: {error}") from None
@@ -119,10 +142,10 @@ def verify_request(
     Leaves:  the body's digest and the nonce's freshness to the caller
     Raises:  BadSignature
     """
-    body_digest = _content_digest(headers)
+    field, body_digest = _signed_digest(headers)
     _only_line(headers, "signature-input")
     _only_line(headers, "signature")
-    verifier = _Verifier(keys, now, max_age_s, max_skew_s)
+    verifier = _Verifier(keys, field, now, max_age_s, max_skew_s)
     try:
         (result,) = verifier.verify(RequestToSign(method, url, _HeaderLines(headers)), max_age=None)
     except HTTPMessageSignaturesException as error:
@@ -132,7 +155,11 @@ def verify_request(
         ) from None
     stated = result.parameters
     return VerifiedRequest(
-        key_id=stated["keyid"], nonce=stated["nonce"], created=stated["created"], body_digest=body_digest
+        key_id=stated["keyid"],
+        nonce=stated["nonce"],
+        created=stated["created"],
+        body_digest=body_digest,
+        digest_field=field,
     )
 
 
@@ -162,13 +189,21 @@ def _only_line(headers: Sequence[tuple[str, str]], name: str) -> str:
     return lines[0].strip(" \t")
 
 
-def _content_digest(headers: Sequence[tuple[str, str]]) -> bytes:
-    match = _CONTENT_DIGEST.fullmatch(_only_line(headers, "content-digest"))
+def _signed_digest(headers: Sequence[tuple[str, str]]) -> tuple[DigestField, bytes]:
+    names = {name.lower() for name, _ in headers}
+    field = DigestField.SEALED if DigestField.SEALED in names else DigestField.CONTENT
+    if names.issuperset(DigestField):
+        raise BadSignature("the request has a content-digest and a sealed-digest header, must have exactly one of them")
+    match = re.fullmatch(_PREFIXES[field] + _DIGEST, _only_line(headers, field))
     if match is None:
         raise BadSignature(
-            "the content-digest header must be one sha-256 digest of the body as sent, written sha-256=:base64:"
+            f"the {field.value} header must be one digest of the body as sent, written {_PREFIXES[field]}:base64:"
         )
-    return base64.b64decode(match[1])
+    return field, base64.b64decode(match[1])
+
+
+def _components(field: DigestField) -> tuple[str, ...]:
+    return (*COMPONENTS[:-1], field.value)
 
 
 class _Component(Protocol):
@@ -191,15 +226,23 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
     a signature that skipped these rules would find no key.
     """
 
-    def __init__(self, keys: Callable[[str], VerifyKey | None], now: int, max_age_s: int, max_skew_s: int) -> None:
+    def __init__(
+        self,
+        keys: Callable[[str], VerifyKey | None],
+        digest_field: DigestField,
+        now: int,
+        max_age_s: int,
+        max_skew_s: int,
+    ) -> None:
         super().__init__(signature_algorithm=ED25519, key_resolver=None)
         self._keys = keys
+        self._components = _components(digest_field)
         self._now = now
         self._max_age_s = max_age_s
         self._max_skew_s = max_skew_s
 
     def validate_created_and_expires(self, sig_input: _SignatureInput, max_age: object = None) -> None:
-        _check_covered([(node.value, dict(node.params)) for node in sig_input])
+        _check_covered([(node.value, dict(node.params)) for node in sig_input], self._components)
         parameters = dict(sig_input.params)
         _check_parameters(parameters)
         self._check_time(parameters["created"])
@@ -223,10 +266,10 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
             )
 
 
-def _check_covered(components: list[tuple[object, dict[str, object]]]) -> None:
+def _check_covered(components: list[tuple[object, dict[str, object]]], wanted: tuple[str, ...]) -> None:
     names = [name for name, parameters in components if not parameters]
-    if len(components) != len(COMPONENTS) or set(names) != set(COMPONENTS):
-        raise BadSignature(f"the signature must cover exactly {', '.join(COMPONENTS)}, each without parameters")
+    if len(components) != len(wanted) or set(names) != set(wanted):
+        raise BadSignature(f"the signature must cover exactly {', '.join(wanted)}, each without parameters")
 
 
 def _check_parameters(parameters: dict[str, Any]) -> None:

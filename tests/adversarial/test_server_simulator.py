@@ -29,7 +29,7 @@ from protocol.mpc.distance import query
 from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
 from protocol.release import masked_sum_chunk, sum_chunk
 from protocol.sharing import Side, expand_share, split, vector_side
-from protocol.wire.sealing import commitment
+from protocol.wire.commitment import commitment_to
 
 D, RUNS = 20, 2000
 SITES = ("hospital-0", "hospital-1", "hospital-2")
@@ -60,7 +60,9 @@ def real_view(side: Side, seed: bytes, *, reused_pad: bool = False) -> View:
         shares[gets_vector.other].append(expand_share(seed_share, 0, D))
         view[f"share of {site}"] = to_bytes(shares[side][-1])
         other = seed_share.seed if side is gets_vector else to_bytes(vector_share.vector)
-        view[f"commitment of {site}"] = commitment(derive(seed, f"salt {site}"), [other])
+        view[f"commitment of {site}"] = commitment_to(
+            other, derive(seed, f"salt {site}"), derive(seed, f"content key {site}")
+        )
     queries = query_shares(seed)
     halves = correlations_from("dealer", derive(seed, "correlations"))(LENGTHS, "round 1")
     for own, half in zip(Side, halves, strict=True):

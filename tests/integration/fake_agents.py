@@ -13,13 +13,15 @@ from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
 from protocol.lock import check_transcript
 from protocol.mpc.distance import query
-from protocol.mpc.measurement import OpenedSite, OpeningShare, open_site
+from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
+from protocol.mpc.quantity import value_count
 from protocol.mpc.sketch import sketch_vector
-from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
+from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.release import open_output_chunk
 from protocol.sharing import Side, split, vector_side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.commitment import commitment_to
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import (
     AgreedSet,
@@ -46,7 +48,7 @@ from protocol.wire.messages import (
     StudyView,
     TrainingSpec,
 )
-from protocol.wire.sealing import SealedReader, commitment, seal_stream
+from protocol.wire.sealing import SealedReader, seal_stream
 from tests.integration.federation import Federation, SignedClient
 
 
@@ -145,14 +147,19 @@ class FakeSites:
     # --- a round ---
 
     def announcement(
-        self, number: int, *, listed: Sequence[str] | None = None, measured: bool = True, closes_in_s: float = 500.0
+        self,
+        number: int,
+        *,
+        listed: Sequence[str] | None = None,
+        opens: Needs = Needs.DISTANCES,
+        closes_in_s: float = 500.0,
     ) -> Announcement:
         return Announcement(
             study_digest=self.study.digest(),
             round=number,
             listed=tuple(self.contributors if listed is None else listed),
             least_contributors=3,
-            measured=measured,
+            opens=opens,
             model_version=number - 1,
             model_digest="00" * 32,
             weight_list_digest="11" * 32,
@@ -174,7 +181,8 @@ class FakeSites:
         vector_at = vector_side(self.federation.roster.place(sender))
         plain = {vector_at: to_bytes(vector_share.vector), vector_at.other: seed_share.seed}
         salts = {side: secrets.token_bytes(32) for side in Side}
-        commitments = {side: commitment(salts[side], [plain[side]]).hex() for side in Side}
+        content_keys = {side: secrets.token_bytes(32) for side in Side}
+        commitments = {side: commitment_to(plain[side], salts[side], content_keys[side]).hex() for side in Side}
         bodies = {}
         for side in Side:
             values: dict[str, object] = {
@@ -191,7 +199,7 @@ class FakeSites:
             }
             header = ContributionHeader(**(values | changes)).canonical()
             bodies[side] = b"".join(
-                seal_stream(header, [plain[side]], self.operator_key(side), secrets.token_bytes(32), salts[side])
+                seal_stream(header, [plain[side]], self.operator_key(side), content_keys[side], salts[side])
             )
         return Sealed(bodies, x)
 
@@ -245,10 +253,10 @@ class FakeSites:
 
     def openings(self, current: RoundView, numerators: Mapping[str, int]) -> dict[str, OpenedSite]:
         shares = {side: self._opening(side, current) for side in Side}
-        opened = {}
-        for a, b in zip(shares[Side.A], shares[Side.B], strict=True):
-            opened[a.site] = open_site(a, b, numerators.get(a.site, 4), self.study.parameters)
-        return opened
+        listed = {share.site: numerators.get(share.site, 4) for share in shares[Side.A]}
+        opens = current.announcement.message.opens
+        opened = open_all(shares[Side.A], shares[Side.B], listed, self.study.parameters, opens)
+        return {one.site: one for one in opened}
 
     def _opening(self, side: Side, current: RoundView) -> list[OpeningShare]:
         path = self.path(paths.OPENING, round=current.round, attempt=current.attempt)
@@ -259,12 +267,10 @@ class FakeSites:
         header = OpeningHeader.parse(reader.header or b"")
         assert header.side is side
         n = RANGE_PROJECTIONS
-        values = from_bytes(plain, n * len(header.checked) + len(header.measured))
-        distances = dict(zip(header.measured, values[n * len(header.checked) :].tolist(), strict=True))
-        return [
-            OpeningShare(site, values[i * n : (i + 1) * n], distances.get(site))
-            for i, site in enumerate(header.checked)
-        ]
+        counts = [value_count(header.opens, i, site == self.requester) for i, site in enumerate(header.checked)]
+        numbers = from_bytes(plain, n * len(counts) + sum(counts))
+        values = np.split(numbers[n * len(counts) :], np.cumsum(counts)[:-1])
+        return [OpeningShare(site, numbers[i * n : (i + 1) * n], values[i]) for i, site in enumerate(header.checked)]
 
     def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:
         assert current.agreed_set is not None

@@ -23,13 +23,24 @@ import trustme
 
 from harness.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from protocol.sharing import Side
+from protocol.wire.commitment import MessageDigest
 from protocol.wire.keyfile import PartyKeys, dump_party_keys, dump_roster
 from protocol.wire.messages import Roster
-from protocol.wire.signing import sign_request
+from protocol.wire.signing import DigestField, sign_request
 
 HOST = "127.0.0.1"
 PROJECT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 60.0
+_CONTRIBUTION = "/contribution"
+
+
+def digest_of(body: bytes, digest_field: DigestField) -> bytes:
+    """What a request with this body signs."""
+    if digest_field is DigestField.CONTENT:
+        return hashlib.sha256(body).digest()
+    digest = MessageDigest()
+    digest.update(body)
+    return digest.digest()
 
 
 def free_ports(count: int) -> list[int]:
@@ -209,15 +220,17 @@ class SignedClient:
     def headers(
         self, method: str, url: str, body: bytes, nonce: str | None = None, created: int | None = None
     ) -> list[tuple[str, str]]:
+        field = DigestField.SEALED if url.endswith(_CONTRIBUTION) else DigestField.CONTENT
         return list(
             sign_request(
                 method,
                 url,
-                hashlib.sha256(body).digest(),
+                digest_of(body, field),
                 self.keys.signing,
                 self.keys.name,
                 created=int(time.time()) if created is None else created,
                 nonce=nonce or secrets.token_urlsafe(18),
+                digest_field=field,
             )
         )
 

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 MODULUS = 2**64
 
@@ -79,9 +80,25 @@ def reconstruct(seed: bytes, vector: list[int]) -> list[int]:
     return add(vector, expand(seed, "SHARE", len(vector)))
 
 
-def commitment(salt: bytes, share: bytes) -> bytes:
-    """H(32 secret random bytes || share)."""
-    return hashlib.sha256(salt + share).digest()
+def encrypted(content_key: bytes, share: bytes) -> bytes:
+    """A sealed body: pieces of 2^18 bytes, each under the nonce of its place, the last one marked."""
+    pieces = [share[i : i + 2**18] for i in range(0, len(share), 2**18)] or [b""]
+    cipher = AESGCM(content_key)
+    return b"".join(
+        cipher.encrypt(i.to_bytes(11, "big") + bytes([i == len(pieces) - 1]), piece, None)
+        for i, piece in enumerate(pieces)
+    )
+
+
+def commitment(salt: bytes, content_key: bytes, share: bytes) -> bytes:
+    """HMAC under 32 secret random bytes of the content key and the hash of what it encrypts the share to."""
+    body_hash = hashlib.sha256(encrypted(content_key, share)).digest()
+    return hmac.new(salt, b"moiety/1 share\x00" + content_key + body_hash, hashlib.sha256).digest()
+
+
+def message_digest(head: bytes, body: bytes) -> bytes:
+    """What a contribution's sender signs: all before the encrypted body, and the body's hash."""
+    return hashlib.sha256(b"moiety/1 sealed message\x00" + head + hashlib.sha256(body).digest()).digest()
 
 
 def to_bytes(x: list[int]) -> bytes:

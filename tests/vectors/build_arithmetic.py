@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from tests.reference import numbers, ring, sketch
-from tests.vectors.material import EDGES, LOG2_E, SHORT, SKETCHED, K, digest, hexes, reals, seed, words
+from tests.vectors.material import EDGES, LOG2_E, SHORT, SKETCHED, K, digest, hexes, octets, reals, seed, words
 
 
 def prg() -> dict[str, Any]:
@@ -96,37 +96,46 @@ def sharing() -> dict[str, Any]:
         vector = ring.split(x, key)
         if ring.reconstruct(key, vector) != x:
             raise AssertionError("the reference does not reconstruct")
-        salt = seed(f"salt {length}")
+        salt, content_key = seed(f"salt {length}"), seed(f"content key {length}")
         cases.append(
             {
                 "x": hexes(x),
                 "seed": key.hex(),
                 "vector": hexes(vector),
                 "salt": salt.hex(),
-                "commitment_of_seed": ring.commitment(salt, key).hex(),
-                "commitment_of_vector": ring.commitment(salt, ring.to_bytes(vector)).hex(),
+                "content_key": content_key.hex(),
+                "commitment_of_seed": ring.commitment(salt, content_key, key).hex(),
+                "commitment_of_vector": ring.commitment(salt, content_key, ring.to_bytes(vector)).hex(),
             }
         )
-    first = cases[-1]
-    share = seed("share 17")
-    honest_commitment = ring.commitment(seed("salt 17"), share)
-    other = bytes([1 ^ honest_commitment[0]]) + honest_commitment[1:]
-    bad = [
-        {"why": "one bit of the commitment", "salt": first["salt"], "share": first["seed"], "commitment": other.hex()},
-        {
-            "why": "salt of another share",
-            "salt": cases[0]["salt"],
-            "share": first["seed"],
-            "commitment": first["commitment_of_seed"],
-        },
-        {
-            "why": "bare digest without the salt",
-            "salt": first["salt"],
-            "share": first["seed"],
-            "commitment": hashlib.sha256(share).hexdigest(),
-        },
+    return {"split": cases, "bad_commitments": _bad_commitments(cases), "digests": _digests()}
+
+
+def _bad_commitments(cases: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    first, last = cases[0], cases[-1]
+    salt, key, share = seed("salt 17"), seed("content key 17"), seed("share 17")
+    honest = ring.commitment(salt, key, share)
+    body_hash = hashlib.sha256(ring.encrypted(key, share)).digest()
+    good = {"salt": last["salt"], "content_key": last["content_key"], "share": last["seed"], "commitment": honest.hex()}
+    return [
+        good | {"why": "one bit of the commitment", "commitment": (bytes([1 ^ honest[0]]) + honest[1:]).hex()},
+        good | {"why": "salt of another share", "salt": first["salt"]},
+        good | {"why": "content key of another share", "content_key": first["content_key"]},
+        good | {"why": "another share", "share": first["seed"]},
+        good | {"why": "bare hash of the body without salt and key", "commitment": body_hash.hex()},
+        good | {"why": "the share in clear under the salt", "commitment": hashlib.sha256(salt + share).hexdigest()},
     ]
-    return {"split": cases, "bad_commitments": bad}
+
+
+def _digests() -> list[dict[str, Any]]:
+    """Sealed messages with made-up heads: a header of some length, then a key part of 1,200 bytes."""
+    cases = []
+    for header_bytes, body_bytes in ((1, 16), (300, 48), (1000, 100)):
+        header, body = octets(f"header {header_bytes}", header_bytes), octets(f"body {body_bytes}", body_bytes)
+        key_part = (1200).to_bytes(4, "big") + octets("key part", 1200)
+        head = b"MOIETY\x00\x01" + header_bytes.to_bytes(4, "big") + header + key_part
+        cases.append({"head": head.hex(), "body": body.hex(), "digest": ring.message_digest(head, body).hex()})
+    return cases
 
 
 def sketches() -> dict[str, Any]:

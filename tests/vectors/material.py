@@ -27,6 +27,10 @@ def words(label: str, length: int) -> list[int]:
     return ring.expand(seed(label), "SEEDED", length)
 
 
+def octets(label: str, length: int) -> bytes:
+    return ring.stream(seed(label), "SEEDED", 0, length)
+
+
 def hexes(x: list[int]) -> list[str]:
     return [f"{v:016x}" for v in x]
 

@@ -25,12 +25,14 @@ from protocol.mpc.correlation import dealer_corrections, dealer_half_a, dealer_h
 from protocol.mpc.ot import check
 from protocol.mpc.ot import kernels as ot_kernels
 from protocol.mpc.ot.hashing import RowHash
-from protocol.parameters import StudyParameters
+from protocol.mpc.quantity import distance_factor
+from protocol.parameters import Needs, StudyParameters
 from protocol.rules.interface import Measured, RuleState, SiteFacts, SiteStanding
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.sharing import Side
+from protocol.wire.commitment import MessageDigest, check_commitment, message_digest
 from protocol.wire.messages import Announcement, ListedWeight, WeightList
-from protocol.wire.sealing import Commitment
+from protocol.wire.sealing import encrypt_body
 from tests.vectors import build_measurement, build_transfer
 from tests.vectors.material import LOG2_E, honest, load
 
@@ -123,21 +125,30 @@ def test_unusable_numbers(twin):
 def test_sharing_and_commitments(twin):
     vectors = load("sharing")
     for case in vectors["split"]:
-        x, seed, salt = vector(case["x"]), bytes.fromhex(case["seed"]), bytes.fromhex(case["salt"])
+        x, seed = vector(case["x"]), bytes.fromhex(case["seed"])
         seed_share, vector_share = sharing.split(x, seed, twin)
         assert hexes(vector_share.vector) == case["vector"]
         assert hexes(sharing.reconstruct(seed_share, vector_share, twin)) == case["x"]
         for share, name in ((seed, "seed"), (ring.to_bytes(vector_share.vector), "vector")):
-            check_commitment(salt, share, case[f"commitment_of_{name}"])
+            check_share(case, share, case[f"commitment_of_{name}"])
     for bad in vectors["bad_commitments"]:
         with pytest.raises(CommitmentMismatch):
-            check_commitment(bytes.fromhex(bad["salt"]), bytes.fromhex(bad["share"]), bad["commitment"])
+            check_share(bad, bytes.fromhex(bad["share"]), bad["commitment"])
 
 
-def check_commitment(salt: bytes, share: bytes, committed: str) -> None:
-    commitment = Commitment(salt)
-    commitment.update(share)
-    commitment.check(bytes.fromhex(committed))
+def check_share(case: dict[str, str], share: bytes, committed: str) -> None:
+    salt, content_key = bytes.fromhex(case["salt"]), bytes.fromhex(case["content_key"])
+    body_hash = hashlib.sha256(b"".join(encrypt_body(content_key, [share]))).digest()
+    check_commitment(bytes.fromhex(committed), salt, content_key, body_hash)
+
+
+def test_digests_of_sealed_messages():
+    for case in load("sharing")["digests"]:
+        head, body = bytes.fromhex(case["head"]), bytes.fromhex(case["body"])
+        assert message_digest(head, hashlib.sha256(body).digest()).hex() == case["digest"]
+        streamed = MessageDigest()
+        streamed.update(head + body)
+        assert streamed.digest().hex() == case["digest"]
 
 
 # --- sketch, range check, products, distances --------------------------------------------------------------------
@@ -221,10 +232,9 @@ def test_distances(twin):
         sketches = sketch.sketch_shares(
             challenge, shares_of(site, bytes.fromhex(case["share_seed"]), twin), study, twin
         )
-        d_a, d_b = distance.difference(sketches[0], q_a), distance.difference(sketches[1], q - q_a)
-        assert (sha256(d_a), sha256(d_b)) == (case["difference_a_sha256"], case["difference_b_sha256"])
-        a = distance.distance_share(d_a, int(case["product_a"], 16))
-        b = distance.distance_share(d_b, int(case["product_b"], 16))
+        d_a, d_b = distance_factor(sketches[0], q_a), distance_factor(sketches[1], q - q_a)
+        assert (sha256(d_a.own), sha256(d_b.own)) == (case["difference_a_sha256"], case["difference_b_sha256"])
+        a, b = d_a.share(int(case["product_a"], 16)), d_b.share(int(case["product_b"], 16))
         assert (f"{a:016x}", f"{b:016x}") == (case["distance_a"], case["distance_b"])
         found = distance.open_distance(a, b, case["numerator"], study)
         # Four correctly rounded float64 steps (integer, root, scale, weight), the expected value rounded once.
@@ -368,7 +378,7 @@ def test_policy_on_shares_of_the_weights():
             round=1,
             listed=names,
             least_contributors=case["least"],
-            measured=True,
+            opens=Needs.DISTANCES,
             model_version=0,
             model_digest=digest,
             weight_list_digest=weight_list.digest(),

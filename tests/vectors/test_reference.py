@@ -72,8 +72,8 @@ def test_bad_cases_are_refused_by_the_reference():
         with pytest.raises(ValueError, match="bounds"):
             release.open_aggregate([int(beyond, 16)], mask_seed, bound)
     for bad in load("sharing")["bad_commitments"]:
-        salt, share = bytes.fromhex(bad["salt"]), bytes.fromhex(bad["share"])
-        assert ring.commitment(salt, share).hex() != bad["commitment"], bad["why"]
+        salt, content_key, share = (bytes.fromhex(bad[name]) for name in ("salt", "content_key", "share"))
+        assert ring.commitment(salt, content_key, share).hex() != bad["commitment"], bad["why"]
 
 
 @pytest.mark.parametrize("h", [25, 26])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,8 +23,10 @@ from protocol.arithmetic.ring import from_bytes
 from protocol.errors import BadSignature, TranscriptMismatch, Unavailable, UnusableUpdate
 from protocol.sharing import SeedShare, Share, Side, VectorShare, reconstruct, vector_side
 from protocol.wire.authentic import sign
+from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.messages import ContributionHeader, Receipt, ShareKind, Signed
-from protocol.wire.sealing import Commitment, SealedReader
+from protocol.wire.sealing import SealedReader
+from protocol.wire.signing import DigestField
 from tests.unit.client_agent.federation import DIGEST, LAYERS, PARAMETERS, ROSTER, announcement, operator_keys
 
 SITE = "c2"
@@ -53,6 +54,12 @@ def made(update: np.ndarray, journal: StudyJournal, attempt: int = 1) -> Contrib
     return make_contribution(encoded, announcement(), attempt, SITE, ROSTER, SystemRandomness(), journal)
 
 
+def digest_of(sealed: bytes) -> MessageDigest:
+    taken = MessageDigest()
+    taken.update(sealed)
+    return taken
+
+
 def opened(journal: StudyJournal, side: Side, attempt: int = 1) -> tuple[ContributionHeader, Share]:
     """As the server of that side opens it; the commitment is checked."""
     reader = SealedReader(operator_keys(side).sealing)
@@ -61,9 +68,9 @@ def opened(journal: StudyJournal, side: Side, attempt: int = 1) -> tuple[Contrib
     assert reader.header is not None
     assert reader.salt is not None
     header = ContributionHeader.parse(reader.header)
-    committed = Commitment(reader.salt)
-    committed.update(plain)
-    committed.check(bytes.fromhex(header.commitment_a if side is Side.A else header.commitment_b))
+    assert reader.content_key is not None
+    committed = bytes.fromhex(header.commitment_a if side is Side.A else header.commitment_b)
+    check_commitment(committed, reader.salt, reader.content_key, digest_of(data).body_hash())
     if header.share_kind is ShareKind.SEED:
         return header, SeedShare(plain, header.length)
     return header, VectorShare(from_bytes(plain, header.length))
@@ -103,7 +110,7 @@ def test_an_attempt_is_sealed_once_and_a_new_attempt_afresh(update: np.ndarray, 
     sealed = [(journal.attempt_folder(1, 1) / f"{side}.sealed").read_bytes() for side in Side]
     assert made(update, journal) == first
     assert sealed == [(journal.attempt_folder(1, 1) / f"{side}.sealed").read_bytes() for side in Side]
-    assert [hashlib.sha256(data).hexdigest() for data in sealed] == [first.digest_of(side) for side in Side]
+    assert [digest_of(data).digest().hex() for data in sealed] == [first.digest_of(side) for side in Side]
     made(update, journal, attempt=2)
     one, two = (reconstruct(*(opened(journal, side, n)[1] for side in Side)) for n in (1, 2))
     np.testing.assert_array_equal(one, two)
@@ -148,7 +155,8 @@ class FakeServer:
     def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> Signed[Receipt]:
         assert name == "unit"
         self.bodies.append(b"".join(body.pieces()))
-        assert hashlib.sha256(self.bodies[-1]).digest() == body.digest
+        assert body.digest_field is DigestField.SEALED
+        assert digest_of(self.bodies[-1]).digest() == body.digest
         if len(self.bodies) <= self.failures:
             raise Unavailable("lost the answer")
         receipt = Receipt(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
@@ -13,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.errors import BrokenSeal, CommitmentMismatch, MalformedMessage, TooLarge, WrongRound
+from protocol.errors import BrokenSeal, MalformedMessage, TooLarge, WrongRound
 from protocol.wire import sealing
 from protocol.wire.keys import SealingKey, generate_sealing_key
-from protocol.wire.sealing import CHUNK_BYTES, TAG_BYTES, BodyReader, Commitment, SealedReader
+from protocol.wire.sealing import CHUNK_BYTES, TAG_BYTES, BodyReader, SealedReader
 
 KEY = generate_sealing_key(bytes(range(96)))
 OTHER = generate_sealing_key(bytes(range(1, 97)))
@@ -423,29 +422,3 @@ def test_streaming_keeps_memory_flat() -> None:
     assert total == 25_600_000
     # At most at one time: both sides' buffers, a piece, and one sealed and one opened chunk with their predecessors.
     assert peak < 8 * SEALED_CHUNK
-
-
-# --- commitments
-
-
-def test_commitment_is_the_salted_hash() -> None:
-    expected = hashlib.sha256(SALT + THREE).digest()
-    assert sealing.commitment(SALT, [THREE]) == expected
-    assert sealing.commitment(SALT, [THREE[:10], memoryview(THREE)[10:]]) == expected
-    assert len(expected) == sealing.COMMITMENT_BYTES
-    assert sealing.commitment(b"t" * 32, [THREE]) != expected
-    piecewise = Commitment(SALT)
-    for start in range(0, len(THREE), 99_991):
-        piecewise.update(THREE[start : start + 99_991])
-    assert piecewise.digest() == expected
-    piecewise.check(expected)
-
-
-def test_commitment_refusals() -> None:
-    with pytest.raises(MalformedMessage, match="salt has 33"):
-        Commitment(SALT + b"s")
-    made = Commitment(SALT)
-    made.update(b"share")
-    for wrong in (b"", flipped(made.digest(), 31), made.digest()[:-1]):
-        with pytest.raises(CommitmentMismatch):
-            made.check(wrong)

@@ -11,7 +11,14 @@ import pytest
 from protocol.errors import BadSignature, MalformedMessage, Unavailable
 from protocol.wire import signing
 from protocol.wire.keys import VerifyKey, generate_signing_key
-from protocol.wire.signing import VerifiedRequest, sign_message, sign_request, verify_message, verify_request
+from protocol.wire.signing import (
+    DigestField,
+    VerifiedRequest,
+    sign_message,
+    sign_request,
+    verify_message,
+    verify_request,
+)
 
 KEY = generate_signing_key(bytes(range(32)))
 OTHER = generate_signing_key(bytes(range(1, 33)))
@@ -63,6 +70,30 @@ def test_round_trip() -> None:
     assert [name for name, _ in headers] == ["Content-Digest", "Signature-Input", "Signature"]
     others = [("Host", "a.example"), ("Content-Type", "application/octet-stream")]
     assert verify([*others, *headers]) == VerifiedRequest("north", NONCE, NOW, DIGEST)
+
+
+def sealed() -> tuple[tuple[str, str], ...]:
+    return sign_request(METHOD, URL, DIGEST, KEY, "north", created=NOW, nonce=NONCE, digest_field=DigestField.SEALED)
+
+
+def test_a_contribution_signs_a_digest_field_of_its_own() -> None:
+    headers = sealed()
+    assert [name for name, _ in headers] == ["Sealed-Digest", "Signature-Input", "Signature"]
+    assert headers[0][1] == f":{base64.b64encode(DIGEST).decode()}:"
+    assert verify(headers) == VerifiedRequest("north", NONCE, NOW, DIGEST, DigestField.SEALED)
+
+
+def test_the_two_digest_fields_do_not_stand_for_each_other() -> None:
+    digest = base64.b64encode(DIGEST).decode()
+    content, own = ("Content-Digest", f"sha-256=:{digest}:"), ("Sealed-Digest", f":{digest}:")
+    refused([content, *sealed()[1:]], "cover exactly @method, @target-uri, content-digest")
+    refused([own, *signed()[1:]], "cover exactly @method, @target-uri, sealed-digest")
+    refused([content, *sealed()], "exactly one of them")
+    refused([own, *signed()], "exactly one of them")
+    refused([("Sealed-Digest", content[1]), *sealed()[1:]], "sealed-digest header must be one digest")
+    refused([own, *sealed()], "2 sealed-digest headers")
+    altered = base64.b64encode(hashlib.sha256(b"other").digest()).decode()
+    refused([("Sealed-Digest", f":{altered}:"), *sealed()[1:]], "does not match")
 
 
 def test_signs_exactly_what_the_rfc_says() -> None:
@@ -152,7 +183,7 @@ SHA_256 = f"sha-256=:{base64.b64encode(DIGEST).decode()}:"
 )  # fmt: skip
 def test_digest_must_be_one_sha_256(digest: str) -> None:
     lines = [f'"@method": {METHOD}', f'"@target-uri": {URL}', f'"content-digest": {digest}']
-    refused(by_hand(lines=lines, **{"content-digest": digest}), "one sha-256 digest")
+    refused(by_hand(lines=lines, **{"content-digest": digest}), "must be one digest")
 
 
 @pytest.mark.parametrize("missing", range(3))
