@@ -112,7 +112,7 @@ class ContributionHeader(Message):
 
 
 class Receipt(Message):
-    """A server stored this share durably; ``body_digest`` is the SHA-256 of the sealed bytes."""
+    """A server stored this share durably; ``body_digest`` is the sealed message's digest."""
 
     KIND: ClassVar[str] = "receipt"
     study_digest: Digest
