@@ -125,8 +125,8 @@ def _subject(table: _Table, number: int, validation_share: float, random: np.ran
     state = int(random.integers(2**32))
     train, test = train_test_split(rows, test_size=held_out, stratify=table.y[rows], random_state=state)
     kept, validation = stratified_parts(table.y[train], (1 - validation_share, validation_share), random)
-    parts = (table.part(np.sort(part)) for part in (train[kept], train[validation], test))
-    return SiteData(f"subject-{number:02d}", *parts)
+    fit, chosen_on, report = (table.part(np.sort(part)) for part in (train[kept], train[validation], test))
+    return SiteData(f"subject-{number:02d}", fit, chosen_on, report)
 
 
 def _dealt(y: NDArray[np.int64], split: StrategySplit, random: np.random.Generator) -> list[Rows]:

@@ -1,0 +1,158 @@
+"""One variant of a comparison with one seed, from its data to its line; goes on where it stopped."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+
+from client_agent.models import build_model
+from client_agent.trainer import predicted
+from client_agent.update import model_vector
+from harness.datasets.har import har_subjects
+from harness.datasets.public_data import data_folder
+from harness.datasets.site_data import Federation
+from harness.measurements import versions
+from harness.personal.case import PersonalCase, Variant
+from harness.personal.records import Evaluated, PersonalLine, Progress, ResultFolder
+from harness.personal.schemes import Alone, Comparison, Mixing, SchemeState, load_site, scheme_of
+from harness.personal.scores import Scores, scores_of
+from harness.personal.tampering import tampered
+from harness.simulation.run_one import digest_of, simulated_study
+from harness.site_training import SiteTraining
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import Study
+
+OnEvaluation = Callable[[Evaluated], None]
+HAR_SUBJECTS: Final = "har_subjects"
+
+
+@dataclass(frozen=True)
+class Run:
+    """A variant and a seed; ``batched`` computes all sites' steps in one call where the model allows it."""
+
+    case: PersonalCase
+    variant: Variant
+    seed: int
+    data: Path | None
+    device: torch.device
+    batched: bool = False
+
+
+def load_sites(case: PersonalCase, seed: int, data: Path | None) -> Federation:
+    """The comparison's sites, tampered with as the file says. Raises: ConfigurationError"""
+    if case.table.data != HAR_SUBJECTS:
+        raise ConfigurationError(
+            f"{case.source}: key 'personal.data': found {case.table.data!r}, allowed is har_subjects"
+        )
+    federation = har_subjects(data_folder(data), seed, validation_share=case.table.validation_share)
+    return replace(federation, sites=tampered(federation.sites, case.table.tampering))
+
+
+def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluated: None) -> PersonalLine:
+    """Do the run, or the rest of it, and write its line; ``show`` is called after each evaluation.
+
+    Raises: ConfigurationError for data that do not fit, UnusableUpdate when a model diverges
+    """
+    federation = load_sites(run.case, run.seed, run.data)
+    study = simulated_study(run.variant.study, run.case.source, federation, run.seed)
+    table, digest = run.variant.table, digest_of(federation)
+    comparison = Comparison(
+        build_model(study.model, run.seed),
+        federation.sites,
+        run.seed,
+        study.training,
+        study.parameters.clip_norm,
+        Mixing(table.mixing, table.adaptive),
+        run.device,
+    )
+    identity = f"{run.variant.digest} {digest}"
+    progress, state = _rounds(run, study, comparison, folder, identity, show)
+    fine_tuned, state = _fine_tuned(comparison, state, study.rounds, table.fine_tune_epochs)
+    line = PersonalLine(
+        case=run.case.name,
+        variant=table.name,
+        scheme=table.scheme,
+        seed=run.seed,
+        rounds=study.rounds,
+        sites=tuple(site.name for site in federation.sites),
+        study_digest=run.variant.digest,
+        data_digest=digest,
+        clipped_share=progress.clipped / study.rounds,
+        seconds=progress.seconds,
+        evaluated=progress.evaluated,
+        fine_tuned=fine_tuned,
+        versions={one.name: one.version for one in versions()},
+    )
+    folder.finish(line, state)
+    return line
+
+
+def evaluated_sites(comparison: Comparison, state: SchemeState, round: int) -> Evaluated:
+    """Every site's model on its own test examples, and on its validation examples where all sites keep some."""
+    validates = all(len(site.validation) for site in comparison.sites)
+    return Evaluated(
+        round=round,
+        test=_scores(comparison, state, "test"),
+        validation=_scores(comparison, state, "validation") if validates else None,
+    )
+
+
+def _rounds(
+    run: Run, study: Study, comparison: Comparison, folder: ResultFolder, identity: str, show: OnEvaluation
+) -> tuple[Progress, SchemeState]:
+    scheme = scheme_of(run.variant.table.scheme, comparison, _training(run, study, comparison))
+    name, every = run.variant.table.name, run.case.table.evaluate_every
+    known = folder.load(name, run.seed, identity)
+    progress, state = known or (
+        Progress(identity=identity, round=0, seconds=0.0, clipped=0.0, evaluated=()),
+        scheme.start(),
+    )
+    begun, before_s, clipped = time.monotonic(), progress.seconds, progress.clipped
+    for number in range(progress.round + 1, study.rounds + 1):
+        state, share = scheme.round(state, number)
+        clipped += share
+        if number % every == 0 or number == study.rounds:
+            latest = evaluated_sites(comparison, state, number)
+            progress = Progress(
+                identity=identity,
+                round=number,
+                seconds=before_s + time.monotonic() - begun,
+                clipped=clipped,
+                evaluated=(*progress.evaluated, latest),
+            )
+            folder.save(name, run.seed, progress, state)
+            show(latest)
+    return progress, state
+
+
+def _training(run: Run, study: Study, comparison: Comparison) -> SiteTraining:
+    return comparison.one_by_one()
+
+
+def _fine_tuned(
+    comparison: Comparison, state: SchemeState, rounds: int, epochs: int
+) -> tuple[Scores | None, SchemeState]:
+    """Every site goes on alone, at the learning rate of the round after the last."""
+    if epochs == 0:
+        return None, state
+    models = np.stack([model_vector(load_site(comparison, state, site)) for site in range(len(comparison.sites))])
+    state = replace(state, models=models, own=state.own[:0])
+    alone = Alone(comparison, comparison.one_by_one())
+    for number in range(rounds + 1, rounds + epochs + 1):
+        state, _ = alone.round(state, number)
+    return _scores(comparison, state, "test"), state
+
+
+def _scores(comparison: Comparison, state: SchemeState, part: str) -> Scores:
+    labels, predictions = [], []
+    for number, site in enumerate(comparison.sites):
+        examples = site.test if part == "test" else site.validation
+        labels.append(examples.y)
+        predictions.append(predicted(load_site(comparison, state, number), examples, comparison.device))
+    return scores_of(labels, predictions)

@@ -1,0 +1,91 @@
+"""The comparison in one table: every variant's mean and worst site, over seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from statistics import mean, stdev
+from typing import Final
+
+from rich.table import Table
+
+from harness.personal.records import PersonalLine
+from harness.personal.scores import Scores
+
+# Mean and worst F1 over the 30 people, Roschewitz et al. 2021.
+PUBLISHED: Final = {
+    "ifedavg": (0.994, 0.950),
+    "apfl": (0.992, 0.972),
+    "fedavg": (0.967, 0.909),
+    "local": (0.993, 0.974),
+    "centralised": (0.988, 0.955),
+}
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Mean over seeds and its standard error, 0 for one seed."""
+
+    mean: float
+    error: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        error = stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+        return cls(mean(values), error)
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f} +- {self.error:.4f}"
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One variant: F1 averaged over sites and at the worst site, and accuracy averaged over sites, after the end."""
+
+    variant: str
+    seeds: int
+    rounds: int
+    mean_f1: Spread
+    worst_f1: Spread
+    mean_accuracy: Spread
+    clipped_share: float
+
+
+def summaries(lines: Sequence[PersonalLine]) -> tuple[Summary, ...]:
+    """One a variant, in the order of the lines."""
+    names = dict.fromkeys(line.variant for line in lines)
+    return tuple(_summary(name, [line for line in lines if line.variant == name]) for name in names)
+
+
+def summary_table(lines: Sequence[PersonalLine]) -> Table:
+    """For a terminal, the published numbers beside."""
+    table = Table("variant", "seeds", "rounds", "mean F1", "worst F1", "accuracy", "published mean / worst F1")
+    for one in summaries(lines):
+        published = PUBLISHED.get(one.variant)
+        beside = f"{published[0]:.3f} / {published[1]:.3f}" if published else ""
+        table.add_row(
+            one.variant,
+            str(one.seeds),
+            str(one.rounds),
+            str(one.mean_f1),
+            str(one.worst_f1),
+            str(one.mean_accuracy),
+            beside,
+        )
+    return table
+
+
+def _summary(name: str, lines: Sequence[PersonalLine]) -> Summary:
+    def spread(score: Callable[[Scores], float]) -> Spread:
+        return Spread.of([score(line.last) for line in lines])
+
+    return Summary(
+        name,
+        len(lines),
+        lines[0].rounds,
+        spread(lambda scores: scores.mean_f1),
+        spread(lambda scores: scores.worst_f1),
+        spread(lambda scores: scores.mean_accuracy),
+        mean(line.clipped_share for line in lines),
+    )
