@@ -15,9 +15,10 @@ from harness.demo import DemoOptions, run_demo
 from harness.live import console_for, print_run
 from harness.report import accuracy_text
 from harness.results import summarise
-from harness.simulate import SimulationOptions, parse_seeds, read_study_file, run_simulation
+from harness.simulate import SimulationOptions, read_study_file, run_simulation
 from harness.simulation.case import is_case, read_case
 from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.options import parse_names, parse_seeds
 from harness.simulation.progress import CaseBar
 from harness.simulation.run_one import Protection
 from protocol.errors import ConfigurationError
@@ -91,12 +92,12 @@ def _simulate_case(
         out,
         Path(data) if data else None,
         parse_seeds(seeds) if seeds else None,
-        tuple(only.split(",")) if only else None,
+        parse_names(only, "--only") if only else None,
         protection,
         jobs,
     )
     case = read_case(study_file)
-    with CaseBar(console, case.name) as bar:
+    with CaseBar(console) as bar:
         run_case(case, options, bar.show)
 
 

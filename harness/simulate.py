@@ -102,17 +102,6 @@ def run_simulation(
     )
 
 
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """``0,1,2`` as numbers. Raises: ConfigurationError"""
-    try:
-        seeds = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigurationError(f"--seeds: found {text!r}; give whole numbers separated by commas: 0,1,2") from None
-    if len(set(seeds)) != len(seeds) or min(seeds) < 0:
-        raise ConfigurationError(f"--seeds: found {text!r}; every seed once, none below 0")
-    return seeds
-
-
 def _run(
     options: SimulationOptions,
     table: StudyTable,

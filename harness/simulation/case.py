@@ -44,7 +44,7 @@ class PolicyTable(_Table):
 
 class CaseTable(_Table):
     """``[case]``. ``validation_share`` of the requester's training part is split off, to choose settings on, in
-    tuning runs and in runs of variants that keep it.
+    tuning runs and in runs of variants that keep it. Settings are chosen for all requesters together, or by each one.
     """
 
     data: str
@@ -53,6 +53,7 @@ class CaseTable(_Table):
     requesters: Literal["first", "each"] | list[str] = "first"
     seeds: list[Annotated[int, Field(ge=0)]] = [0]
     tuning_seeds: list[Annotated[int, Field(ge=0)]] = []
+    tuned_for: Literal["all_requesters", "each_requester"] = "all_requesters"
     validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     policy: PolicyTable = PolicyTable()
 
@@ -168,7 +169,7 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
 
 def _digest(variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str, Any]) -> str:
     """Which seeds and requesters are run does not change any run; the tuning seeds do where there is a choice."""
-    left_out = {"seeds", "requesters"} | (set() if variant.tune else {"tuning_seeds"})
+    left_out = {"seeds", "requesters"} | (set() if variant.tune else {"tuning_seeds", "tuned_for"})
     deciding = {
         "study": tables,
         "case": {key: value for key, value in case.items() if key not in left_out},

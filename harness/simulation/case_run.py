@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Final
 
+from client_agent.durable import write_durably
 from harness.correlations import SourceName
 from harness.datasets.registry import DataRequest, load_data
 from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.jobs import RoundDone, run_all
+from harness.simulation.json_lines import append_line, read_lines
 from harness.simulation.run_one import PlannedRun, Protection, require_plain_for_same_round
 from harness.simulation.runs import RunKey, RunLine
-from harness.simulation.store import Results, finished
+from harness.simulation.store import Results, finished, require_unchanged
+from harness.simulation.tuning import Choice, TuningLine, choose, combinations
 from protocol.errors import ConfigurationError
+
+TUNING: Final = "tuning.jsonl"
 
 
 @dataclass(frozen=True)
@@ -28,21 +34,24 @@ class CaseOptions:
     protection: Protection = Protection.PLAIN
     jobs: int = 1
     correlation_source: SourceName | None = None
+    checkpoint_every_s: float = 1.0
 
 
 @dataclass(frozen=True)
 class CaseProgress:
-    """How far the runs are: ``rounds_done`` of ``rounds`` over all of them."""
+    """How far ``doing`` is: ``rounds_done`` of ``rounds`` over its runs, of which some may have been done before."""
 
+    doing: str
     runs_done: int
     runs: int
     rounds_done: int
     rounds: int
 
 
-def run_case(
-    case: Case, options: CaseOptions, show: Callable[[CaseProgress], None] = lambda progress: None
-) -> tuple[RunLine, ...]:
+Show = Callable[[CaseProgress], None]
+
+
+def run_case(case: Case, options: CaseOptions, show: Show = lambda progress: None) -> tuple[RunLine, ...]:
     """Do every run that ``options.out`` does not hold yet; returns the lines of all runs asked for, in their order.
 
     Raises: ConfigurationError for options that do not fit the case, or a folder with runs of a changed one
@@ -52,16 +61,97 @@ def run_case(
         require_plain_for_same_round(variant.study, options.protection, case.source)
     results = Results(options.out)
     with results.held():
-        done = finished(results.lines(), case, options.protection.value, options.out)
-        keys = _keys(case, options, variants)
-        planned = [_planned(case, options, key, results, ()) for key in keys if key not in done]
-        tally = _Tally(planned, len(keys) - len(planned), show)
-        for one, line in run_all(planned, options.jobs, tally.round_done):
-            results.append(line)
-            Checkpoint(results.partial, str(one.key), "").remove()
+        return _CaseRun(case, options, variants, results, show).all_lines()
+
+
+@dataclass(frozen=True)
+class _CaseRun:
+    """One call of :func:`run_case`."""
+
+    case: Case
+    options: CaseOptions
+    variants: tuple[Variant, ...]
+    results: Results
+    show: Show
+
+    def all_lines(self) -> tuple[RunLine, ...]:
+        """Choose settings where there is a choice, then do what is missing."""
+        done = finished(self.results.lines(), self.case, self.options.protection.value, self.options.out)
+        requesters = requesters_of(self.case, self.options.data)
+        choices = {variant.name: self._choices(variant, requesters) for variant in self.variants}
+        # seeds outermost, so that an interrupted case has something of every variant
+        keys = tuple(
+            RunKey(variant.name, requester, seed)
+            for seed in self.options.seeds or self.case.table.seeds
+            for requester in requesters
+            for variant in self.variants
+        )
+        planned = [
+            self._planned(key, _settings(choices[key.variant], key.requester)) for key in keys if key not in done
+        ]
+        tally = _Tally(self.case.name, planned, len(keys) - len(planned), self.show)
+        for one, line in run_all(planned, self.options.jobs, tally.round_done):
+            self.results.append(line)
+            Checkpoint(self.results.partial, str(one.key), "").remove()
             done[line.key] = line
             tally.run_done()
-    return tuple(done[key] for key in keys)
+        return tuple(done[key] for key in keys)
+
+    def _choices(self, variant: Variant, requesters: tuple[str, ...]) -> tuple[Choice, ...]:
+        """What was chosen for the variant, tried now where it has not been; written to ``choices_<variant>.json``."""
+        if not variant.tune:
+            return ()
+        lines = self._tried(variant, requesters)
+        each = self.case.table.tuned_for == "each_requester"
+        chosen = tuple(choose(variant, lines, requester) for requester in (requesters if each else (None,)))
+        text = "[" + ",\n".join(choice.model_dump_json(indent=2) for choice in chosen) + "]\n"
+        write_durably(self.options.out / f"choices_{variant.name}.json", text.encode())
+        return chosen
+
+    def _tried(self, variant: Variant, requesters: tuple[str, ...]) -> list[TuningLine]:
+        """Every combination with every requester and tuning seed."""
+        path = self.options.out / TUNING
+        tried = [line for line in read_lines(path, TuningLine) if line.variant == variant.name]
+        for one in tried:
+            require_unchanged(one.study_digest, self.case, variant.name, self.options.out)
+        known = {(str(one.settings), one.requester, one.seed) for one in tried}
+        planned = [
+            self._tuning_run(RunKey(variant.name, requester, seed), settings)
+            for seed in self.case.table.tuning_seeds
+            for requester in requesters
+            for settings in combinations(variant)
+            if (str({setting.key: setting.value for setting in settings}), requester, seed) not in known
+        ]
+        tally = _Tally(f"{self.case.name}, settings of {variant.name}", planned, len(tried), self.show)
+        for _, line in run_all(planned, self.options.jobs, lambda told: None):
+            tried.append(TuningLine.of(line))
+            append_line(path, tried[-1])
+            tally.run_done(line)
+        return [one for one in tried if one.requester in requesters]
+
+    def _planned(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
+        variant, table = self.case.variant(key.variant), self.case.table
+        share = table.validation_share if variant.keeps_validation else 0.0
+        return PlannedRun(
+            self.case.source,
+            self.case.name,
+            key,
+            variant.with_settings(settings, self.case.source),
+            request_for(self.case, self.options.data, key.requester, key.seed, share),
+            table.policy.policy(),
+            self.options.protection,
+            variant.digest,
+            settings,
+            self.options.correlation_source,
+            self.results.partial,
+            self.options.checkpoint_every_s,
+        )
+
+    def _tuning_run(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
+        """A run for choosing: plain, with a validation part, not resumed since it is short."""
+        planned = self._planned(key, settings)
+        data = replace(planned.data, validation_share=self.case.table.validation_share)
+        return replace(planned, data=data, protection=Protection.PLAIN, partial=None)
 
 
 def requesters_of(case: Case, data: Path | None) -> tuple[str, ...]:
@@ -87,38 +177,18 @@ def request_for(
     return DataRequest(table.data, seed, table.split, table.sites, requester, validation_share, data)
 
 
-def _keys(case: Case, options: CaseOptions, variants: Sequence[Variant]) -> tuple[RunKey, ...]:
-    """Seeds outermost, so that an interrupted case has something of every variant."""
-    seeds = options.seeds or tuple(case.table.seeds)
-    requesters = requesters_of(case, options.data)
-    return tuple(RunKey(v.name, requester, seed) for seed in seeds for requester in requesters for v in variants)
-
-
-def _planned(
-    case: Case, options: CaseOptions, key: RunKey, results: Results, settings: tuple[Setting, ...]
-) -> PlannedRun:
-    variant = case.variant(key.variant)
-    share = case.table.validation_share if variant.keeps_validation else 0.0
-    return PlannedRun(
-        case.source,
-        case.name,
-        key,
-        variant.with_settings(settings, case.source),
-        request_for(case, options.data, key.requester, key.seed, share),
-        case.table.policy.policy(),
-        options.protection,
-        variant.digest,
-        settings,
-        options.correlation_source,
-        results.partial,
-    )
+def _settings(choices: Iterable[Choice], requester: str) -> tuple[Setting, ...]:
+    return next((choice.settings for choice in choices if choice.requester in (None, requester)), ())
 
 
 class _Tally:
     """Counts rounds and runs for ``show``."""
 
-    def __init__(self, planned: Sequence[PlannedRun], already: int, show: Callable[[CaseProgress], None]) -> None:
-        self._rounds = {one.key: 0 for one in planned}
+    def __init__(self, doing: str, planned: Sequence[PlannedRun], already: int, show: Show) -> None:
+        self._doing = doing
+        self._rounds: dict[RunKey, int] = {}
+        self._finished_rounds = 0
+        self._runs = len(planned)
         self._total = sum(one.study.rounds for one in planned)
         self._already = already
         self._done = 0
@@ -128,12 +198,14 @@ class _Tally:
         self._rounds[told.key] = told.rounds
         self._tell()
 
-    def run_done(self) -> None:
+    def run_done(self, line: RunLine | None = None) -> None:
+        """A run is over; ``line`` where no round of it was told."""
         self._done += 1
+        self._finished_rounds += len(line.kind) if line else 0
         self._tell()
 
     def _tell(self) -> None:
-        runs = len(self._rounds)
+        rounds = sum(self._rounds.values()) + self._finished_rounds
         self._show(
-            CaseProgress(self._already + self._done, self._already + runs, sum(self._rounds.values()), self._total)
+            CaseProgress(self._doing, self._already + self._done, self._already + self._runs, rounds, self._total)
         )

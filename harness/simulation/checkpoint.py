@@ -1,13 +1,15 @@
-"""Where a run stands, on disk after every round: ``partial/<run>.json`` and ``partial/<run>.safetensors``.
+"""Where a run stands, on disk after its rounds: ``partial/<run>.json`` and ``partial/<run>.<0 or 1>.safetensors``.
 
-The vectors are written first and under a new name each round, then the JSON that names them replaces the old one in
+The vectors are written first and under the other name each time, then the JSON that names them replaces the old one in
 one step; so a run that is killed at any moment finds one consistent round, and goes on from it to the same bits.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, get_type_hints
 
@@ -35,12 +37,15 @@ class _Partial(BaseModel):
 
 
 class Checkpoint:
-    """The files of one run."""
+    """The files of one run. ``every_s``: rounds that end sooner after the last writing are not written."""
 
-    def __init__(self, folder: Path, run: str, identity: str) -> None:
+    def __init__(self, folder: Path, run: str, identity: str, every_s: float = 0.0) -> None:
         self._folder = folder
         self._run = run
         self._identity = identity
+        self._every_s = every_s
+        self._written_s = -math.inf
+        self._generation = 0
 
     @property
     def _json(self) -> Path:
@@ -48,12 +53,16 @@ class Checkpoint:
 
     def save(self, progress: Progress, seconds: float) -> None:
         """Replace what was there. ``seconds`` is the time the run has taken so far."""
+        if seconds < self._written_s + self._every_s:
+            return
+        self._written_s = seconds
+        self._generation = 1 - self._generation
         state = {field.name: getattr(progress.state, field.name) for field in fields(progress.state)}
         vectors = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
         partial = _Partial(
             identity=self._identity,
             seconds=seconds,
-            vectors=f"{self._run}.{len(progress.records) % 2}.safetensors",
+            vectors=f"{self._run}.{self._generation}.safetensors",
             state={
                 name: _kind(name).dump_python(value, mode="json")
                 for name, value in state.items()
@@ -83,6 +92,7 @@ class Checkpoint:
             raise ConfigurationError(
                 f"{self._json} is a run of another study or of other data than now: give another --out, or delete it"
             )
+        self._generation = int(partial.vectors.split(".")[-2])
         read = {name: _kind(name).validate_json(json.dumps(value)) for name, value in partial.state.items()}
         state = PlainState(**read, **vectors)
         return Progress(state, _RECORDS.validate_json(json.dumps(partial.records))), partial.seconds
@@ -93,6 +103,7 @@ class Checkpoint:
             path.unlink(missing_ok=True)
 
 
+@cache
 def _kind(name: str) -> TypeAdapter[Any]:
     """How a part of the state that is no vector is written."""
     return TypeAdapter(get_type_hints(PlainState)[name])

@@ -16,10 +16,9 @@ _SPEED_OVER_S: Final = 600.0
 class CaseBar:
     """A bar over all rounds. Without a terminal: one line a finished run."""
 
-    def __init__(self, console: Console, title: str) -> None:
+    def __init__(self, console: Console) -> None:
         self._console = console
-        self._title = title
-        self._runs_done = -1
+        self._printed = ""
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
@@ -33,7 +32,7 @@ class CaseBar:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._bar.add_task(title, total=None)
+        self._task = self._bar.add_task("reading the data", total=None)
 
     def __enter__(self) -> Self:
         self._bar.start()
@@ -46,8 +45,8 @@ class CaseBar:
 
     def show(self, progress: CaseProgress) -> None:
         """Bring the display up to date."""
-        text = f"{self._title}: {progress.runs_done} of {progress.runs} runs"
+        text = f"{progress.doing}: {progress.runs_done} of {progress.runs} runs"
         self._bar.update(self._task, description=text, completed=progress.rounds_done, total=progress.rounds)
-        if not self._console.is_terminal and progress.runs_done > max(self._runs_done, 0):
+        if not self._console.is_terminal and progress.runs_done and text != self._printed:
             self._console.print(text, highlight=False)
-        self._runs_done = progress.runs_done
+            self._printed = text

@@ -39,7 +39,10 @@ class Protection(StrEnum):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """Everything that a process needs to do a run; ``partial`` is the folder of checkpoints, None to keep none."""
+    """Everything that a process needs to do a run; ``partial`` is the folder of checkpoints, None to keep none.
+
+    A killed run goes on from its last round, or from one that ended less than ``checkpoint_every_s`` before.
+    """
 
     source: str
     case: str
@@ -52,6 +55,7 @@ class PlannedRun:
     settings: tuple[Setting, ...] = ()
     correlation_source: SourceName | None = None
     partial: Path | None = None
+    checkpoint_every_s: float = 1.0
 
 
 OnRound = Callable[[int], None]
@@ -172,7 +176,7 @@ def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint | None:
     if planned.partial is None:
         return None
     identity = f"{planned.study_digest} {data_digest} {planned.protection} {planned.correlation_source}"
-    return Checkpoint(planned.partial, str(planned.key), identity)
+    return Checkpoint(planned.partial, str(planned.key), identity, planned.checkpoint_every_s)
 
 
 def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid: int) -> RunFacts:

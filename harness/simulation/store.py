@@ -1,17 +1,15 @@
-"""``results.jsonl``: one line a finished run, written by one process at a time."""
+"""The folder of a case's results: ``results.jsonl``, one line a finished run, and checkpoints of the others."""
 
 from __future__ import annotations
 
 import fcntl
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
 from harness.simulation.case import Case
+from harness.simulation.json_lines import append_line, read_lines
 from harness.simulation.runs import RunKey, RunLine
 from protocol.errors import ConfigurationError
 
@@ -20,7 +18,7 @@ PARTIAL: Final = "partial"
 
 
 class Results:
-    """The lines in a folder."""
+    """What a folder holds; the folder is made when it is first held."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -32,25 +30,12 @@ class Results:
         return self.folder / PARTIAL
 
     def lines(self) -> tuple[RunLine, ...]:
-        """Every finished run. A last line that was cut off by a crash is dropped.
-
-        Raises: ConfigurationError for a file that is no results file
-        """
-        if not self._path.is_file():
-            return ()
-        whole, _, _ = self._path.read_bytes().rpartition(b"\n")
-        try:
-            return tuple(RunLine.model_validate_json(line) for line in whole.splitlines())
-        except ValidationError as error:
-            raise ConfigurationError(f"{self._path} holds a line that is no run: {error}; give another --out") from None
+        """Every finished run. Raises: ConfigurationError for a file that is no results file"""
+        return read_lines(self._path, RunLine)
 
     def append(self, line: RunLine) -> None:
         """Add a finished run, on disk before this returns."""
-        with self._path.open("ab+") as file:
-            _cut_torn_line(file.fileno())
-            file.write(line.model_dump_json().encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        append_line(self._path, line)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -73,29 +58,22 @@ def finished(lines: tuple[RunLine, ...], case: Case, protection: str, folder: Pa
     """
     done: dict[RunKey, RunLine] = {}
     for line in lines:
+        if line.case != case.name:
+            raise ConfigurationError(f"{folder} holds runs of {line.case!r}, not of {case.name!r}: give another --out")
         if line.protection != protection:
             raise ConfigurationError(
                 f"{folder} holds runs with --protection {line.protection}, now it is {protection}: give another --out"
             )
-        if line.variant in case.names and line.study_digest != case.variant(line.variant).digest:
-            raise ConfigurationError(
-                f"{case.source}: variant {line.variant!r} is not what it was when the runs in {folder} were made, and "
-                "two studies are not mixed in one table: give another --out, or undo the change"
-            )
+        if line.variant in case.names:
+            require_unchanged(line.study_digest, case, line.variant, folder)
         done[line.key] = line
     return done
 
 
-def _cut_torn_line(handle: int) -> None:
-    """Drop what stands after the last newline: a line that a crash cut off."""
-    size = os.fstat(handle).st_size
-    block, end = 1 << 16, size
-    while end > 0:
-        start = max(0, end - block)
-        newline = os.pread(handle, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            end = start + newline + 1
-            break
-        end = start
-    if end != size:
-        os.ftruncate(handle, end)
+def require_unchanged(digest: str, case: Case, variant: str, folder: Path) -> None:
+    """Raises: ConfigurationError when ``digest`` was made before the variant was changed"""
+    if digest != case.variant(variant).digest:
+        raise ConfigurationError(
+            f"{case.source}: variant {variant!r} is not what it was when the runs in {folder} were made, and two "
+            "studies are not mixed in one table: give another --out, or undo the change"
+        )

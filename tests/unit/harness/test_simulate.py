@@ -10,7 +10,8 @@ import pytest
 
 import moiety
 from client_agent.data import Examples, LocalData, save_folder
-from harness.simulate import Protection, SimulationOptions, SimulationResult, parse_seeds, run_simulation
+from harness.simulate import Protection, SimulationOptions, SimulationResult, run_simulation
+from harness.simulation.options import parse_seeds
 from protocol.errors import ConfigurationError
 
 STUDY = """
