@@ -95,6 +95,23 @@ def peers(
     typer.echo(peers_text(result))
 
 
+@app.command("ckks")
+def ckks(
+    parameters: Parameters = 10**6,
+    sites: Sites = 10,
+    json_file: JsonFile = None,
+    folder: Annotated[Path | None, typer.Option(help="Where contributions lie while it runs.")] = None,
+) -> None:
+    """The CKKS path, common CKKS parameters and a round on shares, in one run."""
+    from harness.bench.ckks import benchmark_ckks, ckks_text
+
+    signal.signal(signal.SIGTERM, _end)
+    result = benchmark_ckks(parameters, sites, folder)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(ckks_text(result))
+
+
 @app.command("report")
 def report(
     results: Annotated[Path, typer.Option(help="The folder of JSON files.")] = Path("docs/benchmarks"),

@@ -1,0 +1,79 @@
+"""The CKKS path measured: bytes, CPU time, memory and error, next to common parameters and to the share path.
+
+Updates, weights and number of vectors (N contributors and the requester) are those of ``moiety bench round``. Each
+choice of parameters runs in a process of its own, so that its peak of memory is its own.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from harness.bench import probe
+from harness.bench.ckks_ours import measure_ours
+from harness.bench.ckks_results import CkksBenchmark, CkksFigures
+from harness.bench.round import benchmark_round
+from harness.measurements import versions
+from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.scheme import Scheme
+
+
+def benchmark_ckks(dimension: int, sites: int, folder: Path | None = None) -> CkksBenchmark:
+    """All three, one after the other.
+
+    Raises: ConfigurationError, when TenSEAL is missing; ProtocolViolation, when an opened average is off
+    """
+    Scheme(CkksParameters())
+    with tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name:
+        ours = _apart(measure_ours, CkksParameters(), dimension, sites + 1, Path(name))
+    common = _apart(_measure_common, dimension, sites + 1)
+    return CkksBenchmark(
+        **dict(ours),
+        parameters=dimension,
+        sites=sites,
+        command=f"moiety bench ckks --parameters {dimension} --sites {sites}",
+        date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        machine=probe.machine(),
+        common=common,
+        shares=benchmark_round(dimension, sites, folder),
+        versions={one.name: one.version for one in versions()} | {"tenseal": version("tenseal")},
+    )
+
+
+def _apart(measure: Callable[..., CkksFigures], *arguments: object) -> CkksFigures:
+    """Run it in a fresh process."""
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(measure, *arguments).result()
+
+
+def _measure_common(dimension: int, sites: int) -> CkksFigures:
+    from harness.bench.ckks_common import measure_common
+
+    return measure_common(dimension, sites)
+
+
+def ckks_text(result: CkksBenchmark) -> str:
+    """The figures, one choice a line."""
+    shares = result.shares
+    lines = [f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}"]
+    for one in (result, result.common):
+        ns = one.ns_per_parameter
+        lines.append(
+            f"{one.scheme}, {one.ring_degree} / {list(one.modulus_bits)}, scale 2^{one.scale_bits}: bytes a parameter "
+            f"up {one.bytes_up_per_parameter:.2f}, down {one.bytes_down_per_parameter:.2f}; CPU ns a parameter: "
+            f"encrypt {ns.encrypt:.0f}, check {ns.check:.0f}, add {ns.add:.0f}, decrypt {ns.decrypt:.0f}; "
+            f"peak {one.peak_rss_mb:.0f} MB; largest error {one.max_error:.1e}, of the norm {one.norm_error:.1e}"
+        )
+    servers = shares.cpu_ns_per_parameter_contributor
+    lines.append(
+        f"shares: bytes a parameter up {shares.bytes_up_per_parameter:.2f}, down {shares.bytes_down_per_parameter:.2f};"
+        f" CPU ns a parameter: agent {shares.agent_cpu_ns_per_parameter:.0f}, both servers "
+        f"{servers.ingest + servers.distances + servers.sum + servers.output:.0f}; "
+        f"largest error {shares.max_abs_difference_to_plain:.1e}"
+    )
+    return "\n".join(lines)
