@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from protocol.arithmetic.ring import Ring
 from protocol.mpc import measurement
 from protocol.mpc.correlation import CorrelationHalf
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 
 
@@ -39,18 +41,36 @@ def measure(
     rng: np.random.Generator, challenge: bytes, sketch: Ring, query: Ring | None, parameters: StudyParameters
 ) -> tuple[measurement.OpeningShare, measurement.OpeningShare]:
     """Both servers' part of a measured round for one site, on fresh shares of its sketch."""
-    shares = dict(zip(Side, share(rng, sketch), strict=True))
-    queries = dict(zip(Side, (None, None) if query is None else share(rng, query), strict=True))
-    operands = {
-        side: measurement.prepare(side, challenge, "site-1", shares[side], queries[side], parameters) for side in Side
-    }
-    halves = dict(zip(Side, correlation(rng, operands[Side.A].lengths), strict=True))
-    sent = {side: measurement.masked(operands[side], halves[side]) for side in Side}
+    opening = measure_all(rng, challenge, {"site-1": sketch}, {"site-1": query}, parameters, Needs.DISTANCES)
+    return opening[Side.A][0], opening[Side.B][0]
+
+
+def measure_all(
+    rng: np.random.Generator,
+    challenge: bytes,
+    sketches: Mapping[str, Ring],
+    queries: Mapping[str, Ring | None],
+    parameters: StudyParameters,
+    opens: Needs,
+) -> dict[Side, list[measurement.OpeningShare]]:
+    """Both servers' part of a whole measured round, on fresh shares of every sketch and query."""
+    given: dict[Side, list[measurement.SiteSketch]] = {side: [] for side in Side}
+    for site, sketch in sketches.items():
+        query = queries.get(site)
+        asked = (None, None) if query is None else share(rng, query)
+        for side, own, of_query in zip(Side, share(rng, sketch), asked, strict=True):
+            given[side].append(measurement.SiteSketch(site, own, of_query))
+    operands = {side: measurement.prepare_all(side, challenge, given[side], parameters, opens=opens) for side in Side}
     zero_key = rng.bytes(32)
-    a, b = (
-        measurement.opening_share(
-            side, operands[side], sent[side.other], halves[side], zero_key, "study/round 1/attempt 1", parameters
-        )
-        for side in Side
-    )
-    return a, b
+    opening: dict[Side, list[measurement.OpeningShare]] = {side: [] for side in Side}
+    for place in range(len(sketches)):
+        own = {side: operands[side][place] for side in Side}
+        halves = dict(zip(Side, correlation(rng, own[Side.A].lengths), strict=True))
+        sent = {side: measurement.masked(own[side], halves[side]) for side in Side}
+        for side in Side:
+            opening[side].append(
+                measurement.opening_share(
+                    side, own[side], sent[side.other], halves[side], zero_key, "study/round 1/attempt 1", parameters
+                )
+            )
+    return opening

@@ -10,9 +10,8 @@ from protocol.arithmetic.ring import to_signed
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import distance, measurement, quantity
 from protocol.mpc.sketch import sketch_vector
-from protocol.parameters import Needs
 
-from .dealt import correlation, measure, ring, uniform
+from .dealt import measure, ring, uniform
 
 CHALLENGE = bytes(range(32))
 
@@ -95,77 +94,3 @@ def test_an_impossible_integer_is_refused(identity):
 def test_an_unlisted_weight_opens_no_distance(identity, numerator):
     with pytest.raises(ProtocolViolation, match=r"1\.\.32"):
         distance.open_distance(1, 1, numerator, identity)
-
-
-class TestMeasurement:
-    def test_a_round_without_distances_opens_the_range_check_alone(self, parameters, rng):
-        sketch = sketch_vector(CHALLENGE, ring(rng.integers(-9, 9, parameters.dimension)), parameters)
-        a, b = measure(rng, CHALLENGE, sketch, None, parameters)
-        assert measurement.open_site(a, b, 32, parameters) == measurement.OpenedSite("site-1", True, None)
-
-    def test_a_site_out_of_range_opens_no_distance(self, parameters, rng):
-        x = np.full(parameters.dimension, 2**40, dtype=np.uint64)
-        sketch = sketch_vector(CHALLENGE, x, parameters)
-        a, b = measure(rng, CHALLENGE, sketch, np.zeros_like(sketch), parameters)
-        assert measurement.open_site(a, b, 32, parameters) == measurement.OpenedSite("site-1", False, None)
-
-    def test_opening_shares_are_fresh_and_carry_nothing_in_repr(self, identity, rng):
-        sketch = ring(range(identity.dimension))
-        first, _ = measure(rng, CHALLENGE, sketch, sketch, identity)
-        second, _ = measure(rng, CHALLENGE, sketch, sketch, identity)
-        assert not np.any(first.range_shares == second.range_shares)
-        assert first.values.size == 1
-        assert first.values[0] != second.values[0]
-        assert repr(first) == "OpeningShare(site='site-1')"
-
-    def test_range_shares_stay_below_their_modulus(self, parameters, rng):
-        sketch = uniform(rng, parameters.sketched_length)
-        for opening in measure(rng, CHALLENGE, sketch, None, parameters):
-            assert int(opening.range_shares.max()) < 2 ** (64 - parameters.range_bits)
-
-    def test_the_refreshing_depends_on_context_and_site(self, identity, rng):
-        operands = [
-            measurement.prepare(measurement.Side.A, CHALLENGE, site, uniform(rng, 101) * np.uint64(0), None, identity)
-            for site in ("s", "t")
-        ]
-        half, _ = correlation(rng, operands[0].lengths)
-        message = uniform(rng, 40)
-
-        def opened(operand, context):
-            return measurement.opening_share(
-                measurement.Side.A, operand, message, half, bytes(32), context, identity
-            ).range_shares
-
-        first = opened(operands[0], "round 1")
-        assert np.array_equal(first, opened(operands[0], "round 1"))
-        for other in (opened(operands[0], "round 2"), opened(operands[1], "round 1")):
-            assert not np.any(first == other)
-
-    def test_a_correlation_of_other_lengths_is_refused(self, identity, rng):
-        operands = measurement.prepare(measurement.Side.A, CHALLENGE, "s", uniform(rng, 101), None, identity)
-        assert "uint64" not in repr(operands)
-        half, _ = correlation(rng, quantity.product_lengths(Needs.DISTANCES, 1, False, identity))
-        with pytest.raises(ProtocolViolation, match="needed are 40 of 40"):
-            measurement.masked(operands, half)
-        with pytest.raises(ProtocolViolation, match="needed are 40 of 40"):
-            measurement.opening_share(measurement.Side.A, operands, uniform(rng, 141), half, bytes(32), "c", identity)
-
-    def test_the_lengths_are_the_studys(self, parameters, rng):
-        x = uniform(rng, parameters.sketched_length)
-        operands = measurement.prepare(measurement.Side.B, CHALLENGE, "s", x, x, parameters)
-        lengths = quantity.product_lengths(Needs.DISTANCES, 1, False, parameters)
-        assert lengths == (parameters.sketched_length, *[1] * 40)
-        assert operands.lengths == lengths
-        assert measurement.operand_vector(operands).shape == (sum(lengths),)
-
-    def test_shares_that_do_not_belong_together_are_refused(self, identity, rng):
-        sketch = ring(range(identity.dimension))
-        a, b = measure(rng, CHALLENGE, sketch, sketch, identity)
-        strangers = (
-            measurement.OpeningShare("site-2", b.range_shares, b.values),
-            measurement.OpeningShare("site-1", b.range_shares, b.values[:0]),
-            measurement.OpeningShare("site-1", b.range_shares[:39], b.values),
-        )
-        for stranger in strangers:
-            with pytest.raises(MalformedMessage):
-                measurement.open_site(a, stranger, 32, identity)
