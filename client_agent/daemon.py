@@ -282,7 +282,8 @@ class Agent:
 
     def _torch_learner(self, study: Study, seed: int) -> Learner:
         settings = self._site.settings
-        return TorchLearner(study, settings.data, settings.plugin, settings.device, seed)
+        personal_folder = StudyJournal(settings.state_dir, study.name).folder
+        return TorchLearner(study, settings.data, settings.plugin, settings.device, seed, personal_folder)
 
     def _training_seed(self, study: Study) -> int:
         own = self._context.randomness.bytes(8, f"training order {study.digest()}")

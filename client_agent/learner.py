@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from torch import nn
 
     from client_agent.data import LocalData
+    from client_agent.personal_state import PersonalState
     from client_agent.plugin import Plugin
+    from client_agent.trainer import LocalRound
 
 Vector = NDArray[np.float32]
 NO_STUDY_SEED = 0
@@ -51,9 +53,20 @@ class Learner(Protocol):
 
 
 class TorchLearner:
-    """The study's model on this site's data."""
+    """The study's model on this site's data.
 
-    def __init__(self, study: Study, data: Path, plugin: Path | None, device: str, training_seed: int) -> None:
+    ``personal_folder`` is where the model's personal layers are kept, which leave the site in no message.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        data: Path,
+        plugin: Path | None,
+        device: str,
+        training_seed: int,
+        personal_folder: Path | None = None,
+    ) -> None:
         from client_agent.data import load_folder
         from client_agent.update import pick_device
 
@@ -67,10 +80,11 @@ class TorchLearner:
         )
         self._plugin = loaded
         self._model: nn.Module = self._fresh_model()
+        self._personal = self._personal_state(personal_folder)
 
     def prepare(self) -> None:
-        """One gradient that is thrown away: torch loads and compiles what it needs the first time."""
-        self.update(self.initial(), 1)
+        """One round of training that is thrown away: torch loads and compiles what it needs the first time."""
+        self._train(self.initial(), 1)
 
     def initial(self) -> Vector:
         from client_agent.update import model_vector
@@ -78,20 +92,11 @@ class TorchLearner:
         return model_vector(self._fresh_model())
 
     def update(self, model: Vector, round_number: int) -> Vector:
-        from client_agent.trainer import compute_update, cross_entropy
-        from client_agent.update import load_vector
-
-        load_vector(self._model, model)
-        loss = cross_entropy if self._plugin is None else self._plugin.loss
-        return compute_update(
-            self._model,
-            self._data.train,
-            self._study.training,
-            round=round_number,
-            seed=self._seed,
-            device=self._device,
-            loss=loss,
-        )
+        """The update of the shared layers; what the personal layers learned is on disk before it is returned."""
+        trained = self._train(model, round_number)
+        if self._personal is not None:
+            self._personal.save(round_number, trained.personal, self._study.digest())
+        return trained.update
 
     def apply(self, kept: Vector, aggregate: Vector) -> Vector:
         """The model and the server optimiser's moments after a round, the same bits at every site.
@@ -103,14 +108,13 @@ class TorchLearner:
     def probe(self, model: Vector) -> Vector:
         """The gradient of the loss on this site's validation examples. Raises: ConfigurationError without any"""
         from client_agent.trainer import cross_entropy, loss_gradient
-        from client_agent.update import load_vector
 
         if self._data.validation is None or len(self._data.validation) == 0:
             raise ConfigurationError(
                 f"rule {self._study.rule.name.value!r} measures sites by this site's validation loss: put examples "
                 f"that it neither trains nor tests on into {VALIDATION_FILE} beside train.npz"
             )
-        load_vector(self._model, model)
+        self._load(model, None if self._personal is None else self._personal.latest())
         loss = cross_entropy if self._plugin is None else self._plugin.loss
         return loss_gradient(self._model, self._data.validation, self._device, loss)
 
@@ -126,13 +130,46 @@ class TorchLearner:
     def accuracy(self, model: Vector) -> float | None:
         """Share of right answers on the site's test examples, None when it has none."""
         from client_agent.trainer import cross_entropy, evaluate
-        from client_agent.update import load_vector
 
         if len(self._data.test) == 0:
             return None
-        load_vector(self._model, model)
+        self._load(model, None if self._personal is None else self._personal.latest())
         loss = cross_entropy if self._plugin is None else self._plugin.loss
         return evaluate(self._model, self._data.test, self._device, loss).accuracy
+
+    def _train(self, model: Vector, round_number: int) -> LocalRound:
+        from client_agent.trainer import train_round
+
+        self._load(model, None if self._personal is None else self._personal.before(round_number))
+        return train_round(
+            self._model,
+            self._data.train,
+            self._study.training,
+            round=round_number,
+            seed=self._seed,
+            device=self._device,
+            loss=None if self._plugin is None else self._plugin.loss,
+        )
+
+    def _load(self, model: Vector, personal: Vector | None) -> None:
+        """Shared and personal layers into the model; None: the personal layers' initial values."""
+        from client_agent.update import load_personal, load_vector
+
+        load_vector(self._model, model)
+        load_personal(self._model, self._first_personal if personal is None else personal)
+
+    def _personal_state(self, folder: Path | None) -> PersonalState | None:
+        from client_agent.personal_state import PersonalState
+        from client_agent.update import personal_vector
+
+        self._first_personal: Vector = personal_vector(self._model)
+        if len(self._first_personal) == 0:
+            return None
+        if folder is None:
+            raise ConfigurationError(
+                f"study {self._study.name!r} has personal layers, and there is no folder to keep them in"
+            )
+        return PersonalState(folder)
 
     def _fresh_model(self) -> nn.Module:
         from client_agent.models import build_model
@@ -157,6 +194,10 @@ def _plugin(study: Study, path: Path | None) -> Plugin | None:
     if path is None:
         raise ConfigurationError(
             f"study {study.name!r} uses a plug-in model: set key 'plugin' to the site's Python file"
+        )
+    if study.training.class_weights != "none":
+        raise ConfigurationError(
+            f"study {study.name!r}: class_weights belong to the built-in loss; a plug-in's loss() weighs classes itself"
         )
     from client_agent.plugin import load_plugin
 

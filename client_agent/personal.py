@@ -50,12 +50,14 @@ class Personalised(nn.Module):
 
 def personal_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Name and parameter of everything that stays at the site, in the model's order."""
-    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) in _personal(model)]
+    personal = _personal(model)
+    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) in personal]
 
 
 def shared_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Name and parameter of everything that is aggregated, in the model's order."""
-    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in _personal(model)]
+    personal = _personal(model)
+    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in personal]
 
 
 def _personal(model: nn.Module) -> set[int]:

@@ -114,9 +114,10 @@ def train_round(
 ) -> LocalRound:
     """The update of one round and the personal layers after it; the model comes back as it was.
 
-    ``gradient``: the gradient over one mini-batch; the batches are cut once from an order fixed by the seed, and
-    round r takes batch (r - 1) mod their number. ``local_sgd``: the sum of the steps over ``epochs`` passes, each in
-    an order fixed by seed, round and epoch. Each gradient includes l2 * parameters (shared ones only).
+    ``gradient``: the gradient over one mini-batch; round r takes batch (r - 1) mod their number, and ``shuffled``
+    batches are cut anew once all have been taken. ``local_sgd``: the sum of the steps over ``epochs`` passes, ``shuffled``
+    in an order fixed by seed, round and epoch. ``cycled`` batches are cut once from an order fixed by the seed alone.
+    Each gradient includes l2 * parameters (shared ones only).
 
     A step is the gradient, or with ``momentum`` the velocity, which starts at zero in every round. With a decaying
     learning rate the update is multiplied by :func:`rate_factor`. So it is always (start - end) / local learning rate,
@@ -131,7 +132,7 @@ def train_round(
     chosen = loss or training_loss(training, data.y)
     with private_randomness(seed, f"round {round}", device):
         if training.update == "gradient":
-            rows = [gradient_rows(len(data), training.batch_size, round, seed)]
+            rows = [gradient_rows(len(data), training, round, seed)]
         else:
             rows = epoch_rows(len(data), training, round, seed)
         batches = (take(data, batch, device) for batch in rows)
@@ -147,14 +148,17 @@ def rate_factor(training: TrainingSpec, round: int) -> float:
 
 def epoch_rows(examples: int, training: TrainingSpec, round: int, seed: int) -> list[NDArray[np.int64]]:
     """The rows of every mini-batch of a round of local SGD, in order."""
-    orders = (_derived(seed, f"round {round} epoch {epoch}") for epoch in range(training.epochs))
+    cycled = training.batches == "cycled"
+    labels = ("batches" if cycled else f"round {round} epoch {epoch}" for epoch in range(training.epochs))
+    orders = (_derived(seed, label) for label in labels)
     return [rows for order in orders for rows in _batches(examples, training.batch_size, order)]
 
 
-def gradient_rows(examples: int, batch_size: int, round: int, seed: int) -> NDArray[np.int64]:
+def gradient_rows(examples: int, training: TrainingSpec, round: int, seed: int) -> NDArray[np.int64]:
     """The rows of the mini-batch that a round's gradient is computed on."""
-    batches = _batches(examples, batch_size, _derived(seed, "batches"))
-    return batches[(round - 1) % len(batches)]
+    passes, place = divmod(round - 1, -(-examples // training.batch_size))
+    label = "batches" if passes == 0 or training.batches == "cycled" else f"batches of pass {passes}"
+    return _batches(examples, training.batch_size, _derived(seed, label))[place]
 
 
 def apply_aggregate(vector: Vector, aggregate: Vector, server_lr: float) -> Vector:
