@@ -115,9 +115,9 @@ def train_round(
     """The update of one round and the personal layers after it; the model comes back as it was.
 
     ``gradient``: the gradient over one mini-batch; round r takes batch (r - 1) mod their number, and ``shuffled``
-    batches are cut anew once all have been taken. ``local_sgd``: the sum of the steps over ``epochs`` passes, ``shuffled``
-    in an order fixed by seed, round and epoch. ``cycled`` batches are cut once from an order fixed by the seed alone.
-    Each gradient includes l2 * parameters (shared ones only).
+    batches are cut anew once all have been taken. ``local_sgd``: the sum of the steps over ``epochs`` passes,
+    ``shuffled`` in an order fixed by seed, round and epoch. ``cycled`` batches are cut once from an order fixed by the
+    seed alone. Each gradient includes l2 * parameters (shared ones only).
 
     A step is the gradient, or with ``momentum`` the velocity, which starts at zero in every round. With a decaying
     learning rate the update is multiplied by :func:`rate_factor`. So it is always (start - end) / local learning rate,
@@ -177,8 +177,11 @@ def evaluate(model: nn.Module, data: Examples, device: torch.device, loss: Loss 
         for start in range(0, len(data), EVALUATION_BATCH):
             rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
             batch = take(data, rows, device)
-            right += int((model(batch.X).argmax(dim=1) == batch.y).sum())
-            total_loss += float(loss(model, batch)) * len(rows)
+            answers = model(batch.X)
+            right += int((answers.argmax(dim=1) == batch.y).sum())
+            plain = loss is cross_entropy
+            batch_loss = nn.functional.cross_entropy(answers, batch.y) if plain else loss(model, batch)
+            total_loss += float(batch_loss) * len(rows)
     model.train(was_training)
     return Evaluation(right / len(data), total_loss / len(data))
 

@@ -141,9 +141,8 @@ def _round_facts(
 ) -> RoundFacts:
     weights = {w.site: w.numerator / study.parameters.weight_grid for w in record.handed_out}
     taking_part = [(1.0, sites[0]), *((weights[s.name], s) for s in sites if s.name in record.took_part)]
-    size = study.training.batch_size
     batches = [
-        (weight, site.train.X[gradient_rows(len(site.train), size, record.round, site_seed(seed, site.name))])
+        (weight, site.train.X[gradient_rows(len(site.train), study.training, record.round, site_seed(seed, site.name))])
         for weight, site in taking_part
     ]
     total = sum(weight for weight, _ in taking_part)

@@ -14,8 +14,12 @@ from client_agent.trainer import (
     apply_aggregate,
     compute_update,
     cross_entropy,
+    epoch_rows,
     evaluate,
+    gradient_rows,
     loss_gradient,
+    predicted,
+    rate_factor,
     site_seed,
 )
 from client_agent.update import load_vector, model_vector
@@ -58,7 +62,7 @@ def test_full_batch_gradient_is_the_closed_form(l2: float) -> None:
 
 def test_batches_are_fixed_by_the_seed_and_cycled() -> None:
     model = build_model(SPEC, 1)
-    training = TrainingSpec(batch_size=4)
+    training = TrainingSpec(batch_size=4, batches="cycled")
 
     def of(round_number: int, seed: int = 3) -> np.ndarray:
         return compute_update(model, DATA, training, round=round_number, seed=seed, device=CPU)
@@ -71,6 +75,26 @@ def test_batches_are_fixed_by_the_seed_and_cycled() -> None:
     # every example is in exactly one of the three batches of 4, 4 and 2
     full = compute_update(model, DATA, TrainingSpec(batch_size=10), round=1, seed=3, device=CPU)
     close((4 * first[0] + 4 * first[1] + 2 * first[2]) / 10, full.astype(np.float64))
+
+
+def test_shuffled_batches_are_cut_anew_for_every_pass() -> None:
+    shuffled, cycled = TrainingSpec(batch_size=4), TrainingSpec(batch_size=4, batches="cycled")
+    of = [gradient_rows(10, shuffled, r, 3) for r in range(1, 10)]
+    for start in (0, 3, 6):
+        assert sorted(np.concatenate(of[start : start + 3])) == list(range(10))
+    assert not np.array_equal(np.concatenate(of[:3]), np.concatenate(of[3:6]))
+    assert not np.array_equal(np.concatenate(of[3:6]), np.concatenate(of[6:]))
+    # a seed's first pass is the same either way
+    np.testing.assert_array_equal(of[0], gradient_rows(10, cycled, 4, 3))
+
+
+def test_cycled_epochs_take_the_same_batches_in_every_round() -> None:
+    spec = TrainingSpec(update="local_sgd", batch_size=4, epochs=2, batches="cycled")
+    first, later = epoch_rows(10, spec, 1, 3), epoch_rows(10, spec, 7, 3)
+    assert [rows.tolist() for rows in first] == [rows.tolist() for rows in later]
+    assert [rows.tolist() for rows in first[:3]] == [rows.tolist() for rows in first[3:]]
+    shuffled = epoch_rows(10, spec.model_copy(update={"batches": "shuffled"}), 1, 3)
+    assert [rows.tolist() for rows in shuffled[:3]] != [rows.tolist() for rows in shuffled[3:]]
 
 
 def test_local_sgd_is_the_sum_of_its_step_gradients() -> None:
@@ -197,3 +221,105 @@ def test_site_seeds_differ_by_site_and_study() -> None:
     assert len(seeds) == 15
     assert all(0 <= seed < 2**63 for seed in seeds)
     assert site_seed(1, "a") == site_seed(1, "a")
+
+
+def test_momentum_is_start_minus_end_over_the_learning_rate() -> None:
+    model = build_model(SPEC, 1)
+    start = model_vector(model)
+    training = TrainingSpec(update="local_sgd", batch_size=10, epochs=3, local_learning_rate=0.5, l2=0.1, momentum=0.5)
+    update = compute_update(model, DATA, training, round=1, seed=3, device=CPU)
+    vector, velocity = start.astype(np.float64), np.zeros(15)
+    for _ in range(3):
+        velocity = 0.5 * velocity + closed_form_gradient(vector, DATA.X, DATA.y, 0.1)
+        vector = vector - 0.5 * velocity
+    # a velocity passes half of its error on to the next: at most twice the error of plain steps
+    close(update, (start - vector) / 0.5, steps=2 * 3 * 3)
+
+
+def test_a_server_learning_rate_equal_to_the_local_one_averages_models() -> None:
+    model = build_model(SPEC, 1)
+    start = model_vector(model)
+    halves = (Examples(DATA.X[:5], DATA.y[:5]), Examples(DATA.X[5:], DATA.y[5:]))
+    for number in (1, 4):
+        training = TrainingSpec(
+            update="local_sgd",
+            batch_size=5,
+            epochs=2,
+            local_learning_rate=0.5,
+            momentum=0.9,
+            learning_rate_decay=0.5,
+            decay_every_rounds=2,
+        )
+        updates = [compute_update(model, half, training, round=number, seed=3, device=CPU) for half in halves]
+        ends = []
+        for half in halves:
+            vector, velocity, rate = start.astype(np.float64), np.zeros(15), 0.5 * 0.5 ** ((number - 1) // 2)
+            for _ in range(2):
+                velocity = 0.9 * velocity + closed_form_gradient(vector, half.X, half.y)
+                vector = vector - rate * velocity
+            ends.append(vector)
+        average = np.mean(updates, axis=0, dtype=np.float64).astype(np.float32)
+        # two steps, each with the error of two gradients at most
+        close(apply_aggregate(start, average, 0.5), np.mean(ends, axis=0), steps=2 * 2)
+
+
+def test_the_learning_rate_decays_by_rounds() -> None:
+    never = TrainingSpec(learning_rate_decay=0.9)
+    assert [rate_factor(never, r) for r in (1, 100)] == [1.0, 1.0]
+    decays = TrainingSpec(learning_rate_decay=0.5, decay_every_rounds=3)
+    assert [rate_factor(decays, r) for r in range(1, 8)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
+    model = build_model(SPEC, 1)
+    first, fourth = (
+        compute_update(model, DATA, decays.model_copy(update={"batch_size": 10}), round=r, seed=3, device=CPU)
+        for r in (1, 4)
+    )
+    np.testing.assert_array_equal(fourth, first / 2)
+
+
+def test_momentum_starts_at_zero_in_every_round() -> None:
+    model = build_model(SPEC, 1)
+    plain, heavy = (TrainingSpec(update="local_sgd", batch_size=10, momentum=m) for m in (0.0, 0.9))
+    for r in (1, 2):
+        np.testing.assert_array_equal(
+            compute_update(model, DATA, plain, round=r, seed=3, device=CPU),
+            compute_update(model, DATA, heavy, round=r, seed=3, device=CPU),
+        )
+
+
+def test_inverse_frequency_weighs_classes_and_sums_to_the_number_of_classes_present() -> None:
+    y = np.array([0, 0, 0, 2, 2, 0])
+    X = DATA.X[:6]
+    model = build_model(SPEC, 1)
+    training = TrainingSpec(batch_size=6, class_weights="inverse_frequency")
+    update = compute_update(model, Examples(X, y), training, round=1, seed=3, device=CPU)
+    weights = np.array([1 / 4, 0, 1 / 2]) / (1 / 4 + 1 / 2) * 2
+    assert weights.sum() == pytest.approx(2)
+    v = model_vector(model).astype(np.float64)
+    logits = X.astype(np.float64) @ v[:12].reshape(3, 4).T + v[12:]
+    p = np.exp(logits - logits.max(axis=1, keepdims=True))
+    p /= p.sum(axis=1, keepdims=True)
+    error = (p - np.eye(3)[y]) * weights[y][:, None] / weights[y].sum()
+    close(update, np.concatenate([(error.T @ X).ravel(), error.sum(axis=0)]))
+
+
+def test_local_sgd_draws_dropout_from_the_seed() -> None:
+    model = build_model(model_spec("mlp", (4,), (8,), 3, dropout=0.5), 1)
+    training = TrainingSpec(update="local_sgd", batch_size=5)
+
+    def of(round_number: int, seed: int) -> np.ndarray:
+        return compute_update(model, DATA, training, round=round_number, seed=seed, device=CPU)
+
+    first = of(1, 3)
+    torch.manual_seed(99)
+    np.testing.assert_array_equal(of(1, 3), first)
+    assert not np.array_equal(of(1, 4), first)
+
+
+def test_predictions_are_the_likeliest_classes() -> None:
+    model = build_model(SPEC, 1).train()
+    found = predicted(model, DATA, CPU)
+    with torch.no_grad():
+        np.testing.assert_array_equal(found, model(torch.from_numpy(DATA.X)).argmax(dim=1).numpy())
+    assert model.training
+    assert len(predicted(model, Examples(DATA.X[:0], DATA.y[:0]), CPU)) == 0
+    assert np.mean(found == DATA.y) == evaluate(model, DATA, CPU).accuracy

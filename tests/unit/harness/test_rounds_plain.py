@@ -16,6 +16,7 @@ from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import SiteData
 from harness.demo_studies import BREAST_CANCER, DIGITS, breast_cancer_study, digits_study, study_of
 from harness.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
+from harness.plots import RULE_NAMES
 from harness.rounds_plain import Attendance, run_plain
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
@@ -214,7 +215,7 @@ def test_a_study_without_a_seed_is_refused() -> None:
         run_plain(study().model_copy(update={"seed": None}), sites())
 
 
-@pytest.mark.parametrize("rule", list(RuleName))
+@pytest.mark.parametrize("rule", list(RULE_NAMES))
 def test_the_demo_studies_are_valid_and_of_the_promised_size(rule: RuleName) -> None:
     first, second = breast_cancer_study(rule, "ab" * 32, 0), digits_study(rule, "ab" * 32, 0)
     assert first.parameters.exact_distances
