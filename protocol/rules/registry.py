@@ -14,6 +14,7 @@ from protocol.rules.influence import Influence
 from protocol.rules.interface import Rule
 from protocol.rules.local import Local
 from protocol.rules.multi_krum import MultiKrum, least_sites
+from protocol.rules.server_optimiser import require_adaptivity
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.rules.wfedavg import WFedAvg
 from protocol.wire.messages import RuleName, RuleSpec
@@ -58,7 +59,7 @@ def rule_for(spec: RuleSpec, *, batch_size: int, grid: int) -> Rule:
     """The rule a study asks for.
 
     ``batch_size`` is b of docs/protocol.md 10, in samples; ``grid`` the study's weight grid.
-    Raises: ConfigurationError naming an option that the rule does not take
+    Raises: ConfigurationError naming an option that the rule does not take, or cannot take with this value
     """
     refuse_options(spec)
     match spec.name:
@@ -73,6 +74,7 @@ def rule_for(spec: RuleSpec, *, batch_size: int, grid: int) -> Rule:
         case RuleName.LOCAL:
             return Local()
         case _:
+            require_adaptivity(spec)
             return _UNIFORM[spec.name](grid, spec.norm_bound)
 
 

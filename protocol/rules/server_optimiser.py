@@ -22,12 +22,13 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import ProtocolViolation
+from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.wire.messages import RuleName, RuleSpec
 
 State: TypeAlias = NDArray[np.float32]
 _ADAPTIVE: Final = frozenset({RuleName.FEDADAGRAD, RuleName.FEDADAM, RuleName.FEDYOGI})
 _MOMENTUM: Final = 0.9
+_ADAPTIVITIES: Final = (1e-12, 1e12)
 
 
 def state_vectors(rule: RuleName) -> int:
@@ -35,11 +36,20 @@ def state_vectors(rule: RuleName) -> int:
     return 3 if rule in _ADAPTIVE else 1
 
 
+def require_adaptivity(spec: RuleSpec) -> None:
+    """ConfigurationError when tau^2 is too large or small for float32."""
+    lowest, highest = _ADAPTIVITIES
+    if not lowest <= spec.adaptivity <= highest:
+        raise ConfigurationError(f"adaptivity lies between {lowest} and {highest}, found {spec.adaptivity}")
+
+
 def initial_state(model: State, spec: RuleSpec) -> State:
     """What a site keeps before the first round: the model, m = 0 and v = tau^2.
 
     Shapes:   float32[D] -> float32[S * D]
+    Raises:   ConfigurationError, as :func:`require_adaptivity`
     """
+    require_adaptivity(spec)
     if state_vectors(spec.name) == 1:
         return model.copy()
     tau = np.float32(spec.adaptivity)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Literal
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from protocol.errors import ConfigurationError, LocalOptimumReached, ProtocolViolation
+from protocol.errors import LocalOptimumReached, ProtocolViolation
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import Measured, Needs, RuleState, SiteFacts
 from protocol.rules.local import Local
-from protocol.rules.registry import rule_for
 from protocol.rules.weight_erosion import WeightErosion
-from protocol.wire.messages import ListedWeight, RuleName, RuleSpec
+from protocol.wire.messages import ListedWeight, SecondWeight
 
 SITES = tuple(SiteFacts(name=name, samples=samples) for name, samples in (("b", 100), ("c", 40), ("d", 10)))
 
@@ -27,21 +29,8 @@ def measured(round_number: int, *distances: tuple[str, float], norm: float = 2.0
     )
 
 
-def test_registry_makes_each_rule_with_the_studys_batch_and_grid() -> None:
-    spec = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.5, size_penalty=0.1)
-    assert rule_for(spec, batch_size=7, grid=16) == WeightErosion(0.5, 0.1, 7, 16)
-    assert rule_for(RuleSpec(name=RuleName.FEDAVG), batch_size=7, grid=16) == FedAvg(16)
-    assert rule_for(RuleSpec(name=RuleName.LOCAL), batch_size=7, grid=16) == Local()
-
-
-@pytest.mark.parametrize("name", [RuleName.FEDAVG, RuleName.LOCAL])
-@pytest.mark.parametrize(
-    ("option", "value"), [("distance_penalty", 0.5), ("size_penalty", 0.0), ("erosion_applies", "same_round")]
-)
-def test_an_option_the_rule_does_not_take_is_refused_by_name(name: RuleName, option: str, value: object) -> None:
-    spec = RuleSpec.model_validate({"name": name, option: value})
-    with pytest.raises(ConfigurationError, match=option):
-        rule_for(spec, batch_size=1, grid=32)
+def test_erosion_leaves_nobody_out_that_passed_the_checks() -> None:
+    assert erosion().select(erosion().init(SITES), measured(1, ("b", 100.0), ("d", 0.0))) == ("b", "d")
 
 
 def test_what_each_rule_declares() -> None:
@@ -77,6 +66,75 @@ def test_r_counts_only_the_rounds_a_site_took_part_in() -> None:
     assert before == 1.0
     assert state.alpha_of("d") == 0.99
     assert [s.rounds for s in state.sites] == [5, 0, 1]
+
+
+def test_epochs_counted_in_batches_are_those_of_the_mnist_studys_code() -> None:
+    # c: 40 samples are ceil(40 / 16) = 3 batches, so floor((r - 1) * 16 / 3) instead of floor((r - 1) * 16 / 40)
+    rule = WeightErosion(0.001, 1.0, 16, 32, "batches")
+    in_samples = WeightErosion(0.001, 1.0, 16, 32)
+    state = by_samples = rule.init(SITES)
+    alpha = by_sample_alpha = 1.0
+    for r in range(1, 6):
+        opened = measured(r, ("c", 2.0))
+        state, by_samples = rule.apply(state, opened), in_samples.apply(by_samples, opened)
+        alpha -= (1 + (r - 1) * 16 // 3) * 0.001
+        by_sample_alpha -= (1 + (r - 1) * 16 // 40) * 0.001
+        assert state.alpha_of("c") == alpha
+        assert by_samples.alpha_of("c") == by_sample_alpha
+    assert alpha == pytest.approx(1 - 0.001 * sum((1, 6, 11, 17, 22)))
+
+
+def test_a_second_weight_multiplies_what_is_handed_out_and_nothing_else() -> None:
+    second = (SecondWeight(site="c", weight=0.5), SecondWeight(site="d", weight=0.25))
+    rule, plain = WeightErosion(0.25, 0.0, 1, 32, "samples", second), erosion(p_d=0.25, p_s=0.0, batch=1)
+    opened = measured(1, ("b", 2.0), ("c", 2.0), ("d", 0.0))
+    state = rule.apply(rule.init(SITES), opened)
+    assert state == plain.apply(plain.init(SITES), opened)
+    assert [w.numerator for w in rule.numerators(state)] == [24, 12, 8]
+
+
+def test_a_weight_is_zero_for_good_when_its_product_with_the_second_weight_rounds_to_zero() -> None:
+    # 1/4 * 1/16 = 1/64, half a step of the grid: a tie goes to the even numerator, 0
+    rule = WeightErosion(0.75, 0.0, 1, 32, "samples", (SecondWeight(site="c", weight=1 / 16),))
+    state = rule.apply(rule.init(SITES), measured(1, ("b", 2.0), ("c", 2.0)))
+    assert (state.alpha_of("b"), state.alpha_of("c")) == (0.25, 0.0)
+
+
+@given(
+    st.lists(st.lists(st.floats(0, 50) | st.none(), min_size=3, max_size=3), min_size=1, max_size=8),
+    st.floats(0, 0.3),
+    st.floats(0, 3),
+    st.sampled_from(["samples", "batches"]),
+)
+def test_weights_of_erosion_never_rise_and_absent_sites_keep_theirs(
+    rounds: list[list[float | None]], p_d: float, p_s: float, counted: Literal["samples", "batches"]
+) -> None:
+    rule = WeightErosion(p_d, p_s, 10, 32, counted)
+    state = rule.init(SITES)
+    for number, distances in enumerate(rounds, start=1):
+        opened = measured(number, *((s.name, d) for s, d in zip(SITES, distances, strict=True) if d is not None))
+        after = rule.apply(state, opened)
+        for site, before, distance in zip(after.sites, state.sites, distances, strict=True):
+            assert 0 <= site.alpha <= before.alpha
+            assert site.rounds == before.rounds + (distance is not None)
+            assert distance is not None or site == before
+        listed = {w.site: w.numerator for w in rule.numerators(after)}
+        assert all(listed.get(w.site, 0) <= w.numerator for w in rule.numerators(state))
+        state = after
+
+
+def test_a_late_joiners_participation_counts_from_its_own_first_round() -> None:
+    rule = erosion(p_d=0.01, p_s=1.0, batch=10)
+    state = rule.init(SITES[:2])
+    for r in range(1, 4):
+        state = rule.apply(state, measured(r, ("b", 2.0), ("c", 2.0)))
+    joined = rule.admit(state, SITES)
+    start = joined.alpha_of("d")
+    assert start == (state.alpha_of("b") + state.alpha_of("c")) / 2
+    # |S_d| = 10 = b: in its first round floor((1 - 1) * 10 / 10) = 0 passes are over, whatever the study's round
+    after = rule.apply(joined, measured(4, ("d", 2.0)))
+    assert after.alpha_of("d") == start - 0.01
+    assert after.sites[2].rounds == 1
 
 
 def test_weight_that_rounds_to_zero_is_zero_for_good_and_not_listed() -> None:
@@ -161,5 +219,6 @@ def test_local_lists_nobody() -> None:
     state = rule.admit(rule.init(SITES), (SiteFacts(name="e", samples=1),))
     assert rule.numerators(state) == ()
     assert rule.apply(state, Measured(round=1, requester_norm=1.0, took_part=())) == state
+    assert rule.select(state, measured(1, ("b", 1.0))) == ("b",)
     with pytest.raises(ProtocolViolation, match="'b'"):
         rule.apply(state, measured(1, ("b", 1.0)))
