@@ -81,7 +81,9 @@ def study_of(settings: StudySettings, federation: Federation, rule: RuleName, ro
         name=settings.name,
         roster_digest=roster_digest,
         parameters=StudyParameters(
-            dimension=dimension(model), clip_norm=settings.clip_norm, least_contributors=settings.least_contributors
+            dimension=dimension(model) + rule.self_weighted,
+            clip_norm=settings.clip_norm,
+            least_contributors=settings.least_contributors,
         ),
         rule=_rule_spec(settings, rule),
         model=model,

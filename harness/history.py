@@ -8,6 +8,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from protocol.rules.interface import PairDistance
 from protocol.wire.messages import ListedWeight, RuleName
 
 
@@ -15,6 +16,7 @@ class RoundKind(StrEnum):
     """How a round ended."""
 
     RELEASED = "released"
+    COUNTED = "counted"
     SKIPPED = "skipped"
     ALONE = "alone"
 
@@ -39,9 +41,12 @@ class SiteValue:
 class RoundRecord:
     """One round as the requester saw it.
 
-    ``handed_out`` is the weight list; ``alphas`` the full-precision weights after the round; ``distances`` are empty
-    where the rule needs none; ``clipped_share`` is the part of the round's updates that were longer than the norm;
-    ``model_norm`` is the length of the model after the round.
+    ``handed_out`` is the weight list; ``alphas`` the full-precision weights after the round; ``distances``, ``norms``,
+    ``inner_products`` and ``pairs`` are empty where the rule does not have them opened; ``clipped_share`` is the part
+    of the round's updates that were longer than the norm; ``model_norm`` is the length of the model after the round.
+    ``took_part`` are the contributors in the sum, ``failed_check`` those left out of it by a check, ``not_selected``
+    by the rule, and ``declined`` those whose own policy refused. ``sum_of_weights`` counts the requester's; a round
+    of class counts has ``class_totals`` instead.
     """
 
     round: int
@@ -56,6 +61,14 @@ class RoundRecord:
     test_loss: float
     model_norm: float
     validation_accuracy: float | None = None
+    norms: tuple[SiteValue, ...] = ()
+    inner_products: tuple[SiteValue, ...] = ()
+    pairs: tuple[PairDistance, ...] = ()
+    failed_check: tuple[str, ...] = ()
+    not_selected: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()
+    sum_of_weights: float | None = None
+    class_totals: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

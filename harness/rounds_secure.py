@@ -7,27 +7,28 @@ differs, so that the two histories can be compared round by round.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from harness.correlations import SourceName, correlations_from
+from harness.correlations import DrawCorrelations, SourceName, correlations_from
 from harness.datasets.site_data import SiteData
 from harness.history import RunHistory
 from harness.parties import SiteEntry, make_parties
-from harness.rounds_plain import (
-    EVERYBODY,
-    AfterRound,
-    Attendance,
-    ClippedUpdate,
-    Combine,
-    Combined,
-    Progress,
-    run_rounds,
-)
-from harness.secure_round import SecureRound, SiteInput
+from harness.rounds_plain import run_rounds
+from harness.run_state import EVERYBODY, AfterRound, Attendance, Progress
+from harness.secure_round import SecureRound, honest
+from harness.site_inputs import CountsInput, SiteInput
+from harness.summing import Counted, RoundInputs, Summed, everybody_in_range
+from protocol import release
 from protocol.arithmetic.prg import derive
+from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.policy import SitePolicy
-from protocol.wire.messages import Announcement, Study, WeightList
+from protocol.wire.messages import Announcement, Roster, Study
+
+TamperInRound: TypeAlias = Callable[[int, str, Ring], Ring]
+"""What a site does to its encoded vector before it shares it, by round and site."""
 
 
 def run_secure(
@@ -39,21 +40,25 @@ def run_secure(
     attendance: Attendance = EVERYBODY,
     resume: Progress | None = None,
     after_round: AfterRound = lambda progress: None,
+    tamper: TamperInRound | None = None,
 ) -> RunHistory:
     """A whole run with everything but sealing, signatures and HTTP; the first of ``sites`` is the requester.
 
-    ``correlation_source`` replaces the study's. Every draw comes from the study's seed.
+    ``correlation_source`` replaces the study's. Every draw comes from the study's seed; ``tamper`` lets sites
+    misbehave.
 
-    Raises: ConfigurationError when the study has no seed
+    Raises: as :func:`harness.rounds_plain.run_plain`; AggregateOutOfBounds
     """
     if study.seed is None:
         raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
     seed = hashlib.sha256(f"moiety/1 in one process {study.seed} {study.digest()}".encode()).digest()
-    combine = secure_combine(study, sites, seed, correlation_source or study.correlation_source)
+    entries = [SiteEntry(site.name, len(site.train)) for site in sites]
+    roster = make_parties("in-one-process", sites[0].name, entries, derive(seed, "parties")).roster.message
+    draw = correlations_from(correlation_source or study.correlation_source, derive(seed, "correlations"))
     return run_rounds(
         study,
         sites,
-        combine,
+        SecureSum(study, roster, seed, draw, tamper),
         protection="secure",
         policy=policy,
         attendance=attendance,
@@ -62,31 +67,67 @@ def run_secure(
     )
 
 
-def secure_combine(study: Study, sites: Sequence[SiteData], seed: bytes, source: SourceName) -> Combine:
-    """How a secure round adds up and measures, for the plain run's loop."""
-    requester = sites[0].name
-    entries = [SiteEntry(site.name, len(site.train)) for site in sites]
-    roster = make_parties("in-one-process", requester, entries, derive(seed, "parties")).roster.message
-    draw = correlations_from(source, derive(seed, "correlations"))
+@dataclass(frozen=True, eq=False)
+class SecureSum:
+    """Sum and measurements under the protocol, both servers in this process."""
 
-    def combine(
-        announcement: Announcement,
-        weight_list: WeightList,
-        own: ClippedUpdate,
-        updates: Mapping[str, ClippedUpdate],
-    ) -> Combined:
-        round_seed = derive(seed, f"round {announcement.round}")
-        protected = SecureRound(roster, study.parameters, announcement, round_seed, draw)
-        result = protected.run(
-            (
-                SiteInput(requester, own.values, weight_list.grid),
-                *(
-                    SiteInput(w.site, updates[w.site].values, w.numerator)
-                    for w in weight_list.weights
-                    if w.site in updates
-                ),
-            )
+    study: Study
+    roster: Roster
+    seed: bytes = field(repr=False)
+    draw: DrawCorrelations = field(repr=False)
+    tamper: TamperInRound | None = None
+
+    def updates(self, inputs: RoundInputs) -> Summed:
+        parameters, grid = self.study.parameters, inputs.weight_list.grid
+        given = [SiteInput(inputs.requester, inputs.own.shared(parameters.clip_norm), grid)]
+        given += [
+            SiteInput(weight.site, update.shared(parameters.clip_norm), weight.numerator)
+            for weight, update in inputs.contributed
+        ]
+        numerators = {one.site: one.numerator for one in given}
+        self_weighted = self.study.rule.name.self_weighted
+
+        def bound(released: tuple[str, ...]) -> int:
+            if self_weighted:
+                return release.self_weighted_bound(parameters, len(released))
+            total = sum(numerators[site] for site in released)
+            bounded = inputs.announcement.opens.bounds_norms
+            return release.coordinate_bound(parameters, total, len(released), bounded)
+
+        result = self._round(inputs.announcement, bound).run(given, inputs.judge, inputs.probe)
+        if result.total is None:
+            return Summed(None, result.judgement)
+        if self_weighted:
+            sum_of_weights = release.own_weights_sum(int(result.total[-1]), parameters, len(result.released))
+            averaged = release.average_chunk(result.total[:-1], sum_of_weights, parameters)
+        else:
+            sum_of_weights = sum(numerators[site] for site in result.released) / grid
+            averaged = release.average_chunk(result.total, sum_of_weights, parameters)
+        return Summed(averaged, result.judgement, sum_of_weights)
+
+    def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
+        parameters = self.study.parameters
+
+        def bound(released: tuple[str, ...]) -> int:
+            return release.self_weighted_bound(parameters, len(released))
+
+        given = [CountsInput(site, numbers) for site, numbers in counts.items()]
+        result = self._round(announcement, bound).run(given, everybody_in_range(announcement, self.roster.requester))
+        failed = () if result.judgement is None else result.judgement.failed
+        if result.total is None:
+            return Counted(None, failed=failed)
+        totals = release.class_totals(result.total, self.study.model.classes, len(result.released))
+        took_part = tuple(site for site in result.released if site != self.roster.requester)
+        return Counted(totals, took_part, failed)
+
+    def _round(self, announcement: Announcement, bound: Callable[[tuple[str, ...]], int]) -> SecureRound:
+        number, tamper = announcement.round, self.tamper
+        return SecureRound(
+            self.roster,
+            self.study.parameters,
+            announcement,
+            derive(self.seed, f"round {number}"),
+            self.draw,
+            bound,
+            honest if tamper is None else lambda site, encoded: tamper(number, site, encoded),
         )
-        return Combined(result.average, result.took_part, result.distances, result.failed_check)
-
-    return combine

@@ -1,26 +1,31 @@
 """One secure round of all parties in one process, with the protocol's own functions (docs/protocol.md 3 to 9).
 
-Real: encoding, shares, commitments, agreed set, coin toss, sketch, products from OT or a dealer, range check,
-distances, release set, masked sum and the sites' check of it. Left out, since nothing leaves the process: sealing,
-signatures, files.
+Real: encoding, shares, commitments, agreed set, coin toss, sketch, products from OT or a dealer, range check, what
+the rule has opened, the requester's judgement, masked sum and the sites' check of it. Left out, since nothing leaves
+the process: sealing, signatures, files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client_agent.judging import Judgement
 from harness.correlations import DrawCorrelations
+from harness.site_inputs import CountsInput, SiteInput
+from harness.summing import Judge
 from protocol import lock, release, sharing
 from protocol.arithmetic import fixed_point, ring
 from protocol.arithmetic.kernels import NUMBA
 from protocol.arithmetic.prg import derive
-from protocol.arithmetic.ring import Ring
+from protocol.arithmetic.ring import Ring, Signed
 from protocol.mpc import distance, measurement, sketch
 from protocol.mpc.correlation import CorrelationHalf
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import ChunkSource, Share, Side
 from protocol.wire.commitment import commitment_to
 from protocol.wire.messages import AgreedSet, Announcement, CollectedContribution, Roster
@@ -28,26 +33,26 @@ from protocol.wire.messages import AgreedSet, Announcement, CollectedContributio
 _ATTEMPT = 1
 
 
-@dataclass(frozen=True, eq=False)
-class SiteInput:
-    """A site's clipped update, not yet weighted, and its weight's numerator (the grid itself for the requester)."""
+Tamper: TypeAlias = Callable[[str, Ring], Ring]
+"""What a site does to its encoded vector before it shares it, by the site's name."""
 
-    site: str
-    update: NDArray[np.float64] = field(repr=False)
-    numerator: int
+
+def honest(site: str, encoded: Ring) -> Ring:
+    """Nothing."""
+    return encoded
 
 
 @dataclass(frozen=True, eq=False)
 class SecureResult:
-    """What the sites and the requester hold after a round; ``average`` is None when it was skipped.
+    """What comes out of a round; ``total`` is None when it was skipped.
 
-    ``distances`` and ``failed_check`` are the requester's; ``skipped_because`` is None for a released round.
+    ``total`` is the sum over ``released`` (the requester among them), int64[D] with every coordinate within the bound.
+    ``judgement`` is the requester's, None when the round was skipped before anything was opened.
     """
 
-    average: NDArray[np.float32] | None = field(repr=False)
-    took_part: tuple[str, ...] = ()
-    distances: tuple[tuple[str, float], ...] = ()
-    failed_check: tuple[str, ...] = ()
+    total: Signed | None = field(repr=False)
+    released: tuple[str, ...] = ()
+    judgement: Judgement | None = None
     skipped_because: str | None = None
 
 
@@ -63,45 +68,45 @@ class _Contribution:
 
 @dataclass(frozen=True, eq=False)
 class SecureRound:
-    """The parties of one round. ``seed`` (32 bytes) is where every random draw of the round comes from."""
+    """The parties of one round. ``seed`` (32 bytes) is where every random draw of the round comes from.
+
+    ``bound`` is the largest size of an honest sum's coordinate over a released set, in ring units.
+    """
 
     roster: Roster
     parameters: StudyParameters
     announcement: Announcement
     seed: bytes = field(repr=False)
     draw: DrawCorrelations = field(repr=False)
+    bound: Callable[[tuple[str, ...]], int]
+    tamper: Tamper = honest
 
-    def run(self, inputs: tuple[SiteInput, ...]) -> SecureResult:
-        """Contribute, lock, toss the coin, measure, open, release.
+    def run(
+        self, inputs: Sequence[SiteInput | CountsInput], judge: Judge, probe: NDArray[np.float64] | None = None
+    ) -> SecureResult:
+        """Contribute, lock, toss the coin, measure, judge, release.
 
-        Shapes:   every update float64[D], already clipped -> average float32[D]
+        Shapes:   vectors float64[D], already clipped; ``probe`` the requester's, where inner products are opened
         Raises:   UnusableUpdate, AggregateOutOfBounds
         """
         contributions = {given.site: self._contribute(given) for given in inputs}
-        numerators = {given.site: given.numerator for given in inputs}
+        numerators = {given.site: _numerator(given, self.parameters) for given in inputs}
         held = [contribution.collected for contribution in contributions.values()]
         agreed = lock.agree(self.announcement, _ATTEMPT, self.roster, held, held)
         reason = lock.shortfall(agreed, self.announcement, self.roster.requester)
         if reason is not None:
-            return SecureResult(average=None, skipped_because=reason)
-        opened = self._measure(agreed, contributions, numerators)
-        failed = tuple(site.site for site in opened if not site.in_range)
-        released = tuple(site.site for site in opened if site.in_range)
-        others = tuple(site for site in released if site != self.roster.requester)
-        if len(others) == len(released) or len(others) < self.announcement.least_contributors:
-            return SecureResult(average=None, failed_check=failed, skipped_because="too few passed the range check")
-        return SecureResult(
-            average=self._release([contributions[site] for site in released], [numerators[site] for site in released]),
-            took_part=others,
-            distances=tuple((s.site, s.distance) for s in opened if s.distance is not None),
-            failed_check=failed,
-        )
+            return SecureResult(None, skipped_because=reason)
+        judgement = judge(self._measure(agreed, contributions, numerators, probe))
+        if not judgement.releases(self.announcement.least_contributors):
+            return SecureResult(None, judgement=judgement, skipped_because="too few sites are left after the checks")
+        kept = (self.roster.requester, *judgement.measured.took_part)
+        released = tuple(site for site in agreed.sites if site in kept)
+        return SecureResult(self._release(released, contributions), released, judgement)
 
-    def _contribute(self, given: SiteInput) -> _Contribution:
+    def _contribute(self, given: SiteInput | CountsInput) -> _Contribution:
         """The site: scale, encode, split, commit."""
         rand = derive(self.seed, f"contribution of {given.site}")
-        scaled = given.update * (given.numerator / self.parameters.weight_grid)
-        encoded = fixed_point.encode(scaled, self.parameters, derive(rand, "rounding"))
+        encoded = self.tamper(given.site, given.encoded(self.parameters, derive(rand, "rounding")))
         seed_share, vector_share = sharing.split(encoded, derive(rand, "share"))
         vector_side = sharing.vector_side(self.roster.place(given.site))
         shares: dict[Side, Share] = {vector_side: vector_share, vector_side.other: seed_share}
@@ -114,14 +119,23 @@ class SecureRound:
         return _Contribution(given.site, encoded, shares, collected)
 
     def _measure(
-        self, agreed: AgreedSet, contributions: dict[str, _Contribution], numerators: dict[str, int]
+        self,
+        agreed: AgreedSet,
+        contributions: dict[str, _Contribution],
+        numerators: dict[str, int],
+        probe: NDArray[np.float64] | None,
     ) -> tuple[measurement.OpenedSite, ...]:
         """Both servers measure every site of the agreed set; the requester opens."""
         number = self.announcement.round
         nonces = (derive(self.seed, "nonce a"), derive(self.seed, "nonce b"))
         stated = lock.transcript(number, agreed.digest(), *nonces)
         challenge = lock.check_transcript(number, agreed, stated)
-        queries = self._queries(challenge, agreed, contributions[self.roster.requester].encoded, numerators)
+        own = contributions[self.roster.requester].encoded
+        if probe is not None:
+            own = fixed_point.encode(probe, self.parameters, derive(self.seed, "probe rounding"))
+            queries = self._queries(challenge, agreed, own, dict.fromkeys(numerators, self.parameters.weight_grid))
+        else:
+            queries = self._queries(challenge, agreed, own, numerators)
         operands = {side: self._operands(side, challenge, agreed, contributions, queries[side]) for side in Side}
         halves = dict(zip(Side, self.draw([o.lengths for o in operands[Side.A]], f"round {number}"), strict=True))
         masked = {side: _masked(operands[side], halves[side]) for side in Side}
@@ -133,14 +147,16 @@ class SecureRound:
     def _queries(
         self, challenge: bytes, agreed: AgreedSet, own: Ring, numerators: dict[str, int]
     ) -> dict[Side, dict[str, Ring]]:
-        """The requester: shares of w_i S g_0 for every contributor, none where distances are not opened."""
+        """The requester: shares of w_i S g_0, or of S v, for every contributor; for norms both servers take zeros."""
         queries: dict[Side, dict[str, Ring]] = {Side.A: {}, Side.B: {}}
-        if not self.announcement.measured:
+        contributors = [site for site in agreed.sites if site != self.roster.requester]
+        if self.announcement.opens is Needs.NORMS:
+            zeros = np.zeros(self.parameters.sketched_length, dtype=np.uint64)
+            return {side: dict.fromkeys(contributors, zeros) for side in Side}
+        if not self.announcement.opens.queried:
             return queries
         own_sketch = sketch.sketch_vector(challenge, own, self.parameters)
-        for site in agreed.sites:
-            if site == self.roster.requester:
-                continue
+        for site in contributors:
             query = distance.query(own_sketch, numerators[site], self.parameters.weight_grid)
             seed_share, vector_share = sharing.split(query, derive(self.seed, f"query for {site}"))
             queries[Side.A][site] = sharing.expand_share(seed_share, 0, query.size)
@@ -178,27 +194,23 @@ class SecureRound:
             for one, theirs, half in zip(operands, peer_masked, halves, strict=True)
         ]
 
-    def _release(self, contributions: list[_Contribution], numerators: list[int]) -> NDArray[np.float32]:
-        """Both servers add, A masks with a fresh seed; a site opens, checks every coordinate, divides."""
-        names = [contribution.site for contribution in contributions]
-        by_name = {contribution.site: contribution for contribution in contributions}
+    def _release(self, released: tuple[str, ...], contributions: dict[str, _Contribution]) -> Signed:
+        """Both servers add, A masks with a fresh seed; a site opens and checks every coordinate."""
         stop, t_seed = self.parameters.dimension, derive(self.seed, "output mask")
-        sums = {side: release.sum_chunk(_sources(side, by_name, names), 0, stop) for side in Side}
+        sums = {side: release.sum_chunk(_sources(side, contributions, released), 0, stop) for side in Side}
         vector = release.combine_chunk(release.masked_sum_chunk(sums[Side.A], t_seed, 0), sums[Side.B])
-        bound = release.coordinate_bound(
-            self.parameters, sum(numerators), len(contributions), self.announcement.opens.bounds_norms
-        )
-        signed = release.open_aggregate_chunk(vector, t_seed, 0, bound, NUMBA)
-        return release.average_chunk(signed, sum(numerators) / self.parameters.weight_grid, self.parameters)
+        return release.open_aggregate_chunk(vector, t_seed, 0, self.bound(released), NUMBA)
+
+
+def _numerator(given: SiteInput | CountsInput, parameters: StudyParameters) -> int:
+    return given.numerator if isinstance(given, SiteInput) else parameters.weight_grid
 
 
 def _masked(operands: list[measurement.Operands], halves: list[CorrelationHalf]) -> list[Ring]:
     return [measurement.masked(one, half) for one, half in zip(operands, halves, strict=True)]
 
 
-def _sources(
-    side: Side, contributions: dict[str, _Contribution], sites: list[str] | tuple[str, ...]
-) -> list[ChunkSource]:
+def _sources(side: Side, contributions: dict[str, _Contribution], sites: tuple[str, ...]) -> list[ChunkSource]:
     return [sharing.chunk_source(contributions[site].shares[side]) for site in sites]
 
 

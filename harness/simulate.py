@@ -21,8 +21,9 @@ from harness.datasets.site_data import Federation, SiteData
 from harness.history import RunHistory, Series, alpha_series, distance_series
 from harness.measurements import versions
 from harness.results import Accuracy
-from harness.rounds_plain import ErosionApplies, run_plain
+from harness.rounds_plain import run_plain
 from harness.rounds_secure import run_secure
+from harness.run_state import ErosionApplies
 from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName

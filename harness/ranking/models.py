@@ -14,7 +14,7 @@ from client_agent.trainer import Evaluation, apply_aggregate, compute_update, ev
 from client_agent.update import load_vector, model_vector
 from harness.datasets.site_data import Federation, SiteData
 from harness.parties import SiteEntry, make_parties
-from harness.rounds_plain import CPU
+from harness.site_updates import CPU
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study

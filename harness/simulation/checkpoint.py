@@ -19,7 +19,7 @@ from safetensors.numpy import load, save
 
 from client_agent.durable import write_durably
 from harness.history import RoundRecord
-from harness.rounds_plain import PlainState, Progress
+from harness.run_state import Progress, RunState
 from protocol.errors import ConfigurationError
 
 _RECORDS: Final = TypeAdapter(tuple[RoundRecord, ...])
@@ -94,7 +94,7 @@ class Checkpoint:
             )
         self._generation = int(partial.vectors.split(".")[-2])
         read = {name: _kind(name).validate_json(json.dumps(value)) for name, value in partial.state.items()}
-        state = PlainState(**read, **vectors)
+        state = RunState(**read, **vectors)
         return Progress(state, _RECORDS.validate_json(json.dumps(partial.records))), partial.seconds
 
     def remove(self) -> None:
@@ -106,4 +106,4 @@ class Checkpoint:
 @cache
 def _kind(name: str) -> TypeAdapter[Any]:
     """How a part of the state that is no vector is written."""
-    return TypeAdapter(get_type_hints(PlainState)[name])
+    return TypeAdapter(get_type_hints(RunState)[name])

@@ -19,8 +19,9 @@ from harness.datasets.site_data import Federation
 from harness.history import RunHistory
 from harness.measurements import versions
 from harness.parties import SiteEntry, make_parties
-from harness.rounds_plain import ErosionApplies, Progress, run_plain
+from harness.rounds_plain import run_plain
 from harness.rounds_secure import run_secure
+from harness.run_state import ErosionApplies, Progress
 from harness.simulation.case import Setting
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line

@@ -1,0 +1,93 @@
+"""What one site computes for a round: its clipped update, its own weight, its class counts; the requester's probe."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from client_agent.trainer import compute_update, loss_gradient, site_seed
+from client_agent.update import Vector, layer_sizes, load_vector
+from harness.datasets.site_data import SiteData
+from protocol.arithmetic.fixed_point import check_finite, clip
+from protocol.rules.self_weights import class_weight, sample_weight
+from protocol.wire.messages import RuleName, Study
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, eq=False)
+class ClippedUpdate:
+    """A site's update after clipping, float64[D], and whether it had been longer.
+
+    ``own_weight`` is the weight that the site gives itself, None where the weight list says it.
+    """
+
+    values: NDArray[np.float64] = field(repr=False)
+    was_clipped: bool
+    own_weight: float | None = None
+
+    @property
+    def norm(self) -> float:
+        """||g|| after clipping."""
+        return float(np.sqrt(squared_norm(self.values)))
+
+    def shared(self, clip_norm: float) -> NDArray[np.float64]:
+        """What the site shares before the list's weight: g, or (w g, w C) where it weighs itself."""
+        if self.own_weight is None:
+            return self.values
+        return np.append(self.own_weight * self.values, self.own_weight * clip_norm)
+
+
+def squared_norm(values: NDArray[np.float64]) -> float:
+    """Sum of squares in float64."""
+    return float(np.sum(np.square(values)))
+
+
+def clipped_update(
+    study: Study, model: nn.Module, site: SiteData, vector: Vector, round_number: int, own_weight: float | None = None
+) -> ClippedUpdate:
+    """The site's update of a round from the model ``vector``, float32[D].
+
+    Raises: UnusableUpdate
+    """
+    load_vector(model, vector)
+    seed = site_seed(study.seed or 0, site.name)
+    raw = compute_update(model, site.train, study.training, round=round_number, seed=seed, device=CPU)
+    check_finite(raw, layer_sizes(study.model.layers))
+    values, was_clipped = clip(raw, study.parameters.clip_norm)
+    return ClippedUpdate(values, was_clipped, own_weight)
+
+
+def clipped_probe(study: Study, model: nn.Module, requester: SiteData, vector: Vector) -> NDArray[np.float64]:
+    """The gradient of the requester's validation loss at the model ``vector``, clipped like an update, float64[D].
+
+    Raises: ConfigurationError without validation examples; UnusableUpdate
+    """
+    load_vector(model, vector)
+    raw = loss_gradient(model, requester.validation, CPU)
+    check_finite(raw, layer_sizes(study.model.layers))
+    return clip(raw, study.parameters.clip_norm)[0]
+
+
+def class_counts(site: SiteData, classes: int) -> tuple[int, ...]:
+    """The site's training examples of each class."""
+    return tuple(int(count) for count in np.bincount(site.train.y, minlength=classes))
+
+
+def own_weight(study: Study, site: SiteData, totals: tuple[int, ...], largest_count: int) -> float | None:
+    """The weight that a site gives itself; None for rules whose weights the requester hands out.
+
+    ``totals`` are the summed class counts, ``largest_count`` the number of samples of weight 1.
+
+    Raises: ConfigurationError when no site has a class
+    """
+    grid = study.parameters.weight_grid
+    if study.rule.name is RuleName.FEDAVG_BY_SAMPLES:
+        return sample_weight(len(site.train), largest_count, grid)
+    if study.rule.name is RuleName.WFEDAVG:
+        return class_weight(class_counts(site, study.model.classes), totals, grid)
+    return None
