@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from client_agent.models import build_model, dimension, model_spec, require_layers
 from client_agent.update import model_vector
@@ -75,3 +76,38 @@ def test_a_plugin_is_not_built_in() -> None:
     spec = ModelSpec(kind="plugin", layers=(LayerShape(name="w", shape=(2,)),))
     with pytest.raises(ConfigurationError, match="plug-in"):
         build_model(spec, 0)
+
+
+def test_activation_and_dropout_of_every_kind() -> None:
+    mlp = build_model(model_spec("mlp", (6,), (5, 4), 3, activation="tanh", dropout=0.2), 1)
+    assert [type(layer) for layer in mlp] == [
+        nn.Flatten,
+        nn.Dropout,
+        nn.Linear,
+        nn.Tanh,
+        nn.Dropout,
+        nn.Linear,
+        nn.Tanh,
+        nn.Dropout,
+        nn.Linear,
+    ]
+    cnn = build_model(model_spec("cnn", (1, 4, 4), (2, 3), 2, activation="tanh", dropout=0.5), 1)
+    assert [type(layer) for layer in cnn] == [
+        nn.Conv2d,
+        nn.Tanh,
+        nn.Flatten,
+        nn.Dropout,
+        nn.Linear,
+        nn.Tanh,
+        nn.Dropout,
+        nn.Linear,
+    ]
+    assert all(layer.p == 0.2 for layer in mlp if isinstance(layer, nn.Dropout))
+    linear = build_model(model_spec("linear", (6,), (), 3, dropout=0.2), 1)
+    assert [type(layer) for layer in linear] == [nn.Flatten, nn.Dropout, nn.Linear]
+
+
+def test_dropout_and_activation_leave_the_initial_values_alone() -> None:
+    plain = model_vector(build_model(model_spec("mlp", (6,), (5,), 3), 7))
+    changed = model_vector(build_model(model_spec("mlp", (6,), (5,), 3, activation="tanh", dropout=0.5), 7))
+    np.testing.assert_array_equal(plain, changed)

@@ -266,7 +266,7 @@ def test_a_server_learning_rate_equal_to_the_local_one_averages_models() -> None
 def test_the_learning_rate_decays_by_rounds() -> None:
     never = TrainingSpec(learning_rate_decay=0.9)
     assert [rate_factor(never, r) for r in (1, 100)] == [1.0, 1.0]
-    decays = TrainingSpec(learning_rate_decay=0.5, decay_every_rounds=3)
+    decays = TrainingSpec(learning_rate_decay=0.5, decay_every_rounds=3, batches="cycled")
     assert [rate_factor(decays, r) for r in range(1, 8)] == [1, 1, 1, 0.5, 0.5, 0.5, 0.25]
     model = build_model(SPEC, 1)
     first, fourth = (
