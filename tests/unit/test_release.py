@@ -9,6 +9,7 @@ from protocol import release
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import from_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
+from protocol.rules.self_weights import counts_vector
 from protocol.sharing import chunk_source, split
 
 T_SEED = bytes(range(1, 33))
@@ -105,3 +106,86 @@ def test_the_average_has_a_fixed_order_of_operations(identity, rng):
 def test_a_sum_of_weights_that_is_not_positive_is_refused(identity, weights):
     with pytest.raises(ProtocolViolation, match="positive"):
         release.average_chunk(np.zeros(1, dtype=np.int64), weights, identity)
+
+
+@pytest.mark.parametrize("contributors", [1, 2, 100])
+def test_the_bound_of_a_self_weighted_sum_counts_every_weight_as_one(parameters, contributors):
+    bound = release.self_weighted_bound(parameters, contributors)
+    assert bound == 5 * parameters.encoded_norm * contributors + contributors
+    assert bound == release.coordinate_bound(
+        parameters, contributors * parameters.weight_grid, contributors, measured=False
+    )
+
+
+@pytest.mark.parametrize("grid", [1, 3, 4, 32])
+def test_sites_that_weigh_themselves_get_the_average_of_their_weights(identity, rng, grid):
+    parameters = identity.model_copy(update={"weight_grid": grid})
+    weights = [1 / grid, 1 / grid, 1.0, max(1 / grid, 0.37)]
+    updates = [fixed_point.clip(rng.normal(size=100), identity.clip_norm)[0] for _ in weights]
+    total = np.zeros(101, dtype=np.uint64)
+    for weight, update in zip(weights, updates, strict=True):
+        shared = weight * np.append(update, identity.clip_norm)
+        total += fixed_point.encode(shared, parameters, rng.bytes(32))
+    bound = release.self_weighted_bound(parameters, len(weights))
+    opened = release.open_aggregate_chunk(release.masked_sum_chunk(total, T_SEED, 0), T_SEED, 0, bound)
+    found = release.own_weights_sum(int(opened[-1]), parameters, len(weights))
+    # every summand is off by less than one ring unit
+    assert abs(found - sum(weights)) < len(weights) / parameters.encoded_norm
+    average = release.average_chunk(opened[:-1], found, parameters)
+    exact = sum(w * u for w, u in zip(weights, updates, strict=True)) / sum(weights)
+    # n 2^-f in the numerator over W, W off by n / E relative to coordinates of at most C = E 2^-f, a float32 rounding
+    each = len(weights) / parameters.scale / found
+    assert np.max(np.abs(average - exact)) < 2 * each + identity.clip_norm * 2.0**-24
+
+
+@pytest.mark.parametrize("contributors", [1, 3, 10])
+def test_the_sum_of_own_weights_lies_between_all_smallest_and_all_one(identity, contributors):
+    norm = identity.encoded_norm
+    lowest, highest = contributors * norm // 32 - contributors, contributors * norm + contributors
+    assert release.own_weights_sum(lowest, identity, contributors) == lowest / norm
+    assert release.own_weights_sum(highest, identity, contributors) == highest / norm
+    for altered in (lowest - 1, highest + 1, 0, -highest, 2**62):
+        with pytest.raises(AggregateOutOfBounds, match=f"weights of {contributors} sites sum to {altered} "):
+            release.own_weights_sum(altered, identity, contributors)
+
+
+def test_the_smallest_weights_rounded_down_are_within_bounds(identity):
+    # E / 3 is no integer: rounding down takes a third of a unit from each site, less than the one that is allowed
+    parameters = identity.model_copy(update={"weight_grid": 3})
+    total = 4 * (parameters.encoded_norm // 3)
+    assert release.own_weights_sum(total, parameters, 4) == total / parameters.encoded_norm
+
+
+def test_class_counts_sum_exactly(identity, rng):
+    counts = [rng.integers(0, 10**5, 10) for _ in range(4)]
+    total = np.zeros(101, dtype=np.uint64)
+    for own in counts:
+        total += counts_vector(own.tolist(), identity)
+    vector = release.masked_sum_chunk(total, T_SEED, 0)
+    opened = release.open_aggregate_chunk(vector, T_SEED, 0, release.self_weighted_bound(identity, 4))
+    assert release.class_totals(opened, 10, 4) == tuple(np.sum(counts, axis=0).tolist())
+
+
+@pytest.mark.parametrize(
+    ("values", "found"),
+    [
+        ([5, -1, 3, 0, 0], r"negative in classes \[1\]"),
+        ([5, 1, 3, 0, 1], "1 numbers behind the 3 classes"),
+        ([5, 1, 3, -7, 1], "2 numbers behind the 3 classes"),
+        ([1, 0, 1, 0, 0], "of 3 sites sum to 2"),
+        ([0, 0, 0, 0, 0], "of 3 sites sum to 0"),
+    ],
+)
+def test_totals_that_no_counts_sum_to_are_discarded(values, found):
+    with pytest.raises(AggregateOutOfBounds, match=found):
+        release.class_totals(np.array(values), 3, 3)
+
+
+def test_a_class_without_samples_is_a_total_of_zero():
+    assert release.class_totals(np.array([2, 0, 1]), 3, 3) == (2, 0, 1)
+
+
+@pytest.mark.parametrize("classes", [0, 6])
+def test_more_classes_than_coordinates_are_refused(classes):
+    with pytest.raises(ProtocolViolation, match=f"{classes} class counts do not fit a vector of 5"):
+        release.class_totals(np.ones(5, dtype=np.int64), classes, 1)
