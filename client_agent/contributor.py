@@ -16,12 +16,14 @@ from client_agent.failpoints import Point
 from client_agent.journal import StudyJournal
 from client_agent.mail import PastRelease
 from client_agent.participant import Participant, SiteContext
+from client_agent.refusals import refused_study, send_refusal
 from client_agent.skips import shown_skip
 from client_agent.watch import Stopped, same_round
 from client_agent.welcome import missed_release, open_checkpoint, open_welcome
 from protocol.errors import (
     ConfigurationError,
     MoietyError,
+    PolicyRefusal,
     RefusedMessage,
     Unavailable,
     UnknownResource,
@@ -29,7 +31,7 @@ from protocol.errors import (
 from protocol.policy import remember_skip
 from protocol.sharing import Side
 from protocol.wire import paths
-from protocol.wire.messages import ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
+from protocol.wire.messages import Purpose, ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
 
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _IDLE_S: Final = 30.0
@@ -47,6 +49,10 @@ class Contributor(Participant):
     def run(self) -> None:
         """Raises: Stopped; ConfigurationError and other errors that end this site's part in the study"""
         if self.state.finished is not None:
+            return
+        refusal = refused_study(self)
+        if refusal is not None:
+            self._refuse(refusal)
             return
         self.prepare()
         self._say_ready()
@@ -69,6 +75,20 @@ class Contributor(Participant):
                 self.watch.wait(seen, pause_s)
         finally:
             self.watch.close()
+
+    def _refuse(self, refusal: PolicyRefusal) -> None:
+        """This site's part is over before it began: the requester is told, and nothing is said to be ready."""
+        while True:
+            try:
+                send_refusal(self, refusal)
+            except Unavailable as later:
+                self.problem(None, later.detail)
+                if self.context.stop.wait(_RETRY_S):
+                    raise Stopped from None
+            else:
+                break
+        self.save(finished=f"refused: {refusal.detail}")
+        self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
 
     def _say_ready(self) -> None:
         notice = ReadyNotice(study_digest=self.study_digest, site=self.context.site)
@@ -187,7 +207,8 @@ class Contributor(Participant):
     def _finish(self, decision: Decision, view: RoundView) -> None:
         """The round was released: apply the average if this site's model is the announced one."""
         announcement, version = decision.announcement, self.state.model_version
-        applied_before_a_crash = version == announcement.model_version + 1
+        ahead = 0 if announcement.purpose is Purpose.COUNTS else 1
+        applied_before_a_crash = self.has_taken(announcement) and version == announcement.model_version + ahead
         if decision.weight_list is None or not (version == announcement.model_version or applied_before_a_crash):
             self._record(decision, RoundEnd.DECLINED, view.attempt, decision.reason)
             return
@@ -223,7 +244,10 @@ class Contributor(Participant):
                 attempt=attempt,
                 reason=reason,
                 model_version=self.state.model_version or 0,
+                purpose=announcement.purpose,
                 weights=() if decision.weight_list is None else decision.weight_list.weights,
+                grid=self.study.parameters.weight_grid,
+                own_weight=self.weight_in(announcement) if decision.accepted else None,
                 took_part=() if release is None else release.sites,
                 failed_check=() if release is None else release.failed_check,
                 clipped=self.encode(announcement, 0).clipped if encoded.exists() else None,

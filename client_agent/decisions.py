@@ -14,7 +14,15 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.durable import write_durably
 from client_agent.events import EventKind
 from client_agent.failpoints import Point
-from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, open_letter, seal_letter
+from client_agent.mail import (
+    MODEL_BEHIND,
+    OUTCOME_UNKNOWN,
+    CountedClasses,
+    PastRelease,
+    WeightMail,
+    open_letter,
+    seal_letter,
+)
 from client_agent.participant import RELAY, Participant
 from client_agent.server_client import Body
 from client_agent.skips import require_skip
@@ -24,7 +32,7 @@ from protocol.policy import OutcomeUnknown, check_weight_list, remember_contribu
 from protocol.rules.registry import rule_for
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Announcement, Decline, RoundView, WeightList
+from protocol.wire.messages import Announcement, Decline, Purpose, RoundView, Signed, WeightList
 
 NOT_LISTED: Final = "not_listed"
 _REASON_CHARACTERS: Final = 2000
@@ -67,6 +75,7 @@ class Decisions:
             mail = self._weight_mail(announcement)
             weight_list = mail.weight_list
             self._catch_up(mail)
+            self._check_purpose(announcement)
             self._check_model(announcement)
             self._check_policy(announcement, weight_list)
         except (Unavailable, UnknownResource):
@@ -150,6 +159,26 @@ class Decisions:
             if number == owner.state.memory.unsettled:
                 require_skip(skip, self._context.roster, owner.study_digest, number)
                 owner.save(memory=remember_skip(owner.state.memory, number))
+        if mail.counted is not None:
+            self._take_counted(mail.counted)
+
+    def _take_counted(self, signed: Signed[CountedClasses]) -> None:
+        """The class counts' sum on the requester's word, where this site missed their round; else it must be the same.
+
+        A requester that lies to a site about it moves that site's weight within the bounds that its policy takes
+        every other weight to have, no more.
+        """
+        owner, requester = self._owner, self._context.roster.requester
+        counted: CountedClasses = require_signatures(signed, self._context.roster, (requester,))
+        if counted.study_digest != owner.study_digest or len(counted.totals) != owner.study.model.classes:
+            raise AnnouncementMismatch("the class counts that came with the weights are of another study")
+        if owner.state.counted is None:
+            owner.save(counted=counted)
+        elif owner.state.counted != counted:
+            raise ModelDiverged(
+                f"this site opened class counts of round {owner.state.counted.round}, the requester names those of "
+                f"round {counted.round} or other numbers; one of them was served something else"
+            )
 
     def _catch_up_release(self, previous: PastRelease) -> None:
         """Apply it, if this site was listed: to others the servers give no output, they need the checkpoint."""
@@ -163,6 +192,20 @@ class Decisions:
 
     # --- model and policy ---
 
+    def _check_purpose(self, announcement: Announcement) -> None:
+        """Class counts only for a rule that uses them, and no more updates than the study has rounds."""
+        study, round_number = self._owner.study, announcement.round
+        if announcement.purpose is Purpose.COUNTS:
+            if not study.rule.name.counts_classes:
+                raise AnnouncementMismatch(
+                    f"round {round_number} sums class counts, which rule {study.rule.name.value!r} does not use"
+                )
+        elif self._owner.training_round(round_number) > study.rounds:
+            raise AnnouncementMismatch(
+                f"round {round_number} is update {self._owner.training_round(round_number)} of a study with "
+                f"{study.rounds} rounds"
+            )
+
     def _check_model(self, announcement: Announcement) -> None:
         owner = self._owner
         version = owner.state.model_version
@@ -172,7 +215,7 @@ class Decisions:
                 "it needs the requester's checkpoint"
             )
         key = bytes.fromhex(owner.state.site_key or "")
-        own = model_digest(key, owner.study_digest, announcement.round, owner.require_model().astype("<f4").tobytes())
+        own = model_digest(key, owner.study_digest, announcement.round, owner.require_kept().astype("<f4").tobytes())
         if not hmac.compare_digest(own, announcement.model_digest):
             raise ModelDiverged(
                 f"round {announcement.round}: this site's model {version} is not the requester's; "
@@ -192,6 +235,8 @@ class Decisions:
             memory=self._owner.state.memory,
             contributors=tuple(party.name for party in context.roster.contributors),
             needs=rule.needs,
+            own_weight=self._owner.weight_in(announcement),
+            rule_selects=rule.selects,
         )
 
 

@@ -148,6 +148,10 @@ class Participant:
             raise AnnouncementMismatch("an update was announced before this site learned the class counts' sum")
         return class_weight(self.learner.class_counts(), self.state.counted.totals, grid)
 
+    def weight_in(self, announcement: Announcement) -> float | None:
+        """This site's own weight in one round; in a round of class counts no site has any."""
+        return None if announcement.purpose is Purpose.COUNTS else self.own_weight()
+
     # --- a round ---
 
     def encode(self, announcement: Announcement, numerator: int) -> EncodedUpdate:
@@ -203,6 +207,12 @@ class Participant:
                 self.context.clients,
                 self.journal,
             )
+
+    def has_taken(self, announcement: Announcement) -> bool:
+        """Whether a release of this round was applied before this process began."""
+        if announcement.purpose is Purpose.COUNTS:
+            return self.state.counted is not None
+        return self.state.model_version != announcement.model_version
 
     def take_release(self, past: PastRelease) -> RoundEnd:
         """Open the average and step the model, or open the class counts; a broken bound leaves both as they were.

@@ -7,14 +7,23 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from client_agent.mail import PastRelease
-from client_agent.requester_round import RoundPlan
+from client_agent.mail import CountedClasses, PastRelease
 from protocol.errors import PolicyRefusal
 from protocol.lock import model_digest
+from protocol.parameters import Needs
 from protocol.policy import SiteMemory, check_for_every_site
 from protocol.rules.interface import RuleState
 from protocol.wire.authentic import sign
-from protocol.wire.messages import Announcement, ListedWeight, RoundOutcome, Signed, StudyEnd, WeightList
+from protocol.wire.messages import (
+    MOST_COUNTS_ROUNDS,
+    Announcement,
+    ListedWeight,
+    Purpose,
+    RoundOutcome,
+    Signed,
+    StudyEnd,
+    WeightList,
+)
 
 if TYPE_CHECKING:
     from client_agent.requester import Requester
@@ -41,14 +50,58 @@ class RequesterState(BaseModel):
     short_rounds: int = 0
     previous: PastRelease | None = None
     skipped: tuple[Signed[RoundOutcome], ...] = Field(default=(), description="rounds skipped since that release")
+    counts_rounds: int = Field(default=0, description="how many rounds summed class counts, skipped ones included")
     end: Signed[StudyEnd] | None = None
     why: str = Field(default="", description="the end and its full reason, for this site only")
     alone: bool = False
+
+    @property
+    def updates_done(self) -> int:
+        """Rounds of updates behind this one; only those count among the study's rounds."""
+        return self.next_round - 1 - self.counts_rounds
+
+
+class RoundPlan(BaseModel):
+    """A round as it was decided, before anything was sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    announcement: Signed[Announcement]
+    weight_list: WeightList
+    previous: PastRelease | None
+    skipped: tuple[Signed[RoundOutcome], ...] = ()
+    counted: Signed[CountedClasses] | None = None
+
+
+class Hindrance(BaseModel):
+    """Why the study ends as failed; the servers read ``public``, which tells nothing about the sites' data."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    public: str
+    why: str
+
+
+def hindrance(owner: Requester) -> Hindrance | None:
+    """What about the class counts makes every further round pointless, for a rule that uses them."""
+    if not owner.study.rule.name.counts_classes:
+        return None
+    counted, progress = owner.state.counted, owner.progress
+    if counted is None and progress.memory.counted is not None:
+        text = "the sum of the class counts broke its bounds, and counts are summed once a study; start another one"
+        return Hindrance(public=text, why=text)
+    if counted is None and progress.counts_rounds >= MOST_COUNTS_ROUNDS:
+        text = f"the class counts could not be summed in {MOST_COUNTS_ROUNDS} rounds; see why they were skipped"
+        return Hindrance(public=text, why=text)
+    missing = [] if counted is None else [place for place, total in enumerate(counted.totals) if total == 0]
+    if missing:
+        text = "no site has a training example of some class, so no site can weigh itself"
+        return Hindrance(public=text, why=f"{text}: classes {missing}; check the labels, or leave the classes out")
+    return None
 
 
 def new_plan(owner: Requester) -> RoundPlan:
     """Raises: PolicyRefusal, when a site following the policy would decline"""
     number, study = owner.progress.next_round, owner.study
+    counts = study.rule.name.counts_classes and owner.state.counted is None
     weights = _weights(owner)
     least = _least(owner)
     if len(weights) < least:
@@ -66,16 +119,22 @@ def new_plan(owner: Requester) -> RoundPlan:
         round=number,
         listed=tuple(weight.site for weight in weights),
         least_contributors=least,
-        opens=owner.rule.needs,
+        opens=Needs.NOTHING if counts else owner.rule.needs,
+        purpose=Purpose.COUNTS if counts else Purpose.UPDATE,
         model_version=owner.state.model_version or 0,
         model_digest=_model_digest(owner, number),
         weight_list_digest=weight_list.digest(),
         closes_at_s=math.ceil(owner.context.clock() + study.round_deadline_s),
     )
     _check_policy(owner, announcement, weight_list)
-    signed = sign(announcement, owner.context.site, owner.context.keys.signing)
-    progress = owner.progress
-    return RoundPlan(announcement=signed, weight_list=weight_list, previous=progress.previous, skipped=progress.skipped)
+    own, key, counted = owner.context.site, owner.context.keys.signing, owner.state.counted
+    return RoundPlan(
+        announcement=sign(announcement, own, key),
+        weight_list=weight_list,
+        previous=owner.progress.previous,
+        skipped=owner.progress.skipped,
+        counted=None if counted is None else sign(counted, own, key),
+    )
 
 
 def _weights(owner: Requester) -> tuple[ListedWeight, ...]:
@@ -95,7 +154,7 @@ def _least(owner: Requester) -> int:
 
 def _model_digest(owner: Requester, round_number: int) -> str:
     key = bytes.fromhex(owner.state.site_key or "")
-    return model_digest(key, owner.study_digest, round_number, owner.require_model().astype("<f4").tobytes())
+    return model_digest(key, owner.study_digest, round_number, owner.require_kept().astype("<f4").tobytes())
 
 
 def _check_policy(owner: Requester, announcement: Announcement, weight_list: WeightList) -> None:
@@ -109,4 +168,5 @@ def _check_policy(owner: Requester, announcement: Announcement, weight_list: Wei
         memory=owner.progress.memory,
         contributors=tuple(party.name for party in owner.context.roster.contributors),
         needs=owner.rule.needs,
+        rule_selects=owner.rule.selects,
     )

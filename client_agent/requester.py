@@ -6,21 +6,21 @@ sent, so that a restarted requester sends the same bytes again (docs/protocol.md
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Final, TypeVar
 
-from client_agent.events import EventKind, RoundEnd, RoundRecord, SiteValue
+from client_agent.alone import go_alone
+from client_agent.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
 from client_agent.failpoints import Point
+from client_agent.gathering import admit, await_contributors
 from client_agent.journal import StudyJournal
 from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease
 from client_agent.participant import Participant, SiteContext
-from client_agent.planning import RequesterState, Welcomed, new_plan
+from client_agent.planning import RequesterState, RoundPlan, hindrance, new_plan
 from client_agent.postbox import Postbox
-from client_agent.requester_round import RequesterRound, RoundPlan
+from client_agent.requester_round import RequesterRound
 from client_agent.settled import Settled
 from client_agent.watch import Stopped
-from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import (
     LocalOptimumReached,
     PolicyRefusal,
@@ -29,12 +29,15 @@ from protocol.errors import (
     Unavailable,
     UnusableUpdate,
 )
+from protocol.parameters import Needs
 from protocol.policy import Clause, remember_contribution, remember_skip
-from protocol.rules.interface import SiteFacts
+from protocol.rules.interface import Measured
 from protocol.rules.registry import rule_for
+from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
+    Purpose,
     RuleName,
     Signed,
     Study,
@@ -44,6 +47,7 @@ from protocol.wire.messages import (
 )
 
 T = TypeVar("T")
+_NOTHING_OPENED: Final = Measured(round=1, requester_norm=0.0, took_part=())
 _RETRY_S: Final = 0.5
 _LOOK_AGAIN_S: Final = 1.0
 _UNUSABLE_TIMES: Final = 2
@@ -78,17 +82,20 @@ class Requester(Participant):
         if self.state.finished is not None:
             return
         self.prepare()
+        if self.rule.needs is Needs.INNER_PRODUCTS:
+            self.learner.probe(self.learner.initial())  # without validation data no study is begun
         self._first_model()
         self._create()
         self.watch.start()
         try:
             self._shared_part()
-            self._go_alone()
+            go_alone(self)
+            self._finish(self.progress.why)
         except StudyOver as over:
             self._finish(str(over))
         except (ProtocolViolation, UnusableUpdate) as broken:
             public = "the requester's update cannot be shared" if isinstance(broken, UnusableUpdate) else broken.detail
-            self._end(StudyEndState.FAILED, public, broken.detail)
+            self.end_study(StudyEndState.FAILED, public, broken.detail)
             self._deliver_end()
             self._finish(self.progress.why)
         finally:
@@ -104,7 +111,7 @@ class Requester(Participant):
     def _first_model(self) -> None:
         if self.state.model_version is None:
             key = self.context.randomness.bytes(32, f"site key {self.study_digest}")
-            self.adopt_model(self.learner.initial(), 0, site_key=key.hex())
+            self.adopt_model(initial_state(self.learner.initial(), self.study.rule), 0, site_key=key.hex())
 
     def _create(self) -> None:
         """Hand the study to both servers; both countersign it."""
@@ -121,69 +128,28 @@ class Requester(Participant):
     def _shared_part(self) -> None:
         """All rounds with contributors, until the study's end."""
         if self.progress.end is None and self.study.rule.name is RuleName.LOCAL:
-            self._end(StudyEndState.LOCAL_ONLY, "the rule uses no contributor")
+            self.end_study(StudyEndState.LOCAL_ONLY, "the rule uses no contributor")
         if self.progress.end is None and self.progress.next_round == 1:
-            self._await_contributors()
-        while self.progress.end is None and self.progress.next_round <= self.study.rounds:
-            self._admit()
+            await_contributors(self)
+        while self.progress.end is None and self.progress.updates_done < self.study.rounds:
+            admit(self)
             plan = self._plan()
             if plan is None:
                 break
             try:
                 self._settle(plan, RequesterRound(self, plan).run())
             except LocalOptimumReached as optimum:
-                self._end(StudyEndState.COMPLETED, optimum.detail)
+                self.end_study(StudyEndState.COMPLETED, optimum.detail)
         if self.progress.end is None:
-            self._end(StudyEndState.COMPLETED, "all rounds are done")
+            self.end_study(StudyEndState.COMPLETED, "all rounds are done")
         self._deliver_end()
-
-    def _await_contributors(self) -> None:
-        """Until everybody (or as many as this agent's settings say) is ready; after a while, the least number."""
-        everybody = len(self.context.roster.contributors)
-        wanted = everybody if self.context.start_when is None else min(self.context.start_when, everybody)
-        least = self.study.parameters.least_contributors
-        give_up = self.context.clock() + self.context.start_timeout_s
-        self.event(EventKind.STUDY, None, f"waiting for {wanted} of {everybody} contributors")
-
-        def enough(a: StudyView, b: StudyView) -> bool | None:
-            ready = len(self._ready(a, b))
-            late = self.context.clock() >= give_up
-            return True if ready >= wanted or (late and ready >= least) else None
-
-        self.until(enough)
-
-    def _ready(self, a: StudyView, b: StudyView) -> tuple[str, ...]:
-        """Contributors that are ready at both servers, in roster order."""
-        both = set(a.ready) & set(b.ready)
-        return tuple(p.name for p in self.context.roster.contributors if p.name in both)
-
-    def _admit(self) -> None:
-        """Welcome sites that became ready, and send the checkpoint to those that fell behind."""
-        a, b = self.until(lambda a, b: (a, b))
-        known = {entry.site for entry in self.progress.welcomed}
-        newcomers = [site for site in self._ready(a, b) if site not in known]
-        if not newcomers:
-            return
-        version = self.state.model_version or 0
-        self.welcome(newcomers)
-        facts = tuple(
-            SiteFacts(name=party.name, samples=party.samples or 1)
-            for party in self.context.roster.contributors
-            if party.name in newcomers
-        )
-        entries = tuple(Welcomed(site=site, version=version) for site in newcomers)
-        self.keep(
-            rule_state=self.rule.admit(self.progress.rule_state, facts),
-            welcomed=(*self.progress.welcomed, *entries),
-        )
-        self.event(EventKind.STUDY, None, f"welcomed {', '.join(newcomers)}")
 
     def welcome(self, sites: list[str], previous: PastRelease | None = None) -> None:
         """Send the sites' key and the present model; sent again, it is the same letter.
 
         Sites that hold an older model need ``previous``, the release that they missed.
         """
-        model = self.require_model().astype("<f4").tobytes()
+        model = self.require_kept().astype("<f4").tobytes()
         self.retried(lambda: self.postbox.send_welcome(sites, self.state.model_version or 0, model, previous))
 
     # --- a round ---
@@ -192,11 +158,15 @@ class Requester(Participant):
         """The round's announcement and weight list; None when the study was ended instead."""
         path = self.journal.round_folder(self.progress.next_round) / "plan.json"
         plan = self.journal.read(path, RoundPlan)
+        hindered = hindrance(self)
+        if plan is None and hindered is not None:
+            self.end_study(StudyEndState.FAILED, hindered.public, hindered.why)
+            return None
         if plan is None:
             try:
                 plan = new_plan(self)
             except PolicyRefusal as refusal:
-                self._end(StudyEndState.LOCAL_ONLY, _without_weights(refusal), refusal.detail)
+                self.end_study(StudyEndState.LOCAL_ONLY, _without_weights(refusal), refusal.detail)
                 return None
             self.journal.reach(Point.BEFORE_PLAN_JOURNALLED)
             self.journal.write(path, plan)
@@ -220,7 +190,9 @@ class Requester(Participant):
             willing = len(plan.weight_list.weights) - len(settled.declines)
             short = willing < plan.announcement.message.least_contributors
             changes["short_rounds"] = self.progress.short_rounds + 1 if short else 0
-        if settled.end is RoundEnd.RELEASED and settled.measured is not None:
+        if plan.announcement.message.purpose is Purpose.COUNTS:
+            changes["counts_rounds"] = self.progress.counts_rounds + 1
+        elif settled.end is RoundEnd.RELEASED and settled.measured is not None:
             changes["rule_state"] = self.rule.apply(self.progress.rule_state, settled.measured)
         # The record comes before the durable write: a crash in between settles the round again, and records it once.
         changes["next_round"] = plan.announcement.message.round + 1
@@ -233,7 +205,7 @@ class Requester(Participant):
         if behind and self.progress.end is None:
             self.welcome(behind, self.progress.previous)
         if self.progress.short_rounds >= _SHORT_ROUNDS and self.progress.end is None:
-            self._end(
+            self.end_study(
                 StudyEndState.LOCAL_ONLY,
                 f"too few sites were willing in {_SHORT_ROUNDS} rounds in a row: {settled.reason}",
             )
@@ -256,6 +228,7 @@ class Requester(Participant):
         return {"unusable": unusable, "dropped": dropped}
 
     def _record_round(self, plan: RoundPlan, settled: Settled) -> None:
+        opened = settled.measured or _NOTHING_OPENED
         self.record(
             RoundRecord(
                 time_s=self.context.clock(),
@@ -266,12 +239,18 @@ class Requester(Participant):
                 attempt=settled.attempt,
                 reason=settled.reason,
                 model_version=self.state.model_version or 0,
+                purpose=plan.announcement.message.purpose,
                 weights=plan.weight_list.weights,
+                grid=plan.weight_list.grid,
+                own_weight=self.weight_in(plan.announcement.message),
                 took_part=() if settled.past is None else settled.past.release_set.message.sites,
                 failed_check=() if settled.past is None else settled.past.release_set.message.failed_check,
                 declined=tuple(refused.site for refused in settled.declines),
                 alphas=tuple(SiteValue(site=s.name, value=s.alpha) for s in self.progress.rule_state.sites),
-                distances=tuple(SiteValue(site=s, value=v) for s, v in settled.distances),
+                distances=_values(opened.distances),
+                norms=_values(opened.norms),
+                inner_products=_values(opened.inner_products),
+                pairs=tuple(SitePair(first=p.first, second=p.second, value=p.distance) for p in opened.pairs),
                 requester_norm=settled.requester_norm,
                 clipped=settled.clipped,
             )
@@ -279,7 +258,7 @@ class Requester(Participant):
 
     # --- the end ---
 
-    def _end(self, state: StudyEndState, reason: str, why: str | None = None) -> None:
+    def end_study(self, state: StudyEndState, reason: str, why: str | None = None) -> None:
         """Decide the end; journalled, delivered by ``_deliver_end``.
 
         The servers read ``reason``, which must hold no weight and nothing of an update; ``why`` stays at this site.
@@ -305,40 +284,6 @@ class Requester(Participant):
                 self.journal.reach(Point.AFTER_END_SENT)
             except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
                 self.problem(None, refused.detail)
-
-    def _go_alone(self) -> None:
-        """The remaining rounds with this site's own clipped updates, when the shared part ended as LOCAL_ONLY."""
-        reason = self.progress.why
-        if self.progress.alone:
-            self.event(EventKind.STUDY, self.progress.next_round, "going on alone with this site's own data")
-        while self.progress.alone and self.progress.next_round <= self.study.rounds:
-            if self.context.stop.is_set():
-                raise Stopped
-            self._round_alone(self.progress.next_round, reason)
-        self._finish(reason)
-
-    def _round_alone(self, number: int, reason: str) -> None:
-        if self.state.last_recorded_round < number:
-            update = self.learner.update(self.require_model(), number)
-            check_finite(update, self.layers)
-            values, clipped = clip(update, self.study.parameters.clip_norm)
-            stepped = self.learner.apply(self.require_model(), values.astype("float32"))
-            # one write of the state steps the model and closes the round: a restart repeats both or neither
-            record = RoundRecord(
-                time_s=self.context.clock(),
-                study=self.study.name,
-                site=self.context.site,
-                round=number,
-                state=RoundEnd.ALONE,
-                reason=reason,
-                model_version=(self.state.model_version or 0) + 1,
-                alphas=tuple(SiteValue(site=s.name, value=s.alpha) for s in self.progress.rule_state.sites),
-                requester_norm=float(math.sqrt(float((values * values).sum()))),
-                clipped=clipped,
-            )
-            self.adopt_model(stepped, (self.state.model_version or 0) + 1, last_recorded_round=number)
-            self.record_now(record)
-        self.keep(next_round=number + 1)
 
     def _finish(self, reason: str) -> None:
         self.save(finished=reason)
@@ -377,3 +322,7 @@ def _without_weights(refusal: PolicyRefusal) -> str:
     if clause in {known.value for known in Clause}:
         return f"the next weight list would break the sites' policy ({clause})"
     return "too few contributors are left"
+
+
+def _values(opened: tuple[tuple[str, float], ...]) -> tuple[SiteValue, ...]:
+    return tuple(SiteValue(site=site, value=value) for site, value in opened)

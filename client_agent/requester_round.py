@@ -7,22 +7,23 @@ that leaves is journalled first, so a restart takes the same turns again with th
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, TypeVar
-
-from pydantic import BaseModel, ConfigDict
 
 from client_agent.contribution import EncodedUpdate
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd
 from client_agent.failpoints import Point
-from client_agent.judging import RequesterFacts, judge
+from client_agent.judging import RequesterFacts
 from client_agent.mail import PastRelease, WeightMail
-from client_agent.measuring import open_sites, query_vector, read_opening, seal_queries
+from client_agent.measuring import query_vector, seal_queries
+from client_agent.openings import Openings
+from client_agent.planning import RoundPlan
+from client_agent.probing import Probe, make_probe, probe_file
 from client_agent.server_client import Body
 from client_agent.settled import Refused, Settled
 from client_agent.skips import shown_skip
-from client_agent.watch import same_round
+from client_agent.watch import at_both, same_round
+from protocol.arithmetic.ring import Ring
 from protocol.errors import (
     LocalOptimumReached,
     ProtocolViolation,
@@ -31,22 +32,13 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.lock import check_transcript
-from protocol.mpc.measurement import OpeningShare
 from protocol.parameters import Needs
-from protocol.rules.interface import Measured
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
-    AgreedSet,
-    Announcement,
-    ReleaseSet,
-    RoundOutcome,
     RoundState,
     RoundView,
-    Signed,
     StudyView,
-    WeightList,
 )
 
 if TYPE_CHECKING:
@@ -55,25 +47,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _DECLINE_PREFIX: Final = "decline-{round}/"
-
-
-class RoundPlan(BaseModel):
-    """A round as it was decided, before anything was sent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    announcement: Signed[Announcement]
-    weight_list: WeightList
-    previous: PastRelease | None
-    skipped: tuple[Signed[RoundOutcome], ...] = ()
-
-
-class Opened(BaseModel):
-    """What the requester opened about one attempt, and the release set that follows from it."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    measured: Measured
-    left_out: tuple[str, ...]
-    release_set: Signed[ReleaseSet] | None
 
 
 class RequesterRound:
@@ -85,7 +58,9 @@ class RequesterRound:
         self._plan = plan
         self._announcement = plan.announcement.message
         self._number = self._announcement.round
+        self._openings = Openings(owner, plan)
         self._encoded: EncodedUpdate | None = None
+        self._probe: Probe | None = None
         self._declines: dict[str, Refused] = {}
         self._shared: set[int] = set()
         self._queried: set[int] = set()
@@ -107,7 +82,9 @@ class RequesterRound:
 
     def _announce(self) -> None:
         plan, owner = self._plan, self._owner
-        mail = WeightMail(weight_list=plan.weight_list, previous=plan.previous, skipped=plan.skipped)
+        mail = WeightMail(
+            weight_list=plan.weight_list, previous=plan.previous, skipped=plan.skipped, counted=plan.counted
+        )
         owner.retried(lambda: owner.postbox.send_weights(mail, self._announcement.listed))
 
         def announce(side: Side) -> None:
@@ -119,7 +96,7 @@ class RequesterRound:
             if require_signatures(answer, self._context.roster, signers) != self._announcement:
                 raise TranscriptMismatch(f"server {side} countersigned another announcement than the requester's")
 
-        self._at_both(announce)
+        at_both(announce)
 
     def _prepare_own(self) -> None:
         """The requester's own update has weight 1. Raises: UnusableUpdate, LocalOptimumReached"""
@@ -129,6 +106,8 @@ class RequesterRound:
                 f"round {self._number}: the requester's update is zero, so relative distances are undefined: "
                 "its model has reached a local optimum and the study can be completed"
             )
+        if self._announcement.opens is Needs.INNER_PRODUCTS:
+            self._probe = make_probe(self._owner, self._number)
 
     # --- turns ---
 
@@ -184,11 +163,9 @@ class RequesterRound:
             folder = owner.journal.attempt_folder(self._number, a.attempt)
             kept = {side: folder / f"queries-{side}.sealed" for side in Side}
             if not all(path.exists() for path in kept.values()):
-                agreed, challenge, transcript_digest = self._transcript(a, b)
+                agreed, challenge, transcript_digest = self._openings.transcript(a, b)
                 targets = tuple(site for site in agreed.sites if site != self._context.site)
-                numerators = tuple(self._numerator(site) for site in targets)
-                own = owner.encoded_file(self._number)
-                queries = query_vector(challenge, own, numerators, study.parameters)
+                queries = self._query_vector(challenge, targets)
                 label = f"{owner.study_digest} round {self._number} attempt {a.attempt}"
                 sealed = seal_queries(
                     queries,
@@ -204,7 +181,7 @@ class RequesterRound:
                     owner.journal.reach(Point.BEFORE_QUERIES_JOURNALLED)
                     write_durably(kept[side], sealed[side])
                     owner.journal.reach(Point.AFTER_QUERIES_JOURNALLED)
-            self._at_both(
+            at_both(
                 lambda side: self._context.clients[side].send_queries(
                     study.name, self._number, a.attempt, Body.of(kept[side].read_bytes())
                 )
@@ -213,14 +190,29 @@ class RequesterRound:
         self._queried.add(a.attempt)
         owner.event(EventKind.PHASE, self._number, "queries sent")
 
+    def _query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
+        """Every target's query: its weight times the own sketched update; with the probe, the probe's sketch."""
+        owner, parameters = self._owner, self._owner.study.parameters
+        if self._probe is not None:
+            ones = (parameters.weight_grid,) * len(targets)
+            return query_vector(challenge, probe_file(owner, self._number), ones, parameters)
+        numerators = tuple(self._openings.numerator(site) for site in targets)
+        return query_vector(challenge, owner.encoded_file(self._number), numerators, parameters)
+
+    def _facts(self) -> RequesterFacts:
+        own, norm = self._context.site, 0.0 if self._encoded is None else self._encoded.norm
+        if self._probe is None:
+            return RequesterFacts(own, norm)
+        return RequesterFacts(own, norm, self._probe.norm, self._probe.inner_product)
+
     def _release(self, a: RoundView, b: RoundView) -> None:
         """Open both servers' shares, leave out who fails, sign the release set."""
         owner = self._owner
         with owner.stopwatch.phase("opening"):
-            opened = self._opened(a, b)
+            opened = self._openings.opened(a, b, self._facts())
             release = opened.release_set
             if release is not None:
-                self._at_both(lambda side: self._context.clients[side].release(owner.study.name, release))
+                at_both(lambda side: self._context.clients[side].release(owner.study.name, release))
         owner.journal.reach(Point.AFTER_RELEASE_SENT)
         self._released.add(a.attempt)
         if release is None:
@@ -228,93 +220,6 @@ class RequesterRound:
             owner.problem(self._number, text)
         else:
             owner.event(EventKind.PHASE, self._number, f"release of {len(release.message.sites)} sites signed")
-
-    # --- pieces of a turn ---
-
-    def _transcript(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, bytes, str]:
-        """The agreed set, the challenge and the transcript's digest, once both servers signed the same."""
-        roster = self._context.roster
-        if a.agreed_set is None or b.agreed_set is None or a.transcript is None or b.transcript is None:
-            raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
-        both = (roster.operator_a.name, roster.operator_b.name)
-        agreed = require_signatures(a.agreed_set, roster, both)
-        stated = require_signatures(a.transcript, roster, both)
-        if agreed != b.agreed_set.message or stated != b.transcript.message:
-            raise TranscriptMismatch(f"round {self._number}: the two servers show different sets or challenges")
-        if agreed.announcement_digest != self._announcement.digest():
-            raise TranscriptMismatch(f"round {self._number}: the agreed set is bound to another announcement")
-        challenge = check_transcript(self._number, agreed, stated)
-        return agreed, challenge, stated.digest()
-
-    def _opened(self, a: RoundView, b: RoundView) -> Opened:
-        """Opened once and journalled, so that one release set is signed a round."""
-        owner = self._owner
-        path = owner.journal.attempt_folder(self._number, a.attempt) / "opened.json"
-        known = owner.journal.read(path, Opened)
-        if known is not None:
-            return known
-        agreed, _, transcript_digest = self._transcript(a, b)
-        fetched = self._at_both(
-            lambda side: self._context.clients[side].opening(owner.study.name, self._number, a.attempt)
-        )
-        shares = {
-            side: read_opening(
-                fetched[side],
-                self._context.keys.sealing,
-                side,
-                transcript_digest,
-                agreed.sites,
-                self._announcement.opens,
-                self._context.site,
-            )
-            for side in Side
-        }
-        numerators = {site: self._numerator(site) for site in agreed.sites}
-        opened = self._judged(agreed, shares, numerators, a.attempt)
-        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
-        owner.journal.write(path, opened)
-        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
-        return opened
-
-    def _judged(
-        self, agreed: AgreedSet, shares: dict[Side, tuple[OpeningShare, ...]], numerators: dict[str, int], attempt: int
-    ) -> Opened:
-        """Who stays in the sum: in range, no longer than a clipped update can be, and selected by the rule."""
-        owner, own = self._owner, self._context.site
-        study, opens = owner.study, self._announcement.opens
-        judged = judge(
-            open_sites(shares, numerators, study.parameters, opens),
-            RequesterFacts(own, 0.0 if self._encoded is None else self._encoded.norm),
-            numerators,
-            study.rule,
-            owner.rule,
-            owner.progress.rule_state,
-            study.parameters,
-            round=self._number,
-            opens=opens,
-        )
-        release = ReleaseSet(
-            study_digest=owner.study_digest,
-            round=self._number,
-            attempt=attempt,
-            agreed_set_digest=agreed.digest(),
-            sites=tuple(site for site in agreed.sites if site == own or site in judged.measured.took_part),
-            failed_check=judged.failed,
-        )
-        enough = judged.releases(self._announcement.least_contributors)
-        return Opened(
-            measured=judged.measured,
-            left_out=judged.failed,
-            release_set=sign(release, own, self._context.keys.signing) if enough else None,
-        )
-
-    def _numerator(self, site: str) -> int:
-        if site == self._context.site:
-            return self._plan.weight_list.grid
-        numerator = self._plan.weight_list.numerator_of(site)
-        if numerator is None:
-            raise ProtocolViolation(f"round {self._number}: the servers agreed on {site!r}, which was not listed")
-        return numerator
 
     def _read_declines(self, view: StudyView) -> None:
         prefix = _DECLINE_PREFIX.format(round=self._number)
@@ -330,12 +235,6 @@ class RequesterRound:
                 continue
             self._declines[sender] = Refused(sender, decline.code, decline.reason)
             self._owner.event(EventKind.DECLINED, self._number, f"{sender}: {decline.code}: {decline.reason}")
-
-    def _at_both(self, call: Callable[[Side], T]) -> dict[Side, T]:
-        """One call at each server, at the same time; the first error is raised after both have ended."""
-        with ThreadPoolExecutor(2, thread_name_prefix="both") as pool:
-            calls = {side: pool.submit(call, side) for side in Side}
-        return {side: done.result() for side, done in calls.items()}
 
     # --- the end ---
 
@@ -360,7 +259,7 @@ class RequesterRound:
     def _finish(self, a: RoundView, b: RoundView) -> Settled:
         """Open the average like every site, and hand the measurement to the rule."""
         owner, encoded = self._owner, self._encoded
-        opened = self._opened(a, b)
+        opened = self._openings.opened(a, b, self._facts())
         if opened.release_set is None or a.agreed_set is None or encoded is None:
             raise ProtocolViolation(f"round {self._number} was released without this requester's release set")
         past = PastRelease(
@@ -370,7 +269,7 @@ class RequesterRound:
             release_set=opened.release_set,
         )
         end = RoundEnd.RELEASED
-        if owner.state.model_version == self._announcement.model_version:
+        if not owner.has_taken(self._announcement):
             end = owner.retried(lambda: owner.take_release(past))
         return Settled(
             end=end,
@@ -381,5 +280,4 @@ class RequesterRound:
             requester_norm=encoded.norm,
             past=past,
             measured=opened.measured.model_copy(update={"requester_norm": encoded.norm}),
-            distances=opened.measured.distances,
         )

@@ -34,5 +34,4 @@ class Settled:
     requester_norm: float | None
     past: PastRelease | None = None
     measured: Measured | None = None
-    distances: tuple[tuple[str, float], ...] = ()
     skip: Signed[RoundOutcome] | None = None

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
 
 from client_agent.server_client import ServerClient
 from protocol.errors import MoietyError, Unavailable, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.messages import RoundView, StudyView
 
+T = TypeVar("T")
 _LONG_POLL_S: Final = 20.0
 _UNKNOWN_PAUSE_S: Final = 0.3
 _PROBLEM_PAUSE_S: Final = 1.0
@@ -95,6 +97,13 @@ class StudyWatch:
             self._views[side] = view
             self._serial += 1
             self._changed.notify_all()
+
+
+def at_both(call: Callable[[Side], T]) -> dict[Side, T]:
+    """One call at each server, at the same time; the first error is raised after both have ended."""
+    with ThreadPoolExecutor(2, thread_name_prefix="both") as pool:
+        calls = {side: pool.submit(call, side) for side in Side}
+    return {side: done.result() for side, done in calls.items()}
 
 
 def same_round(views: tuple[StudyView, StudyView]) -> tuple[RoundView, RoundView] | None:

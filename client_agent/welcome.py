@@ -12,6 +12,7 @@ from client_agent.mail import Welcome, open_letter, require_same
 from client_agent.output import check_release
 from client_agent.participant import RELAY, Participant
 from protocol.errors import BrokenSeal
+from protocol.rules.server_optimiser import state_vectors
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import Signed
@@ -58,7 +59,7 @@ def missed_release(owner: Participant, welcome: Welcome) -> bool:
 
 
 def open_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
-    """The model that a welcome names. Raises: BrokenSeal, Unavailable"""
+    """The model that a welcome names, with the server optimiser's moments behind it. Raises: BrokenSeal, Unavailable"""
     topic = paths.fill(paths.CHECKPOINT_TOPIC, version=welcome.model_version)
     path = owner.journal.folder / "checkpoint.sealed"
     requester = owner.context.roster.requester
@@ -68,6 +69,7 @@ def open_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
     path.unlink()
     if not hmac.compare_digest(hashlib.sha256(data).hexdigest(), welcome.checkpoint_digest):
         raise BrokenSeal("the checkpoint is not the one that the welcome names")
-    if len(data) != 4 * owner.study.parameters.dimension:
-        raise BrokenSeal(f"the checkpoint holds {len(data)} bytes, expected {4 * owner.study.parameters.dimension}")
+    expected = 4 * owner.study.model_dimension * state_vectors(owner.study.rule.name)
+    if len(data) != expected:
+        raise BrokenSeal(f"the checkpoint holds {len(data)} bytes, expected {expected}")
     return np.frombuffer(data, dtype="<f4").astype(np.float32)

@@ -42,6 +42,7 @@ from protocol.wire.round import (
     WeightList,
 )
 from protocol.wire.study import (
+    MOST_COUNTS_ROUNDS,
     LayerShape,
     ModelSpec,
     ReadyNotice,
@@ -57,6 +58,7 @@ from protocol.wire.study import (
 
 __all__ = [
     "MAX_CONTROL_BYTES",
+    "MOST_COUNTS_ROUNDS",
     "AgreedSet",
     "Announcement",
     "Attempt",

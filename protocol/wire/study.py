@@ -12,6 +12,10 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
 
 
+MOST_COUNTS_ROUNDS: Final = 8
+"""How often a study may try to sum its class counts; those rounds do not count among its rounds."""
+
+
 class LayerShape(Message):
     KIND: ClassVar[str] = "layer"
     name: str
@@ -171,11 +175,22 @@ class Study(Message):
                 f"the layers hold {self.model_dimension} parameters{own}, so parameters.dimension must be {expected}, "
                 f"found {self.parameters.dimension}"
             )
+        if self.rule.name.counts_classes and self.model.classes > self.parameters.dimension:
+            raise ValueError(
+                f"rule {self.rule.name.value!r} sums {self.model.classes} class counts in vectors of "
+                f"{self.parameters.dimension} coordinates: take a model with more parameters"
+            )
         if self.rule.erosion_applies == "same_round":
             raise ValueError(
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
             )
         return self
+
+
+    @property
+    def most_rounds(self) -> int:
+        """The largest number that a round can have: class counts are summed before the first update."""
+        return self.rounds + (MOST_COUNTS_ROUNDS if self.rule.name.counts_classes else 0)
 
 
 class ReadyNotice(Message):

@@ -15,10 +15,10 @@ from client_agent.journal import StudyJournal
 from client_agent.ledger import Ledger
 from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, Welcome, open_letter
 from client_agent.participant import SiteContext
-from client_agent.planning import new_plan
+from client_agent.planning import RoundPlan, new_plan
 from client_agent.randomness import SystemRandomness
 from client_agent.requester import Requester
-from client_agent.requester_round import RequesterRound, RoundPlan
+from client_agent.requester_round import RequesterRound
 from client_agent.server_client import Body
 from client_agent.settled import Refused, Settled
 from protocol.errors import PolicyRefusal, ProtocolViolation

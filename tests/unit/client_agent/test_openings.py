@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from client_agent.journal import StudyJournal
+from client_agent.judging import RequesterFacts
 from client_agent.measuring import longest_distance
-from client_agent.requester_round import RequesterRound, RoundPlan
+from client_agent.openings import Openings
+from client_agent.planning import RoundPlan
 from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch, UnknownResource
 from protocol.lock import transcript
 from protocol.mpc.measurement import OpeningShare
@@ -40,7 +42,7 @@ AGREED = release().agreed
 
 
 @pytest.fixture
-def turn(tmp_path: Path) -> RequesterRound:
+def turn(tmp_path: Path) -> Openings:
     context = SimpleNamespace(site=REQUESTER, keys=keys(REQUESTER), roster=ROSTER)
     rule = rule_for(study().rule, batch_size=32, grid=PARAMETERS.weight_grid)
     state = rule.init(tuple(SiteFacts(name=name, samples=40) for name in CONTRIBUTORS))
@@ -55,7 +57,7 @@ def turn(tmp_path: Path) -> RequesterRound:
     plan = RoundPlan(
         announcement=sign(ANNOUNCED, REQUESTER, keys(REQUESTER).signing), weight_list=WEIGHTS, previous=None
     )
-    return RequesterRound(owner, plan)  # type: ignore[arg-type]
+    return Openings(owner, plan)  # type: ignore[arg-type]
 
 
 def shares(
@@ -74,11 +76,13 @@ def shares(
     return {Side.A: tuple(a), Side.B: tuple(b)}
 
 
-def judged(turn: RequesterRound, opened: dict[Side, tuple[OpeningShare, ...]]):
-    return turn._judged(AGREED, opened, {site: turn._numerator(site) for site in AGREED.sites}, 1)
+def judged(turn: Openings, opened: dict[Side, tuple[OpeningShare, ...]]):
+    return turn.judged(
+        AGREED, opened, {site: turn.numerator(site) for site in AGREED.sites}, 1, RequesterFacts(REQUESTER, 1.0)
+    )
 
 
-def test_everybody_stays(turn: RequesterRound) -> None:
+def test_everybody_stays(turn: Openings) -> None:
     opened = judged(turn, shares())
     assert opened.release_set is not None
     message = require_signatures(opened.release_set, ROSTER, (REQUESTER,))
@@ -88,22 +92,22 @@ def test_everybody_stays(turn: RequesterRound) -> None:
     assert dict(opened.measured.distances) == pytest.approx(dict.fromkeys(CONTRIBUTORS, 1.0), rel=1e-9)
 
 
-def test_too_few_left_means_no_release(turn: RequesterRound) -> None:
+def test_too_few_left_means_no_release(turn: Openings) -> None:
     opened = judged(turn, shares(failing=("c2",)))
     assert (opened.left_out, opened.release_set) == (("c2",), None)
     assert judged(turn, shares(failing=(REQUESTER,))).release_set is None
 
 
-def test_an_update_that_cannot_have_been_clipped_is_left_out(turn: RequesterRound) -> None:
+def test_an_update_that_cannot_have_been_clipped_is_left_out(turn: Openings) -> None:
     limit = longest_distance(PARAMETERS, 16)
     assert judged(turn, shares(distances={"c1": limit * (1 - 1e-6)})).left_out == ()
     assert judged(turn, shares(distances={"c1": limit * (1 + 1e-6)})).left_out == ("c1",)
 
 
-def test_a_site_beyond_the_list_breaks_the_protocol(turn: RequesterRound) -> None:
-    assert turn._numerator(REQUESTER) == WEIGHTS.grid
+def test_a_site_beyond_the_list_breaks_the_protocol(turn: Openings) -> None:
+    assert turn.numerator(REQUESTER) == WEIGHTS.grid
     with pytest.raises(ProtocolViolation, match="'c9'"):
-        turn._numerator("c9")
+        turn.numerator("c9")
 
 
 def stated(nonce: int = 1) -> Signed[ChallengeTranscript]:
@@ -124,14 +128,14 @@ def view(**changes: object) -> RoundView:
     return RoundView(**{**fields, **changes})  # type: ignore[arg-type]
 
 
-def test_a_sound_transcript_gives_the_challenge(turn: RequesterRound) -> None:
-    agreed, challenge, digest = turn._transcript(view(), view())
+def test_a_sound_transcript_gives_the_challenge(turn: Openings) -> None:
+    agreed, challenge, digest = turn.transcript(view(), view())
     assert agreed == AGREED
     assert challenge.hex() == stated().message.challenge
     assert digest == stated().message.digest()
 
 
-def test_evidence_that_does_not_hold(turn: RequesterRound) -> None:
+def test_evidence_that_does_not_hold(turn: Openings) -> None:
     one_signature = stated().model_copy(update={"signatures": stated().signatures[:1]})
     unsigned_set = signed_by_both(AGREED).model_copy(update={"signatures": ()})
     elsewhere = signed_by_both(AGREED.model_copy(update={"announcement_digest": "00" * 32}))
@@ -149,4 +153,4 @@ def test_evidence_that_does_not_hold(turn: RequesterRound) -> None:
     ]
     for at_a, at_b, error in cases:
         with pytest.raises(error):
-            turn._transcript(at_a, at_b)
+            turn.transcript(at_a, at_b)

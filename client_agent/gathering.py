@@ -1,0 +1,82 @@
+"""Before a round: the requester waits for sites, hears who refuses, welcomes the others (docs/protocol.md 3)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from client_agent.events import EventKind
+from client_agent.planning import Welcomed
+from client_agent.refusals import read_refusal, refusing_sites
+from protocol.errors import RefusedMessage
+from protocol.rules.interface import SiteFacts
+from protocol.wire.messages import StudyEndState, StudyView
+
+if TYPE_CHECKING:
+    from client_agent.requester import Requester
+
+
+def await_contributors(owner: Requester) -> None:
+    """Until everybody (or as many as this agent's settings say) is ready; after a while, the least number.
+
+    A site whose policy forbids what the study's rule opens ends the study instead.
+    """
+    everybody = len(owner.context.roster.contributors)
+    wanted = everybody if owner.context.start_when is None else min(owner.context.start_when, everybody)
+    least = owner.study.parameters.least_contributors
+    give_up = owner.context.clock() + owner.context.start_timeout_s
+    owner.event(EventKind.STUDY, None, f"waiting for {wanted} of {everybody} contributors")
+
+    def enough(a: StudyView, b: StudyView) -> bool | None:
+        if _hear_refusal(owner, a):
+            return False
+        ready = len(_ready(owner, a, b))
+        late = owner.context.clock() >= give_up
+        return True if ready >= wanted or (late and ready >= least) else None
+
+    owner.until(enough)
+
+
+def admit(owner: Requester) -> None:
+    """Welcome the sites that became ready since the last round."""
+    a, b = owner.until(lambda a, b: (a, b))
+    known = {entry.site for entry in owner.progress.welcomed}
+    newcomers = [site for site in _ready(owner, a, b) if site not in known]
+    if not newcomers:
+        return
+    version = owner.state.model_version or 0
+    owner.welcome(newcomers)
+    facts = tuple(
+        SiteFacts(name=party.name, samples=party.samples or 1)
+        for party in owner.context.roster.contributors
+        if party.name in newcomers
+    )
+    entries = tuple(Welcomed(site=site, version=version) for site in newcomers)
+    owner.keep(
+        rule_state=owner.rule.admit(owner.progress.rule_state, facts),
+        welcomed=(*owner.progress.welcomed, *entries),
+    )
+    owner.event(EventKind.STUDY, None, f"welcomed {', '.join(newcomers)}")
+
+
+def _ready(owner: Requester, a: StudyView, b: StudyView) -> tuple[str, ...]:
+    """Contributors that are ready at both servers, in roster order."""
+    both = set(a.ready) & set(b.ready)
+    return tuple(party.name for party in owner.context.roster.contributors if party.name in both)
+
+
+def _hear_refusal(owner: Requester, view: StudyView) -> bool:
+    """Whether a refusal ended the study before it started; a letter that does not open counts for nothing."""
+    contributors = {party.name for party in owner.context.roster.contributors}
+    for sender in refusing_sites(view):
+        if sender not in contributors:
+            continue
+        try:
+            refusal = owner.retried(lambda s=sender: read_refusal(owner, s))  # type: ignore[misc]
+        except RefusedMessage as unreadable:
+            owner.problem(None, unreadable.detail)
+            continue
+        opened = owner.study.rule.needs.value
+        public = f"site {sender!r} does not let the study's rule open {opened} about it; no round was begun"
+        owner.end_study(StudyEndState.FAILED, public, f"site {sender!r} refuses the study: {refusal.reason}")
+        return True
+    return False

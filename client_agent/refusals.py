@@ -1,0 +1,77 @@
+"""A site that will not let a study's rule open what it opens says so before the first round (docs/protocol.md 9).
+
+The refusal is signed by the site and sealed to the requester. The requester starts no study that a site refuses: it
+ends it as failed and names the site and the need. A refusal that comes after the first announcement only keeps its
+own site out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from client_agent.durable import write_durably
+from client_agent.mail import StudyRefusal, open_letter, require_same, seal_letter
+from client_agent.participant import RELAY, Participant
+from client_agent.server_client import Body
+from protocol.errors import PolicyRefusal
+from protocol.policy import check_needs_allowed
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import Signed, StudyView
+
+_KIND: Final = "refusal"
+_NUMBER: Final = 0
+_REASON_CHARACTERS: Final = 2000
+
+
+def refused_study(owner: Participant) -> PolicyRefusal | None:
+    """Why this site's policy forbids the study's rule; None when it does not."""
+    try:
+        check_needs_allowed(owner.study.rule.needs, owner.context.policy)
+    except PolicyRefusal as refusal:
+        return refusal
+    return None
+
+
+def send_refusal(owner: Participant, refusal: PolicyRefusal) -> None:
+    """Tell the requester, sealed; the same letter after a restart. Raises: Unavailable; what the server refuses with"""
+    context = owner.context
+    letter = owner.journal.folder / "refusal.sealed"
+    if not letter.exists():
+        message = StudyRefusal(
+            study_digest=owner.study_digest,
+            site=context.site,
+            code=refusal.code.value,
+            reason=refusal.detail[:_REASON_CHARACTERS],
+        )
+        signed = sign(message, context.site, context.keys.signing)
+        to = owner.requester_party
+        write_durably(letter, seal_letter(signed, _KIND, owner.study_digest, context.site, to, _NUMBER))
+    body = Body.of(letter.read_bytes())
+    context.clients[RELAY].put_mail(owner.study.name, paths.REFUSAL_TOPIC, context.roster.requester, body)
+
+
+def refusing_sites(view: StudyView) -> tuple[str, ...]:
+    """The sites whose refusal waits at the relaying server."""
+    prefix = f"{paths.REFUSAL_TOPIC}/"
+    return tuple(entry.removeprefix(prefix) for entry in view.mail if entry.startswith(prefix))
+
+
+def read_refusal(owner: Participant, sender: str) -> StudyRefusal:
+    """A site's refusal, verified. Raises: BrokenSeal, BadSignature, Unavailable"""
+    context = owner.context
+    sealed = context.clients[RELAY].get_mail(owner.study.name, paths.REFUSAL_TOPIC, context.site, sender)
+    signed = open_letter(
+        sealed,
+        Signed[StudyRefusal],
+        _KIND,
+        owner.study_digest,
+        sender,
+        context.site,
+        _NUMBER,
+        context.keys.sealing,
+    )
+    refusal: StudyRefusal = require_signatures(signed, context.roster, (sender,))
+    require_same("site", refusal.site, sender)
+    require_same("study", refusal.study_digest, owner.study_digest)
+    return refusal
