@@ -60,15 +60,20 @@ def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
     return nn.functional.cross_entropy(model(batch.X), batch.y)
 
 
-def weighted_cross_entropy(labels: NDArray[np.int64]) -> Loss:
-    """Negative log-likelihood, each class weighted by one over its frequency in ``labels``.
+def inverse_frequency(labels: NDArray[np.int64], classes: int) -> NDArray[np.float32]:
+    """Weight of each class: one over its frequency in ``labels``, float32[classes]; 0 for a class that is not there.
 
-    The weights are scaled to sum to the number of classes present, so that they average 1 whatever the model's number
-    of classes; a batch is divided by the sum of its examples' weights.
+    Scaled to sum to the number of classes present, so that they average 1 whatever the model's number of classes.
     """
-    counts = np.bincount(labels)
+    counts = np.bincount(labels, minlength=classes)
     inverse = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
-    present = torch.from_numpy(inverse / inverse.sum() * np.count_nonzero(counts)).to(torch.float32)
+    weights: NDArray[np.float32] = (inverse / inverse.sum() * np.count_nonzero(counts)).astype(np.float32)
+    return weights
+
+
+def weighted_cross_entropy(labels: NDArray[np.int64]) -> Loss:
+    """Negative log-likelihood, each class weighted by :func:`inverse_frequency`, over the sum of a batch's weights."""
+    present = torch.from_numpy(inverse_frequency(labels, 0))
 
     def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
         logits = model(batch.X)

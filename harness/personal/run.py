@@ -14,6 +14,7 @@ import torch
 from client_agent.models import build_model
 from client_agent.trainer import predicted
 from client_agent.update import model_vector
+from harness.batched import Batched
 from harness.datasets.har import har_subjects
 from harness.datasets.public_data import data_folder
 from harness.datasets.site_data import Federation
@@ -106,7 +107,7 @@ def evaluated_sites(comparison: Comparison, state: SchemeState, round: int) -> E
 def _rounds(
     run: Run, study: Study, comparison: Comparison, folder: ResultFolder, identity: str, show: OnEvaluation
 ) -> tuple[Progress, SchemeState]:
-    scheme = scheme_of(run.variant.table.scheme, comparison, _training(run, study, comparison))
+    scheme = scheme_of(run.variant.table.scheme, comparison, _training(run, comparison))
     name, every = run.variant.table.name, run.case.table.evaluate_every
     known = folder.load(name, run.seed, identity)
     progress, state = known or (
@@ -131,8 +132,11 @@ def _rounds(
     return progress, state
 
 
-def _training(run: Run, study: Study, comparison: Comparison) -> SiteTraining:
-    return comparison.one_by_one()
+def _training(run: Run, comparison: Comparison) -> SiteTraining:
+    if not run.batched:
+        return comparison.one_by_one()
+    examples = [site.train for site in comparison.sites]
+    return Batched(comparison.model, examples, comparison.seeds(), comparison.training, comparison.device)
 
 
 def _fine_tuned(

@@ -1,0 +1,84 @@
+"""All sites in one call give what every site by itself gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from client_agent.data import Examples
+from client_agent.models import build_model, model_spec
+from client_agent.update import model_vector, personal_vector
+from harness.batched import Batched
+from harness.site_training import OneByOne, repeated
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import ModelSpec, TrainingSpec
+
+CPU = torch.device("cpu")
+SIZES = (3, 10, 17)
+RANDOM = np.random.default_rng(8)
+SITES = [Examples(RANDOM.normal(size=(size, 4)).astype(np.float32), RANDOM.integers(0, 3, size=size)) for size in SIZES]
+SEEDS = [11, 12, 13]
+PLAIN = TrainingSpec(update="local_sgd", batch_size=4, epochs=2, local_learning_rate=0.1)
+EVERYTHING = PLAIN.model_copy(
+    update={
+        "momentum": 0.5,
+        "l2": 0.01,
+        "learning_rate_decay": 0.5,
+        "decay_every_rounds": 1,
+        "class_weights": "inverse_frequency",
+    }
+)
+
+
+@pytest.mark.parametrize("training", [PLAIN, EVERYTHING])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        model_spec("linear", (4,), (), 3),
+        model_spec("mlp", (4,), (6, 5), 3, activation="tanh", personal=("input", "target")),
+        model_spec("cnn", (1, 2, 2), (2, 3), 3, personal=("input",)),
+    ],
+)
+def test_one_call_is_every_site_by_itself(spec: ModelSpec, training: TrainingSpec) -> None:
+    sites = [Examples(site.X.reshape(-1, *spec.inputs), site.y) for site in SITES]
+    model = build_model(spec, 1)
+    models = np.stack([model_vector(model) + np.float32(0.1 * k) for k in range(3)])
+    personal = repeated(personal_vector(model), 3) + np.float32(0.05)
+    one_by_one = OneByOne(model, sites, SEEDS, training, CPU).train(models, personal, 2)
+    together = Batched(build_model(spec, 1), sites, SEEDS, training, CPU).train(models, personal, 2)
+    # At most 10 steps, each a sum of fewer than 64 products below 4 in another order of additions, and each later
+    # gradient a function of the earlier ones with slope below 4: error below 10 * 64 * 4 * 4 * 2^-24
+    bound = 10 * 64 * 16 * 2.0**-24
+    np.testing.assert_allclose(together.updates, one_by_one.updates, rtol=0, atol=bound)
+    np.testing.assert_allclose(together.personal, one_by_one.personal, rtol=0, atol=bound)
+    assert np.abs(one_by_one.updates).max(axis=1).min() > 100 * bound
+
+
+def test_a_site_without_further_batches_stands_still() -> None:
+    spec = model_spec("linear", (4,), (), 3)
+    model = build_model(spec, 1)
+    models = repeated(model_vector(model), 3)
+    nothing = np.zeros((3, 0), np.float32)
+    training = EVERYTHING.model_copy(update={"momentum": 0.99})
+    alone = Batched(model, SITES[:1], SEEDS[:1], training, CPU).train(models[:1], nothing[:1], 1)
+    beside = Batched(model, SITES, SEEDS, training, CPU).train(models, nothing, 1)
+    # the same steps of one site, computed as one of three: only the order of additions may differ
+    np.testing.assert_allclose(beside.updates[0], alone.updates[0], rtol=0, atol=2 * 64 * 4 * 2.0**-24)
+
+
+def test_dropout_draws_from_the_seed_and_differs_between_sites() -> None:
+    spec = model_spec("mlp", (4,), (16,), 3, dropout=0.5)
+    model = build_model(spec, 1)
+    sites = [SITES[1], SITES[1]]
+    models, nothing = repeated(model_vector(model), 2), np.zeros((2, 0), np.float32)
+    trained = [Batched(model, sites, [5, 5], PLAIN, CPU).train(models, nothing, r).updates for r in (1, 1, 2)]
+    np.testing.assert_array_equal(trained[0], trained[1])
+    assert not np.array_equal(trained[0], trained[2])
+    assert not np.array_equal(trained[0][0], trained[0][1])
+
+
+def test_gradients_of_one_batch_are_not_batched() -> None:
+    model = build_model(model_spec("linear", (4,), (), 3), 1)
+    with pytest.raises(ConfigurationError, match="takes local SGD, found update='gradient'"):
+        Batched(model, SITES, SEEDS, TrainingSpec(), CPU)
