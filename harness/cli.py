@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 from rich.console import Console
 
 from harness.demo import DemoOptions, run_demo
+from harness.energy import measured
 from harness.live import console_for, print_run
 from harness.report import accuracy_text
 from harness.results import summarise
@@ -56,10 +58,29 @@ def simulate(
     only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped.")] = None,
+    energy: Annotated[
+        str | None, typer.Option(help="Three-letter country: estimate energy and CO2 into OUT/energy.json.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """A study, or all runs of a case, in one process or several, without HTTP, over several seeds."""
     console = console_for(stderr=as_json)
+    with _energy(energy, out):
+        _simulate(study_file, data, requester, seeds, protection, only, jobs, out, console, as_json)
+
+
+def _simulate(
+    study_file: Path,
+    data: str | None,
+    requester: str | None,
+    seeds: str | None,
+    protection: Protection,
+    only: str | None,
+    jobs: int,
+    out: Path | None,
+    console: Console,
+    as_json: bool,
+) -> None:
     if is_case(read_study_file(study_file), str(study_file)):
         _simulate_case(study_file, data, seeds, protection, only, jobs, out, console, as_json)
         return
@@ -73,6 +94,14 @@ def simulate(
     else:
         mean, error = accuracy_text(result.accuracy)
         console.print(f"{result.study}, {result.protection}: test accuracy {mean}{error and f' +- {error}'}")
+
+
+def _energy(country: str | None, out: Path | None) -> AbstractContextManager[None]:
+    if country is None:
+        return nullcontext()
+    if out is None:
+        raise ConfigurationError("--energy needs --out: the folder that energy.json goes to")
+    return measured(country, out)
 
 
 def _simulate_case(

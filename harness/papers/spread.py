@@ -31,6 +31,11 @@ class Spread:
         """More than two standard errors above nothing."""
         return self.error is not None and self.mean > 2 * self.error
 
+    @property
+    def clearly_negative(self) -> bool:
+        """More than two standard errors below nothing."""
+        return self.error is not None and self.mean < -2 * self.error
+
     def __str__(self) -> str:
         """.783 ± .004"""
         if math.isnan(self.mean):
