@@ -104,7 +104,8 @@ def check_largest_share(
     if own > policy.largest_share_exact * total:
         part = f"weight {float(own):g} of {float(total):g} that are sure to be in the sum"
         found = f"{part} ({float(100 * own / total):.1f} %)"
-        raise refusal(Clause.LARGEST_SHARE, f"site {site!r}: {found}, allowed is {policy.largest_share} of it")
+        advice = "" if own_weight is None else f"; {_advice(counted, policy)}"
+        raise refusal(Clause.LARGEST_SHARE, f"site {site!r}: {found}, allowed is {policy.largest_share} of it{advice}")
 
 
 def check_uninformative(weight_list: WeightList) -> None:
@@ -211,3 +212,10 @@ def _own_numerator(own_weight: float, grid: int) -> Fraction:
     if not 1 / grid <= own_weight <= 1:
         raise ProtocolViolation(f"a site's own weight lies in [1/{grid}, 1], found {own_weight}; its rule is wrong")
     return Fraction(own_weight) * grid
+
+
+def _advice(counted: int, policy: SitePolicy) -> str:
+    """The finest grid, 1/n being its smallest weight, at which a site of weight 1 has no more than its share."""
+    share = policy.largest_share_exact
+    finest = int(share * counted / (1 - share))
+    return f"a study whose weight_grid is at most {finest} admits every weight" if finest else "more sites must be sure"

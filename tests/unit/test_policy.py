@@ -395,7 +395,7 @@ class TestOwnWeight:
     def test_exactly_the_largest_share_passes_and_more_does_not(self) -> None:
         # w against w + 2 * 1/4: at most 60 % as long as w <= 3/4
         check(self.OF, m=3, grid=4, own_weight=0.75)
-        with refused(p.Clause.LARGEST_SHARE, r"weight 3.04 of 5.04", "60.3 %"):
+        with refused(p.Clause.LARGEST_SHARE, r"weight 3.04 of 5.04", "60.3 %", "weight_grid is at most 3 admits"):
             check(self.OF, m=3, grid=4, own_weight=0.76)
         check(self.OF, m=4, grid=4, own_weight=1.0)
 
@@ -404,6 +404,22 @@ class TestOwnWeight:
         check(self.OF, m=4, t=1, grid=4, own_weight=0.75, policy=tolerant)
         with refused(p.Clause.LARGEST_SHARE, "weight 3 of 4"):
             check(self.OF, m=4, t=2, grid=4, own_weight=0.75, policy=tolerant)
+
+    @pytest.mark.parametrize("m", [3, 4, 7])
+    def test_the_advised_grid_admits_every_weight_and_the_next_finer_one_does_not(self, m: int) -> None:
+        finest = 3 * (m - 1) // 2  # share / (1 - share) = 3/2
+        for grid in (finest, finest + 1):
+            of = weight_list(dict.fromkeys((*ROSTER, "g", "h"), grid), grid=grid)
+            if grid == finest:
+                check(of, m=m, grid=grid, own_weight=1.0, contributors=(*ROSTER, "g", "h"))
+            else:
+                with refused(p.Clause.LARGEST_SHARE, f"weight_grid is at most {finest} admits every weight"):
+                    check(of, m=m, grid=grid, own_weight=1.0, contributors=(*ROSTER, "g", "h"))
+
+    def test_where_no_grid_helps_more_sites_must_take_part(self) -> None:
+        alone = SitePolicy(least_contributors=1)
+        with refused(p.Clause.LARGEST_SHARE, "more sites must be sure"):
+            check(self.OF, m=1, grid=4, own_weight=0.25, policy=alone)
 
     @pytest.mark.parametrize("own_weight", [0.0, 0.2, 1.01, float("nan"), float("inf")])
     def test_a_weight_that_no_rule_gives_is_a_bug(self, own_weight: float) -> None:
