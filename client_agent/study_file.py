@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
-from protocol.rules.registry import rule_for
+from protocol.rules.registry import require_sites, rule_for
 from protocol.wire.messages import ModelSpec, Roster, RuleSpec, Study, TrainingSpec
 
 B = TypeVar("B", bound=BaseModel)
@@ -83,7 +83,7 @@ def checked_study_table(table: Mapping[str, Any], source: str) -> StudyTable:
 def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Path | None) -> Study:
     """The study of a parsed file, for this roster. Raises: ConfigurationError"""
     model = _model(table.model, plugin)
-    parameters = {**table.parameters.model_dump(), "dimension": _dimension(model)}
+    parameters = {**table.parameters.model_dump(), "dimension": _dimension(model, table.rule)}
     study = _strict(
         Study,
         {
@@ -101,6 +101,8 @@ def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Pat
         source,
     )
     rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+    contributors = [party.name for party in roster.contributors]
+    require_sites(study.rule, contributors, study.parameters.least_contributors)
     return study
 
 
@@ -132,10 +134,11 @@ def _model(table: ModelTable, plugin: Path | None) -> ModelSpec:
     )
 
 
-def _dimension(model: ModelSpec) -> int:
+def _dimension(model: ModelSpec, rule: RuleSpec) -> int:
+    """The model's shared parameters, and one coordinate more where sites weigh themselves."""
     from client_agent.models import dimension
 
-    return dimension(model)
+    return dimension(model) + rule.name.self_weighted
 
 
 def _strict(kind: type[B], table: Mapping[str, Any], source: str) -> B:

@@ -78,9 +78,13 @@ def _check_announced(server: Server, study: StudyRecord, number: int, announceme
         raise AnnouncementMismatch("the announcement is for a study with another digest")
     if announcement.round != number:
         raise WrongRound(f"the announcement is for round {announcement.round}, the address names round {number}")
-    if number > study.study.rounds:
-        raise WrongRound(f"the study has {study.study.rounds} rounds, found an announcement for round {number}")
     of = study.study
+    most = of.most_rounds if announcement.purpose is Purpose.UPDATE else of.most_rounds - of.rounds
+    if number > most and (announcement.purpose is Purpose.UPDATE or of.rule.name.counts_classes):
+        raise WrongRound(
+            f"the study has at most {most} rounds of {announcement.purpose.value}, found an announcement for round "
+            f"{number}"
+        )
     if announcement.measured and announcement.opens is not of.rule.needs:
         raise MalformedMessage(
             f"the round would open {announcement.opens.value}, the rule {of.rule.name.value!r} needs "

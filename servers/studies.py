@@ -15,7 +15,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.rounds import StudyEvent, study_step
-from protocol.rules.registry import rule_for
+from protocol.rules.registry import require_sites, rule_for
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
     ReadyNotice,
@@ -65,7 +65,7 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
             "correlation_source 'dealer': this server makes its correlations by oblivious transfer and no dealer "
             "service is configured; use 'ot'"
         )
-    _require_rule(study)
+    _require_rule(server, study)
     known = server.store.study_named(study.name)
     if known is not None:
         if known.study == study:
@@ -81,9 +81,11 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
     return countersigned
 
 
-def _require_rule(study: Study) -> None:
+def _require_rule(server: Server, study: Study) -> None:
+    contributors = [party.name for party in server.roster.contributors]
     try:
         rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+        require_sites(study.rule, contributors, study.parameters.least_contributors)
     except ConfigurationError as error:
         raise MalformedMessage(error.detail) from None
 
