@@ -88,7 +88,7 @@ def _adapted(state: State, average: State, spec: RuleSpec, rate: np.float32) -> 
     """Into one new vector, with one more of length D for the terms."""
     after = state.copy()
     model, first, second = after.reshape(3, average.size)
-    beta = np.float32(_first_decay(spec))
+    beta = np.float32(first_decay(spec))
     with np.errstate(over="ignore", invalid="ignore", divide="ignore", under="ignore"):
         term = average * (np.float32(1) - beta)
         first *= beta
@@ -108,7 +108,7 @@ def _adapted(state: State, average: State, spec: RuleSpec, rate: np.float32) -> 
     return after
 
 
-def _first_decay(spec: RuleSpec) -> float:
+def first_decay(spec: RuleSpec) -> float:
     """beta_1, the rule's own default where the study leaves it out."""
     if spec.server_momentum is not None:
         return spec.server_momentum
