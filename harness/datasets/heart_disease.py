@@ -3,7 +3,7 @@
 Preparation: slope, ca and thal are dropped, then every row that misses a value; chest pain (cp) and resting ECG
 (restecg) are one-hot without their first level; the target is num > 0; each hospital standardises with the mean and
 deviation of its own training part (nothing is sent). 34 % of each hospital's rows are for testing, stratified; the
-requester keeps another 16 % to choose settings on.
+requester keeps another part of its rows to choose settings on.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.data import Examples
+from harness.datasets.public_data import PublicFile, content
 from harness.datasets.site_data import Federation, SiteData, cut_site, split_random
 from protocol.errors import ConfigurationError
 
@@ -23,25 +24,55 @@ COLUMNS: Final = 14
 DROPPED: Final = (10, 11, 12)
 CHEST_PAIN, RESTING_ECG = 2, 6
 LEVELS: Final = {CHEST_PAIN: (2.0, 3.0, 4.0), RESTING_ECG: (1.0, 2.0)}
-REQUESTER_SHARES: Final = (0.50, 0.16, 0.34)
-CONTRIBUTOR_SHARES: Final = (0.66, 0.00, 0.34)
+TRAINING, TEST = 0.66, 0.34
+VALIDATION: Final = 0.16
+CONTRIBUTOR_SHARES: Final = (TRAINING, 0.00, TEST)
 
 
-def heart_disease(folder: Path, seed: int, requester: str = "cleveland") -> Federation:
-    """The federation of the four hospitals, ``requester`` first.
+def _file(name: str, sha256: str) -> PublicFile:
+    return PublicFile(
+        f"heart_disease/processed.{name}.data",
+        sha256,
+        "the UCI Heart Disease data set (UCI repository no. 45)",
+        f"https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease/processed.{name}.data",
+    )
+
+
+PUBLIC_FILES: Final = (
+    _file("cleveland", "a74b7efa387bc9d108d7d0115d831fe9b414b29ae7124f331b622b4efa0427c8"),
+    _file("hungarian", "d1ad108f785768cd3d7e82dc522e6f5a61eea93cccfb3a46ee8076f73fc3d796"),
+    _file("switzerland", "834a405ccf5b66ab4056bb77794adc8df0b7125186454c0a1d002d33c6c3b314"),
+    _file("va", "e7c93d8d0d2acdadfa4c5e8de768e2191e7f618b952e29623f1f0d5949ff6b8f"),
+)
+
+
+def four_hospitals(folder: Path, seed: int, requester: str | None, validation_share: float) -> Federation:
+    """As :func:`heart_disease`, from the data folder, the files compared with their checksums.
+
+    ``validation_share`` is a part of the requester's training part. Raises: ConfigurationError
+    """
+    for file in PUBLIC_FILES:
+        content(file, folder)
+    chosen = requester or next(iter(FILES))
+    return heart_disease(folder / "heart_disease", seed, chosen, validation=TRAINING * validation_share)
+
+
+def heart_disease(
+    folder: Path, seed: int, requester: str = "cleveland", *, validation: float = VALIDATION
+) -> Federation:
+    """The federation of the four hospitals, ``requester`` first; it keeps the part ``validation`` of its rows.
 
     Raises: ConfigurationError when a file is missing or no Heart Disease file, or the requester is none of the four
     """
     if requester not in FILES:
         raise ConfigurationError(f"requester {requester!r} is no hospital of this data set; choose from {list(FILES)}")
     random = split_random("heart disease", seed)
+    requesters = (TRAINING - validation, validation, TEST)
     names = (requester, *(name for name in FILES if name != requester))
     tables = {name: _table(folder / f"processed.{FILES[name]}.data") for name in names}
     sites = tuple(
         _standardised(
-            cut_site(
-                name, *_features(tables[name]), REQUESTER_SHARES if name == requester else CONTRIBUTOR_SHARES, random
-            )
+            cut_site(name, *_features(tables[name]), requesters if name == requester else CONTRIBUTOR_SHARES, random)
         )
         for name in names
     )

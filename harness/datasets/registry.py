@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.datasets import mnist
+from harness.datasets import heart_disease, mnist, titanic
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.public_data import PublicFile, data_folder
@@ -75,8 +75,22 @@ def _mnist(request: DataRequest) -> Federation:
     return _with_fixed_requester(federation, request)
 
 
+def _titanic(request: DataRequest) -> Federation:
+    return titanic.titanic(
+        data_folder(request.folder), request.split, request.seed, request.requester, request.validation_share
+    )
+
+
+def _heart_disease(request: DataRequest) -> Federation:
+    return heart_disease.four_hospitals(
+        data_folder(request.folder), request.seed, request.requester, request.validation_share
+    )
+
+
 SOURCES: Final[dict[str, DataSource]] = {
     "breast_cancer": DataSource(_breast_cancer),
     "digits": DataSource(_digits),
+    "heart_disease": DataSource(_heart_disease, heart_disease.PUBLIC_FILES),
     "mnist": DataSource(_mnist, mnist.FILES),
+    "titanic": DataSource(_titanic, titanic.FILES),
 }

@@ -162,7 +162,7 @@ def requesters_of(case: Case, data: Path | None) -> tuple[str, ...]:
     if wanted == "first":
         return names[:1]
     if wanted == "each":
-        return tuple(sorted(names))
+        return names
     unknown = [name for name in wanted if name not in names]
     if unknown or not wanted:
         raise ConfigurationError(f"{case.source}: key 'case.requesters': found {wanted}, the sites are {list(names)}")
