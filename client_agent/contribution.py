@@ -27,16 +27,16 @@ from client_agent.randomness import Randomness
 from client_agent.server_client import Body, ServerClient
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
-from protocol.errors import TranscriptMismatch
+from protocol.errors import ConfigurationError, TranscriptMismatch
 from protocol.parameters import StudyParameters
-from protocol.sharing import Side, split_chunk, vector_side
+from protocol.sharing import Side, split_chunk_into, vector_side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.commitment import COMMITMENT_BYTES, BodyHash, commitment, message_digest
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Announcement, ContributionHeader, Receipt, Roster, ShareKind, Signed
-from protocol.wire.sealing import encrypt_body, sealed_head, sealed_head_length
+from protocol.wire.sealing import Octets, encrypt_body, sealed_head, sealed_head_length
 
-CHUNK: Final = 2**16
+CHUNK: Final = 2**15
 ENCODED: Final = "encoded.ring"
 RECORD: Final = "contribution.json"
 _NO_COMMITMENTS: Final = {side: bytes(COMMITMENT_BYTES) for side in Side}
@@ -112,8 +112,14 @@ class EncodedFile:
             return from_bytes(file.read((stop - start) * ELEMENT_BYTES), stop - start)
 
     def chunks(self) -> Iterator[tuple[int, Ring]]:
-        for start in range(0, self.length, CHUNK):
-            yield start, self(start, min(start + CHUNK, self.length))
+        """The whole vector piece by piece, each with its place; a piece holds until the next one is taken."""
+        buffer = np.empty(min(CHUNK, self.length), dtype=np.uint64)
+        with self.path.open("rb", buffering=0) as file:
+            for start in range(0, self.length, CHUNK):
+                piece = buffer[: min(CHUNK, self.length - start)]
+                if file.readinto(piece.data.cast("B")) != piece.nbytes:
+                    raise ConfigurationError(f"{self.path} ends before element {start + piece.size}; restore it")
+                yield start, piece
 
 
 def make_contribution(
@@ -259,9 +265,13 @@ class _Shares:
     def content_key(self, side: Side) -> bytes:
         return self._content_keys[side]
 
-    def pieces(self, side: Side) -> Iterator[bytes]:
+    def pieces(self, side: Side) -> Iterator[Octets]:
+        """The share piece by piece; a piece holds until the next one is taken."""
         if side is not self._gets_vector:
             yield self._seed
             return
+        buffer = np.empty(min(CHUNK, self._encoded.length), dtype=np.uint64)
         for start, chunk in self._encoded.chunks():
-            yield to_bytes(split_chunk(chunk, self._seed, start))
+            share = buffer[: chunk.size]
+            split_chunk_into(share, chunk, self._seed, start)
+            yield share.data

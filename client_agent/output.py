@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.mail import PastRelease
-from client_agent.server_client import PIECE_BYTES, ServerClient
+from client_agent.server_client import ServerClient
 from protocol.arithmetic.prg import SEED_BYTES
-from protocol.arithmetic.ring import ELEMENT_BYTES, Signed, from_bytes
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Signed, from_bytes
 from protocol.errors import AnnouncementMismatch, MalformedMessage, ProtocolViolation, TranscriptMismatch
 from protocol.parameters import StudyParameters
 from protocol.release import (
+    AverageOpener,
     average_chunk,
     class_totals,
     coordinate_bound,
@@ -102,39 +102,35 @@ class OutputReader:
     clients: Mapping[Side, ServerClient]
     self_weighted: bool = False
 
-    def open(self, past: PastRelease, folder: Path) -> NDArray[np.float32]:
-        """The weighted average update of a released round.
+    def open(self, past: PastRelease) -> NDArray[np.float32]:
+        """The weighted average update of a released round, opened while it is received; nothing is kept on disk.
 
         Shapes:   -> float32[D], without the coordinate of the sites' own weights where they weigh themselves
         Reveals:  the aggregate, to this site
         Raises:   AggregateOutOfBounds; BrokenSeal; MalformedMessage; Unavailable
         """
-        return self._with_halves(past, folder, self._own_weighted if self.self_weighted else self._average)
+        return self._fetched(past, self._own_weighted if self.self_weighted else self._average)
 
-    def open_counts(self, past: PastRelease, folder: Path, classes: int) -> tuple[int, ...]:
+    def open_counts(self, past: PastRelease, classes: int) -> tuple[int, ...]:
         """The class counts of all sites in a released round of counts together.
 
         Reveals:  the totals, to this site
         Raises:   as :meth:`open`
         """
-        signed = self._with_halves(past, folder, self._whole)
+        signed = self._fetched(past, self._whole)
         return class_totals(signed, classes, len(past.release_set.message.sites))
 
-    def _with_halves(self, past: PastRelease, folder: Path, take: Callable[[_Halves], T]) -> T:
-        """Fetch both halves, hand them over, delete them."""
+    def _fetched(self, past: PastRelease, take: Callable[[_Vector], T]) -> T:
+        """What ``take`` makes of the masked vector, once the mask's seed is here; anew where the connection breaks."""
         check_release(past, self.roster, self.study_digest)
-        round_number = past.announcement.round
-        mask_from = masking_side(round_number)
-        paths = {side: folder / f"output-{side}.sealed" for side in Side}
-        for side in (mask_from, mask_from.other):
-            if not paths[side].exists():
-                self.clients[side].fetch_output(self.study, round_number, paths[side])
-        try:
-            seed = self._seed(past, mask_from, paths[mask_from])
-            return take(_Halves(past, mask_from.other, paths[mask_from.other], seed))
-        finally:
-            for path in paths.values():
-                path.unlink(missing_ok=True)
+        number = past.announcement.round
+        mask_from = masking_side(number)
+        seed = self.clients[mask_from].fetch_output(
+            self.study, number, lambda pieces: self._seed(past, mask_from, pieces)
+        )
+        return self.clients[mask_from.other].fetch_output(
+            self.study, number, lambda pieces: take(_Vector(past, mask_from.other, pieces, seed))
+        )
 
     def _reader(self, past: PastRelease, side: Side, kind: ShareKind) -> SealedReader:
         expected = OutputHeader(
@@ -151,29 +147,28 @@ class OutputReader:
 
         return SealedReader(self.key, accept)
 
-    def _seed(self, past: PastRelease, side: Side, path: Path) -> bytes:
-        reader = self._reader(past, side, ShareKind.SEED)
-        seed = b"".join(reader.feed(path.read_bytes())) + reader.finish()
+    def _seed(self, past: PastRelease, side: Side, pieces: Iterator[bytes]) -> bytes:
+        seed = b"".join(_opened(self._reader(past, side, ShareKind.SEED), pieces))
         if len(seed) != SEED_BYTES:
             raise MalformedMessage(f"server {side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
         return seed
 
-    def _average(self, halves: _Halves) -> NDArray[np.float32]:
-        past = halves.past
+    def _average(self, vector: _Vector) -> NDArray[np.float32]:
+        past = vector.past
         numerators = sum_of_numerators(past, self.roster)
         bound = coordinate_bound(
             self.parameters, numerators, len(past.release_set.message.sites), past.announcement.opens.bounds_norms
         )
-        weights = numerators / self.parameters.weight_grid
+        opener = AverageOpener(vector.seed, bound, numerators / self.parameters.weight_grid, self.parameters)
         out = np.empty(self.parameters.dimension, dtype=np.float32)
-        for start, signed in self._chunks(halves, bound):
-            out[start : start + signed.size] = average_chunk(signed, weights, self.parameters)
+        for start, masked in self._chunks(vector):
+            opener.open_into(out[start : start + masked.size], masked, start)
         return out
 
-    def _own_weighted(self, halves: _Halves) -> NDArray[np.float32]:
+    def _own_weighted(self, vector: _Vector) -> NDArray[np.float32]:
         """The sum of weights comes last, so the whole sum is held until it is known."""
-        signed = self._whole(halves)
-        summed = len(halves.past.release_set.message.sites)
+        signed = self._whole(vector)
+        summed = len(vector.past.release_set.message.sites)
         weights = own_weights_sum(int(signed[-1]), self.parameters, summed)
         out = np.empty(signed.size - 1, dtype=np.float32)
         for start in range(0, out.size, _AVERAGED_AT_ONCE):
@@ -181,44 +176,43 @@ class OutputReader:
             out[start : start + piece.size] = average_chunk(piece, weights, self.parameters)
         return out
 
-    def _whole(self, halves: _Halves) -> Signed:
+    def _whole(self, vector: _Vector) -> Signed:
         """The opened sum of vectors whose weights only their sites know."""
-        bound = self_weighted_bound(self.parameters, len(halves.past.release_set.message.sites))
+        bound = self_weighted_bound(self.parameters, len(vector.past.release_set.message.sites))
         out = np.empty(self.parameters.dimension, dtype=np.int64)
-        for start, signed in self._chunks(halves, bound):
-            out[start : start + signed.size] = signed
+        for start, masked in self._chunks(vector):
+            out[start : start + masked.size] = open_aggregate_chunk(masked, vector.seed, start, bound)
         return out
 
-    def _chunks(self, halves: _Halves, bound: int) -> Iterator[tuple[int, Signed]]:
-        """The opened sum piece by piece, each with its place; the last one once the end is authentic."""
-        side, length = halves.vector_from, self.parameters.dimension
-        reader, held, start = self._reader(halves.past, side, ShareKind.VECTOR), b"", 0
-        for piece in _opened(reader, halves.path):
+    def _chunks(self, vector: _Vector) -> Iterator[tuple[int, Ring]]:
+        """The masked sum piece by piece, each with its place; the last one once the end is authentic."""
+        side, length = vector.side, self.parameters.dimension
+        held, start = b"", 0
+        reader = self._reader(vector.past, side, ShareKind.VECTOR)
+        for piece in _opened(reader, vector.pieces):
             data = held + piece if held else piece
             count = len(data) // ELEMENT_BYTES
             held = data[count * ELEMENT_BYTES :]
             if start + count > length:
                 raise MalformedMessage(f"server {side} served more than {length} elements")
-            chunk = from_bytes(memoryview(data)[: count * ELEMENT_BYTES], count)
-            yield start, open_aggregate_chunk(chunk, halves.seed, start, bound)
+            yield start, from_bytes(memoryview(data)[: count * ELEMENT_BYTES], count)
             start += count
         if start != length or held:
             raise MalformedMessage(f"server {side} served {start} elements, expected {length}")
 
 
 @dataclass(frozen=True)
-class _Halves:
-    """A released round's output at this site: the masked vector in a file, and the mask's seed."""
+class _Vector:
+    """The masked half of a released round's output as it arrives from ``side``, and the mask's seed."""
 
     past: PastRelease
-    vector_from: Side
-    path: Path
+    side: Side
+    pieces: Iterator[bytes]
     seed: bytes = field(repr=False)
 
 
-def _opened(reader: SealedReader, path: Path) -> Iterator[bytes]:
-    """The plaintext of a sealed file, piece by piece; the last piece once the end is authentic."""
-    with path.open("rb", buffering=0) as file:
-        while data := file.read(PIECE_BYTES):
-            yield from reader.feed(data)
+def _opened(reader: SealedReader, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The plaintext of a sealed message, piece by piece; the last piece once the end is authentic."""
+    for data in pieces:
+        yield from reader.feed(data)
     yield reader.finish()

@@ -129,8 +129,8 @@ class Participant:
 
     # --- what the rule has a site weigh itself with ---
 
-    def training_round(self, round_number: int) -> int:
-        """The round of training that an update round is: class counts are summed before the first one."""
+    def update_number(self, round_number: int) -> int:
+        """Which of the study's updates a round is: class counts are summed before the first one."""
         return round_number - (0 if self.state.counted is None else self.state.counted.round)
 
     def own_weight(self) -> float | None:
@@ -174,7 +174,7 @@ class Participant:
 
     def _encode_update(self, round_number: int, numerator: int, into: Path) -> EncodedUpdate:
         with self.stopwatch.phase("training"):
-            update = self.learner.update(self.require_model(), self.training_round(round_number))
+            update = self.learner.update(self.require_model(), round_number)
         seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {round_number}")
         weight, parameters = self.own_weight(), self.study.parameters
         with self.stopwatch.phase("encoding"):
@@ -237,7 +237,7 @@ class Participant:
     def _stepped(self, past: PastRelease) -> Vector:
         """The kept vector after a released average. Raises: as take_release; AggregateOutOfBounds"""
         with self.stopwatch.phase("output"):
-            average = self._reader().open(past, self.journal.round_folder(past.announcement.round))
+            average = self._reader().open(past)
         self.journal.reach(Point.AFTER_OUTPUT_OPENED)
         try:
             return self.learner.apply(self.require_kept(), average)
@@ -247,8 +247,7 @@ class Participant:
     def _totals(self, past: PastRelease) -> tuple[int, ...]:
         """The released class counts. Raises: as take_release; AggregateOutOfBounds"""
         with self.stopwatch.phase("output"):
-            folder = self.journal.round_folder(past.announcement.round)
-            totals = self._reader().open_counts(past, folder, self.study.model.classes)
+            totals = self._reader().open_counts(past, self.study.model.classes)
         self.journal.reach(Point.AFTER_OUTPUT_OPENED)
         return totals
 

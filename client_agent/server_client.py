@@ -40,6 +40,7 @@ from protocol.wire.messages import (
 from protocol.wire.signing import DigestField, sign_request
 
 M = TypeVar("M", bound=Message)
+T = TypeVar("T")
 PIECE_BYTES: Final = 2**18
 _NONCE_BYTES: Final = 18
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
@@ -188,9 +189,16 @@ class ServerClient:
         path = paths.fill(paths.RELEASE_SET, study=name, round=message.round, attempt=message.attempt)
         self._send("PUT", path, Body.of(release.canonical()), "release set")
 
-    def fetch_output(self, name: str, round_number: int, into: Path) -> None:
-        """This side's half of a released sum, sealed to this site, streamed to a file."""
-        self._fetch(paths.fill(paths.OUTPUT, study=name, round=round_number), "output", into)
+    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
+        """This side's half of a released sum, sealed to this site: what ``take`` makes of its pieces.
+
+        Where the connection breaks, all pieces come again and ``take`` begins anew.
+        """
+        path = paths.fill(paths.OUTPUT, study=name, round=round_number)
+        for attempt in self._attempts():
+            with attempt, self._exchange("GET", path, _EMPTY, "output", 0.0) as response:
+                return take(response.iter_bytes())
+        raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
 
     # --- requests ---
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arithmetic.kernels import NUMBA, Kernels
-from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.prg import Usage, expand, expand_into
 from protocol.arithmetic.ring import Ring, Signed, to_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
 from protocol.parameters import StudyParameters
@@ -74,13 +74,16 @@ def open_aggregate_chunk(vector_chunk: Ring, t_seed: bytes, start: int, bound: i
     Raises:   AggregateOutOfBounds: the round is discarded and the model stays as it was
     """
     signed = to_signed(open_output_chunk(vector_chunk, t_seed, start, kernels))
-    beyond = int(np.count_nonzero((signed > bound) | (signed < -bound)))
+    _require_within(int(np.count_nonzero((signed > bound) | (signed < -bound))), signed.size, start, bound)
+    return signed
+
+
+def _require_within(beyond: int, size: int, start: int, bound: int) -> None:
     if beyond:
         raise AggregateOutOfBounds(
-            f"{beyond} of {signed.size} coordinates from {start} on are beyond {bound}: a share or a sum was altered; "
+            f"{beyond} of {size} coordinates from {start} on are beyond {bound}: a share or a sum was altered; "
             "the round is discarded and the model stays as it was"
         )
-    return signed
 
 
 def coordinate_bound(parameters: StudyParameters, sum_of_numerators: int, contributors: int, measured: bool) -> int:
@@ -150,6 +153,44 @@ def average_chunk(signed: Signed, sum_of_weights: float, parameters: StudyParame
 
     Raises:   ProtocolViolation, when the sum of weights is not positive
     """
+    return (signed.astype(np.float64) / _divisor(sum_of_weights, parameters)).astype(np.float32)
+
+
+class AverageOpener:
+    """Agent: :func:`open_aggregate_chunk` and :func:`average_chunk` in one pass, with the same bits.
+
+    Raises:   ProtocolViolation, when the sum of weights is not positive
+    """
+
+    def __init__(
+        self,
+        t_seed: bytes,
+        bound: int,
+        sum_of_weights: float,
+        parameters: StudyParameters,
+        kernels: Kernels = NUMBA,
+    ) -> None:
+        self._t_seed = t_seed
+        self._bound = bound
+        self._divisor = _divisor(sum_of_weights, parameters)
+        self._kernels = kernels
+        self._pad = np.empty(0, dtype=np.uint64)
+
+    def open_into(self, average: NDArray[np.float32], vector_chunk: Ring, start: int) -> None:
+        """The average of the piece that begins at ``start``.
+
+        Shapes:   uint64[n], ring 2^64 -> float32[n]
+        Reveals, raises: as :func:`open_aggregate_chunk`; ``average`` then holds nothing of use
+        """
+        if self._pad.size < vector_chunk.size:
+            self._pad = np.empty(vector_chunk.size, dtype=np.uint64)
+        pad = self._pad[: vector_chunk.size]
+        expand_into(self._t_seed, Usage.OUTPUT_MASK, pad, start=start)
+        beyond = self._kernels.open_average(vector_chunk, pad, self._bound, self._divisor, average)
+        _require_within(beyond, vector_chunk.size, start, self._bound)
+
+
+def _divisor(sum_of_weights: float, parameters: StudyParameters) -> float:
     if not sum_of_weights > 0:
         raise ProtocolViolation(f"the sum of weights must be positive, found {sum_of_weights}; check the weight list")
-    return (signed.astype(np.float64) / (parameters.scale * sum_of_weights)).astype(np.float32)
+    return parameters.scale * sum_of_weights

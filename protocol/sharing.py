@@ -77,8 +77,17 @@ def split(x: Ring, seed: bytes, kernels: Kernels = NUMBA) -> tuple[SeedShare, Ve
 def split_chunk(x: Ring, seed: bytes, start: int, kernels: Kernels = NUMBA) -> Ring:
     """The vector share of the piece of the vector that begins at ``start``; the seed is the other share."""
     out = np.empty_like(x)
-    kernels.mask(x, expand(seed, Usage.SHARE, x.size, start=start), out)
+    split_chunk_into(out, x, seed, start, kernels)
     return out
+
+
+def split_chunk_into(vector_share: Ring, x: Ring, seed: bytes, start: int, kernels: Kernels = NUMBA) -> None:
+    """:func:`split_chunk` into the caller's buffer, as long as the piece; allocates nothing.
+
+    Raises:   ProtocolViolation, when lengths differ
+    """
+    expand_into(seed, Usage.SHARE, vector_share, start=start)
+    kernels.mask(x, vector_share, vector_share)
 
 
 def split_update_into(

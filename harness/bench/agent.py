@@ -108,7 +108,7 @@ class SyntheticAgent:
         reader = OutputReader(
             study.name, study.digest(), self.site, self.roster, study.parameters, self.keys.sealing, self.clients
         )
-        return reader.open(past, self.journal(study).round_folder(past.announcement.round))
+        return reader.open(past)
 
     def tidy(self, study: Study) -> None:
         """Delete this study's files; a real agent keeps two rounds."""

@@ -26,6 +26,7 @@ ROW_MULTIPLE = 64
 NORM_BLOCK = numpy_kernels.NORM_BLOCK
 Update = numpy_kernels.Update
 Real = numpy_kernels.Real
+Single = NDArray[np.float32]
 
 
 def _compiled() -> ModuleType:
@@ -177,6 +178,21 @@ class Kernels:
         values = _contiguous(values, words, pad)
         s = scaling
         return bool(self._module().encode_and_mask(values, s.unit, s.factor, s.weight, s.scale, words, pad))
+
+    def open_average(self, masked: Ring, pad: Ring, bound: int, divisor: float, out: Single) -> int:
+        """out = (masked + pad) / divisor: the sum read as a signed integer, divided in float64, rounded to float32.
+
+        -> how many of the signed integers are beyond ``bound`` on either side
+
+        Shapes:   masked and pad uint64[n], out float32[n]; 0 <= bound < 2^63, divisor above 0
+        """
+        _require_same_length(masked, pad)
+        if out.dtype != np.float32 or out.shape != masked.shape or not 0 <= bound < 1 << 63 or not divisor > 0:
+            raise ProtocolViolation(
+                f"an average of {masked.size} elements goes into float32[{masked.size}], with a bound in [0, 2^63) and "
+                f"a divisor above 0; found {out.dtype}{list(out.shape)}, {bound}, {divisor}"
+            )
+        return int(self._module().open_average(masked, pad, bound, divisor, out))
 
 
 NUMBA = Kernels("numba", _compiled)

@@ -163,6 +163,17 @@ def _encode_and_mask(
     return fits
 
 
+def _open_average(
+    masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32]
+) -> int:  # pragma: no cover - compiled
+    beyond = 0
+    for i in range(out.size):
+        opened = np.int64(masked[i] + pad[i])
+        beyond += (opened > bound) | (opened < -bound)
+        out[i] = opened / divisor
+    return beyond
+
+
 mask: Callable[[Ring, Ring, Ring], None] = njit(types.void(_IN, _IN, _OUT), cache=True, nogil=True)(_mask)
 add_into: Callable[[Ring, Ring], None] = njit(types.void(_OUT, _IN), cache=True, nogil=True)(_add_into)
 sketch_into: Callable[[Ring, Ring, Ring], None] = njit(types.void(_OUT, _IN, _IN), cache=True, nogil=True)(_sketch_into)
@@ -188,6 +199,13 @@ encode: Callable[[Update, float, float, float, float, Ring], bool] = njit(
 encode_and_mask: Callable[[Update, float, float, float, float, Ring, Ring], bool] = njit(
     [types.boolean(update, *_FACTORS, _OUT, _OUT) for update in (_SINGLE, _DOUBLE)], cache=True, nogil=True
 )(_encode_and_mask)
+
+open_average: Callable[[Ring, Ring, int, float, NDArray[np.float32]], int] = njit(
+    types.int64(_IN, _IN, types.int64, types.float64, types.Array(types.float32, 1, "C")),
+    cache=True,
+    nogil=True,
+    error_model="numpy",  # the caller refuses a divisor of 0: without the check in every step the loop vectorises
+)(_open_average)
 
 
 def block_squares(values: Update, peaks: Real, squares: Real) -> None:

@@ -79,6 +79,13 @@ def encode(values: Update, unit: float, factor: float, weight: float, scale: flo
     return bool(np.all(fits))
 
 
+def open_average(masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32]) -> int:
+    """out = (masked + pad) / divisor, read as signed integers; -> how many of those are beyond the bound."""
+    opened = (masked + pad).view(np.int64)
+    out[:] = opened / divisor
+    return int(np.count_nonzero((opened > bound) | (opened < -bound)))
+
+
 def encode_and_mask(
     values: Update, unit: float, factor: float, weight: float, scale: float, words: Ring, pad: Ring
 ) -> bool:

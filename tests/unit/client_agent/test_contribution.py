@@ -20,7 +20,7 @@ from client_agent.randomness import SeededRandomness, SystemRandomness
 from client_agent.server_client import Body
 from protocol.arithmetic.fixed_point import decode
 from protocol.arithmetic.ring import from_bytes
-from protocol.errors import BadSignature, TranscriptMismatch, Unavailable, UnusableUpdate
+from protocol.errors import BadSignature, ConfigurationError, TranscriptMismatch, Unavailable, UnusableUpdate
 from protocol.sharing import SeedShare, Share, Side, VectorShare, reconstruct, vector_side
 from protocol.wire.authentic import sign
 from protocol.wire.commitment import MessageDigest, check_commitment
@@ -140,6 +140,8 @@ def test_chunks_of_the_file_are_pieces_of_the_vector(update: np.ndarray, journal
     whole = encoded(0, DIMENSION)
     np.testing.assert_array_equal(encoded(3, 900), whole[3:900])
     assert [start for start, _ in encoded.chunks()] == [0]
+    with pytest.raises(ConfigurationError, match=f"ends before element {DIMENSION + 1}"):
+        list(EncodedFile(encoded.path, DIMENSION + 1).chunks())
 
 
 @dataclass

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from client_agent.mail import PastRelease
 from client_agent.output import OutputReader, check_release, masking_side
+from client_agent.server_client import TransportFailure
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import to_bytes
 from protocol.errors import (
@@ -40,6 +43,7 @@ from tests.unit.client_agent.federation import (
     weight_list,
 )
 
+T = TypeVar("T")
 SITE = "c1"
 SEED = bytes(range(32))
 SUM = np.arange(PARAMETERS.dimension, dtype=np.int64) - 500
@@ -56,8 +60,9 @@ class FakeServer:
     named: str = SITE
     cut: int = 0
     extra: bytes = b""
+    breaks: int = 0
 
-    def fetch_output(self, name: str, round_number: int, into: Path) -> None:
+    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
         vector = masking_side(round_number) is not self.side
         mask = expand(SEED, Usage.OUTPUT_MASK, self.total.size)
         body = to_bytes(self.total.view(np.uint64) - mask) if vector else SEED
@@ -70,7 +75,17 @@ class FakeServer:
         )
         key = keys(self.recipient).sealing.public
         sealed = b"".join(seal_stream(header.canonical(), [body + self.extra], key, bytes(32), bytes(32)))
-        into.write_bytes(sealed[: len(sealed) - self.cut])
+        whole = sealed[: len(sealed) - self.cut]
+        if self.breaks:  # the real client begins again after a transport error
+            self.breaks -= 1
+            with suppress(TransportFailure):
+                take(torn(whole[: len(whole) // 2]))
+        return take(whole[at : at + 999] for at in range(0, len(whole), 999))
+
+
+def torn(pieces: bytes) -> Iterator[bytes]:
+    yield pieces
+    raise TransportFailure("cut")
 
 
 def reader(a: FakeServer, b: FakeServer) -> OutputReader:
@@ -86,29 +101,33 @@ def servers(past: PastRelease, total: np.ndarray = SUM, **changes: object) -> tu
 
 
 @pytest.mark.parametrize("round_number", [1, 2])
-def test_the_average_of_a_released_round(round_number: int, tmp_path: Path) -> None:
+def test_the_average_of_a_released_round(round_number: int) -> None:
     past = release(round_number).past
-    average = reader(*servers(past)).open(past, tmp_path)
+    average = reader(*servers(past)).open(past)
     sum_of_weights = 1 + 3 * 16 / 32
     expected = (SUM.astype(np.float64) / (PARAMETERS.scale * sum_of_weights)).astype(np.float32)
     np.testing.assert_array_equal(average, expected)
-    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_connection_that_breaks_makes_the_opening_begin_anew() -> None:
+    past = release().past
+    whole, broken = reader(*servers(past)).open(past), reader(*servers(past, breaks=1)).open(past)
+    np.testing.assert_array_equal(whole, broken)
 
 
 def test_the_masking_side_alternates() -> None:
     assert [masking_side(number) for number in (1, 2, 3)] == [Side.A, Side.B, Side.A]
 
 
-def test_a_coordinate_beyond_the_bound_discards_the_round(tmp_path: Path) -> None:
+def test_a_coordinate_beyond_the_bound_discards_the_round() -> None:
     past = release().past
     bound = 3 * PARAMETERS.encoded_norm * (32 + 3 * 16) // 32 + 4
     total = SUM.copy()
     total[7] = bound
-    reader(*servers(past, total)).open(past, tmp_path)
+    reader(*servers(past, total)).open(past)
     total[7] = -bound - 1
     with pytest.raises(AggregateOutOfBounds, match="1 of 1000 coordinates"):
-        reader(*servers(past, total)).open(past, tmp_path)
-    assert list(tmp_path.iterdir()) == []
+        reader(*servers(past, total)).open(past)
 
 
 @pytest.mark.parametrize(
@@ -122,10 +141,10 @@ def test_a_coordinate_beyond_the_bound_discards_the_round(tmp_path: Path) -> Non
         ({"total": SUM[:-1]}, MalformedMessage),
     ],
 )
-def test_a_wrong_output(changes: dict[str, object], error: type[MoietyError], tmp_path: Path) -> None:
+def test_a_wrong_output(changes: dict[str, object], error: type[MoietyError]) -> None:
     past = release().past
     with pytest.raises(error):
-        reader(*servers(past, **changes)).open(past, tmp_path)  # type: ignore[arg-type]
+        reader(*servers(past, **changes)).open(past)  # type: ignore[arg-type]
 
 
 def test_sound_evidence() -> None:
