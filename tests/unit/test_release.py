@@ -189,3 +189,39 @@ def test_a_class_without_samples_is_a_total_of_zero():
 def test_more_classes_than_coordinates_are_refused(classes):
     with pytest.raises(ProtocolViolation, match=f"{classes} class counts do not fit a vector of 5"):
         release.class_totals(np.ones(5, dtype=np.int64), classes, 1)
+
+
+@pytest.mark.parametrize("start", [0, 3, 4096])
+def test_opening_and_averaging_in_one_pass_gives_the_same_bits(identity, kernels, rng, start):
+    opener = release.AverageOpener(T_SEED, 2**62, 2.53125, identity, kernels)
+    for size in (0, 1, 700, 64):  # the last one in a buffer that is longer
+        vector = from_signed(rng.integers(-(2**61), 2**61, size))
+        vector = release.masked_sum_chunk(vector, T_SEED, start, kernels)
+        average = np.full(size, np.nan, dtype=np.float32)
+        opener.open_into(average, vector, start)
+        signed = release.open_aggregate_chunk(vector, T_SEED, start, 2**62, kernels)
+        assert np.array_equal(average, release.average_chunk(signed, 2.53125, identity))
+
+
+@pytest.mark.parametrize(("value", "fits"), [(100, True), (-100, True), (101, False), (-101, False), (-(2**63), False)])
+def test_the_one_pass_holds_every_coordinate_to_the_bound(identity, kernels, value, fits):
+    vector = release.masked_sum_chunk(from_signed(np.array([0, value, 3])), T_SEED, 10, kernels)
+    opener, average = release.AverageOpener(T_SEED, 100, 1.0, identity, kernels), np.empty(3, dtype=np.float32)
+    if fits:
+        opener.open_into(average, vector, 10)
+        assert average.tolist() == [0.0, value / identity.scale, 3 / identity.scale]
+    else:
+        with pytest.raises(AggregateOutOfBounds, match="1 of 3 coordinates from 10"):
+            opener.open_into(average, vector, 10)
+
+
+def test_the_one_pass_needs_weights_and_room(identity, kernels):
+    with pytest.raises(ProtocolViolation, match="positive"):
+        release.AverageOpener(T_SEED, 100, 0.0, identity, kernels)
+    opener = release.AverageOpener(T_SEED, 100, 1.0, identity, kernels)
+    for average in (np.empty(2, dtype=np.float32), np.empty(3, dtype=np.float64)):
+        with pytest.raises(ProtocolViolation, match=r"goes into float32\[3\]"):
+            opener.open_into(average, np.zeros(3, dtype=np.uint64), 0)
+    for bound, divisor in ((-1, 1.0), (1 << 63, 1.0), (1, 0.0), (1, float("nan"))):
+        with pytest.raises(ProtocolViolation, match="divisor above 0"):
+            kernels.open_average(*np.zeros((2, 1), np.uint64), bound, divisor, np.empty(1, np.float32))
