@@ -1,4 +1,4 @@
-"""Ring, modulus and scale of the CKKS path (docs/protocol.md 11; why these: docs/adr/0009)."""
+"""Ring, modulus and scale of the CKKS path (docs/protocol.md 11; why these: docs/adr/0010)."""
 
 from __future__ import annotations
 

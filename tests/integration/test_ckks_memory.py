@@ -1,0 +1,89 @@
+"""The CKKS path's memory does not grow with the model: from one to twenty million parameters."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.bench.probe import peak_mb, reset_peak
+from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, body_bytes, chunk_bytes
+from protocol.ckks.parameters import CkksParameters
+from servers.ckks_process import CkksProcess
+from servers.ckks_sums import ContributionCheck, stored_chunks, summed_body
+
+PARAMETERS = CkksParameters()
+MOST_GROWTH_MB = 16
+"""Nineteen million parameters more are 190 MB of ciphertexts, 380 MB of sum, 152 MB of float64."""
+
+SITE = """
+import os, sys
+import numpy as np
+from client_agent.scratch import MemoryFile
+from harness.bench.probe import peak_mb
+from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.cipher import Encryptor
+from protocol.ckks.ciphertext import BodyHeader, Kind
+from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.scheme import Scheme
+from protocol.ckks.update import body_header, contribution
+
+dimension = int(sys.argv[1])
+key = Scheme(CkksParameters()).secret_key(bytes(32), "00" * 32)
+update = np.broadcast_to(np.float32(1e-4), dimension)
+header = body_header(Kind.CONTRIBUTION, key, dimension)
+sent = sum(map(len, contribution(Encryptor(key, MemoryFile()), header, update, Scaling(), 1.0)))
+print(sent, peak_mb(os.getpid()))
+"""
+
+
+def encrypting(dimension: int) -> tuple[int, float]:
+    """Bytes sent and peak of memory of a process that encrypts; the update itself takes no memory."""
+    done = subprocess.run(
+        [sys.executable, "-c", SITE, str(dimension)], check=True, capture_output=True, text=True, timeout=800
+    )
+    sent, peak = done.stdout.split()
+    return int(sent), float(peak)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_encrypting_twenty_million_parameters_takes_the_memory_of_one_million() -> None:
+    sent_1, peak_1 = encrypting(10**6)
+    sent_20, peak_20 = encrypting(20 * 10**6)
+    assert sent_1 == body_bytes(PARAMETERS, Kind.CONTRIBUTION, 10**6 + 1)
+    assert sent_20 == body_bytes(PARAMETERS, Kind.CONTRIBUTION, 20 * 10**6 + 1)
+    assert peak_20 - peak_1 < MOST_GROWTH_MB
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_checking_and_adding_twenty_million_parameters_takes_the_memory_of_one_million(tmp_path: Path) -> None:
+    """A sparse file is a contribution of zeros. Peaks of this process and of the worker's."""
+    with CkksProcess(PARAMETERS) as process:
+        fingerprint, peaks, worker_peaks = process.fingerprint(), [], []
+        for values in (10**6, 20 * 10**6):
+            reset_peak(os.getpid())
+            header = BodyHeader(Kind.CONTRIBUTION, fingerprint, bytes(16), values)
+            path = tmp_path / str(values)
+            with path.open("wb") as file:
+                file.write(header.to_bytes())
+                file.truncate(body_bytes(PARAMETERS, Kind.CONTRIBUTION, values))
+            check = ContributionCheck(process, PARAMETERS, header)
+            with path.open("rb") as file:
+                while piece := file.read(2**20):
+                    check.feed(piece)
+            check.finish()
+            sources = [stored_chunks(path, "site", PARAMETERS, values)]
+            pieces = summed_body(process, PARAMETERS, BodyHeader(Kind.SUM, fingerprint, bytes(16), values), sources)
+            total = sum(map(len, pieces))
+            assert total == body_bytes(PARAMETERS, Kind.SUM, values)
+            assert total - HEADER_BYTES == -(-values // 1024) * chunk_bytes(PARAMETERS, Kind.SUM)
+            assert process.pid is not None
+            peaks.append(peak_mb(os.getpid()))
+            worker_peaks.append(peak_mb(process.pid))
+    assert peaks[1] - peaks[0] < MOST_GROWTH_MB
+    assert worker_peaks[1] - worker_peaks[0] < MOST_GROWTH_MB

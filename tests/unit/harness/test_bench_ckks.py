@@ -1,0 +1,75 @@
+"""``moiety bench ckks``: one tiny run of all three."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from harness.bench import ckks_ours
+from harness.bench.ckks_ours import measure_ours
+from harness.bench.ckks_vectors import errors_of, weighted_update
+from harness.bench.cli import app
+from harness.bench.vectors import parameters_for, plain_average
+from protocol.ckks.parameters import CkksParameters
+from protocol.errors import ProtocolViolation
+
+ISSUED_KEYS = {
+    "bytes_up_per_parameter",
+    "bytes_down_per_parameter",
+    "ns_per_parameter",
+    "peak_rss_mb",
+    "max_error",
+}
+
+
+@pytest.mark.slow
+def test_one_run_writes_what_was_asked_for(tmp_path: Path) -> None:
+    file = tmp_path / "ckks.json"
+    done = CliRunner().invoke(
+        app, ["ckks", "--parameters", "8191", "--sites", "3", "--json", str(file), "--folder", str(tmp_path)]
+    )
+    assert done.exit_code == 0, done.output
+    found = json.loads(file.read_text(encoding="utf-8"))
+    for figures in (found, found["common"]):
+        assert figures.keys() >= ISSUED_KEYS
+        assert figures["ns_per_parameter"].keys() >= {"encrypt", "add", "decrypt"}
+        assert all(value > 0 for value in figures["ns_per_parameter"].values())
+        assert 0 < figures["max_error"] <= figures["norm_error"] < 1e-5
+    # 8,191 coordinates and the weight are exactly eight ciphertexts: 10.0625 bytes a value, and header, tag and weight
+    assert 10.0625 < found["bytes_up_per_parameter"] < 10.08
+    assert found["bytes_up_per_parameter"] < found["common"]["bytes_up_per_parameter"] / 4
+    assert found["shares"]["bytes_up_per_parameter"] > 8
+    assert "2048 / [40]" in done.output
+    assert "8192 / [60, 40, 40, 60]" in done.output
+
+
+def test_the_exact_average_is_the_other_benchmarks_one() -> None:
+    dimension, sites = 500, 4
+    total = np.zeros(dimension)
+    for place in range(sites):
+        one = weighted_update(place, dimension, sites)
+        total += one.update.astype(np.float64) * one.scaling.factor * one.scaling.unit * one.scaling.weight
+    weights = sum(weighted_update(place, dimension, sites).scaling.weight for place in range(sites))
+    assert errors_of((total / weights).astype(np.float32), sites).largest < 2.0**-24
+    plain = plain_average([*range(sites)], parameters_for(dimension, sites)).average
+    # float32: four products and sums of coordinates below 0.1, a norm of 500 squares, and a division
+    assert errors_of(plain, sites).largest < 0.1 * 600 * 2.0**-24
+
+
+def test_an_average_that_is_off_fails_the_benchmark(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(ckks_ours, "LARGEST_ERROR", 0.0)
+    with pytest.raises(ProtocolViolation, match="the opened average is off"):
+        measure_ours(CkksParameters(), 100, 3, tmp_path)
+
+
+def test_the_error_found_is_the_noise_expected(tmp_path: Path) -> None:
+    """Root mean square over 4,000 coordinates: within 8 / sqrt(2 * 4000) = 9 % of the deviation, and float32's."""
+    found = measure_ours(CkksParameters(), 4000, 5, tmp_path)
+    weights = sum(weighted_update(place, 4000, 5).scaling.weight for place in range(5))
+    expected = CkksParameters().value_deviation * math.sqrt(5) / weights
+    assert found.norm_error / math.sqrt(4000) == pytest.approx(expected, rel=0.1)
