@@ -59,10 +59,14 @@ class CaseTable(_Table):
 
 
 class VariantTable(_Table):
-    """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key."""
+    """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key.
+
+    After ``alone_after`` rounds the requester goes on alone: local fine-tuning.
+    """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     keeps_validation: bool = False
+    alone_after: Annotated[int, Field(ge=1)] | None = None
     rule: dict[str, Any] = {}
     training: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
@@ -88,6 +92,7 @@ class Variant:
     study: StudyTable
     tune: tuple[tuple[str, tuple[TuneValue, ...]], ...]
     keeps_validation: bool
+    alone_after: int | None
     digest: str
     tables: Mapping[str, Any]
 
@@ -157,11 +162,18 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         tables[part] = {**({} if replaced else tables.get(part, {})), **change}
     for key, values in variant.tune.items():
         _check_tuned(key, values, bool(case.get("tuning_seeds")), f"{source}: variant {variant.name!r}")
+    study = checked_study_table(tables, f"{source}: variant {variant.name!r}")
+    if variant.alone_after is not None and variant.alone_after >= study.rounds:
+        raise ConfigurationError(
+            f"{source}: variant {variant.name!r}: key 'alone_after': found {variant.alone_after}, the study has "
+            f"{study.rounds} rounds, and some of them must be left to go on alone"
+        )
     return Variant(
         variant.name,
-        checked_study_table(tables, f"{source}: variant {variant.name!r}"),
+        study,
         tuple((key, tuple(values)) for key, values in variant.tune.items()),
         variant.keeps_validation,
+        variant.alone_after,
         _digest(variant, tables, case),
         tables,
     )
@@ -176,6 +188,8 @@ def _digest(variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str,
         "tune": variant.tune,
         "keeps_validation": variant.keeps_validation,
     }
+    if variant.alone_after is not None:
+        deciding["alone_after"] = variant.alone_after
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
 
 

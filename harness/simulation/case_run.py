@@ -145,6 +145,7 @@ class _CaseRun:
             self.options.correlation_source,
             self.results.partial,
             self.options.checkpoint_every_s,
+            variant.alone_after,
         )
 
     def _tuning_run(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:

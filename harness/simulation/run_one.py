@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
+from typing import Final
 
 import torch
 
@@ -16,7 +17,7 @@ from harness.correlations import SourceName
 from harness.datasets.checks import check_federation
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
-from harness.history import RunHistory
+from harness.history import RunEnd, RunHistory
 from harness.measurements import versions
 from harness.parties import SiteEntry, make_parties
 from harness.rounds_plain import run_plain
@@ -29,6 +30,8 @@ from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.policy import SitePolicy
 from protocol.wire.messages import Study
+
+FINE_TUNING: Final = "the requester goes on alone from here, as the variant says"
 
 
 class Protection(StrEnum):
@@ -57,6 +60,7 @@ class PlannedRun:
     correlation_source: SourceName | None = None
     partial: Path | None = None
     checkpoint_every_s: float = 1.0
+    alone_after: int | None = None
 
 
 OnRound = Callable[[int], None]
@@ -135,6 +139,32 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
 
 
 def _history(
+    planned: PlannedRun,
+    study: Study,
+    federation: Federation,
+    erosion: ErosionApplies,
+    resume: Progress | None,
+    after_round: Callable[[Progress], None],
+) -> RunHistory:
+    """The whole run; with ``alone_after``, a shorter shared run, from whose end the requester goes on alone."""
+    if planned.alone_after is None:
+        return _rounds(planned, study, federation, erosion, resume, after_round)
+    latest = [resume]
+
+    def remember(progress: Progress) -> None:
+        latest[:] = [progress]
+        after_round(progress)
+
+    shared = study.model_copy(update={"rounds": planned.alone_after})
+    history = _rounds(planned, shared, federation, erosion, resume, remember)
+    (reached,) = latest
+    if history.end is RunEnd.LOCAL_OPTIMUM or reached is None:
+        return history
+    alone = replace(reached.state, alone_because=reached.state.alone_because or FINE_TUNING)
+    return _rounds(planned, study, federation, erosion, Progress(alone, reached.records), after_round)
+
+
+def _rounds(
     planned: PlannedRun,
     study: Study,
     federation: Federation,
