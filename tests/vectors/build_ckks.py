@@ -1,0 +1,63 @@
+"""Writes ``ckks.json``: a key, and contributions and a sum under it.
+
+    python -m tests.vectors.build_ckks
+
+SEAL draws the noise and the seeds itself, so every run writes other ciphertexts and the file is written once; what it
+holds for ever is that every later version derives this key, has this fingerprint, and opens these bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.cipher import Adder, Encryptor
+from protocol.ckks.ciphertext import HEADER_BYTES, Kind
+from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.scheme import Scheme
+from protocol.ckks.update import body_header, contribution
+from servers.scratch import MemoryFile
+from tests.vectors.material import FOLDER
+
+SEED = bytes(range(32))
+STUDY = "5d" * 32
+CLIP_NORM = 2.0
+UPDATES = ([0.5, -0.25, 1.0, 0.0], [0.125, 0.75, -1.0, 1.5])
+WEIGHTS = (1.0, 0.5)
+
+
+def ckks() -> dict[str, Any]:
+    scheme = Scheme(CkksParameters())
+    key = scheme.secret_key(SEED, STUDY)
+    bodies = [b"".join(_body(key, np.array(update), weight)) for update, weight in zip(UPDATES, WEIGHTS, strict=True)]
+    adder = Adder(scheme, MemoryFile())
+    for body in bodies:
+        adder.add(body[HEADER_BYTES:])
+    total = body_header(Kind.SUM, key, len(UPDATES[0])).to_bytes() + adder.finish()
+    return {
+        "parameters": scheme.parameters.model_dump(),
+        "fingerprint": scheme.fingerprint.hex(),
+        "key_seed": SEED.hex(),
+        "study_digest": STUDY,
+        "key_id": key.id.hex(),
+        "clip_norm": CLIP_NORM,
+        "updates": UPDATES,
+        "weights": WEIGHTS,
+        "average": (np.average(UPDATES, axis=0, weights=WEIGHTS)).tolist(),
+        "contributions_base64": [base64.b64encode(body).decode() for body in bodies],
+        "sum_base64": base64.b64encode(total).decode(),
+    }
+
+
+def _body(key: Any, update: np.ndarray, weight: float) -> Iterator[bytes]:
+    header = body_header(Kind.CONTRIBUTION, key, update.size)
+    return contribution(Encryptor(key, MemoryFile()), header, update, Scaling(weight=weight), CLIP_NORM)
+
+
+if __name__ == "__main__":
+    (FOLDER / "ckks.json").write_text(json.dumps(ckks(), indent=1) + "\n")
