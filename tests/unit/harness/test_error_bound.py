@@ -12,15 +12,11 @@ import torch
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.demo_studies import BREAST_CANCER, DIGITS, study_of
-from harness.error_bound import (
-    RegressionFacts,
-    RoundFacts,
-    bound_of_run,
-    difference_bound,
-    longest_row,
-    smoothness,
-)
+from harness.error_bound import bound_of_run, difference_bound
+from harness.history import RoundKind
+from harness.regression_facts import RegressionFacts, RoundFacts, average_error, longest_row, smoothness
 from harness.rounds_plain import run_plain
+from harness.run_state import Attendance
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName
@@ -43,6 +39,14 @@ def test_rounds_add_up_when_the_step_is_small() -> None:
     one, ten = (difference_bound([FACTS] * n, MODEL, PARAMETERS, step=0.5) for n in (1, 10))
     # M grows by delta, which is below 1e-5 of it
     assert ten == pytest.approx(10 * one, rel=1e-4)
+
+
+def test_weights_that_sites_give_themselves_add_the_error_of_their_sum() -> None:
+    listed, own = (
+        average_error(replace(FACTS, self_weighted=own), MODEL, PARAMETERS, norm=1.0) for own in (False, True)
+    )
+    # five sites: one more ring unit each, over W = 5 less 5 / E
+    assert own - listed == pytest.approx((5 * 4 / (5 - 5 / 2**21) - 5 * 3 / 5) / 2**21, rel=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -95,3 +99,23 @@ def test_bound_grows_with_the_rounds() -> None:
         study = study_of(replace(BREAST_CANCER, rounds=rounds), federation, RuleName.FEDAVG, "0" * 64, 0)
         bounds.append(bound_of_run(run_plain(study, federation.sites), study, federation.sites))
     assert 0 < bounds[0] < bounds[1]
+
+
+def test_rounds_that_leave_the_model_alone_add_nothing() -> None:
+    federation = breast_cancer_five_hospitals(0)
+    away = Attendance(missed=frozenset({(2, site.name) for site in federation.contributors}))
+    study = study_of(replace(BREAST_CANCER, rounds=3), federation, RuleName.FEDAVG, "0" * 64, 0)
+    history = run_plain(study, federation.sites, attendance=away)
+    assert [record.kind for record in history.rounds] == [RoundKind.RELEASED, RoundKind.SKIPPED, RoundKind.RELEASED]
+    kept = replace(history, rounds=(history.rounds[0], history.rounds[2]))
+    assert bound_of_run(history, study, federation.sites) == bound_of_run(kept, study, federation.sites)
+
+
+@pytest.mark.parametrize("change", [{"class_weights": "inverse_frequency"}, {"update": "local_sgd"}])
+def test_other_updates_have_no_bound(change: dict[str, str]) -> None:
+    federation = breast_cancer_five_hospitals(0)
+    study = study_of(replace(BREAST_CANCER, rounds=1), federation, RuleName.LOCAL, "0" * 64, 0)
+    history = run_plain(study, federation.sites)
+    other = study.model_copy(update={"training": study.training.model_copy(update=change)})
+    with pytest.raises(ConfigurationError, match="linear model"):
+        bound_of_run(history, other, federation.sites)
