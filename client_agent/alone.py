@@ -26,7 +26,7 @@ def go_alone(owner: Requester) -> None:
 
 def _round_alone(owner: Requester, number: int, reason: str) -> None:
     if owner.state.last_recorded_round < number:
-        update = owner.learner.update(owner.require_model(), number - owner.progress.counts_rounds)
+        update = owner.learner.update(owner.require_model(), number)
         check_finite(update, owner.layers)
         values, clipped = clip(update, owner.study.parameters.clip_norm)
         stepped = owner.learner.apply(owner.require_kept(), values.astype("float32"))

@@ -200,9 +200,9 @@ class Decisions:
                 raise AnnouncementMismatch(
                     f"round {round_number} sums class counts, which rule {study.rule.name.value!r} does not use"
                 )
-        elif self._owner.training_round(round_number) > study.rounds:
+        elif self._owner.update_number(round_number) > study.rounds:
             raise AnnouncementMismatch(
-                f"round {round_number} is update {self._owner.training_round(round_number)} of a study with "
+                f"round {round_number} is update {self._owner.update_number(round_number)} of a study with "
                 f"{study.rounds} rounds"
             )
 

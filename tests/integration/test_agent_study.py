@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,113 +11,27 @@ import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli import study_app
-from client_agent.daemon import create_study, run_agent
-from client_agent.data import Examples, LocalData
-from client_agent.events import AgentEvent, EventKind, RoundEnd, RoundRecord, read_metrics
-from client_agent.journal import StudyJournal
-from client_agent.learner import Learner, TorchLearner
+from client_agent.daemon import create_study
+from client_agent.events import EventKind, RoundEnd
 from client_agent.ledger import read_ledger
-from client_agent.models import model_spec
-from client_agent.settings import load_settings
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.processes import RunningFederation
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
-from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
-
-REQUESTER = "requester"
-MODEL = model_spec("linear", (5,), (), 2)
-
-
-def site_data(seed: int) -> LocalData:
-    rng = np.random.default_rng(seed)
-
-    def part(count: int) -> Examples:
-        X = rng.normal(size=(count, 5)).astype(np.float32)
-        direction = np.array([1.0, -1.0, 0.5, 0.0, 0.1 * seed])
-        return Examples(X, (X @ direction + 0.2 * rng.normal(size=count) > 0).astype(np.int64))
-
-    return LocalData(part(60), part(20))
-
-
-def spec(policies: dict[str, SitePolicy], seed: int | None = 3) -> FederationSpec:
-    names = (REQUESTER, *policies)
-    sites = tuple(SiteSpec(name, site_data(i), policies.get(name, SitePolicy())) for i, name in enumerate(names))
-    return FederationSpec("testing", REQUESTER, sites, seed=seed)
-
-
-def study_for(federation: RunningFederation, name: str, rule: RuleSpec, rounds: int, deadline_s: float) -> Study:
-    return Study(
-        name=name,
-        roster_digest=federation.parties.roster.message.digest(),
-        parameters=StudyParameters(dimension=12, clip_norm=4.0, least_contributors=3),
-        rule=rule,
-        model=MODEL,
-        training=TrainingSpec(batch_size=16, server_learning_rate=0.5),
-        rounds=rounds,
-        round_deadline_s=deadline_s,
-        seed=11,
-    )
-
-
-EROSION = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.01, size_penalty=0.1)
-
-
-def wait_for(
-    what: str, condition: Callable[[], bool], events: Sequence[AgentEvent] = (), within_s: float = 90.0
-) -> None:
-    deadline = time.monotonic() + within_s
-    while not condition():
-        seen = "\n".join(f"{e.site} {e.kind} {e.round} {e.text}" for e in events)
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}\n{seen}"
-        time.sleep(0.1)
-
-
-def journal(federation: RunningFederation, site: str, study: str) -> StudyJournal:
-    return StudyJournal(federation.state(site), study)
-
-
-def finished(federation: RunningFederation, study: str, *sites: str) -> Callable[[], bool]:
-    def condition() -> bool:
-        states = [journal(federation, site, study).site_state() for site in sites]
-        return all(state is not None and state.finished is not None for state in states)
-
-    return condition
-
-
-def final_model(federation: RunningFederation, site: str, study: str) -> bytes:
-    own = journal(federation, site, study)
-    state = own.site_state()
-    assert state is not None
-    assert state.model_version is not None
-    return own.load_model(state.model_version).tobytes()
-
-
-def rounds_of(federation: RunningFederation, site: str, study: str) -> tuple[RoundRecord, ...]:
-    return read_metrics(journal(federation, site, study).folder / "metrics.jsonl")
-
-
-class Odd:
-    """A learner that is like the real one until a test changes its update."""
-
-    def __init__(self, inner: Learner) -> None:
-        self._inner = inner
-
-    def prepare(self) -> None:
-        self._inner.prepare()
-
-    def initial(self) -> np.ndarray:
-        return self._inner.initial()
-
-    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
-        return self._inner.update(model, round_number)
-
-    def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
-        return self._inner.apply(model, aggregate)
-
-    def accuracy(self, model: np.ndarray) -> float | None:
-        return self._inner.accuracy(model)
+from protocol.wire.messages import RuleName, RuleSpec
+from tests.integration.agents import (
+    EROSION,
+    REQUESTER,
+    AgentThreads,
+    Odd,
+    final_model,
+    finished,
+    journal,
+    rounds_of,
+    spec,
+    study_for,
+    wait_for,
+)
 
 
 class BrokenInRound2(Odd):
@@ -137,47 +49,6 @@ class AtItsOptimum(Odd):
 
     def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
         return super().update(model, round_number) * np.float32(round_number != 2)
-
-
-class AgentThreads:
-    """Agents of a federation as threads of this process; ``odd`` changes what a site computes."""
-
-    def __init__(
-        self, federation: RunningFederation, sites: Sequence[str], odd: Mapping[str, type[Odd]] | None = None
-    ) -> None:
-        self.events: list[AgentEvent] = []
-        self._federation = federation
-        self._odd = odd or {}
-        self._running: dict[str, tuple[threading.Event, threading.Thread]] = {}
-        for site in sites:
-            self.start(site)
-
-    def start(self, site: str) -> None:
-        stop = threading.Event()
-        thread = threading.Thread(target=self._run, args=(site, stop), name=f"agent {site}")
-        self._running[site] = (stop, thread)
-        thread.start()
-
-    def _run(self, site: str, stop: threading.Event) -> None:
-        settings = load_settings(self._federation.config(site))
-
-        def learner(study: Study, seed: int) -> Learner:
-            real = TorchLearner(study, settings.data, None, "cpu", seed)
-            return self._odd[site](real) if site in self._odd else real
-
-        run_agent(settings, stop, self.events.append, learner)
-
-    def stop(self, *sites: str) -> None:
-        chosen = sites or tuple(self._running)
-        for site in chosen:
-            self._running[site][0].set()
-        for site in chosen:
-            _, thread = self._running.pop(site)
-            thread.join(30)
-            assert not thread.is_alive()
-
-    def texts(self, kind: EventKind, site: str) -> list[str]:
-        return [event.text for event in self.events if event.kind is kind and event.site == site]
 
 
 @pytest.fixture(scope="module")
