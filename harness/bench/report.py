@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from harness.bench.ckks_results import CkksBenchmark, ckks_text
 from harness.bench.peers import peers_text
 from harness.bench.results import PeersBenchmark, RoundBenchmark
 from protocol.errors import ConfigurationError
@@ -16,6 +17,7 @@ from protocol.errors import ConfigurationError
 R = TypeVar("R", bound=BaseModel)
 ROUNDS: Final = "round_*.json"
 PEERS: Final = "peers_*.json"
+CKKS: Final = "ckks_*.json"
 _MEMORY_AGAINST_SITES_MB: Final = 50.0
 _MEMORY_AGAINST_PARAMETERS_MB: Final = 100.0
 
@@ -81,10 +83,12 @@ def page_of(folder: Path) -> str:
     """
     rounds = sorted(_read_all(folder, ROUNDS, RoundBenchmark), key=lambda r: (r.parameters, r.sites))
     peers = sorted(_read_all(folder, PEERS, PeersBenchmark), key=lambda r: (r.parameters, r.sites))
+    ckks = sorted(_read_all(folder, CKKS, CkksBenchmark), key=lambda r: (r.parameters, r.sites))
     if not rounds:
         raise ConfigurationError(f"{folder} holds no {ROUNDS}; write one: moiety bench round --json FILE")
     parts = [_INTRODUCTION, _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
-    return "\n".join([*parts, *(_peers(one) for one in peers), _where(rounds, peers)])
+    others = [*(_peers(one) for one in peers), *(_ckks(one) for one in ckks)]
+    return "\n".join([*parts, *others, _where([*rounds, *peers, *ckks])])
 
 
 def _read_all(folder: Path, pattern: str, kind: type[R]) -> list[R]:
@@ -223,8 +227,18 @@ def _peers(result: PeersBenchmark) -> str:
     return f"{title}\n\n{lines}\n"
 
 
-def _where(rounds: Sequence[RoundBenchmark], peers: Sequence[PeersBenchmark]) -> str:
-    everything: list[RoundBenchmark | PeersBenchmark] = [*rounds, *peers]
+def _ckks(result: CkksBenchmark) -> str:
+    lines = "\n".join(f"- {line}" for line in ckks_text(result).splitlines()[1:])
+    title = f"## Under CKKS: {result.parameters:,} parameters, {result.sites} contributors"
+    why = (
+        "All three in one run. `check` is parsing a contribution when it comes, `add` reading, parsing and adding it "
+        "when the round is summed; TenSEAL's vectors are parsed once and kept in memory instead. Why these parameters: "
+        "[decision 10](adr/0010-ckks-ring-2048-one-prime.md).\n"
+    )
+    return f"{title}\n\n{lines}\n\n{why}"
+
+
+def _where(everything: Sequence[RoundBenchmark | PeersBenchmark | CkksBenchmark]) -> str:
     lines = [f"- `{one.command}`: {one.date}, {one.machine}" for one in everything]
     kept = dict.fromkeys(", ".join(f"{k} {v}" for k, v in one.versions.items()) for one in everything)
     return "## Commands, dates, machine, versions\n\n" + "\n".join(lines) + "\n\n" + "\n\n".join(kept) + "\n"

@@ -12,11 +12,15 @@ from typer.testing import CliRunner
 
 from harness.bench import ckks_ours
 from harness.bench.ckks_ours import measure_ours
+from harness.bench.ckks_results import CkksBenchmark, CkksFigures, CkksTimes
 from harness.bench.ckks_vectors import errors_of, weighted_update
 from harness.bench.cli import app
+from harness.bench.report import page_of
+from harness.bench.results import write_result
 from harness.bench.vectors import parameters_for, plain_average
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ProtocolViolation
+from tests.unit.harness.test_bench import a_result as a_round
 
 ISSUED_KEYS = {
     "bytes_up_per_parameter",
@@ -73,3 +77,42 @@ def test_the_error_found_is_the_noise_expected(tmp_path: Path) -> None:
     weights = sum(weighted_update(place, 4000, 5).scaling.weight for place in range(5))
     expected = CkksParameters().value_deviation * math.sqrt(5) / weights
     assert found.norm_error / math.sqrt(4000) == pytest.approx(expected, rel=0.1)
+
+
+def a_result() -> CkksBenchmark:
+    times = CkksTimes(encrypt=400.0, check=120.0, add=130.0, decrypt=150.0)
+    ours = CkksFigures(
+        scheme="Moiety's chunks",
+        ring_degree=2048,
+        modulus_bits=(40,),
+        scale_bits=36,
+        bytes_up_per_parameter=10.07,
+        bytes_down_per_parameter=20.02,
+        ns_per_parameter=times,
+        peak_rss_mb=200.0,
+        worker_rss_mb=52.0,
+        max_error=2.4e-9,
+        norm_error=4.8e-7,
+    )
+    return CkksBenchmark(
+        **dict(ours),
+        parameters=10**6,
+        sites=10,
+        command="moiety bench ckks --parameters 1000000 --sites 10",
+        date="2030-01-01 00:00 UTC",
+        machine="a machine",
+        common=ours.model_copy(update={"ring_degree": 8192, "modulus_bits": (60, 40, 40, 60)}),
+        shares=a_round(),
+        versions={"tenseal": "0.3.18"},
+    )
+
+
+def test_the_page_shows_ckks_next_to_shares(tmp_path: Path) -> None:
+    write_result(a_round(), tmp_path / "round_1e6_10.json")
+    assert "Under CKKS" not in page_of(tmp_path)
+    write_result(a_result(), tmp_path / "ckks_1e6_10.json")
+    page = page_of(tmp_path)
+    assert "## Under CKKS: 1,000,000 parameters, 10 contributors" in page
+    assert "2048 / [40], scale 2^36: bytes a parameter up 10.07, down 20.02" in page
+    assert "8192 / [60, 40, 40, 60]" in page
+    assert "- `moiety bench ckks --parameters 1000000 --sites 10`: 2030-01-01" in page
