@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from client_agent.contributor import Contributor
+from client_agent.decisions import Decisions
 from client_agent.journal import SiteState, StudyJournal
 from protocol import policy
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import BadSignature, BrokenSeal, ConsistencyCheckFailed, MalformedMessage, PolicyRefusal
 from protocol.mpc.ot import check
-from protocol.parameters import StudyParameters
+from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SiteMemory, SitePolicy
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -228,7 +229,7 @@ def told(of: WeightList, version: int = 0) -> Announcement:
         round=of.round,
         listed=tuple(w.site for w in of.weights),
         least_contributors=3,
-        measured=True,
+        opens=Needs.DISTANCES,
         model_version=version,
         model_digest="cd" * 32,
         weight_list_digest=of.digest(),
@@ -278,6 +279,7 @@ def contributor(of: Study, folder: Path) -> Contributor:
     roster = SimpleNamespace(requester="a", contributors=[SimpleNamespace(name=name) for name in EVEN])
     site.context = SimpleNamespace(roster=roster, site="b", policy=SitePolicy())  # type: ignore[assignment]
     site.event = lambda *_: None  # type: ignore[method-assign]
+    site._decisions, site._refused_welcome = Decisions(site, lambda *_: None), -1
     return site
 
 
@@ -296,15 +298,15 @@ def test_an_unasked_welcome_with_the_same_model_does_not_reset_what_the_site_rem
     assert site.state.model_version == 0
 
 
-@pytest.mark.parametrize("measured", [False, True])
-def test_measuring_under_a_rule_that_opens_no_distances_is_refused(measured: bool, tmp_path: Path):
+@pytest.mark.parametrize("opens", list(Needs))
+def test_measuring_under_a_rule_that_opens_nothing_is_refused(opens: Needs, tmp_path: Path):
     """Each measured round gives the requester a function of its choice of every update; FedAvg promised none."""
     averaged = study("a" * 64).model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG)})
     site = contributor(averaged, tmp_path)
     of = weight_list(EVEN, 1)
-    announcement = told(of).model_copy(update={"measured": measured})
-    if not measured:
-        site._check_policy(announcement, of)
+    announcement = told(of).model_copy(update={"opens": opens})
+    if opens is Needs.NOTHING:
+        site._decisions._check_policy(announcement, of)
         return
     with pytest.raises(PolicyRefusal):
-        site._check_policy(announcement, of)
+        site._decisions._check_policy(announcement, of)
