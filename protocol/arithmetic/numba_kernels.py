@@ -169,7 +169,7 @@ def _open_average(
     beyond = 0
     for i in range(out.size):
         opened = np.int64(masked[i] + pad[i])
-        beyond += (opened > bound) | (opened < -bound)
+        beyond += int((opened > bound) | (opened < -bound))
         out[i] = opened / divisor
     return beyond
 
