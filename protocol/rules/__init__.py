@@ -1,1 +1,1 @@
-"""Aggregation rules: what the requester does with the distances it opened (docs/protocol.md 8, 10)."""
+"""Aggregation rules: what the requester does with what it opened, and what sites do alike (docs/protocol.md 10)."""
