@@ -12,6 +12,9 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from harness.datasets.downloads import fetch_missing
+from harness.datasets.public_data import data_folder
+from harness.datasets.registry import source_of
 from harness.demo import DemoOptions, run_demo
 from harness.energy import measured
 from harness.live import console_for, print_run
@@ -23,6 +26,7 @@ from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.options import parse_names, parse_seeds
 from harness.simulation.progress import CaseBar
 from harness.simulation.run_one import Protection
+from harness.simulation.summary import summarise_case, table_of, write_summary
 from protocol.errors import ConfigurationError
 
 
@@ -58,6 +62,9 @@ def simulate(
     only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped.")] = None,
+    download: Annotated[
+        bool, typer.Option("--download", help="A case: fetch missing public files into the data folder first.")
+    ] = False,
     energy: Annotated[
         str | None, typer.Option(help="Three-letter country: estimate energy and CO2 into OUT/energy.json.")
     ] = None,
@@ -66,7 +73,7 @@ def simulate(
     """A study, or all runs of a case, in one process or several, without HTTP, over several seeds."""
     console = console_for(stderr=as_json)
     with _energy(energy, out):
-        _simulate(study_file, data, requester, seeds, protection, only, jobs, out, console, as_json)
+        _simulate(study_file, data, requester, seeds, protection, only, jobs, out, download, console, as_json)
 
 
 def _simulate(
@@ -78,11 +85,12 @@ def _simulate(
     only: str | None,
     jobs: int,
     out: Path | None,
+    download: bool,
     console: Console,
     as_json: bool,
 ) -> None:
     if is_case(read_study_file(study_file), str(study_file)):
-        _simulate_case(study_file, data, seeds, protection, only, jobs, out, console, as_json)
+        _simulate_case(study_file, data, seeds, protection, only, jobs, out, download, console, as_json)
         return
     options = SimulationOptions(study_file, data or "breast_cancer", requester, parse_seeds(seeds or "0"), protection)
     result = run_simulation(options, lambda history: print_run(console, history))
@@ -112,6 +120,7 @@ def _simulate_case(
     only: str | None,
     jobs: int,
     out: Path | None,
+    download: bool,
     console: Console,
     as_json: bool,
 ) -> None:
@@ -126,8 +135,17 @@ def _simulate_case(
         jobs,
     )
     case = read_case(study_file)
+    files = source_of(case.table.data).files
+    if download and files:
+        fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
     with CaseBar(console) as bar:
-        run_case(case, options, bar.show)
+        lines = run_case(case, options, bar.show)
+    summary = summarise_case(lines)
+    write_summary(summary, lines, out)
+    if as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        console.print(table_of(summary))
 
 
 def _end(number: int, frame: FrameType | None) -> None:

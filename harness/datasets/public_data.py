@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,6 +27,10 @@ class PublicFile:
     sha256: str
     origin: str
     url: str
+
+    @property
+    def is_packed(self) -> bool:
+        return self.path.endswith(".gz")
 
     def below(self, folder: Path) -> Path:
         return folder / self.path
@@ -53,15 +58,19 @@ def content(file: PublicFile, folder: Path) -> bytes:
             f"{path} is missing: it belongs to {file.origin}; get it from {file.url} and put it there, or run again "
             "with --download"
         )
-    try:
-        packed = path.read_bytes()
-        unpacked = gzip.decompress(packed) if path.suffix == ".gz" else packed
-    except (OSError, EOFError, gzip.BadGzipFile) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}; get it again from {file.url}") from None
-    found = hashlib.sha256(unpacked).hexdigest()
+    packed = path.read_bytes()
+    found = unpacked_digest(file, packed)
     if found != file.sha256:
         raise ConfigurationError(
             f"{path} is not the file that is expected: its content has SHA-256 {found}, expected {file.sha256}; get "
             f"it again from {file.url}"
         )
-    return unpacked
+    return gzip.decompress(packed) if file.is_packed else packed
+
+
+def unpacked_digest(file: PublicFile, packed: bytes) -> str:
+    """SHA-256 of what ``packed`` holds, or a word that is no checksum where it cannot be unpacked."""
+    try:
+        return hashlib.sha256(gzip.decompress(packed) if file.is_packed else packed).hexdigest()
+    except (EOFError, zlib.error, gzip.BadGzipFile):
+        return "none (it is no gzip file)"

@@ -1,0 +1,163 @@
+"""What the runs of a case say together: ``summary.json``, a table, and curves with bands of one standard error."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+from rich.table import Table
+
+from client_agent.durable import write_durably
+from harness.papers.charts import Panel, curves_chart
+from harness.papers.spread import Curve, Spread, curve, of_variant
+from harness.simulation.runs import RunLine, Values
+
+MOST_NAMED_SITES: Final = 9
+"""With more contributors, the weights are drawn as their mean: so many lines cannot be told apart."""
+
+
+class Figure(BaseModel):
+    """A mean over seeds and its standard error; None where a run failed, or there is one seed only."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    mean: float | None
+    standard_error: float | None
+
+    @classmethod
+    def of(cls, values: Iterable[float]) -> Figure:
+        spread = Spread.of(values)
+        return cls(mean=None if math.isnan(spread.mean) else spread.mean, standard_error=spread.error)
+
+    def __str__(self) -> str:
+        if self.mean is None:
+            return "failed"
+        return f"{self.mean:.4f}" + ("" if self.standard_error is None else f" ± {self.standard_error:.4f}")
+
+
+class SummaryRow(BaseModel):
+    """One variant at one requester, or (``requester`` None) averaged over requesters within each seed.
+
+    ``best_round`` is the highest accuracy of any round, which only somebody who knows the test labels could pick.
+    ``largest_clipped_share`` is over rounds and runs. ``ends`` counts how runs ended.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    variant: str
+    requester: str | None
+    runs: int
+    last_round: Figure
+    best_round: Figure
+    released_rounds: float
+    largest_clipped_share: float
+    ends: dict[str, int]
+
+
+class CaseSummary(BaseModel):
+    """``summary.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    case: str
+    protection: str
+    seeds: tuple[int, ...]
+    rows: tuple[SummaryRow, ...]
+    versions: dict[str, str]
+
+
+def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
+    """Of at least one line, all of one case."""
+    variants = tuple(dict.fromkeys(line.variant for line in lines))
+    requesters = tuple(dict.fromkeys(line.requester for line in lines))
+    rows = [_row(of_variant(lines, variant, one), one) for variant in variants for one in requesters]
+    if len(requesters) > 1:
+        rows += [_row(of_variant(lines, variant), None) for variant in variants]
+    return CaseSummary(
+        case=lines[0].case,
+        protection=lines[0].protection,
+        seeds=tuple(sorted({line.seed for line in lines})),
+        rows=tuple(rows),
+        versions=lines[-1].versions,
+    )
+
+
+def table_of(summary: CaseSummary) -> Table:
+    """For a terminal."""
+    table = Table(title=f"{summary.case}, {summary.protection}, {len(summary.seeds)} seeds: test accuracy, mean ± SE")
+    for name in ("variant", "requester", "runs", "last round", "best round", "released rounds", "clipped at most"):
+        table.add_column(name, justify="left" if name in ("variant", "requester") else "right")
+    for row in summary.rows:
+        table.add_row(
+            row.variant,
+            row.requester or "mean",
+            str(row.runs),
+            str(row.last_round),
+            str(row.best_round),
+            f"{row.released_rounds:.1f}",
+            f"{row.largest_clipped_share:.0%}",
+        )
+    return table
+
+
+def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) -> None:
+    """``summary.json``, ``accuracy.svg``, and ``weights_<variant>.svg`` for variants whose weights move."""
+    write_durably(folder / "summary.json", (summary.model_dump_json(indent=2) + "\n").encode())
+    variants = tuple(dict.fromkeys(line.variant for line in lines))
+    requesters = tuple(dict.fromkeys(line.requester for line in lines))
+
+    def accuracy(requester: str) -> tuple[Curve, ...]:
+        runs = ((variant, of_variant(lines, variant, requester)) for variant in variants)
+        return tuple(curve(variant, [run.test_accuracy for run in found]) for variant, found in runs)
+
+    write_durably(folder / "accuracy.svg", _chart(requesters, accuracy, "test accuracy").encode())
+    for variant in variants:
+        moving = of_variant(lines, variant)
+        if not any(_moves(run) for run in moving):
+            continue
+
+        def weights(requester: str, moving: Sequence[RunLine] = moving) -> tuple[Curve, ...]:
+            return _weight_curves([run for run in moving if run.requester == requester])
+
+        write_durably(folder / f"weights_{variant}.svg", _chart(requesters, weights, "weight", floor=0.0).encode())
+
+
+def _chart(
+    requesters: Sequence[str], curves: Callable[[str], tuple[Curve, ...]], label: str, floor: float | None = None
+) -> str:
+    return curves_chart([Panel(name, curves(name)) for name in requesters], label, floor=floor)
+
+
+def _row(lines: Sequence[RunLine], requester: str | None) -> SummaryRow:
+    seeds = sorted({line.seed for line in lines})
+    of_seed = [[line for line in lines if line.seed == seed] for seed in seeds]
+    ends = [line.end for line in lines]
+    return SummaryRow(
+        variant=lines[0].variant,
+        requester=requester,
+        runs=len(lines),
+        last_round=Figure.of(mean(line.last_accuracy for line in runs) for runs in of_seed),
+        best_round=Figure.of(mean(line.best_accuracy for line in runs) for runs in of_seed),
+        released_rounds=mean(line.released_rounds for line in lines),
+        largest_clipped_share=max((share for line in lines for share in line.clipped_share if share), default=0.0),
+        ends={end: ends.count(end) for end in sorted(set(ends))},
+    )
+
+
+def _moves(run: RunLine) -> bool:
+    return any(value not in (None, values[0]) for values in run.alpha.values() for value in values)
+
+
+def _weight_curves(runs: Sequence[RunLine]) -> tuple[Curve, ...]:
+    """One curve a contributor, over seeds; of many contributors, their mean."""
+    sites = tuple(dict.fromkeys(site for run in runs for site in run.alpha))
+    if len(sites) > MOST_NAMED_SITES:
+        return (curve(f"mean of {len(sites)} contributors", [_mean_weight(run) for run in runs]),)
+    return tuple(curve(site, [run.alpha[site] for run in runs if site in run.alpha]) for site in sites)
+
+
+def _mean_weight(run: RunLine) -> Values:
+    rounds = zip(*run.alpha.values(), strict=True)
+    found = ([value for value in values if value is not None] for values in rounds)
+    return tuple(mean(values) if values else None for values in found)
