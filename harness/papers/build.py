@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.papers import mnist
+from harness.papers import clinicians, heart_disease, mnist, titanic
 from harness.papers.page import Page
 from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
@@ -54,7 +54,12 @@ class PageSpec:
 
 
 _ALL_THREE: Final = ("weight_erosion", "fedavg", "local")
+_TITANIC: Final = tuple(CaseUse(case) for case in titanic.CASES)
+_HEART: Final = CaseUse(heart_disease.CASE)
 PAGES: Final = (
+    PageSpec("titanic", "Titanic: passengers by age", _TITANIC, titanic.write),
+    PageSpec("heart_disease", "Heart disease: four hospitals", (_HEART,), heart_disease.write),
+    PageSpec("clinicians", "Which rule for my patients?", (_HEART, *_TITANIC), clinicians.write),
     PageSpec(
         "mnist",
         "MNIST: label skew over 10 and 100 sites",

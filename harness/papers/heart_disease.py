@@ -24,9 +24,9 @@ CASE: Final = "heart_disease"
 LOCAL: Final = "local"
 FLAMBY: Final = {
     "cleveland": (0.783, 0.731, 0.752, 0.746),
-    "hungarian": (0.764, 0.719, 0.746, 0.746),
+    "hungary": (0.764, 0.719, 0.746, 0.746),
     "switzerland": (0.750, 0.650, 0.738, 0.725),
-    "va": (0.644, 0.640, 0.667, 0.702),
+    "va-long-beach": (0.644, 0.640, 0.667, 0.702),
 }
 """Pooled, FedAvg, FedAdam, local (du Terrail et al. 2022)."""
 TITLES: Final = {
@@ -40,8 +40,7 @@ TITLES: Final = {
     "multi_krum": "multi-Krum",
     "influence": "Influence",
     "weight_erosion": "Weight Erosion",
-    "weight_erosion_tuned": "WE, tuned",
-    "fine_tuned": "FedAvg, fine-tuned",
+    "fedavg_fine_tuned": "FedAvg, fine-tuned",
 }
 
 

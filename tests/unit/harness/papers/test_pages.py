@@ -104,12 +104,12 @@ def test_mnist_page_names_missing_settings_and_judges_against_the_published(tmp_
 
 def test_heart_page_says_which_rule_beats_training_alone(tmp_path):
     accuracies = {"local": (0.70, 0.72), "fedavg": (0.60, 0.61), "weight_erosion": (0.80, 0.83)}
-    lines = [line(v, "va", seed, (a,)) for v, both in accuracies.items() for seed, a in enumerate(both)]
+    lines = [line(v, "va-long-beach", seed, (a,)) for v, both in accuracies.items() for seed, a in enumerate(both)]
     page = Page(tmp_path / "heart_disease.md", "Heart disease")
     heart_disease.write(page, {"heart_disease": lines}, None)
     text = written(page)
-    assert "- va: rules clearly better than training alone: Weight Erosion." in text
-    assert "| va | .710 ± .010 | .605 ± .005 | **.815 ± .015** | .644 | .640 | .667 | .702 |" in text
+    assert "- va-long-beach: rules clearly better than training alone: Weight Erosion." in text
+    assert "| va-long-beach | .710 ± .010 | .605 ± .005 | **.815 ± .015** | .644 | .640 | .667 | .702 |" in text
     assert "| FedAvg | **-0.105 ± 0.005** |" in text
     empty = Page(tmp_path / "none.md", "None")
     heart_disease.write(empty, {}, None)
