@@ -1,12 +1,12 @@
 """A server's view can be written by somebody who knows only what the servers may know (docs/protocol.md 1).
 
-The view of one measured round: its share of every update, the query shares, the peer's masked vectors, and the peer's
-masked sum, and commitments. The simulator gets the leakage alone: who took part, the vector length, the agreed set. It
-draws everything that arrives at the server uniformly; the rest of a view, such as the server's shares of the opening,
-is computed from that by the server's own code, with nothing new in it. Many rounds of both are compared by chi-square
-tests of homogeneity over the bytes of each part, and over the bytes of the sums and differences of parts, where a pad
-that serves twice would show. The correlations are a dealer's, with uniform halves: the oblivious transfer that makes
-them has tests of its own.
+The view of one measured round, whatever it opens: its share of every update, the query shares, the peer's masked
+vectors and masked sum, and commitments. The simulator gets the leakage alone: who took part, the vector length, the
+agreed set. It draws everything that arrives at the server uniformly; the rest of a view, such as the server's shares of
+the opening, is computed from that by the server's own code, with nothing new in it. Many rounds of both are compared by
+chi-square tests of homogeneity over the bytes of each part, and over the bytes of the sums and differences of parts,
+where a pad that serves twice would show. The correlations are a dealer's, with uniform halves: the oblivious transfer
+that makes them has tests of its own.
 
 False alarms: for a chi-square variable X of f degrees of freedom P(X >= f + 2 sqrt(f t) + 2 t) <= exp(-t) (Laurent and
 Massart 2000). With t = ln(TESTS / 1e-7) all tests together raise a false alarm with a chance below 1e-7; the counts a
@@ -26,7 +26,8 @@ from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes
 from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.mpc import measurement
 from protocol.mpc.distance import query
-from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
+from protocol.mpc.quantity import product_lengths
+from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.release import masked_sum_chunk, sum_chunk
 from protocol.sharing import Side, expand_share, split, vector_side
 from protocol.wire.commitment import commitment_to
@@ -34,9 +35,10 @@ from protocol.wire.commitment import commitment_to
 D, RUNS = 20, 2000
 SITES = ("hospital-0", "hospital-1", "hospital-2")
 PARAMETERS = StudyParameters(dimension=D, clip_norm=1.0, weight_grid=4, least_contributors=1, encoded_norm_log2=21)
-LENGTHS = ((1,) * RANGE_PROJECTIONS, PARAMETERS.product_lengths, PARAMETERS.product_lengths)
 CHALLENGE = bytes(range(32))
-TESTS = 60
+OPENS = [needs for needs in Needs if needs is not Needs.NOTHING]
+COMPARISONS = len(OPENS) * len(Side) + 2
+TESTS = 200
 LIMIT_T = math.log(TESTS / 1e-7)
 View = dict[str, bytes]
 _LOUD = np.array([2**17, -(2**17)], dtype=np.int64)
@@ -48,8 +50,15 @@ def update(site: str) -> Ring:
     return _LOUD[pattern].view(np.uint64)
 
 
-def real_view(side: Side, seed: bytes, *, reused_pad: bool = False) -> View:
-    """What one server receives in a round, from the protocol's own functions. ``reused_pad`` breaks it on purpose."""
+def real_view(
+    side: Side,
+    seed: bytes,
+    opens: Needs = Needs.DISTANCES,
+    *,
+    reused_pad: bool = False,
+    reused_correlation: bool = False,
+) -> View:
+    """What one server receives in a round, from the protocol's own functions; the two flags break it on purpose."""
     shares: dict[Side, list[Ring]] = {s: [] for s in Side}
     view: View = {}
     for place, site in enumerate(SITES):
@@ -63,21 +72,25 @@ def real_view(side: Side, seed: bytes, *, reused_pad: bool = False) -> View:
         view[f"commitment of {site}"] = commitment_to(
             other, derive(seed, f"salt {site}"), derive(seed, f"content key {site}")
         )
-    queries = query_shares(seed)
-    halves = correlations_from("dealer", derive(seed, "correlations"))(LENGTHS, "round 1")
+    queries = query_shares(seed) if opens.queried else {s: {} for s in Side}
+    nothing = np.zeros(D, dtype=np.uint64) if opens is Needs.NORMS else None
+    lengths = tuple(product_lengths(opens, place, place == 0, PARAMETERS) for place in range(len(SITES)))
+    halves = correlations_from("dealer", derive(seed, "correlations"))(lengths, "round 1")
     for own, half in zip(Side, halves, strict=True):
         given = [
-            measurement.SiteSketch(site, share, queries[own].get(site))
-            for site, share in zip(SITES, shares[own], strict=True)
+            measurement.SiteSketch(site, share, queries[own].get(site, nothing if place else None))
+            for place, (site, share) in enumerate(zip(SITES, shares[own], strict=True))
         ]
-        operands = measurement.prepare_all(own, CHALLENGE, given, PARAMETERS)
+        if reused_correlation:
+            half[2].vector[D : 2 * D] = half[2].vector[:D]
+        operands = measurement.prepare_all(own, CHALLENGE, given, PARAMETERS, opens=opens)
         masked = [measurement.masked(one, h) for one, h in zip(operands, half, strict=True)]
         if own is not side:
             view["masked vectors"] = to_bytes(np.concatenate(masked))
         else:
             view["correlation"] = b"".join(to_bytes(h.vector) + to_bytes(h.products) for h in half)
-    for site in SITES[1:]:
-        view[f"query for {site}"] = to_bytes(queries[side][site])
+    for site, asked in queries[side].items():
+        view[f"query for {site}"] = to_bytes(asked)
     total = sum_chunk([lambda start, stop, s=s: s[start:stop] for s in shares[side.other]], 0, D)
     view["masked sum"] = to_bytes(masked_sum_chunk(total, derive(seed, "mask"), 0))
     return view
@@ -100,22 +113,30 @@ def simulated_view(shape: Mapping[str, int], seed: bytes) -> View:
     return view
 
 
-def joint(view: View) -> View:
+def joint(view: View, opens: Needs) -> View:
     """The parts, and sums and differences of parts that hold the same update, or could share a pad."""
-    first, second = (np.frombuffer(view[f"share of {site}"], dtype="<u8") for site in (SITES[0], SITES[2]))
+    first, middle, last = (np.frombuffer(view[f"share of {site}"], dtype="<u8") for site in SITES)
     masked = np.frombuffer(view["masked vectors"], dtype="<u8")
     total = np.frombuffer(view["masked sum"], dtype="<u8")
-    asked = np.frombuffer(view[f"query for {SITES[1]}"], dtype="<u8")
     product = masked[RANGE_PROJECTIONS : RANGE_PROJECTIONS + D]
     correlation = np.frombuffer(view["correlation"], dtype="<u8")[2 * RANGE_PROJECTIONS :][:D]
-    return view | {
-        "two shares": (first - second).tobytes(),
+    parts = {
+        "two shares": (first - last).tobytes(),
         "share and masked vector": (first + product).tobytes(),
-        "share and query": (first - asked).tobytes(),
         "share and masked sum": (first + total).tobytes(),
         "correlation and masked vector": (correlation + product).tobytes(),
         "masked sum and masked vector": (total - product).tobytes(),
     }
+    if opens.queried:
+        asked = np.frombuffer(view[f"query for {SITES[1]}"], dtype="<u8")
+        parts["share and query"] = (first - asked).tobytes()
+    if opens is Needs.INNER_PRODUCTS:
+        other_half = masked[RANGE_PROJECTIONS + D :][:D]
+        parts["both halves of an inner product"] = (product - other_half).tobytes()
+    if opens is Needs.PAIRS:
+        pairs = masked[-RANGE_PROJECTIONS - 2 * D : -RANGE_PROJECTIONS]
+        parts["two pairs of one site, and shares"] = (pairs[:D] - pairs[D:] + first - middle).tobytes()
+    return view | parts
 
 
 def statistic(left: np.ndarray, right: np.ndarray) -> float:
@@ -126,10 +147,10 @@ def statistic(left: np.ndarray, right: np.ndarray) -> float:
     return float(sum(np.sum((found - expected) ** 2 / expected) for found, expected in parts))
 
 
-def histograms(views: Callable[[int], View]) -> dict[str, np.ndarray]:
+def histograms(views: Callable[[int], View], opens: Needs) -> dict[str, np.ndarray]:
     counted: dict[str, np.ndarray] = {}
     for run in range(RUNS):
-        for name, part in joint(views(run)).items():
+        for name, part in joint(views(run), opens).items():
             counted.setdefault(name, np.zeros(256, dtype=np.int64))
             counted[name] += np.bincount(np.frombuffer(part, dtype=np.uint8), minlength=256)
     return counted
@@ -140,7 +161,7 @@ def different_parts(real: dict[str, np.ndarray], simulated: dict[str, np.ndarray
     freedom = 255
     limit = freedom + 2 * math.sqrt(freedom * LIMIT_T) + 2 * LIMIT_T
     assert real.keys() == simulated.keys()
-    assert 2 * len(real) <= TESTS
+    assert COMPARISONS * len(real) <= TESTS
     return [name for name in real if statistic(real[name], simulated[name]) > limit]
 
 
@@ -148,19 +169,28 @@ def run_seed(kind: str, run: int) -> bytes:
     return derive(b"server view", f"{kind} {run}")
 
 
-def simulated(side: Side) -> dict[str, np.ndarray]:
-    shape = {name: len(part) for name, part in real_view(side, bytes(32)).items()}
-    return histograms(lambda run: simulated_view(shape, run_seed("simulated", run)))
+def simulated(side: Side, opens: Needs) -> dict[str, np.ndarray]:
+    shape = {name: len(part) for name, part in real_view(side, bytes(32), opens).items()}
+    return histograms(lambda run: simulated_view(shape, run_seed("simulated", run)), opens)
 
 
+@pytest.mark.parametrize("opens", OPENS)
 @pytest.mark.parametrize("side", list(Side))
-def test_a_simulator_writes_a_view_like_the_servers(side: Side) -> None:
-    real = histograms(lambda run: real_view(side, run_seed("real", run)))
+def test_a_simulator_writes_a_view_like_the_servers(side: Side, opens: Needs) -> None:
+    real = histograms(lambda run: real_view(side, run_seed("real", run), opens), opens)
     assert min(int(cells.min()) for cells in real.values()) > 150
-    assert different_parts(real, simulated(side)) == []
+    assert different_parts(real, simulated(side, opens)) == []
 
 
 def test_the_comparison_sees_a_pad_that_serves_two_sites() -> None:
     """The same comparison on a protocol that is broken on purpose: one seed for all sites' shares."""
-    broken = histograms(lambda run: real_view(Side.A, run_seed("real", run), reused_pad=True))
-    assert different_parts(broken, simulated(Side.A)) == ["two shares"]
+    opens = Needs.DISTANCES
+    broken = histograms(lambda run: real_view(Side.A, run_seed("real", run), opens, reused_pad=True), opens)
+    assert different_parts(broken, simulated(Side.A, opens)) == ["two shares"]
+
+
+def test_the_comparison_sees_a_correlation_that_serves_two_pairs() -> None:
+    """The masked vectors of two pairs would differ by the difference of two updates."""
+    opens = Needs.PAIRS
+    broken = histograms(lambda run: real_view(Side.A, run_seed("real", run), opens, reused_correlation=True), opens)
+    assert different_parts(broken, simulated(Side.A, opens)) == ["two pairs of one site, and shares"]
