@@ -11,6 +11,7 @@ import typer
 from client_agent.update import pick_device
 from harness.live import console_for
 from harness.personal.case import PersonalCase, Variant, read_personal_case
+from harness.personal.plots import write_plots
 from harness.personal.records import Evaluated, PersonalLine, ResultFolder
 from harness.personal.run import Run, execute
 from harness.personal.summary import summary_table
@@ -47,6 +48,7 @@ def personal(
 
             in_one_call = chosen.type == "cuda" if batched is None else batched
             execute(Run(case, variant, seed, data, chosen, in_one_call), folder, show)
+    write_plots(case, folder)
     console.print(summary_table(folder.lines()))
 
 

@@ -63,7 +63,7 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
     federation = load_sites(run.case, run.seed, run.data)
     study = simulated_study(run.variant.study, run.case.source, federation, run.seed)
     table, digest = run.variant.table, digest_of(federation)
-    comparison = Comparison(
+    comparison = Comparison.of(
         build_model(study.model, run.seed),
         federation.sites,
         run.seed,

@@ -59,15 +59,32 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What stays the same over a run. ``training_of`` makes the means to train a set of sites."""
+    """What stays the same over a run; ``initial`` and ``initial_personal`` are the model's first values."""
 
     model: nn.Module
+    initial: Vector = field(repr=False)
+    initial_personal: Vector = field(repr=False)
     sites: tuple[SiteData, ...]
     seed: int
     training: TrainingSpec
     clip_norm: float
     mixing: Mixing
     device: torch.device
+
+    @classmethod
+    def of(
+        cls,
+        model: nn.Module,
+        sites: tuple[SiteData, ...],
+        seed: int,
+        training: TrainingSpec,
+        clip_norm: float,
+        mixing: Mixing,
+        device: torch.device,
+    ) -> Comparison:
+        """``model`` has its initial values now; later it is a tool that holds any site's."""
+        first, personal = model_vector(model), personal_vector(model)
+        return cls(model, first, personal, sites, seed, training, clip_norm, mixing, device)
 
     def seeds(self) -> list[int]:
         return [site_seed(self.seed, site.name) for site in self.sites]
@@ -97,7 +114,7 @@ def scheme_of(name: SchemeName, comparison: Comparison, sites: SiteTraining) -> 
 
 def first_state(comparison: Comparison, rows: int) -> SchemeState:
     """The model's initial values in every row."""
-    vector, personal = model_vector(comparison.model), personal_vector(comparison.model)
+    vector, personal = comparison.initial, comparison.initial_personal
     nothing = np.zeros((0, len(vector)), np.float32)
     layers = repeated(personal, len(comparison.sites))
     return SchemeState(repeated(vector, rows).copy(), layers.copy(), nothing, np.zeros(0))
