@@ -114,7 +114,7 @@ class Streams:
         self._scratch.write(self._header(len(stream)) + stream)
         try:
             ciphertext.load(self._scheme.context, self._scratch.path)
-        except RuntimeError as error:
+        except (RuntimeError, ValueError, IndexError) as error:
             raise MalformedMessage("not a ciphertext of this study: SEAL refuses it") from error
         return ciphertext
 
