@@ -1,0 +1,260 @@
+"""Every rule over two real servers and five agents, all at once: the same decisions as the plain run, models within
+the derived bound; and what stops a study before its first round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client_agent.daemon import create_study
+from client_agent.data import LocalData
+from client_agent.events import EventKind, RoundEnd, RoundRecord
+from client_agent.rewards import rewards_of
+from harness.datasets.site_data import SiteData
+from harness.error_bound import bound_of_run
+from harness.history import RoundKind, RunHistory
+from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.rounds_plain import run_plain
+from protocol.parameters import Needs, StudyParameters
+from protocol.policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.messages import Purpose, RuleName, RuleSpec, Study, TrainingSpec
+from tests.integration.agents import (
+    MODEL,
+    REQUESTER,
+    AgentThreads,
+    final_model,
+    finished,
+    journal,
+    rounds_of,
+    site_data,
+    wait_for,
+)
+
+CONTRIBUTORS = ("c1", "c2", "c3", "c4")
+SITES = (REQUESTER, *CONTRIBUTORS)
+SAMPLES = (60, 48, 30, 42, 54)
+"""Sites of different sizes, so that weights by samples and by class differ."""
+ROUNDS = 2
+NORM_BOUND = 0.822
+"""Between the norms of the sites' first gradients (.428, .818, .827 and .654): it leaves out one site a round."""
+RULES = {
+    "weight-erosion": RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.05, size_penalty=0.1),
+    "fedavg": RuleSpec(name=RuleName.FEDAVG),
+    "fedavg-bounded": RuleSpec(name=RuleName.FEDAVG, norm_bound=NORM_BOUND),
+    "by-samples": RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES),
+    "wfedavg": RuleSpec(name=RuleName.WFEDAVG),
+    "fedadagrad": RuleSpec(name=RuleName.FEDADAGRAD, adaptivity=0.1),
+    "fedadam": RuleSpec(name=RuleName.FEDADAM, adaptivity=0.1),
+    "fedyogi": RuleSpec(name=RuleName.FEDYOGI, adaptivity=0.1),
+    "multi-krum": RuleSpec(name=RuleName.MULTI_KRUM),
+    "influence": RuleSpec(name=RuleName.INFLUENCE),
+}
+
+
+def data_of(place: int) -> LocalData:
+    whole = site_data(place)
+    X, y = whole.train.X[: SAMPLES[place]], whole.train.y[: SAMPLES[place]]
+    return LocalData(replace(whole.train, X=X, y=y), whole.test, site_data(100 + place).test)
+
+
+DATA = {name: data_of(place) for place, name in enumerate(SITES)}
+
+
+def in_one_process() -> list[SiteData]:
+    made = []
+    for name, data in DATA.items():
+        assert data.validation is not None
+        made.append(SiteData(name, data.train, data.validation, data.test))
+    return made
+
+
+def study_of(federation: RunningFederation, name: str, rule: RuleSpec, model=MODEL) -> Study:
+    """With a grid of 1/2 a site of weight 1 has at most half of a sum of three whose weights it does not know."""
+    own = rule.name.self_weighted
+    return Study(
+        name=name,
+        roster_digest=federation.parties.roster.message.digest(),
+        parameters=StudyParameters(
+            dimension=12 + own, clip_norm=4.0, weight_grid=2 if own else 32, least_contributors=3
+        ),
+        rule=rule,
+        model=model,
+        training=TrainingSpec(batch_size=16, server_learning_rate=0.1),
+        rounds=ROUNDS,
+        round_deadline_s=60.0,
+        seed=11,
+    )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
+    sites = tuple(SiteSpec(name, data) for name, data in DATA.items())
+    running = RunningFederation(
+        FederationSpec("rules", REQUESTER, sites, seed=5, ports=(0, 0)), tmp_path_factory.mktemp("federation")
+    )
+    try:
+        for side in Side:
+            running.start_server(side)
+        for side in Side:
+            running.wait_for(side, "/healthz")
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def run(federation: RunningFederation) -> RunningFederation:
+    """All rules' studies at the same time, to their ends."""
+    agents = AgentThreads(federation, SITES)
+    try:
+        for name, rule in RULES.items():
+            create_study(federation.state(REQUESTER), study_of(federation, name, rule))
+        for name in RULES:
+            wait_for(f"the end of {name}", finished(federation, name, *SITES), agents.events, within_s=120)
+    finally:
+        agents.stop()
+    return federation
+
+
+def updates(records: tuple[RoundRecord, ...]) -> list[RoundRecord]:
+    return [record for record in records if record.purpose is Purpose.UPDATE]
+
+
+def plain_updates(history: RunHistory) -> list:
+    return [record for record in history.rounds if record.kind is not RoundKind.COUNTED]
+
+
+@pytest.mark.parametrize("name", list(RULES))
+def test_a_rule_decides_as_in_the_plain_run_and_models_agree(run: RunningFederation, name: str, capsys) -> None:
+    study = study_of(run, name, RULES[name])
+    plain = run_plain(study, in_one_process())
+    records = updates(rounds_of(run, REQUESTER, name))
+    assert [r.state for r in records] == [RoundEnd.RELEASED] * ROUNDS
+    expected = plain_updates(plain)
+    assert [r.weights for r in records] == [r.handed_out for r in expected]
+    assert [r.took_part[1:] for r in records] == [r.took_part for r in expected]
+    assert [r.failed_check for r in records] == [r.failed_check for r in expected]
+    models = {final_model(run, site, name) for site in SITES}
+    assert len(models) == 1
+    difference = np.frombuffer(models.pop(), dtype=np.float32).astype(np.float64) - plain.final_model
+    bound = bound_of_run(plain, study, in_one_process())
+    with capsys.disabled():
+        print(f"\n{name}: models differ by {np.linalg.norm(difference):.2e}, bound {bound:.2e}")
+    assert 0 < np.linalg.norm(difference) <= bound
+
+
+def test_what_a_rule_opens_is_in_the_requesters_records_alone(run: RunningFederation) -> None:
+    opened = {
+        name: {field for field in ("distances", "norms", "pairs", "inner_products") if getattr(record, field)}
+        for name in RULES
+        for record in updates(rounds_of(run, REQUESTER, name))
+    }
+    assert opened == {
+        "weight-erosion": {"distances"},
+        "fedavg": set(),
+        "fedavg-bounded": {"norms"},
+        "by-samples": set(),
+        "wfedavg": set(),
+        "fedadagrad": set(),
+        "fedadam": set(),
+        "fedyogi": set(),
+        "multi-krum": {"pairs"},
+        "influence": {"inner_products"},
+    }
+    for name in RULES:
+        for record in rounds_of(run, "c1", name):
+            assert (record.distances, record.norms, record.pairs, record.inner_products, record.alphas) == ((),) * 5
+
+
+def test_the_norm_bound_and_multi_krum_leave_sites_out(run: RunningFederation) -> None:
+    bounded = updates(rounds_of(run, REQUESTER, "fedavg-bounded"))
+    left_out = [set(r.failed_check) for r in bounded]
+    norms = [{v.site for v in r.norms if v.value > NORM_BOUND} for r in bounded]
+    assert left_out == norms
+    assert any(left_out)
+    for record in updates(rounds_of(run, REQUESTER, "multi-krum")):
+        assert record.failed_check == ()
+        assert len(record.pairs) == 10  # five sites
+        assert len(record.took_part) in (4, 5)  # four selected, and the requester where it is not among them
+
+
+def test_class_counts_are_summed_first_and_every_site_weighs_itself(run: RunningFederation) -> None:
+    counts = {name: np.bincount(data.train.y, minlength=2) for name, data in DATA.items()}
+    for site in SITES:
+        first, *others = rounds_of(run, site, "wfedavg")
+        assert (first.purpose, first.state, first.model_version) == (Purpose.COUNTS, RoundEnd.RELEASED, 0)
+        assert [r.purpose for r in others] == [Purpose.UPDATE] * ROUNDS
+        state = journal(run, site, "wfedavg").site_state()
+        assert state is not None
+        assert state.counted is not None
+        assert state.counted.totals == tuple(sum(counts.values()))
+        assert first.own_weight is None
+    by_class = [updates(rounds_of(run, site, "wfedavg"))[0].own_weight for site in SITES]
+    by_samples = [updates(rounds_of(run, site, "by-samples"))[0].own_weight for site in SITES]
+    assert by_samples == [max(0.5, samples / max(SAMPLES)) for samples in SAMPLES]
+    assert all(weight is not None and 0.5 <= weight <= 1 for weight in by_class)
+    assert len(set(by_class)) > 1
+
+
+def test_the_exported_model_is_the_model_alone(run: RunningFederation) -> None:
+    state = journal(run, "c1", "fedadam").site_state()
+    assert state is not None
+    assert state.model_version == ROUNDS
+    own = journal(run, "c1", "fedadam")
+    assert own.load_model(ROUNDS).shape == (12,)
+    kept = own.load_kept(ROUNDS)
+    assert kept.shape == (36,)
+    assert (kept[24:] >= 0).all()
+    assert np.any(kept[12:24] != 0)
+
+
+def test_a_site_reads_what_it_gave(run: RunningFederation) -> None:
+    rewards = {entry.site: entry for entry in rewards_of(rounds_of(run, "c1", "weight-erosion"), "c1", REQUESTER)}
+    assert rewards[REQUESTER].rounds == ROUNDS
+    assert rewards[REQUESTER].weights == ROUNDS
+    lists = updates(rounds_of(run, "c1", "weight-erosion"))
+    expected = sum(w.numerator / 32 for r in lists for w in r.weights if w.site == "c2")
+    assert rewards["c2"].weights == expected
+    own = {e.site: e.weights for e in rewards_of(rounds_of(run, "c1", "by-samples"), "c1", REQUESTER)}
+    assert own == {"c1": ROUNDS * 48 / 60, **dict.fromkeys((REQUESTER, "c2", "c3", "c4"), None)}
+
+
+def test_a_site_that_forbids_what_the_rule_opens_ends_the_study_before_it_begins(tmp_path: Path) -> None:
+    policy = SitePolicy(may_open=(Needs.DISTANCES,))
+    sites = tuple(SiteSpec(n, d, policy if n == "c2" else SitePolicy()) for n, d in DATA.items())
+    running = RunningFederation(FederationSpec("forbidden", REQUESTER, sites, seed=6, ports=(0, 0)), tmp_path)
+    agents: AgentThreads | None = None
+    try:
+        for side in Side:
+            running.start_server(side)
+        for side in Side:
+            running.wait_for(side, "/healthz")
+        agents = AgentThreads(running, SITES)
+        create_study(running.state(REQUESTER), study_of(running, "krum", RULES["multi-krum"]))
+        wait_for("the end", finished(running, "krum", *SITES), agents.events)
+    finally:
+        if agents is not None:
+            agents.stop()
+        running.stop()
+    states = {site: journal(running, site, "krum").site_state() for site in SITES}
+    said = {site: state.finished for site, state in states.items() if state is not None}
+    assert "site 'c2' does not let the study's rule open pairs about it" in (said["c1"] or "")
+    assert "failed: site 'c2' refuses the study: may_open: the study's rule opens pairs" in (said[REQUESTER] or "")
+    assert (said["c2"] or "").startswith("refused: may_open")
+    assert all(rounds_of(running, site, "krum") == () for site in SITES)
+    assert not agents.texts(EventKind.DECLINED, "c2")
