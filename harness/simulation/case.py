@@ -26,6 +26,7 @@ from protocol.policy import SitePolicy
 
 CHANGEABLE: Final = ("rule", "training", "parameters")
 TuneValue = float | int | str
+PublishedMistake = Literal["row_sums"]
 
 
 class _Table(BaseModel):
@@ -61,12 +62,14 @@ class CaseTable(_Table):
 class VariantTable(_Table):
     """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key.
 
-    After ``alone_after`` rounds the requester goes on alone: local fine-tuning.
+    After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``published_mistake`` repeats one of a
+    paper's code, to compare with its table.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     keeps_validation: bool = False
     alone_after: Annotated[int, Field(ge=1)] | None = None
+    published_mistake: PublishedMistake | None = None
     rule: dict[str, Any] = {}
     training: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
@@ -93,6 +96,7 @@ class Variant:
     tune: tuple[tuple[str, tuple[TuneValue, ...]], ...]
     keeps_validation: bool
     alone_after: int | None
+    published_mistake: PublishedMistake | None
     digest: str
     tables: Mapping[str, Any]
 
@@ -174,6 +178,7 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         tuple((key, tuple(values)) for key, values in variant.tune.items()),
         variant.keeps_validation,
         variant.alone_after,
+        variant.published_mistake,
         _digest(variant, tables, case),
         tables,
     )
@@ -190,6 +195,8 @@ def _digest(variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str,
     }
     if variant.alone_after is not None:
         deciding["alone_after"] = variant.alone_after
+    if variant.published_mistake is not None:
+        deciding["published_mistake"] = variant.published_mistake
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -146,6 +146,7 @@ class _CaseRun:
             self.results.partial,
             self.options.checkpoint_every_s,
             variant.alone_after,
+            variant.published_mistake,
         )
 
     def _tuning_run(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:

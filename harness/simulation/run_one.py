@@ -20,12 +20,14 @@ from harness.datasets.site_data import Federation
 from harness.history import RunEnd, RunHistory
 from harness.measurements import versions
 from harness.parties import SiteEntry, make_parties
-from harness.rounds_plain import run_plain
+from harness.rounds_plain import run_rounds
 from harness.rounds_secure import run_secure
+from harness.row_sums import RowSums
 from harness.run_state import ErosionApplies, Progress
-from harness.simulation.case import Setting
+from harness.simulation.case import PublishedMistake, Setting
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
+from harness.summing import PlainSum
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.policy import SitePolicy
@@ -61,6 +63,7 @@ class PlannedRun:
     partial: Path | None = None
     checkpoint_every_s: float = 1.0
     alone_after: int | None = None
+    published_mistake: PublishedMistake | None = None
 
 
 OnRound = Callable[[int], None]
@@ -114,7 +117,7 @@ def require_plain_for_same_round(table: StudyTable, protection: Protection, sour
 def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     erosion = require_plain_for_same_round(planned.study, planned.protection, planned.source)
     federation = load_data(planned.data)
-    check_federation(federation, planned.study.rule)
+    check_federation(federation, planned.study.rule, planned.study.parameters.least_contributors)
     study = simulated_study(planned.study, planned.source, federation, planned.key.seed)
     data_digest = digest_of(federation)
     checkpoint = _checkpoint(planned, data_digest)
@@ -173,14 +176,18 @@ def _rounds(
     after_round: Callable[[Progress], None],
 ) -> RunHistory:
     if planned.protection is Protection.PLAIN:
-        return run_plain(
+        return run_rounds(
             study,
             federation.sites,
+            PlainSum() if planned.published_mistake is None else RowSums.of(study),
+            protection="plain",
             erosion_applies=erosion,
             policy=planned.policy,
             resume=resume,
             after_round=after_round,
         )
+    if planned.published_mistake is not None:
+        raise ConfigurationError(f"{planned.source}: 'published_mistake' repeats a mistake in plain runs only")
     return run_secure(
         study,
         federation.sites,
