@@ -1,8 +1,9 @@
 """Writes ``ckks.json``: a key, and contributions and a sum under it.
 
-    python -m tests.vectors.build_ckks
+    python -m tests.vectors.ckks_once
 
-SEAL draws the noise and the seeds itself, so every run writes other ciphertexts and the file is written once; what it
+SEAL draws the noise and the seeds itself, so, unlike the other vectors, these cannot
+come from the slow reference; every run writes other ciphertexts, and the file is written once; what it
 holds for ever is that every later version derives this key, has this fingerprint, and opens these bytes.
 """
 
