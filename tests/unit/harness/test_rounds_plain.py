@@ -17,7 +17,8 @@ from harness.datasets.site_data import SiteData
 from harness.demo_studies import BREAST_CANCER, DIGITS, breast_cancer_study, digits_study, study_of
 from harness.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
 from harness.plots import RULE_NAMES
-from harness.rounds_plain import Attendance, run_plain
+from harness.rounds_plain import run_plain
+from harness.run_state import Attendance
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
