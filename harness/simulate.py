@@ -12,12 +12,12 @@ from typing import Final
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.data import Examples, load_folder
 from client_agent.study_file import StudyTable, parse_study_table
 from harness.correlations import SourceName
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
-from harness.datasets.site_data import Federation, SiteData
+from harness.datasets.site_data import Federation
+from harness.datasets.site_folders import load_site_folders
 from harness.history import RunHistory, Series, alpha_series, distance_series
 from harness.measurements import versions
 from harness.results import Accuracy
@@ -129,20 +129,7 @@ def _federation(options: SimulationOptions, table: StudyTable, seed: int) -> Fed
         raise ConfigurationError(
             f"--data: found {options.data!r}; give {' or '.join(BUILT_IN)}, or a folder that holds one folder a site"
         )
-    names = sorted(path.name for path in folder.iterdir() if path.is_dir())
-    if options.requester not in names:
-        raise ConfigurationError(f"--requester: found {options.requester!r}; the sites of {folder} are {names}")
-    ordered = (options.requester, *(name for name in names if name != options.requester))
-    sites = tuple(_site(folder / name, table) for name in ordered)
-    return Federation(str(folder), table.model.inputs, tuple(str(n) for n in range(table.model.classes)), sites)
-
-
-def _site(folder: Path, table: StudyTable) -> SiteData:
-    data = load_folder(folder, table.model.inputs, table.model.classes)
-    if len(data.test) == 0:
-        raise ConfigurationError(f"{folder / 'test.npz'}: no example; a simulation tests at every site")
-    nothing = Examples(data.test.X[:0], data.test.y[:0])
-    return SiteData(folder.name, data.train, nothing, data.test)
+    return load_site_folders(folder, options.requester, table.model.inputs, table.model.classes)
 
 
 def _seed_result(history: RunHistory) -> SeedResult:

@@ -7,16 +7,18 @@ import numpy as np
 from client_agent.data import checked
 from harness.datasets.site_data import Federation
 from protocol.errors import ConfigurationError
+from protocol.rules.registry import require_sites
 from protocol.wire.messages import RuleSpec
 
 
-def check_federation(federation: Federation, rule: RuleSpec) -> None:
-    """Every site's examples against the model, and the sites against each other and the rule.
+def check_federation(federation: Federation, rule: RuleSpec, least_contributors: int) -> None:
+    """Every site's examples against the model, all sites together against its classes, and their number.
 
     Raises: ConfigurationError
     """
     check_examples(federation)
     check_classes(federation)
+    require_sites(rule, [site.name for site in federation.contributors], least_contributors)
 
 
 def check_examples(federation: Federation) -> None:

@@ -9,7 +9,7 @@ from typing import Final
 import httpx
 
 from client_agent.durable import write_durably
-from harness.datasets.public_data import PublicFile, unpacked_digest
+from harness.datasets.public_data import PublicFile, digest_of
 from protocol.errors import ConfigurationError
 
 _TIMEOUT_S: Final = 60.0
@@ -26,15 +26,15 @@ def fetch_missing(files: Sequence[PublicFile], folder: Path, tell: Callable[[str
         if path.is_file():
             continue
         tell(f"fetching {file.url}")
-        packed = _fetched(file)
-        found = unpacked_digest(file, packed)
+        raw = _fetched(file)
+        found = digest_of(file, raw)
         if found != file.sha256:
             raise ConfigurationError(
                 f"{file.url} is not the file that is expected: its content has SHA-256 {found}, expected "
                 f"{file.sha256}; nothing was kept: get {path.name} ({file.origin}) elsewhere and put it at {path}"
             )
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(path, packed)
+        write_durably(path, raw)
 
 
 def _fetched(file: PublicFile) -> bytes:
@@ -42,14 +42,17 @@ def _fetched(file: PublicFile) -> bytes:
     try:
         asked = {"Accept-Encoding": "identity"}
         with httpx.stream("GET", file.url, headers=asked, follow_redirects=True, timeout=_TIMEOUT_S) as response:
-            response.raise_for_status()
+            if not response.is_success:
+                raise ConfigurationError(f"{file.url}: the server answers {response.status_code}; {_elsewhere(file)}")
             for piece in response.iter_raw():
                 body += piece
                 if len(body) > LARGEST_BYTES:
                     raise ConfigurationError(f"{file.url} is longer than {LARGEST_BYTES} bytes: it cannot be the file")
     except httpx.HTTPError as error:
-        raise ConfigurationError(
-            f"{file.url} cannot be fetched: {error or type(error).__name__}; get {file.origin} elsewhere and put it at "
-            f"{file.path} in the data folder"
-        ) from None
+        reason = str(error) or type(error).__name__
+        raise ConfigurationError(f"{file.url} cannot be fetched: {reason}; {_elsewhere(file)}") from None
     return bytes(body)
+
+
+def _elsewhere(file: PublicFile) -> str:
+    return f"get it elsewhere ({file.origin}) and put it at {file.path} in the data folder"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import hashlib
 import os
@@ -19,14 +20,16 @@ DATA_VARIABLE: Final = "MOIETY_DATA"
 class PublicFile:
     """A file of a public data set.
 
-    ``path`` is below the data folder, ``sha256`` of the content (of what a ``.gz`` holds, since packing it again
-    changes its bytes), ``origin`` says in words whose data it is, and ``url`` is where ``--download`` gets it.
+    ``path`` is below the data folder, ``origin`` says in words whose data it is, and ``url`` is where ``--download``
+    gets it. ``sha256`` is of the content: of what a ``.gz`` holds, since packing it again changes its bytes; of a table
+    (``is_table``) with newlines for line ends and without byte-order mark and empty rows, in which copies differ.
     """
 
     path: str
     sha256: str
     origin: str
     url: str
+    is_table: bool = False
 
     @property
     def is_packed(self) -> bool:
@@ -48,7 +51,7 @@ def data_folder(given: Path | None) -> Path:
 
 
 def content(file: PublicFile, folder: Path) -> bytes:
-    """What the file holds, unpacked and compared with its checksum.
+    """What the file holds, unpacked, and compared with its checksum.
 
     Raises: ConfigurationError that says which file, where it comes from and where to put it
     """
@@ -58,19 +61,28 @@ def content(file: PublicFile, folder: Path) -> bytes:
             f"{path} is missing: it belongs to {file.origin}; get it from {file.url} and put it there, or run again "
             "with --download"
         )
-    packed = path.read_bytes()
-    found = unpacked_digest(file, packed)
+    raw = path.read_bytes()
+    found = digest_of(file, raw)
     if found != file.sha256:
         raise ConfigurationError(
             f"{path} is not the file that is expected: its content has SHA-256 {found}, expected {file.sha256}; get "
             f"it again from {file.url}"
         )
-    return gzip.decompress(packed) if file.is_packed else packed
+    return _payload(file, raw)
 
 
-def unpacked_digest(file: PublicFile, packed: bytes) -> str:
-    """SHA-256 of what ``packed`` holds, or a word that is no checksum where it cannot be unpacked."""
+def digest_of(file: PublicFile, raw: bytes) -> str:
+    """SHA-256 of what the file's bytes hold, or a word that is no checksum where they cannot be unpacked."""
     try:
-        return hashlib.sha256(gzip.decompress(packed) if file.is_packed else packed).hexdigest()
+        return hashlib.sha256(_payload(file, raw)).hexdigest()
     except (EOFError, zlib.error, gzip.BadGzipFile):
         return "none (it is no gzip file)"
+
+
+def _payload(file: PublicFile, raw: bytes) -> bytes:
+    if file.is_packed:
+        return gzip.decompress(raw)
+    if not file.is_table:
+        return raw
+    lines = raw.removeprefix(codecs.BOM_UTF8).replace(b"\r", b"").split(b"\n")
+    return b"".join(line + b"\n" for line in lines if line.strip(b","))

@@ -32,7 +32,8 @@ TITANIC3: Final = PublicFile(
     "titanic/titanic3.csv",
     "be4571dad20dbeb54cacb10d8f24019bf9c3f7ddea9bd1c69f05d33f3b1ecc1e",
     "Titanic passengers (Harrell and Cason, Vanderbilt; 1309 rows)",
-    "https://hbiostat.org/data/repo/titanic3.csv",
+    "https://raw.githubusercontent.com/djnavarro/psyr/9e129a4302123db1db5c68681a980007bab93639/data/titanic3.csv",
+    is_table=True,
 )
 FILES: Final = (TITANIC3,)
 FEATURES: Final = (
