@@ -61,7 +61,8 @@ class LightLearner:
     """Every site pulls the model towards its own point; steps are multiples of 1/256, below the clip norm."""
 
     def __init__(self, study: Study, site: str) -> None:
-        self._dimension = study.parameters.dimension
+        self._site = site
+        self._dimension = study.model_dimension
         self._rate = np.float32(study.training.server_learning_rate)
         drawn = np.random.default_rng(SITES.index(site)).normal(size=self._dimension)
         self._point = drawn / np.sqrt(self._dimension)
@@ -78,8 +79,16 @@ class LightLearner:
     def apply(self, model: Vector, aggregate: Vector) -> Vector:
         return np.subtract(model, np.multiply(self._rate, aggregate, dtype=np.float32), dtype=np.float32)
 
+    def class_counts(self) -> tuple[int, ...]:
+        return class_counts(self._site)
+
     def accuracy(self, model: Vector) -> float | None:
         return None
+
+
+def class_counts(site: str) -> tuple[int, int]:
+    """How many examples of each class a site says it has."""
+    return 20 + 5 * SITES.index(site), 30
 
 
 # --- what runs in the forked processes --------------------------------------------------------------------------------
