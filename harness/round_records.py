@@ -8,10 +8,9 @@ import numpy as np
 
 from client_agent.judging import Judgement
 from client_agent.trainer import evaluate
-from client_agent.update import load_vector
 from harness.history import RoundKind, RoundRecord, SiteValue
 from harness.run_state import Run, RunState
-from harness.site_updates import CPU
+from harness.site_updates import CPU, load_site
 from protocol.wire.messages import ListedWeight
 
 
@@ -20,7 +19,7 @@ def round_record(
 ) -> RoundRecord:
     """What every round has: the list, the rule's weights and the model after it."""
     vector = run.model_of(state)
-    load_vector(run.model, vector)
+    load_site(run.model, vector, run.personal_of(run.requester, state))
     test = evaluate(run.model, run.requester.test, CPU)
     validation = run.requester.validation
     return RoundRecord(

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from client_agent.judging import RequesterFacts, judge
 from client_agent.models import build_model
-from client_agent.update import Vector, model_vector
+from client_agent.update import Vector, model_vector, personal_vector
 from harness.announcing import Announced, announce, answers, require_willing
 from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.round_records import round_record, with_judgement
 from harness.run_state import EVERYBODY, AfterRound, Attendance, ErosionApplies, Progress, Run, RunState
+from harness.site_training import repeated
 from harness.site_updates import ClippedUpdate, class_counts, clipped_probe, clipped_update, squared_norm
 from harness.summing import PlainSum, RoundInputs, Summing, average
 from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
@@ -88,7 +89,8 @@ def run_rounds(
     contributors = tuple(sites[1:])
     run = Run(study, sites[0], contributors, rule, erosion_applies, policy or SitePolicy(), attendance, model, summing)
     require_willing(run)
-    state = RunState(initial_state(model_vector(model), study.rule), rule.init(()), SiteMemory())
+    personal = repeated(personal_vector(model), len(sites)).copy()
+    state = RunState(initial_state(model_vector(model), study.rule), rule.init(()), SiteMemory(), personal=personal)
     progress = resume or Progress(state, ())
     end, reason = RunEnd.COMPLETED, "all rounds are done"
     while len(progress.records) - progress.state.counts_rounds < study.rounds:
@@ -171,6 +173,8 @@ def _update_round(
     """Updates measured, judged, summed; the average applied and the rule run."""
     announcement, weight_list = announced.announcement, announced.weight_list
     inputs = _inputs(run, state, announced, taking_part)
+    trained = {name: update.personal for name, update in inputs.updates.items()}
+    state = run.with_personal(state, {**trained, run.requester.name: inputs.own.personal})
     summed = run.summing.updates(inputs)
     if summed.average is None or summed.judgement is None:
         after, record = _skipped(run, state, announced)
@@ -205,7 +209,7 @@ def _inputs(run: Run, state: RunState, announced: Announced, taking_part: tuple[
     updates = {site.name: _update(run, state, site, number) for site in run.contributors if site.name in taking_part}
     probe = None
     if opens is Needs.INNER_PRODUCTS:
-        probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state))
+        probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state), own.personal)
     facts = _requester_facts(run, own, probe)
     numerators = {weight.site: weight.numerator for weight in announced.weight_list.weights} | {facts.name: grid}
     bound_judge = partial(
@@ -233,8 +237,8 @@ def _requester_facts(run: Run, own: ClippedUpdate, probe: NDArray[np.float64] | 
 
 
 def _update(run: Run, state: RunState, site: SiteData, round_number: int) -> ClippedUpdate:
-    own_weight = run.own_weight(site, state)
-    return clipped_update(run.study, run.model, site, run.model_of(state), round_number, own_weight)
+    own_weight, personal = run.own_weight(site, state), run.personal_of(site, state)
+    return clipped_update(run.study, run.model, site, run.model_of(state), round_number, own_weight, personal)
 
 
 def _applied(run: Run, state: RunState, aggregate: Vector) -> Vector:
@@ -257,7 +261,9 @@ def _out_of_sites(run: Run, state: RunState, why: str) -> RunState:
 
 def _round_alone(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
     """The requester's own clipped update, applied like an aggregate of one."""
-    own = clipped_update(run.study, run.model, run.requester, run.model_of(state), round_number)
+    personal = run.personal_of(run.requester, state)
+    own = clipped_update(run.study, run.model, run.requester, run.model_of(state), round_number, personal=personal)
+    state = run.with_personal(state, {run.requester.name: own.personal})
     aggregate = average(own.values, [], run.study.parameters.weight_grid)
     after = replace(state, vector=_applied(run, state, aggregate), model_version=state.model_version + 1)
     record = round_record(run, after, round_number, RoundKind.ALONE, ())

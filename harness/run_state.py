@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal, TypeAlias
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.update import Vector
@@ -45,6 +47,8 @@ class RunState:
     ``vector`` is the model, followed by a server optimiser's moments, float32[S * D]. ``alone_because`` is set once
     the shared part is over. ``class_totals`` are the summed class counts; ``counts_rounds`` the rounds that tried to
     sum them, which do not count among the study's. ``declined`` are sites that refused a list and are not listed again.
+    ``personal`` are all sites' personal layers, the requester's first, float32[sites, P]; they move on whenever a site
+    trains, whether or not the round is released.
     """
 
     vector: Vector = field(repr=False)
@@ -55,6 +59,7 @@ class RunState:
     class_totals: tuple[int, ...] = ()
     counts_rounds: int = 0
     declined: tuple[str, ...] = ()
+    personal: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32), repr=False)
 
 
 @dataclass(frozen=True)
@@ -82,6 +87,15 @@ class Run:
     def model_of(self, state: RunState) -> Vector:
         """The model within the state, float32[D]."""
         return model_part(state.vector, self.study.model_dimension)
+
+    def personal_of(self, site: SiteData, state: RunState) -> Vector:
+        """The site's personal layers, float32[P]."""
+        return np.asarray(state.personal[(self.requester.name, *self.names).index(site.name)], dtype=np.float32)
+
+    def with_personal(self, state: RunState, trained: Mapping[str, Vector]) -> RunState:
+        """The state once the named sites have trained their personal layers."""
+        rows = [trained.get(site.name, state.personal[row]) for row, site in enumerate(self.sites)]
+        return replace(state, personal=np.stack(rows))
 
     def purpose(self, state: RunState) -> Purpose:
         """What the next shared round sums: class counts first, where the rule asks for them."""

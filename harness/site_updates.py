@@ -9,8 +9,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.trainer import compute_update, loss_gradient, site_seed
-from client_agent.update import Vector, layer_sizes, load_vector
+from client_agent.trainer import loss_gradient, site_seed, train_round
+from client_agent.update import Vector, layer_sizes, load_personal, load_vector
 from harness.datasets.site_data import SiteData
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.rules.self_weights import class_weight, sample_weight
@@ -23,12 +23,14 @@ CPU = torch.device("cpu")
 class ClippedUpdate:
     """A site's update after clipping, float64[D], and whether it had been longer.
 
-    ``own_weight`` is the weight that the site gives itself, None where the weight list says it.
+    ``own_weight`` is the weight that the site gives itself, None where the weight list says it. ``personal`` are its
+    personal layers after the round, float32[P], which it keeps.
     """
 
     values: NDArray[np.float64] = field(repr=False)
     was_clipped: bool
     own_weight: float | None = None
+    personal: Vector = field(default_factory=lambda: np.zeros(0, np.float32), repr=False)
 
     @property
     def norm(self) -> float:
@@ -48,26 +50,41 @@ def squared_norm(values: NDArray[np.float64]) -> float:
 
 
 def clipped_update(
-    study: Study, model: nn.Module, site: SiteData, vector: Vector, round_number: int, own_weight: float | None = None
+    study: Study,
+    model: nn.Module,
+    site: SiteData,
+    vector: Vector,
+    round_number: int,
+    own_weight: float | None = None,
+    personal: Vector | None = None,
 ) -> ClippedUpdate:
-    """The site's update of a round from the model ``vector``, float32[D].
+    """The site's update of a round from the model ``vector``, float32[D], and its ``personal`` layers, float32[P].
 
     Raises: UnusableUpdate
     """
-    load_vector(model, vector)
+    load_site(model, vector, personal)
     seed = site_seed(study.seed or 0, site.name)
-    raw = compute_update(model, site.train, study.training, round=round_number, seed=seed, device=CPU)
-    check_finite(raw, layer_sizes(study.model.layers))
-    values, was_clipped = clip(raw, study.parameters.clip_norm)
-    return ClippedUpdate(values, was_clipped, own_weight)
+    trained = train_round(model, site.train, study.training, round=round_number, seed=seed, device=CPU)
+    check_finite(trained.update, layer_sizes(study.model.layers))
+    values, was_clipped = clip(trained.update, study.parameters.clip_norm)
+    return ClippedUpdate(values, was_clipped, own_weight, trained.personal)
 
 
-def clipped_probe(study: Study, model: nn.Module, requester: SiteData, vector: Vector) -> NDArray[np.float64]:
+def load_site(model: nn.Module, vector: Vector, personal: Vector | None) -> None:
+    """The shared layers, and the site's own ones; None leaves those as they are."""
+    load_vector(model, vector)
+    if personal is not None:
+        load_personal(model, personal)
+
+
+def clipped_probe(
+    study: Study, model: nn.Module, requester: SiteData, vector: Vector, personal: Vector | None = None
+) -> NDArray[np.float64]:
     """The gradient of the requester's validation loss at the model ``vector``, clipped like an update, float64[D].
 
     Raises: ConfigurationError without validation examples; UnusableUpdate
     """
-    load_vector(model, vector)
+    load_site(model, vector, personal)
     raw = loss_gradient(model, requester.validation, CPU)
     check_finite(raw, layer_sizes(study.model.layers))
     return clip(raw, study.parameters.clip_norm)[0]
