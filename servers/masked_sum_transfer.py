@@ -5,25 +5,30 @@ from __future__ import annotations
 import asyncio
 
 from protocol.wire import paths
+from protocol.wire.sealing import CONTENT_KEY_BYTES, SALT_BYTES
+from servers.collection import ELEMENT_BYTES
 from servers.context import Server
 from servers.ending import round_path
 from servers.failpoints import Point
-from servers.peer_client import PeerClient, chunks_with_digest
-from servers.releasing import MaskedSumIntake, commit_release, masked_sum, output_name, with_mask_seed
+from servers.masked_sum import FetchedMaskedSum, masked_sum, masked_sum_header
+from servers.peer_client import PeerClient
+from servers.releasing import commit_release, output_name, with_mask_seed
 from servers.store.interface import RoundRecord, StudyRecord
 
 
 async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
-    """In a round that side A masks: send the masked sum as a file, then commit without an output of its own."""
+    """In a round that side A masks: send the masked sum sealed, then commit without an output of its own."""
     record = with_mask_seed(server, record)
-    draft = server.files.draft()
-    try:
-        pieces = masked_sum(server, record, study.study.parameters)
-        digest = await asyncio.to_thread(chunks_with_digest, pieces, draft.path)
-        path = round_path(paths.PEER_MASKED_SUM, study, record)
-        await peer.put_file(path, draft.path, digest, "masked_sum")
-    finally:
-        draft.discard()
+    parameters = study.study.parameters
+    secret = server.randomness.draw(CONTENT_KEY_BYTES + SALT_BYTES, f"{record.key.label} masked sum for the peer")
+    await peer.put_sealed(
+        round_path(paths.PEER_MASKED_SUM, study, record),
+        masked_sum_header(record, parameters).canonical(),
+        masked_sum(server, record, parameters),
+        ELEMENT_BYTES * parameters.dimension,
+        secret,
+        "masked_sum",
+    )
     commit_release(server, study, record, None)
 
 
@@ -31,7 +36,7 @@ async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord,
     """In a round that side B masks: fetch its masked sum, add the own one and commit with the output."""
     draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
     try:
-        intake = MaskedSumIntake(server, record, study.study.parameters, draft)
+        intake = FetchedMaskedSum(server, record, study.study.parameters, draft)
         async for piece in peer.stream(round_path(paths.PEER_MASKED_SUM, study, record), "masked_sum"):
             await asyncio.to_thread(intake.feed, piece)
         intake.finish()

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import secrets
 import ssl
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from itertools import islice
 from typing import Final
 
 import httpx
 
 from protocol.errors import PeerUnreachable
-from protocol.wire.signing import sign_request
+from protocol.wire.commitment import head_digest
+from protocol.wire.sealing import (
+    CHUNK_BYTES,
+    CONTENT_KEY_BYTES,
+    encrypt_body,
+    sealed_head,
+    sealed_message_length,
+)
+from protocol.wire.signing import DigestField, sign_request
 from servers.context import Server
 from servers.problems import error_from
 
 _CONNECT_TIMEOUT_S: Final = 5.0
-_PIECE_BYTES: Final = 2**18
+_PIECE_BYTES: Final = 2**20
 _EMPTY: Final = hashlib.sha256(b"").digest()
 
 
@@ -43,18 +52,28 @@ class PeerClient:
     async def put(self, path: str, body: bytes, kind: str) -> bytes:
         return await self._whole("PUT", path, body, kind)
 
-    async def put_file(self, path: str, file: Path, digest: bytes, kind: str) -> bytes:
-        """Send a file whose SHA-256 is known."""
-        headers = (*self._headers("PUT", path, digest), ("content-length", str(file.stat().st_size)))
+    async def put_sealed(
+        self, path: str, header: bytes, pieces: Iterator[bytes], plain_bytes: int, secret: bytes, kind: str
+    ) -> bytes:
+        """Send a body that is made while it is sent, sealed to the peer: the signature covers the head.
 
-        async def pieces() -> AsyncIterator[bytes]:
-            with file.open("rb") as opened:
-                while piece := opened.read(_PIECE_BYTES):
-                    yield piece
+        ``secret`` is a content key and a salt, used for this message alone.
+        """
+        content_key, salt = secret[:CONTENT_KEY_BYTES], secret[CONTENT_KEY_BYTES:]
+        head = sealed_head(header, self._server.sealing_key_of(self._server.peer.name), content_key, salt)
+        length = sealed_message_length(len(header), plain_bytes)
+        signed = self._headers("PUT", path, head_digest(head), DigestField.SEALED_HEAD)
+        chunks = encrypt_body(content_key, pieces)
 
-        self._count("out", kind, file.stat().st_size)
+        async def body() -> AsyncIterator[bytes]:
+            yield head
+            while piece := await asyncio.to_thread(_next_piece, chunks):
+                yield piece
+
+        self._count("out", kind, length)
+        headers = (*signed, ("content-length", str(length)))
         return await self._sent(
-            self._client.build_request("PUT", self._url(path), content=pieces(), headers=headers), kind
+            self._client.build_request("PUT", self._url(path), content=body(), headers=headers), kind
         )
 
     async def stream(self, path: str, kind: str) -> AsyncIterator[bytes]:
@@ -96,11 +115,22 @@ class PeerClient:
         self._count("in", kind, len(response.content))
         return response.content
 
-    def _headers(self, method: str, path: str, digest: bytes) -> tuple[tuple[str, str], ...]:
+    def _headers(
+        self, method: str, path: str, digest: bytes, field: DigestField = DigestField.CONTENT
+    ) -> tuple[tuple[str, str], ...]:
         created = int(self._server.clock())
         nonce = secrets.token_urlsafe(24)
         signing = self._server.keys.signing
-        return sign_request(method, self._url(path), digest, signing, self._server.name, created=created, nonce=nonce)
+        return sign_request(
+            method,
+            self._url(path),
+            digest,
+            signing,
+            self._server.name,
+            created=created,
+            nonce=nonce,
+            digest_field=field,
+        )
 
     def _url(self, path: str) -> str:
         return self._server.settings.peer_url + path
@@ -114,11 +144,6 @@ class PeerClient:
         )
 
 
-def chunks_with_digest(pieces: Iterator[bytes], file: Path) -> bytes:
-    """Write ``pieces`` to ``file``; -> their SHA-256, which a signed request needs beforehand."""
-    digest = hashlib.sha256()
-    with file.open("wb") as opened:
-        for piece in pieces:
-            digest.update(piece)
-            opened.write(piece)
-    return digest.digest()
+def _next_piece(chunks: Iterator[bytes]) -> bytes:
+    """About a megabyte: every piece costs a change of threads."""
+    return b"".join(islice(chunks, _PIECE_BYTES // CHUNK_BYTES))

@@ -1,11 +1,10 @@
-"""The release set, the masked sum between the servers, and each site's output share (docs/protocol.md 8, 9)."""
+"""The release set, the mask, and each site's output share (docs/protocol.md 8, 9)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 
-from protocol.arithmetic.ring import from_bytes, to_bytes
 from protocol.errors import (
     AnnouncementMismatch,
     ConflictingMessage,
@@ -14,24 +13,17 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.parameters import StudyParameters
-from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
 from protocol.rounds import RoundEvent, step
-from protocol.sharing import ChunkSource, Side
+from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import AgreedSet, OutputHeader, ReleaseSet, RoundState, ShareKind, Signed
-from protocol.wire.peer_messages import MaskedSumHeader, pack_frame, unpack_frame
 from protocol.wire.sealing import seal_stream
-from servers.collection import ELEMENT_BYTES, SEED_BYTES, expected_sites
+from servers.collection import SEED_BYTES, expected_sites
 from servers.context import Server
 from servers.failpoints import Point
-from servers.measuring import agreed_sources
 from servers.store.interface import RoundRecord, StudyRecord
-from servers.store.shares import Draft, file_name
+from servers.store.shares import file_name
 from servers.studies import refuse
-
-CHUNK_ELEMENTS = 1 << 16
-_FRAME_PREFIX_BYTES = 4
 
 
 def masking_side(round_number: int) -> Side:
@@ -77,11 +69,6 @@ def _check_release_set(server: Server, record: RoundRecord, agreed: AgreedSet, r
         raise MalformedMessage(f"a release set needs at least {least} contributors, found {len(chosen) - 1}")
 
 
-def _sources(server: Server, record: RoundRecord, parameters: StudyParameters) -> list[ChunkSource]:
-    assert record.release_set is not None, "sums come after the release set"
-    return agreed_sources(server, record, record.release_set.message.sites, parameters.dimension)
-
-
 def with_mask_seed(server: Server, record: RoundRecord) -> RoundRecord:
     """Draw t once for this release and keep it durably, so that every later sum is masked the same."""
     if record.mask_seed is not None:
@@ -91,71 +78,6 @@ def with_mask_seed(server: Server, record: RoundRecord) -> RoundRecord:
     record = server.store.change_round(record.key, lambda r: replace(r, mask_seed=seed))
     server.failpoints.reach(Point.AFTER_MASK_STORED)
     return record
-
-
-def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[bytes]:
-    """The frame's header, then this side's sum minus PRG(t), chunk by chunk."""
-    assert record.mask_seed is not None, "with_mask_seed comes first"
-    assert record.release_set is not None, "sums come after the release set"
-    header = MaskedSumHeader(release_digest=record.release_set.message.digest(), length=parameters.dimension)
-    yield pack_frame(header)
-    sources = _sources(server, record, parameters)
-    for start in range(0, parameters.dimension, CHUNK_ELEMENTS):
-        stop = min(start + CHUNK_ELEMENTS, parameters.dimension)
-        yield to_bytes(masked_sum_chunk(sum_chunk(sources, start, stop), record.mask_seed, start))
-
-
-class MaskedSumIntake:
-    """The vector side: adds its own sum to the peer's masked one as it arrives, and writes the output."""
-
-    def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
-        assert record.release_set is not None, "sums come after the release set"
-        self._release_digest = record.release_set.message.digest()
-        self._sources = _sources(server, record, parameters)
-        self._length = parameters.dimension
-        self._draft = draft
-        self._held = bytearray()
-        self._header_read = False
-        self._done = 0
-
-    def feed(self, data: bytes | bytearray) -> None:
-        """Raises: MalformedMessage, AnnouncementMismatch"""
-        self._held += data
-        if not self._header_read and not self._read_header():
-            return
-        whole = len(self._held) // ELEMENT_BYTES
-        if self._done + whole > self._length:
-            raise MalformedMessage(f"a masked sum of {self._length} elements was announced, more came")
-        if whole:
-            self._combine(whole)
-
-    def finish(self) -> None:
-        """Raises: MalformedMessage, when elements are missing"""
-        if self._held or self._done != self._length:
-            raise MalformedMessage(f"a masked sum has {self._length} elements, {self._done} came")
-
-    def _read_header(self) -> bool:
-        if len(self._held) < _FRAME_PREFIX_BYTES:
-            return False
-        size = _FRAME_PREFIX_BYTES + int.from_bytes(self._held[:_FRAME_PREFIX_BYTES], "big")
-        if len(self._held) < size:
-            return False
-        header, _ = unpack_frame(bytes(self._held[:size]), MaskedSumHeader)
-        if header.release_digest != self._release_digest or header.length != self._length:
-            raise AnnouncementMismatch("the masked sum is for another release, or of another length")
-        del self._held[:size]
-        self._header_read = True
-        return True
-
-    def _combine(self, whole: int) -> None:
-        masked = from_bytes(bytes(self._held[: ELEMENT_BYTES * whole]), whole)
-        del self._held[: ELEMENT_BYTES * whole]
-        for at in range(0, whole, CHUNK_ELEMENTS):
-            piece = masked[at : at + CHUNK_ELEMENTS]
-            start = self._done + at
-            own = sum_chunk(self._sources, start, start + piece.size)
-            self._draft.write(to_bytes(combine_chunk(piece, own)))
-        self._done += whole
 
 
 def output_name(record: RoundRecord) -> str:

@@ -33,6 +33,7 @@ COMMITMENT_BYTES: Final = 32
 BODY_HASH_BYTES: Final = 32
 
 _DIGEST_DOMAIN: Final = b"moiety/1 sealed message\x00"
+_HEAD_DOMAIN: Final = b"moiety/1 sealed head\x00"
 _COMMITMENT_DOMAIN: Final = b"moiety/1 share\x00"
 _PREFIX_BYTES: Final = len(MAGIC) + 4
 
@@ -84,6 +85,15 @@ def check_commitment(committed: bytes, salt: bytes, content_key: bytes, body_has
 def message_digest(head: bytes, body_hash: bytes) -> bytes:
     """The digest of a sealed message, from its head and the hash of its encrypted body."""
     return hashlib.sha256(_DIGEST_DOMAIN + head + body_hash).digest()
+
+
+def head_digest(head: bytes) -> bytes:
+    """The digest of a sealed message's head alone, for a sender that does not know the whole body yet.
+
+    Whoever signs it vouches for the content key sealed in the head, and that key authenticates every chunk of the
+    body: nobody else can alter it. It does not hold the sender itself to one body.
+    """
+    return hashlib.sha256(_HEAD_DOMAIN + head).digest()
 
 
 class MessageDigest:

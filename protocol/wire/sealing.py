@@ -270,6 +270,7 @@ class SealedReader:
         self._stage = _Stage.PREFIX
         self._needed = _PREFIX_BYTES
         self._held = bytearray()
+        self._head = b""
         self._header: bytes | None = None
         self._info = b""
         self._secret: bytes | None = None
@@ -280,6 +281,11 @@ class SealedReader:
     def header(self) -> bytes | None:
         """The public header, as soon as it has been read."""
         return self._header
+
+    @property
+    def head(self) -> bytes:
+        """Everything before the body, as far as it has been read."""
+        return self._head
 
     @property
     def salt(self) -> bytes | None:
@@ -321,6 +327,7 @@ class SealedReader:
     def _advance(self) -> None:
         part = bytes(self._held)
         self._held.clear()
+        self._head += part
         if self._stage is _Stage.PREFIX:
             self._stage, self._needed = _Stage.HEADER, self._header_length(part)
         elif self._stage is _Stage.HEADER:

@@ -2,9 +2,9 @@
 
 A request carries one HTTP Message Signature (RFC 9421) with Ed25519. What it covers is fixed here, not chosen by the
 sender: "@method", "@target-uri", one digest field, and the parameters created, keyid, alg, nonce and tag. The digest
-field is "content-digest" (RFC 9530, sha-256); a contribution's is "sealed-digest", which hashes the body otherwise
-(protocol/wire/commitment.py) and so has a name of its own. The body is not seen: the verified digest comes back, and
-the caller compares it with that of the bytes it streamed.
+field is "content-digest" (RFC 9530, sha-256); a contribution's is "sealed-digest" and a masked sum's
+"sealed-head-digest", which hash otherwise (protocol/wire/commitment.py) and so have names of their own. The body is not
+seen: the verified digest comes back, and the caller compares it with that of the bytes it streamed.
 Nonces are the caller's to store, for at least MAX_AGE_S + MAX_SKEW_S. The time is an argument.
 """
 
@@ -28,7 +28,7 @@ from protocol.wire.keys import SigningKey, VerifyKey, require_length
 
 TAG: Final = "moiety/1"
 COMPONENTS: Final = ("@method", "@target-uri", "content-digest")
-"""What the signature covers; a contribution's has "sealed-digest" in the last place."""
+"""What the signature covers; the last place is that of the digest field."""
 DIGEST_BYTES: Final = 32
 MAX_AGE_S: Final = 60
 MAX_SKEW_S: Final = 5
@@ -46,9 +46,10 @@ class DigestField(StrEnum):
 
     CONTENT = "content-digest"
     SEALED = "sealed-digest"
+    SEALED_HEAD = "sealed-head-digest"
 
 
-_PREFIXES: Final = {DigestField.CONTENT: "sha-256=", DigestField.SEALED: ""}
+_PREFIXES: Final = {DigestField.CONTENT: "sha-256=", DigestField.SEALED: "", DigestField.SEALED_HEAD: ""}
 
 
 class _HeaderLines:
@@ -191,9 +192,10 @@ def _only_line(headers: Sequence[tuple[str, str]], name: str) -> str:
 
 def _signed_digest(headers: Sequence[tuple[str, str]]) -> tuple[DigestField, bytes]:
     names = {name.lower() for name, _ in headers}
-    field = DigestField.SEALED if DigestField.SEALED in names else DigestField.CONTENT
-    if names.issuperset(DigestField):
-        raise BadSignature("the request has a content-digest and a sealed-digest header, must have exactly one of them")
+    found = [field for field in DigestField if field in names]
+    if len(found) > 1:
+        raise BadSignature(f"the request has the headers {' and '.join(found)}, must have exactly one of them")
+    field = found[0] if found else DigestField.CONTENT
     match = re.fullmatch(_PREFIXES[field] + _DIGEST, _only_line(headers, field))
     if match is None:
         raise BadSignature(

@@ -11,7 +11,6 @@ from pydantic import Field, model_validator
 from protocol.parameters import Needs, StudyParameters
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
 
-
 MOST_COUNTS_ROUNDS: Final = 8
 """How often a study may try to sum its class counts; those rounds do not count among its rounds."""
 

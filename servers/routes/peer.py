@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -14,19 +13,19 @@ from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import MAX_CONTROL_BYTES, ReleaseSet, RoundOutcome, RoundState, Signed
 from protocol.wire.peer_messages import ChallengeReveal, LockRequest
+from protocol.wire.sealing import MAX_HEADER_BYTES, sealed_message_length
 from servers.answering import Answering
-from servers.authentication import Caller, ThePeer, ThisServer
+from servers.authentication import ThePeer, ThisServer
 from servers.bodies import read_small, stream_into
 from servers.context import Server
 from servers.failpoints import Point
+from servers.masked_sum import SealedMaskedSum, framed, masked_sum, masked_sum_header
 from servers.measuring import most_elements
 from servers.ot_sessions import BATCH_ELEMENTS
 from servers.outcomes import countersign_outcome
 from servers.releasing import (
-    MaskedSumIntake,
     accept_release_set,
     commit_release,
-    masked_sum,
     masking_side,
     output_name,
     with_mask_seed,
@@ -49,22 +48,6 @@ def side_b(request: Request, server: ThisServer, caller: ThePeer) -> Answering:
 
 SideB = Annotated[Answering, Depends(side_b)]
 router = APIRouter(tags=["between the servers"], responses=PROBLEM)
-
-
-class _Hashed:
-    """Feeds an intake and checks the signed digest at the end."""
-
-    def __init__(self, intake: MaskedSumIntake) -> None:
-        self._intake = intake
-        self._hash = hashlib.sha256()
-
-    def feed(self, data: bytes | bytearray) -> None:
-        self._hash.update(data)
-        self._intake.feed(data)
-
-    def finish(self, caller: Caller) -> None:
-        caller.require_digest(self._hash.digest())
-        self._intake.finish()
 
 
 # --- oblivious transfer -----------------------------------------------------------------------------------------------
@@ -166,7 +149,9 @@ async def get_release_set(study: str, round: int, attempt: int, server: ThisServ
 
 
 @router.put(
-    paths.PEER_MASKED_SUM, status_code=204, openapi_extra=body_of("frame of MaskedSumHeader and sum", sealed=True)
+    paths.PEER_MASKED_SUM,
+    status_code=204,
+    openapi_extra=body_of("sealed MaskedSumHeader and sum", sealed=True),
 )
 async def put_masked_sum(
     study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
@@ -178,9 +163,11 @@ async def put_masked_sum(
         return done()
     draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
     try:
-        intake = _Hashed(MaskedSumIntake(server, current, record.study.parameters, draft))
-        await stream_into(request, intake, MAX_CONTROL_BYTES + _ELEMENT_BYTES * record.study.parameters.dimension)
-        intake.finish(caller)
+        parameters = record.study.parameters
+        intake = SealedMaskedSum(server, current, parameters, draft)
+        limit = sealed_message_length(MAX_HEADER_BYTES, _ELEMENT_BYTES * parameters.dimension)
+        await stream_into(request, intake, limit)
+        await asyncio.to_thread(intake.finish, caller)
         await asyncio.to_thread(draft.keep, output_name(current))
     except BaseException:
         draft.discard()
@@ -196,7 +183,8 @@ async def get_masked_sum(study: str, round: int, attempt: int, server: ThisServe
     current = with_mask_seed(server, _with_release_set(b.round(key), Side.B))
     if current.state is not RoundState.RELEASED:
         commit_release(server, record, current, None)
-    return stream_answer(masked_sum(server, current, record.study.parameters))
+    parameters = record.study.parameters
+    return stream_answer(framed(masked_sum_header(current, parameters), masked_sum(server, current, parameters)))
 
 
 @router.post(paths.PEER_OUTCOME, openapi_extra=body_of("Signed[RoundOutcome], signed by side A"))

@@ -21,6 +21,7 @@ from protocol.wire.commitment import (
     check_commitment,
     commitment,
     commitment_to,
+    head_digest,
     message_digest,
 )
 from protocol.wire.keys import generate_sealing_key
@@ -28,6 +29,7 @@ from protocol.wire.sealing import (
     CHUNK_BYTES,
     MAGIC,
     MAX_HEADER_BYTES,
+    SealedReader,
     encrypt_body,
     seal_stream,
     sealed_head_length,
@@ -37,7 +39,8 @@ SALT, CONTENT_KEY = b"s" * 32, b"k" * 32
 HEADER = b'{"round":3}'
 HEAD_BYTES = sealed_head_length(len(HEADER))
 SHARE = np.random.default_rng(1).bytes(CHUNK_BYTES + 1000)
-SEALED = b"".join(seal_stream(HEADER, [SHARE], generate_sealing_key(bytes(range(96))).public, CONTENT_KEY, SALT))
+KEY = generate_sealing_key(bytes(range(96)))
+SEALED = b"".join(seal_stream(HEADER, [SHARE], KEY.public, CONTENT_KEY, SALT))
 BODY_HASH = hashlib.sha256(SEALED[HEAD_BYTES:]).digest()
 
 
@@ -161,6 +164,16 @@ def test_the_digest_covers_head_and_body_once() -> None:
     body = BodyHash()
     assert b"".join(body.over([SEALED[HEAD_BYTES:-1], memoryview(SEALED)[-1:]])) == SEALED[HEAD_BYTES:]
     assert body.digest() == BODY_HASH
+
+
+def test_the_head_can_be_digested_alone() -> None:
+    reader = SealedReader(KEY)
+    reader.feed(SEALED[:20])
+    assert (reader.head, reader.salt, reader.content_key) == (SEALED[:12], None, None)
+    reader.feed(SEALED[20:])
+    assert (reader.head, reader.salt, reader.content_key) == (SEALED[:HEAD_BYTES], SALT, CONTENT_KEY)
+    assert head_digest(reader.head) == hashlib.sha256(b"moiety/1 sealed head\x00" + SEALED[:HEAD_BYTES]).digest()
+    assert head_digest(reader.head) != head_digest(SEALED[: HEAD_BYTES - 1])
 
 
 @given(st.lists(st.integers(0, len(SEALED)), max_size=6).map(sorted))

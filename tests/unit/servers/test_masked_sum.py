@@ -1,0 +1,158 @@
+"""The masked sum between the servers: framed or sealed, in pieces of any size, and everything that does not fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import from_bytes, to_bytes
+from protocol.errors import AnnouncementMismatch, BadSignature, BrokenSeal, MalformedMessage
+from protocol.failpoints import Failpoints
+from protocol.sharing import chunk_source, split
+from protocol.wire.commitment import head_digest
+from protocol.wire.keys import generate_sealing_key
+from protocol.wire.peer_messages import MaskedSumHeader
+from protocol.wire.sealing import seal_stream, sealed_head_length
+from protocol.wire.signing import DigestField
+from servers import masked_sum as module
+from servers.authentication import Caller
+from servers.masked_sum import FetchedMaskedSum, SealedMaskedSum, framed, masked_sum
+from servers.store.shares import Draft
+from tests.unit.client_agent.federation import ROSTER
+
+D = module.CHUNK_ELEMENTS + 77
+RELEASE = "ab" * 32
+HEADER = MaskedSumHeader(release_digest=RELEASE, length=D)
+SEED, KEY = bytes(range(32)), generate_sealing_key(bytes(range(96)))
+PARAMETERS: Any = SimpleNamespace(dimension=D)
+RECORD: Any = SimpleNamespace(
+    mask_seed=SEED, release_set=SimpleNamespace(message=SimpleNamespace(digest=lambda: RELEASE, sites=()))
+)
+SERVER: Any = SimpleNamespace(keys=SimpleNamespace(sealing=KEY))
+X = np.arange(D, dtype=np.uint64) * np.uint64(2**40 + 3)
+SEED_SHARE, VECTOR_SHARE = split(X, bytes(32))
+
+
+@pytest.fixture(autouse=True)
+def _own_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The receiving side holds the seed share twice, so its sum is not simply a share of X."""
+    held = [chunk_source(SEED_SHARE), chunk_source(SEED_SHARE)]
+    monkeypatch.setattr(module, "agreed_sources", lambda *_: held)
+
+
+@pytest.fixture
+def draft(tmp_path: Path) -> Iterator[Draft]:
+    made = Draft(tmp_path, Failpoints(), ())
+    yield made
+    made.discard()
+
+
+def sent() -> bytes:
+    """The other side's sum, masked: its vector share."""
+    return to_bytes(VECTOR_SHARE.vector - expand(SEED, Usage.OUTPUT_MASK, D))
+
+
+def output(draft: Draft) -> np.ndarray:
+    draft.keep("output")
+    return from_bytes((draft.path.parent / "output").read_bytes(), D)
+
+
+def expected() -> np.ndarray:
+    return X + expand(bytes(32), Usage.SHARE, D) - expand(SEED, Usage.OUTPUT_MASK, D)
+
+
+def sealed(body: bytes, header: MaskedSumHeader = HEADER) -> bytes:
+    return b"".join(seal_stream(header.canonical(), [body], KEY.public, b"k" * 32, b"s" * 32))
+
+
+def caller(message: bytes, field: DigestField = DigestField.SEALED_HEAD) -> Caller:
+    head = message[: sealed_head_length(len(HEADER.canonical()))]
+    party = ROSTER.operator_a
+    return Caller(party, head_digest(head), field)
+
+
+def feed(intake: FetchedMaskedSum | SealedMaskedSum, data: bytes, size: int) -> None:
+    for at in range(0, len(data), size):
+        intake.feed(data[at : at + size])
+
+
+def test_what_one_side_sends_is_its_masked_sum() -> None:
+    double = SEED_SHARE
+    total = expand(double.seed, Usage.SHARE, D) * np.uint64(2)
+    pieces = b"".join(masked_sum(SERVER, RECORD, PARAMETERS))
+    assert np.array_equal(from_bytes(pieces, D), total - expand(SEED, Usage.OUTPUT_MASK, D))
+
+
+@pytest.mark.parametrize("size", [7, 1000, 2**20])
+def test_a_fetched_sum_becomes_the_output(draft: Draft, size: int) -> None:
+    intake = FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
+    feed(intake, b"".join(framed(HEADER, iter([sent()]))), size)
+    intake.finish()
+    assert np.array_equal(output(draft), expected())
+
+
+@pytest.mark.parametrize("size", [7, 1000, 2**20])
+def test_a_sealed_sum_becomes_the_output(draft: Draft, size: int) -> None:
+    intake, message = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft), sealed(sent())
+    feed(intake, message, size)
+    intake.finish(caller(message))
+    assert np.array_equal(output(draft), expected())
+
+
+@pytest.mark.parametrize(
+    "header", [MaskedSumHeader(release_digest="cd" * 32, length=D), MaskedSumHeader(release_digest=RELEASE, length=8)]
+)
+def test_the_sum_of_something_else_is_refused(draft: Draft, header: MaskedSumHeader) -> None:
+    with pytest.raises(AnnouncementMismatch, match="another release"):
+        FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft).feed(b"".join(framed(header, iter([b""]))))
+    with pytest.raises(AnnouncementMismatch, match="another release"):
+        SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft).feed(sealed(b"", header))
+
+
+def test_a_sum_of_another_length_is_refused(draft: Draft) -> None:
+    short, message = FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft), sealed(sent()[:-1])
+    short.feed(b"".join(framed(HEADER, iter([sent()[:-1]]))))
+    with pytest.raises(MalformedMessage, match=f"{D - 1} came"):
+        short.finish()
+    with pytest.raises(MalformedMessage, match="more came"):
+        FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft).feed(b"".join(framed(HEADER, iter([sent() + bytes(8)]))))
+    cut = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
+    cut.feed(message)
+    with pytest.raises(MalformedMessage, match=f"{D - 1} came"):
+        cut.finish(caller(message))
+    without = FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
+    without.feed(b"\x00")
+    with pytest.raises(MalformedMessage, match="0 came"):
+        without.finish()
+
+
+def test_a_sealed_sum_that_its_sender_did_not_sign_is_refused(draft: Draft) -> None:
+    message, other = sealed(sent()), sealed(sent())
+    for stranger in (caller(other), caller(message, DigestField.CONTENT)):
+        intake = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
+        intake.feed(message)
+        with pytest.raises(BadSignature):
+            intake.finish(stranger)
+
+
+@pytest.mark.parametrize("place", [-1, -D, 2000])
+def test_an_altered_or_cut_sum_does_not_open(draft: Draft, place: int) -> None:
+    """The signature does not cover the body: the seal does."""
+    message = sealed(sent())
+    altered = bytearray(message)
+    altered[place] ^= 1
+    for wrong in (bytes(altered), message[:place]):
+        intake = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
+        with pytest.raises(BrokenSeal):
+            take(intake, wrong, caller(message))
+
+
+def take(intake: SealedMaskedSum, data: bytes, sender: Caller) -> None:
+    intake.feed(data)
+    intake.finish(sender)
