@@ -38,10 +38,14 @@ Loss = Callable[[nn.Module, Batch], torch.Tensor]
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Share of right answers, and mean loss, pooled over all examples."""
+    """Share of right answers, and mean loss, pooled over all examples.
+
+    ``class_accuracy`` is the share of right answers among each class's examples, None for a class without any.
+    """
 
     accuracy: float
     loss: float
+    class_accuracy: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,18 +181,21 @@ def evaluate(model: nn.Module, data: Examples, device: torch.device, loss: Loss 
     was_training = model.training
     model.to(device)
     model.eval()
-    right, total_loss = 0, 0.0
+    right: list[NDArray[np.int64]] = []
+    classes, total_loss = 0, 0.0
     with torch.no_grad():
         for start in range(0, len(data), EVALUATION_BATCH):
             rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
             batch = take(data, rows, device)
             answers = model(batch.X)
-            right += int((answers.argmax(dim=1) == batch.y).sum())
+            classes = answers.shape[1]
+            right.append(data.y[rows][(answers.argmax(dim=1) == batch.y).cpu().numpy()])
             plain = loss is cross_entropy
             batch_loss = nn.functional.cross_entropy(answers, batch.y) if plain else loss(model, batch)
             total_loss += float(batch_loss) * len(rows)
     model.train(was_training)
-    return Evaluation(right / len(data), total_loss / len(data))
+    hits = np.concatenate(right)
+    return Evaluation(len(hits) / len(data), total_loss / len(data), _by_class(hits, data.y, classes))
 
 
 def loss_gradient(model: nn.Module, data: Examples, device: torch.device, loss: Loss = cross_entropy) -> Vector:
@@ -257,6 +264,11 @@ def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, f
     finally:
         load_vector(model, before)
         load_personal(model, own)
+
+
+def _by_class(hits: NDArray[np.int64], labels: NDArray[np.int64], classes: int) -> tuple[float | None, ...]:
+    right, all_of = np.bincount(hits, minlength=classes), np.bincount(labels, minlength=classes)
+    return tuple(float(r / n) if n else None for r, n in zip(right, all_of, strict=True))
 
 
 def _batches(examples: int, batch_size: int, seed: int) -> list[NDArray[np.int64]]:

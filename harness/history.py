@@ -46,7 +46,7 @@ class RoundRecord:
     of the round's updates that were longer than the norm; ``model_norm`` is the length of the model after the round.
     ``took_part`` are the contributors in the sum, ``failed_check`` those left out of it by a check, ``not_selected``
     by the rule, and ``declined`` those whose own policy refused. ``sum_of_weights`` counts the requester's; a round
-    of class counts has ``class_totals`` instead.
+    of class counts has ``class_totals`` instead. ``class_accuracy`` is the test accuracy within each class.
     """
 
     round: int
@@ -69,6 +69,7 @@ class RoundRecord:
     declined: tuple[str, ...] = ()
     sum_of_weights: float | None = None
     class_totals: tuple[int, ...] = ()
+    class_accuracy: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True)

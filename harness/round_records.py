@@ -33,6 +33,7 @@ def round_record(
         clipped_share=0.0,
         test_accuracy=test.accuracy,
         test_loss=test.loss,
+        class_accuracy=test.class_accuracy,
         model_norm=float(np.linalg.norm(vector.astype(np.float64))),
         validation_accuracy=evaluate(run.model, validation, CPU).accuracy if len(validation) else None,
     )

@@ -36,7 +36,8 @@ class RunLine(BaseModel):
 
     ``study_digest`` covers the case file's part that decides this run, ``data_digest`` every site's examples.
     ``weight`` are the weights handed out before the round, ``alpha`` those after it in full precision.
-    ``final_model`` is there for models of up to 1000 parameters. ``end`` is a run's end, or ``failed``.
+    ``class_accuracy`` has one test accuracy a class for every round. ``final_model`` is there for models of up to 1000
+    parameters. ``end`` is a run's end, or ``failed``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -68,6 +69,7 @@ class RunLine(BaseModel):
     distance: dict[str, Values]
     final_model: tuple[float, ...] | None
     versions: dict[str, str]
+    class_accuracy: tuple[Values, ...] = ()
 
     @property
     def key(self) -> RunKey:
@@ -151,6 +153,7 @@ def _line(
         distance=_by_site([record.distances for record in records], sites),
         final_model=final_model,
         versions=facts.versions,
+        class_accuracy=tuple(record.class_accuracy for record in records),
     )
 
 

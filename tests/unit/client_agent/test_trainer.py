@@ -181,6 +181,8 @@ def test_evaluation_pools_over_all_examples() -> None:
     result = evaluate(model.train(), many, CPU)
     # all logits are equal: the first class is chosen, which 1,000 of 2,500 examples have, and the loss is log 3
     assert result.accuracy == 1000 / 2500
+    assert result.class_accuracy == (1.0, 0.0, 0.0)
+    assert evaluate(model, Examples(many.X[:2], many.y[:2]), CPU).class_accuracy == (1.0, None, None)
     assert result.loss == pytest.approx(np.log(3), rel=1e-6)
     assert model.training
 
