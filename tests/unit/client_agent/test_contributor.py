@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from client_agent.contributor import Contributor
 from client_agent.decisions import NOT_LISTED, Decision
-from client_agent.events import AgentEvent, EventKind, RoundEnd
-from client_agent.journal import StudyJournal
-from client_agent.ledger import Ledger
-from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, Welcome, open_letter, seal_letter
-from client_agent.participant import SiteContext
-from client_agent.randomness import SystemRandomness
-from client_agent.server_client import Body
+from client_agent.events import EventKind, RoundEnd
+from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, Welcome, seal_letter
 from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,
@@ -31,14 +23,12 @@ from protocol.errors import (
 )
 from protocol.lock import model_digest
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     CollectedContribution,
-    Decline,
     ListedWeight,
     ReleaseSet,
     RoundOutcome,
@@ -50,6 +40,7 @@ from protocol.wire.messages import (
     WeightList,
 )
 from protocol.wire.sealing import encrypt_body
+from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, contributor_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     PARAMETERS,
@@ -61,92 +52,15 @@ from tests.unit.client_agent.federation import (
     study,
 )
 
-SITE = "c1"
-SITE_KEY = bytes(range(32))
 STUDY = study()
 DIGEST = STUDY.digest()
 MODEL = np.linspace(-1, 1, PARAMETERS.dimension, dtype=np.float32)
 
 
-@dataclass
-class FakeServer:
-    """Mail only; contributions are refused or counted."""
-
-    mail: dict[str, bytes] = field(default_factory=dict)
-    sent: dict[str, list[bytes]] = field(default_factory=dict)
-    refuses: MoietyError | None = None
-
-    def get_mail(self, name: str, topic: str, recipient: str, sender: str) -> bytes:
-        return self.mail[f"{topic}/{recipient}"]
-
-    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path) -> None:
-        into.write_bytes(self.mail[f"{topic}/{recipient}"])
-
-    def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
-        self.sent.setdefault(f"{topic}/{recipient}", []).append(b"".join(body.pieces()))
-
-    def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> None:
-        if self.refuses is not None:
-            raise self.refuses
-
-
-class FakeLearner:
-    def __init__(self, update: np.ndarray) -> None:
-        self._update = update
-
-    def prepare(self) -> None:
-        return
-
-    def initial(self) -> np.ndarray:
-        return MODEL
-
-    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
-        return self._update
-
-    def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
-        return model - aggregate
-
-    def accuracy(self, model: np.ndarray) -> float | None:
-        return None
-
-
-@dataclass
-class Bench:
-    contributor: Contributor
-    servers: dict[Side, FakeServer]
-    events: list[AgentEvent]
-
-    def decline(self, round_number: int = 1) -> Decline:
-        (sealed,) = set(self.servers[Side.A].sent[f"decline-{round_number}/{REQUESTER}"])
-        key = keys(REQUESTER).sealing
-        letter = open_letter(sealed, Signed[Decline], "decline", DIGEST, SITE, REQUESTER, round_number, key)
-        assert letter.signature_of(SITE) is not None
-        return letter.message
-
-
 @pytest.fixture
-def bench(tmp_path: Path):
-    events: list[AgentEvent] = []
-    servers = {side: FakeServer() for side in Side}
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    context = SiteContext(
-        site=SITE,
-        keys=keys(SITE),
-        roster=ROSTER,
-        clients=servers,  # type: ignore[arg-type]
-        randomness=SystemRandomness(),
-        state_dir=tmp_path,
-        policy=SitePolicy(),
-        make_learner=lambda *_: FakeLearner(np.full(PARAMETERS.dimension, 0.01, dtype=np.float32)),
-        training_seed=lambda _: 1,
-        emit=events.append,
-        ledger=ledger,
-        stop=threading.Event(),
-    )
-    made = Contributor(context, sign(STUDY, REQUESTER, keys(REQUESTER).signing), StudyJournal(tmp_path, "unit"))
-    made.adopt_model(MODEL, 0, site_key=SITE_KEY.hex())
-    yield Bench(made, servers, events)
-    ledger.close()
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with contributor_bench(tmp_path, STUDY, MODEL) as made:
+        yield made
 
 
 def weights(numerators: tuple[int, ...] = (32, 32, 32), round_number: int = 1) -> WeightList:

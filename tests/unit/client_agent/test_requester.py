@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from client_agent.events import RoundEnd
-from client_agent.journal import StudyJournal
-from client_agent.ledger import Ledger
 from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, Welcome, open_letter
-from client_agent.participant import SiteContext
 from client_agent.planning import RoundPlan, new_plan
-from client_agent.randomness import SystemRandomness
 from client_agent.requester import Requester
 from client_agent.requester_round import RequesterRound
-from client_agent.server_client import Body
 from client_agent.settled import Refused, Settled
 from protocol.errors import PolicyRefusal, ProtocolViolation
-from protocol.policy import SitePolicy
-from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
 from protocol.wire.messages import RoundOutcome, RoundState, RoundView, Signed
+from tests.unit.client_agent.benches import requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     PARAMETERS,
@@ -37,44 +30,15 @@ from tests.unit.client_agent.federation import (
     release,
     study,
 )
-from tests.unit.client_agent.test_contributor import FakeLearner
 
 STUDY = study().model_copy(update={"rounds": 200})
 DIGEST = STUDY.digest()
 
 
-@dataclass
-class FakeServer:
-    sent: dict[str, bytes] = field(default_factory=dict)
-
-    def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
-        self.sent[f"{topic}/{recipient}"] = b"".join(body.pieces())
-
-
 @pytest.fixture
 def requester(tmp_path: Path) -> Iterator[Requester]:
-    ledger = Ledger(tmp_path / "ledger.jsonl")
-    context = SiteContext(
-        site=REQUESTER,
-        keys=keys(REQUESTER),
-        roster=ROSTER,
-        clients={side: FakeServer() for side in Side},  # type: ignore[misc]
-        randomness=SystemRandomness(),
-        state_dir=tmp_path,
-        policy=SitePolicy(),
-        make_learner=lambda *_: FakeLearner(np.zeros(PARAMETERS.dimension, dtype=np.float32)),
-        training_seed=lambda _: 1,
-        emit=lambda _: None,
-        ledger=ledger,
-        stop=threading.Event(),
-        clock=lambda: 1e9,
-    )
-    made = Requester(context, sign(STUDY, REQUESTER, keys(REQUESTER).signing), StudyJournal(tmp_path, "unit"))
-    made.adopt_model(np.ones(PARAMETERS.dimension, dtype=np.float32), 0, site_key="77" * 32)
-    facts = tuple(SiteFacts(name=name, samples=50) for name in CONTRIBUTORS)
-    made.keep(rule_state=made.rule.admit(made.progress.rule_state, facts))
-    yield made
-    ledger.close()
+    with requester_bench(tmp_path, STUDY, np.ones(PARAMETERS.dimension, dtype=np.float32)) as bench:
+        yield bench.requester
 
 
 def skip_of(number: int, **changes: object) -> Signed[RoundOutcome]:
@@ -95,7 +59,7 @@ def planned(requester: Requester) -> RoundPlan:
 
 
 def letter(requester: Requester, form: type, kind: str, topic: str, site: str, number: int):
-    sealed = requester.context.clients[Side.A].sent[f"{topic}/{site}"]  # type: ignore[attr-defined]
+    (sealed,) = requester.context.clients[Side.A].sent[f"{topic}/{site}"]  # type: ignore[attr-defined]
     return open_letter(sealed, form, kind, DIGEST, REQUESTER, site, number, keys(site).sealing)
 
 

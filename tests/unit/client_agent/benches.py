@@ -1,0 +1,172 @@
+"""A contributor and a requester without servers or training: mail is kept in memory, updates are given."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from client_agent.contributor import Contributor
+from client_agent.events import AgentEvent, EventKind
+from client_agent.journal import StudyJournal
+from client_agent.ledger import Ledger
+from client_agent.mail import open_letter
+from client_agent.participant import SiteContext
+from client_agent.randomness import SystemRandomness
+from client_agent.requester import Requester
+from client_agent.server_client import Body
+from protocol.errors import MoietyError
+from protocol.policy import SitePolicy
+from protocol.rules.interface import SiteFacts
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import Decline, Signed, Study
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys
+
+SITE = "c1"
+SITE_KEY = bytes(range(32))
+
+
+@dataclass
+class FakeServer:
+    """Mail only; contributions are refused or counted."""
+
+    mail: dict[str, bytes] = field(default_factory=dict)
+    sent: dict[str, list[bytes]] = field(default_factory=dict)
+    refuses: MoietyError | None = None
+
+    def get_mail(self, name: str, topic: str, recipient: str, sender: str) -> bytes:
+        return self.mail[f"{topic}/{recipient}"]
+
+    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path) -> None:
+        into.write_bytes(self.mail[f"{topic}/{recipient}"])
+
+    def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
+        self.sent.setdefault(f"{topic}/{recipient}", []).append(b"".join(body.pieces()))
+
+    def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> None:
+        if self.refuses is not None:
+            raise self.refuses
+
+
+class FakeLearner:
+    def __init__(self, update: np.ndarray, initial: np.ndarray, counts: tuple[int, ...] = (10, 30)) -> None:
+        self._update = update
+        self._initial = initial
+        self._counts = counts
+
+    def prepare(self) -> None:
+        return
+
+    def initial(self) -> np.ndarray:
+        return self._initial
+
+    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
+        return self._update
+
+    def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
+        return model - aggregate
+
+    def probe(self, model: np.ndarray) -> np.ndarray:
+        return -self._update
+
+    def sample_count(self) -> int:
+        return sum(self._counts)
+
+    def class_counts(self) -> tuple[int, ...]:
+        return self._counts
+
+    def accuracy(self, model: np.ndarray) -> float | None:
+        return None
+
+
+@dataclass
+class Bench:
+    contributor: Contributor
+    servers: dict[Side, FakeServer]
+    events: list[AgentEvent]
+
+    def decline(self, round_number: int = 1) -> Decline:
+        """The letter that this site sent, opened and verified as the requester does."""
+        (sealed,) = set(self.servers[Side.A].sent[f"decline-{round_number}/{REQUESTER}"])
+        key = keys(REQUESTER).sealing
+        letter = open_letter(
+            sealed, Signed[Decline], "decline", self.contributor.study_digest, SITE, REQUESTER, round_number, key
+        )
+        assert letter.signature_of(SITE) is not None
+        return letter.message
+
+
+@dataclass
+class RequesterBench:
+    requester: Requester
+    servers: dict[Side, FakeServer]
+    events: list[AgentEvent]
+
+    def texts(self, kind: EventKind) -> list[str]:
+        return [event.text for event in self.events if event.kind is kind]
+
+
+@contextmanager
+def contributor_bench(
+    folder: Path, study: Study, model: np.ndarray, policy: SitePolicy | None = None, counts: tuple[int, ...] = (10, 30)
+) -> Iterator[Bench]:
+    """The agent of ``SITE``, welcomed with ``model``; its updates are 0.01 everywhere."""
+    events: list[AgentEvent] = []
+    servers = {side: FakeServer() for side in Side}
+    with _context(folder, SITE, study, servers, events, policy or SitePolicy(), model, counts) as context:
+        journal = StudyJournal(folder, study.name)
+        made = Contributor(context, sign(study, REQUESTER, keys(REQUESTER).signing), journal)
+        made.adopt_model(model, 0, site_key=SITE_KEY.hex())
+        yield Bench(made, servers, events)
+
+
+@contextmanager
+def requester_bench(folder: Path, study: Study, model: np.ndarray) -> Iterator[RequesterBench]:
+    """The requester with all contributors admitted; its time stands still."""
+    events: list[AgentEvent] = []
+    servers = {side: FakeServer() for side in Side}
+    with _context(folder, REQUESTER, study, servers, events, SitePolicy(), model, (10, 30)) as context:
+        journal = StudyJournal(folder, study.name)
+        made = Requester(context, sign(study, REQUESTER, keys(REQUESTER).signing), journal)
+        made.adopt_model(model, 0, site_key="77" * 32)
+        facts = tuple(SiteFacts(name=name, samples=50) for name in CONTRIBUTORS)
+        made.keep(rule_state=made.rule.admit(made.progress.rule_state, facts))
+        yield RequesterBench(made, servers, events)
+
+
+@contextmanager
+def _context(
+    folder: Path,
+    site: str,
+    study: Study,
+    servers: dict[Side, FakeServer],
+    events: list[AgentEvent],
+    policy: SitePolicy,
+    model: np.ndarray,
+    counts: tuple[int, ...],
+) -> Iterator[SiteContext]:
+    update = np.full(study.model_dimension, 0.01, dtype=np.float32)
+    ledger = Ledger(folder / "ledger.jsonl")
+    try:
+        yield SiteContext(
+            site=site,
+            keys=keys(site),
+            roster=ROSTER,
+            clients=servers,  # type: ignore[arg-type]
+            randomness=SystemRandomness(),
+            state_dir=folder,
+            policy=policy,
+            make_learner=lambda *_: FakeLearner(update, model, counts),
+            training_seed=lambda _: 1,
+            emit=events.append,
+            ledger=ledger,
+            stop=threading.Event(),
+            clock=lambda: 1e9,
+        )
+    finally:
+        ledger.close()
