@@ -29,7 +29,7 @@ from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
 from harness.summing import PlainSum
 from protocol.arithmetic.prg import derive
-from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.policy import SitePolicy
 from protocol.wire.messages import Study
 
@@ -72,7 +72,8 @@ OnRound = Callable[[int], None]
 def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLine:
     """Do the run with one thread; ``on_round`` is called with the number of rounds done, the checkpoint's first.
 
-    A run whose update cannot be used (its model has diverged) ends as ``failed``, with the rounds before that.
+    A run whose model has diverged (an update or a server optimiser's step that is no number) ends as ``failed``, with
+    the rounds before that.
 
     Raises: ConfigurationError for data that do not fit the study, before round 1
     """
@@ -135,9 +136,9 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
 
     try:
         history = _history(planned, study, federation, erosion, resume, after_round)
-    except UnusableUpdate as unusable:
+    except (UnusableUpdate, ProtocolViolation) as diverged:
         records = latest[0].records if latest else ()
-        return failed_line(facts, records, unusable.detail, before_s + time.monotonic() - begun)
+        return failed_line(facts, records, diverged.detail, before_s + time.monotonic() - begun)
     return run_line(facts, history, before_s + time.monotonic() - begun)
 
 

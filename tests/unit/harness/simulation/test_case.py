@@ -1,0 +1,184 @@
+"""Case files: every variant is a whole, checked study; what is wrong is named before anything runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_agent.models import dimension, model_spec
+from harness.datasets.registry import SOURCES
+from harness.simulation.case import Case, parse_case, read_case
+from harness.simulation.case_run import CaseOptions, requesters_of, run_case
+from harness.simulation.run_one import Protection
+from harness.simulation.tuning import combinations
+from protocol.errors import ConfigurationError
+from protocol.parameters import StudyParameters
+from protocol.wire.messages import RuleName
+
+STUDIES = sorted((Path(__file__).parents[4] / "harness" / "studies").glob("*.toml"))
+CASES = [path for path in STUDIES if "\n[case]\n" in path.read_text(encoding="utf-8")]
+
+HEAD = """
+name = "try"
+rounds = 3
+[case]
+data = "breast_cancer"
+{case}
+[model]
+kind = "linear"
+inputs = [30]
+[training]
+batch_size = 32
+[parameters]
+clip_norm = 4.0
+"""
+EROSION = """
+[[variant]]
+name = "erosion"
+rule = { name = "weight_erosion", distance_penalty = 0.02 }
+"""
+
+
+def case(variants: str = EROSION, case: str = "") -> Case:
+    return parse_case(HEAD.format(case=case) + variants, "case.toml")
+
+
+def test_a_variant_is_laid_over_the_study() -> None:
+    parsed = case(
+        EROSION
+        + """
+[[variant]]
+name = "slow"
+rule = { name = "local" }
+training = { server_learning_rate = 0.1 }
+parameters = { weight_grid = 64 }
+"""
+    )
+    erosion, slow = parsed.variants
+    assert parsed.names == ("erosion", "slow")
+    assert (erosion.study.rule.name, erosion.study.rule.distance_penalty) == (RuleName.WEIGHT_EROSION, 0.02)
+    assert slow.study.rule.name is RuleName.LOCAL
+    # the rule is replaced, other tables keep what the variant does not change
+    assert slow.study.rule.distance_penalty == 0.01
+    assert (slow.study.training.batch_size, slow.study.training.server_learning_rate) == (32, 0.1)
+    assert (slow.study.parameters.clip_norm, slow.study.parameters.weight_grid) == (4.0, 64)
+
+
+def test_a_variants_digest_covers_what_decides_its_runs_and_nothing_else() -> None:
+    digest = case().variants[0].digest
+    other = EROSION.replace("erosion", "another", 1)
+    assert case(EROSION + other, "seeds = [5]\nrequesters = 'each'").variants[0].digest == digest
+    assert case("# a comment\n" + EROSION, "tuning_seeds = [1]").variants[0].digest == digest
+    assert case(EROSION.replace("0.02", "0.03")).variants[0].digest != digest
+    assert case(case="sites = 4").variants[0].digest != digest
+    assert case(EROSION + "alone_after = 1\n").variants[0].digest != digest
+    tuned = EROSION + '[variant.tune]\n"rule.distance_penalty" = [0.1]\n'
+    one, two = (case(tuned, f"tuning_seeds = [{seed}]").variants[0].digest for seed in (1, 2))
+    assert one != two
+
+
+@pytest.mark.parametrize(
+    ("variants", "table", "message"),
+    [
+        ("", "", r"every \[\[variant\]\] has a name of its own, found \[\]"),
+        (EROSION + EROSION, "", r"found \['erosion', 'erosion'\]"),
+        ('[[variant]]\nname = "a"\n', "", r"variant 'a': key 'rule.name' is missing"),
+        ('[[variant]]\nname = "a"\nrule = { name = "best" }\n', "", r"variant 'a': key 'rule.name'.*'weight_erosion'"),
+        (EROSION.replace("0.02", "-0.02"), "", r"'rule.distance_penalty': .*greater than or equal to 0.*-0.02"),
+        (EROSION.replace("distance_penalty", "penalty"), "", r"unknown key 'rule.penalty'"),
+        (EROSION + "alone_after = 3\n", "", r"'alone_after': found 3, the study has 3 rounds"),
+        (EROSION, "dataset = 1", r"\[case\]: unknown key 'dataset'"),
+        (EROSION, "seeds = [-1]", r"\[case\]: key 'seeds.0'"),
+        (EROSION + "[variant.tune]\nrule = [1]\n", "tuning_seeds = [1]", r"'tune.rule': give a key of rule"),
+        (EROSION + '[variant.tune]\n"rule.size_penalty" = []\n', "tuning_seeds = [1]", "at least one value"),
+        (EROSION + '[variant.tune]\n"rule.size_penalty" = [0.1]\n', "", "tuning needs .* tuning_seeds"),
+    ],
+)
+def test_what_is_wrong_in_a_case_is_named(variants: str, table: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"case.toml.*{message}"):
+        case(variants, table)
+
+
+def test_a_file_without_the_case_table_is_no_case(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"a case has one table \[case\]"):
+        parse_case('name = "x"', "study.toml")
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        read_case(tmp_path / "none.toml")
+
+
+@pytest.mark.parametrize(
+    ("variants", "table", "message"),
+    [
+        (EROSION, "requesters = ['north']", r"key 'case.requesters': found \['north'\], the sites are \['city-hosp"),
+        (EROSION, "requesters = ['county-hospital']", "'county-hospital' cannot be the requester"),
+        (EROSION + "parameters = { least_contributors = 5 }\n", "", "4 sites .* too few for least_contributors=5"),
+        (EROSION.replace('"weight_erosion", distance_penalty = 0.02', '"multi_krum", byzantine = 2'), "", "needs 7"),
+        (EROSION.replace("0.02", '0.02, second_weights = [{ site = "x", weight = 0.5 }]'), "", r"names \['x'\]"),
+    ],
+)
+def test_what_does_not_fit_the_sites_is_refused_before_round_1(
+    tmp_path: Path, variants: str, table: str, message: str
+) -> None:
+    told: list[object] = []
+    with pytest.raises(ConfigurationError, match=message):
+        run_case(case(variants, table), CaseOptions(tmp_path), told.append)
+    assert told == []
+
+
+def test_what_the_options_name_must_be_in_the_case(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no variant 'fedavg'; it has erosion"):
+        run_case(case(), CaseOptions(tmp_path, only=("fedavg",)))
+    same_round = case(EROSION.replace("0.02", '0.02, erosion_applies = "same_round"'))
+    with pytest.raises(ConfigurationError, match=r"same_round.*plain simulation only"):
+        run_case(same_round, CaseOptions(tmp_path, protection=Protection.SECURE))
+    with pytest.raises(ConfigurationError, match="data set 'rocks' is none of breast_cancer"):
+        run_case(
+            parse_case(HEAD.format(case="").replace("breast_cancer", "rocks") + EROSION, "x"), CaseOptions(tmp_path)
+        )
+
+
+def test_the_first_site_is_the_requester_unless_told_otherwise() -> None:
+    assert requesters_of(case(), None) == ("city-hospital",)
+    assert requesters_of(case(case="requesters = ['city-hospital']"), None) == ("city-hospital",)
+    assert len(requesters_of(case(case="requesters = 'each'"), None)) == 5
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
+def test_every_case_in_the_house_is_whole(path: Path) -> None:
+    """Data set, variants, every tuned combination, and the numbers that go together."""
+    found = read_case(path)
+    assert found.table.data in SOURCES
+    for variant in found.variants:
+        for settings in combinations(variant):
+            study = variant.with_settings(settings, str(path))
+            model = model_spec(study.model.kind, study.model.inputs, study.model.hidden, study.model.classes)  # type: ignore[arg-type]
+            own = int(study.rule.name.self_weighted)
+            StudyParameters(dimension=dimension(model) + own, **study.parameters.model_dump())
+
+
+def test_the_mnist_cases_are_one_family() -> None:
+    """28 files, alike but for the distribution, the number of sites and p_d = 0.1 / n."""
+    names = {path.stem for path in CASES if path.stem.startswith("mnist_")}
+    assert names == {f"mnist_{letter}_{sites}" for letter in "abcdefg" for sites in (10, 20, 50, 100)}
+    texts = set()
+    for path in CASES:
+        if path.stem not in names:
+            continue
+        found = read_case(path)
+        _, letter, sites = path.stem.split("_")
+        assert (found.table.split, found.table.sites) == (letter.upper(), int(sites))
+        for name in ("weight_erosion", "weight_erosion_same_round"):
+            assert found.variant(name).study.rule.distance_penalty == pytest.approx(0.1 / int(sites), rel=1e-12)
+        text = path.read_text(encoding="utf-8")
+        for word in (
+            f"mnist-{letter}-{sites}",
+            f"sites = {sites}\n",
+            f"over {sites} sites",
+            f'split = "{letter.upper()}"',
+        ):
+            assert word in text
+            text = text.replace(word, "")
+        text = text.replace(f"distribution {letter.upper()}", "")
+        texts.add(text.replace(f"distance_penalty = {0.1 / int(sites):.12g}", ""))
+    assert len(texts) == 1

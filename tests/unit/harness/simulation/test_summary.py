@@ -1,0 +1,115 @@
+"""What several runs say together: means and standard errors over seeds, curves, weights."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from harness.simulation.runs import RunLine
+from harness.simulation.summary import Figure, summarise_case, table_of, write_summary
+
+
+def line(
+    variant: str,
+    requester: str,
+    seed: int,
+    accuracy: tuple[float | None, ...],
+    alpha: dict[str, tuple[float | None, ...]] | None = None,
+    end: str = "completed",
+) -> RunLine:
+    rounds = len(accuracy)
+    nothing = (None,) * rounds
+    return RunLine(
+        case="try",
+        variant=variant,
+        requester=requester,
+        seed=seed,
+        rule="weight_erosion",
+        protection="plain",
+        erosion_applies="next_round",
+        study_digest="00",
+        data_digest="00",
+        settings={},
+        end=end,
+        reason="",
+        released_rounds=rounds,
+        seconds=1.0,
+        kind=("released",) * rounds,
+        test_accuracy=accuracy,
+        test_loss=nothing,
+        validation_accuracy=nothing,
+        model_norm=nothing,
+        requester_norm=nothing,
+        clipped_share=(0.25, *(0.0,) * (rounds - 1)) if rounds else (),
+        took_part=((),) * rounds,
+        alpha=alpha or {},
+        weight={},
+        distance={},
+        final_model=None,
+        versions={"python": "3"},
+    )
+
+
+def test_means_and_errors_are_over_seeds() -> None:
+    lines = [
+        line("a", "north", 0, (0.5, 0.9, 0.8)),
+        line("a", "north", 1, (0.5, 0.6, 0.6)),
+        line("a", "south", 0, (0.4, 0.4)),
+        line("a", "south", 1, (0.2, 0.2)),
+    ]
+    north, south, mean = summarise_case(lines).rows
+    # two values: the standard error is half their difference
+    assert north.last_round.mean == pytest.approx(0.7, rel=1e-12)
+    assert north.last_round.standard_error == pytest.approx(0.1, rel=1e-12)
+    assert north.best_round.mean == pytest.approx(0.75, rel=1e-12)
+    assert (south.requester, south.last_round.mean) == ("south", pytest.approx(0.3, rel=1e-12))
+    # per seed the mean over requesters is .6 and .4
+    assert (mean.requester, mean.runs) == (None, 4)
+    assert mean.last_round.mean == pytest.approx(0.5, rel=1e-12)
+    assert mean.last_round.standard_error == pytest.approx(0.1, rel=1e-12)
+    assert mean.largest_clipped_share == 0.25
+    assert mean.released_rounds == 2.5
+
+
+def test_one_seed_has_no_error_and_a_failed_run_shows() -> None:
+    one, failed = summarise_case([line("a", "north", 0, (0.5,)), line("b", "north", 0, (), end="failed")]).rows
+    assert (one.last_round.mean, one.last_round.standard_error) == (0.5, None)
+    assert str(one.last_round) == "0.5000"
+    assert failed.last_round == Figure(mean=None, standard_error=None)
+    assert (str(failed.last_round), failed.ends) == ("failed", {"failed": 1})
+    assert math.isnan(line("b", "north", 0, ()).last_accuracy)
+
+
+def test_the_folder_gets_the_summary_and_the_curves(tmp_path: Path) -> None:
+    moving = {"west": (1.0, 0.5, None), "east": (0.9, 0.8, 0.7)}
+    lines = [
+        line("erosion", "north", 0, (0.5, 0.6, 0.7), moving),
+        line("erosion", "north", 1, (0.5, 0.6, 0.5), moving),
+        line("still", "north", 0, (0.5, 0.6, 0.7), {"west": (1.0, 1.0, 1.0)}),
+    ]
+    summary = summarise_case(lines)
+    write_summary(summary, lines, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "accuracy.svg", "summary.json", "weights_erosion.svg",
+    ]  # fmt: skip
+    assert json.loads((tmp_path / "summary.json").read_text())["rows"][0]["variant"] == "erosion"
+    weights = (tmp_path / "weights_erosion.svg").read_text()
+    assert ">west<" in weights
+    assert ">east<" in weights
+    assert ">still<" in (tmp_path / "accuracy.svg").read_text()
+    console = Console(width=200, record=True)
+    console.print(table_of(summary))
+    assert "0.6000 ± 0.1000" in console.export_text()
+
+
+def test_the_weights_of_many_contributors_are_drawn_as_their_mean(tmp_path: Path) -> None:
+    many = {f"site-{n}": (1.0, 1 - n / 20) for n in range(12)}
+    lines = [line("erosion", "north", 0, (0.5, 0.6), many)]
+    write_summary(summarise_case(lines), lines, tmp_path)
+    text = (tmp_path / "weights_erosion.svg").read_text()
+    assert ">mean of 12 contributors<" in text
+    assert "site-3" not in text
