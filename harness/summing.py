@@ -145,7 +145,9 @@ def average(own: NDArray[np.float64], updates: Sequence[tuple[ListedWeight, Clip
 
 def self_weighted(own: ClippedUpdate, others: Sequence[ClippedUpdate], judgement: Judgement) -> Summed:
     """sum w_i g_i / sum w_i over all sites, each with the weight it gives itself."""
-    shared = np.sum([update.shared(1.0) for update in (own, *others)], axis=0)
+    shared = own.shared(1.0)
+    for update in others:
+        shared += update.shared(1.0)
     averaged: Vector = (shared[:-1] / shared[-1]).astype(np.float32)
     return Summed(averaged, judgement, float(shared[-1]))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,8 @@ import torch
 
 from harness.adversaries.vectors import wrap_around_entry
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.demo_studies import BREAST_CANCER, study_of
+from harness.datasets.digits import digits_sites
+from harness.demo_studies import BREAST_CANCER, DIGITS, study_of
 from harness.error_bound import bound_of_run
 from harness.history import RoundKind, RoundRecord, RunHistory
 from harness.rounds_plain import run_plain
@@ -179,3 +181,46 @@ def test_products_by_oblivious_transfer_open_the_same_as_a_dealers(name: str) ->
     dealer, transfer = (run_secure(of, FEDERATION.sites, correlation_source=source) for source in ("dealer", "ot"))
     assert transfer.rounds == dealer.rounds
     np.testing.assert_array_equal(transfer.final_model, dealer.final_model)
+
+
+SKETCHED = {
+    "weight_erosion": RuleSpec(name=RuleName.WEIGHT_EROSION),
+    "fedavg_norm_bound": RuleSpec(name=RuleName.FEDAVG, norm_bound=100.0),
+    "fedavg_by_samples": RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES),
+    "wfedavg": RuleSpec(name=RuleName.WFEDAVG),
+    "multi_krum": RuleSpec(name=RuleName.MULTI_KRUM),
+    "influence": RuleSpec(name=RuleName.INFLUENCE),
+}
+
+
+@pytest.mark.parametrize("rule", SKETCHED.values(), ids=SKETCHED)
+def test_the_first_update_of_a_sketched_model_agrees(rule: RuleSpec) -> None:
+    """From the same model every site's update is the same to the bit, so that only encoding and sketch differ."""
+    federation = digits_sites(0, 10)
+    of = study_of(replace(DIGITS, rounds=1), federation, rule.name, "0" * 64, 0)
+    assert not of.parameters.exact_distances
+    parameters = of.parameters.model_copy(update={"weight_grid": 2})
+    of = of.model_copy(update={"rule": rule, "parameters": parameters})
+    plain = run_plain(of, federation.sites)
+    secure = run_secure(of, federation.sites, correlation_source="dealer")
+    assert [public(record) for record in secure.rounds] == [public(record) for record in plain.rounds]
+    record, twin = plain.rounds[-1], secure.rounds[-1]
+    assert record.kind is RoundKind.RELEASED
+    # n sites' coordinates move by less than a ring unit each, over W; one more unit where W is opened too; the average
+    # is rounded to float32, then the step and the model, of which no coordinate reaches 2
+    W, n = record.sum_of_weights or 0.0, 1 + len(record.took_part)
+    assert twin.sum_of_weights == pytest.approx(W, abs=n / parameters.encoded_norm)
+    unit = (math.sqrt(parameters.dimension) + 1) / parameters.scale
+    rounding = 2 * 2.0**-24 * (2 * parameters.clip_norm + 2 * math.sqrt(parameters.dimension))
+    step = of.training.server_learning_rate
+    difference = np.linalg.norm(secure.final_model.astype(np.float64) - plain.final_model)
+    assert 0 < difference <= step * n * unit / (W - n / parameters.encoded_norm) + rounding
+    # a length's relative deviation is at most sqrt(1 / 2k); <Sx, Sv> / 4 deviates by at most sqrt(2 / k) |x| |v|
+    tolerance = 6 / math.sqrt(2 * parameters.sketch_length)
+    for ours, theirs in ((twin.distances, record.distances), (twin.norms, record.norms)):
+        for one, other in zip(ours, theirs, strict=True):
+            assert one.value == pytest.approx(other.value, rel=tolerance)
+    for pair, other_pair in zip(twin.pairs, record.pairs, strict=True):
+        assert pair.distance == pytest.approx(other_pair.distance, rel=tolerance)
+    for one, other in zip(twin.inner_products, record.inner_products, strict=True):
+        assert abs(one.value - other.value) <= 2 * tolerance * parameters.clip_norm**2
