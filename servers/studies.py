@@ -14,6 +14,7 @@ from protocol.errors import (
     UnknownStudy,
     WrongRound,
 )
+from protocol.mpc.quantity import product_lengths
 from protocol.rounds import StudyEvent, study_step
 from protocol.rules.registry import require_sites, rule_for
 from protocol.wire.authentic import require_signatures
@@ -31,6 +32,7 @@ from protocol.wire.messages import (
 from protocol.wire.paths import EVERY_SITE
 from servers.changes import wait_up_to
 from servers.context import Server, StudyPicture
+from servers.ot_sessions import SITE_ELEMENTS
 from servers.store.interface import Refusal, RoundKey, RoundRecord, StudyRecord
 
 _BOTH = 2
@@ -66,6 +68,7 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
             "service is configured; use 'ot'"
         )
     _require_rule(server, study)
+    _require_products(server, study)
     known = server.store.study_named(study.name)
     if known is not None:
         if known.study == study:
@@ -88,6 +91,18 @@ def _require_rule(server: Server, study: Study) -> None:
         require_sites(study.rule, contributors, study.parameters.least_contributors)
     except ConfigurationError as error:
         raise MalformedMessage(error.detail) from None
+
+
+def _require_products(server: Server, study: Study) -> None:
+    """One site's products fit into one batch of correlations, even the last one's of a full roster."""
+    sites, sketch = len(server.roster.sites), study.parameters.sketch_length
+    needed = sum(product_lengths(study.rule.needs, sites - 1, is_requester=False, parameters=study.parameters))
+    if needed > SITE_ELEMENTS:
+        raise MalformedMessage(
+            f"rule {study.rule.name.value!r} opens {study.rule.needs.value}: with {sites} sites and sketch_length "
+            f"{sketch} a site's products take {needed} elements, the servers allow {SITE_ELEMENTS}; "
+            "take a shorter sketch or fewer sites"
+        )
 
 
 def all_studies(server: Server) -> StudyList:

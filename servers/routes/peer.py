@@ -21,7 +21,7 @@ from servers.context import Server
 from servers.failpoints import Point
 from servers.masked_sum import SealedMaskedSum, framed, masked_sum, masked_sum_header
 from servers.measuring import most_elements
-from servers.ot_sessions import BATCH_ELEMENTS
+from servers.ot_sessions import SITE_ELEMENTS
 from servers.outcomes import countersign_outcome
 from servers.releasing import (
     accept_release_set,
@@ -35,7 +35,6 @@ from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 from servers.studies import study_named
 
 _ELEMENT_BYTES = 8
-_SKETCHES_ELEMENTS = 1 << 17
 
 
 def side_b(request: Request, server: ThisServer, caller: ThePeer) -> Answering:
@@ -76,7 +75,7 @@ async def base(session: str, request: Request, b: SideB, caller: ThePeer) -> Res
 @router.post(paths.PEER_EXTEND, openapi_extra=body_of("frame of BatchHeader and U", sealed=True))
 async def extend(session: str, batch: int, request: Request, b: SideB, caller: ThePeer) -> Response:
     """Take the extension's columns; the answer is the consistency check's chi."""
-    limit = MAX_CONTROL_BYTES + extension_message_bytes(2 * _SKETCHES_ELEMENTS + BATCH_ELEMENTS)
+    limit = MAX_CONTROL_BYTES + extension_message_bytes(SITE_ELEMENTS)
     return octets_answer(await b.sessions.extend(session, batch, await read_small(request, caller, limit)))
 
 

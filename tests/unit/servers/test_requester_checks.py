@@ -12,7 +12,7 @@ from protocol.wire.authentic import sign
 from protocol.wire.messages import AgreedSet, CollectedContribution, ReleaseSet, RuleName, RuleSpec, Study
 from servers.collection import _check_announced
 from servers.releasing import _check_release_set
-from servers.studies import create
+from servers.studies import _require_products, create
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
 ROSTER = parties().roster.message
@@ -55,6 +55,29 @@ def test_a_study_whose_rule_does_not_take_its_options_is_refused_before_it_is_st
     signed = sign(of, REQUESTER, parties().keys[REQUESTER].signing)
     with pytest.raises(MalformedMessage, match="distance_penalty"):
         create(SERVER, signed)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rule", "sketch", "accepted"),
+    [
+        (RuleName.MULTI_KRUM, 2**16, True),
+        (RuleName.MULTI_KRUM, 2**17, False),
+        (RuleName.INFLUENCE, 2**17, True),
+        (RuleName.WEIGHT_EROSION, 2**17, True),
+    ],
+)
+def test_a_site_whose_products_would_not_fit_is_refused_before_round_1(
+    rule: RuleName, sketch: int, accepted: bool
+) -> None:
+    """Otherwise the study would stand still at its first lock, when the correlations are asked for."""
+    large = study(ROSTER.digest(), 200_000)
+    parameters = large.parameters.model_copy(update={"sketch_length": sketch})
+    of = large.model_copy(update={"rule": RuleSpec(name=rule), "parameters": parameters})
+    if accepted:
+        _require_products(SERVER, of)  # type: ignore[arg-type]
+        return
+    with pytest.raises(MalformedMessage, match=r"4 sites and sketch_length 131072 .* take 393256 elements"):
+        _require_products(SERVER, of)  # type: ignore[arg-type]
 
 
 DIGEST = "a" * 64
