@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -128,6 +128,39 @@ def test_a_coordinate_beyond_the_bound_discards_the_round() -> None:
     total[7] = -bound - 1
     with pytest.raises(AggregateOutOfBounds, match="1 of 1000 coordinates"):
         reader(*servers(past, total)).open(past)
+
+
+def own_weighted(weights: float) -> np.ndarray:
+    """A sum of four sites' updates whose own weights add up to ``weights``."""
+    total = SUM.copy()
+    total[-1] = round(weights * PARAMETERS.encoded_norm)
+    return total
+
+
+def test_where_sites_weigh_themselves_the_last_coordinate_divides_the_sum() -> None:
+    past, total = release().past, own_weighted(2.5)
+    opener = replace(reader(*servers(past, total)), self_weighted=True)
+    expected = (total[:-1].astype(np.float64) / (PARAMETERS.scale * 2.5)).astype(np.float32)
+    np.testing.assert_array_equal(opener.open(past), expected)
+
+
+@pytest.mark.parametrize("weights", [4 / 32 - 0.01, 4.01, -1.0])
+def test_a_sum_of_weights_that_four_sites_cannot_have_discards_the_round(weights: float) -> None:
+    past = release().past
+    opener = replace(reader(*servers(past, own_weighted(weights))), self_weighted=True)
+    with pytest.raises(AggregateOutOfBounds, match="the weights of 4 sites"):
+        opener.open(past)
+
+
+def test_class_counts_are_opened_exactly() -> None:
+    past, total = release().past, np.zeros(PARAMETERS.dimension, dtype=np.int64)
+    total[:3] = (7, 0, 12345)
+    assert reader(*servers(past, total)).open_counts(past, 3) == (7, 0, 12345)
+    with pytest.raises(AggregateOutOfBounds, match="1 numbers behind the 2 classes"):
+        reader(*servers(past, total)).open_counts(past, 2)
+    total[0] = -1
+    with pytest.raises(AggregateOutOfBounds, match=r"negative in classes \[0\]"):
+        reader(*servers(past, total)).open_counts(past, 3)
 
 
 @pytest.mark.parametrize(

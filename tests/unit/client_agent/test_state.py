@@ -142,6 +142,17 @@ def test_the_journal_keeps_state_and_the_last_two_models(tmp_path: Path) -> None
         journal.load_model(0)
 
 
+def test_moments_are_kept_beside_the_model_and_are_no_part_of_it(tmp_path: Path) -> None:
+    journal, kept = StudyJournal(tmp_path, "one"), np.arange(12, dtype=np.float32)
+    journal.save_model(1, kept, DIGEST, 4)
+    np.testing.assert_array_equal(journal.load_model(1), kept[:4])
+    np.testing.assert_array_equal(journal.load_kept(1), kept)
+    journal.save_model(2, kept[:4], DIGEST, 4)
+    np.testing.assert_array_equal(journal.load_kept(2), kept[:4])
+    with pytest.raises(ConfigurationError, match="is missing"):
+        journal.load_kept(3)
+
+
 def test_equal_models_are_equal_files(tmp_path: Path) -> None:
     vector = np.linspace(-1, 1, 9, dtype=np.float32)
     files = []

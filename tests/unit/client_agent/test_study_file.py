@@ -8,7 +8,7 @@ import pytest
 
 from client_agent.study_file import study_from_toml
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import RuleName
+from protocol.wire.messages import MOST_COUNTS_ROUNDS, RuleName
 from tests.unit.client_agent.federation import ROSTER
 
 GOOD = """
@@ -45,6 +45,28 @@ def data(path):
 def loss(model, batch):
     return None
 """
+
+
+def test_sites_that_weigh_themselves_share_one_coordinate_more() -> None:
+    text = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "wfedavg"')
+    study = study_from_toml(text, "s.toml", ROSTER, None)
+    assert study.parameters.dimension == study.model_dimension + 1
+    assert study.most_rounds == study.rounds + MOST_COUNTS_ROUNDS
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ('name = "multi_krum"\nbyzantine = 1', "'multi_krum' with byzantine=1 needs 5 sites"),
+        ('name = "fedavg"\nnorm_bound = 0.0', "norm_bound"),
+        ('name = "fedavg"\nstep = 0.1', "takes no option 'step'"),
+        ('name = "krum"', "rule.name"),
+    ],
+)
+def test_a_rule_that_these_sites_cannot_run_is_refused(rule: str, message: str) -> None:
+    text = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', rule)
+    with pytest.raises(ConfigurationError, match=message):
+        study_from_toml(text, "s.toml", ROSTER, None)
 
 
 def test_a_whole_study() -> None:

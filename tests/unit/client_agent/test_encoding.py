@@ -1,0 +1,50 @@
+"""Updates under a site's own weight, and class counts, as ring vectors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.contribution import CHUNK, EncodedFile
+from client_agent.encoding import encode_counts, encode_own_weighted
+from protocol.arithmetic.ring import to_signed
+from protocol.errors import UnusableUpdate
+from protocol.parameters import StudyParameters
+
+SIZE = CHUNK + 7
+"""Over a chunk's edge, so that the weight's coordinate begins a place of its own."""
+PARAMETERS = StudyParameters(dimension=SIZE + 1, clip_norm=2.0, weight_grid=4, least_contributors=3)
+LAYERS = [("weight", CHUNK), ("bias", 7)]
+
+
+@pytest.mark.parametrize(("length", "clipped"), [(1.5, False), (9.0, True)])
+def test_the_update_is_clipped_then_weighed_and_the_weight_comes_last(
+    tmp_path: Path, length: float, clipped: bool
+) -> None:
+    update = np.random.default_rng(2).normal(size=SIZE)
+    update = (update * length / np.linalg.norm(update)).astype(np.float32)
+    made = encode_own_weighted(update, LAYERS, 0.7, PARAMETERS, bytes(32), tmp_path / "x")
+    vector = to_signed(EncodedFile(tmp_path / "x", PARAMETERS.dimension)(0, PARAMETERS.dimension))
+    # stochastic rounding moves a value by less than one ring unit; the rest is the float64 arithmetic's last bits
+    shortened = update.astype(np.float64) * min(1.0, 2.0 / length)
+    assert np.max(np.abs(vector[:-1] - 0.7 * shortened * PARAMETERS.scale)) < 1 + 1e-6 * PARAMETERS.scale
+    assert abs(int(vector[-1]) - 0.7 * PARAMETERS.encoded_norm) < 1
+    assert (made.clipped, made.norm) == (clipped, pytest.approx(min(length, 2.0), rel=1e-6))
+
+
+def test_a_value_that_is_no_number_names_its_layer(tmp_path: Path) -> None:
+    update = np.zeros(SIZE, dtype=np.float32)
+    update[-1] = np.nan
+    with pytest.raises(UnusableUpdate, match="layer 'bias': 1 of 7"):
+        encode_own_weighted(update, LAYERS, 0.7, PARAMETERS, bytes(32), tmp_path / "x")
+
+
+def test_counts_are_plain_integers(tmp_path: Path) -> None:
+    encode_counts((3, 0, 17), PARAMETERS, tmp_path / "x")
+    vector = EncodedFile(tmp_path / "x", PARAMETERS.dimension)(0, PARAMETERS.dimension)
+    assert vector[:3].tolist() == [3, 0, 17]
+    assert not vector[3:].any()
+    with pytest.raises(UnusableUpdate, match="class counts"):
+        encode_counts((0, 0), PARAMETERS, tmp_path / "x")

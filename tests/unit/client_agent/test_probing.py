@@ -1,0 +1,35 @@
+"""The requester's probe: clipped, encoded once, and measured against its own update."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.planning import new_plan
+from client_agent.probing import make_probe, probe_file
+from protocol.arithmetic.fixed_point import decode
+from protocol.wire.messages import RuleName
+from tests.unit.client_agent.benches import requester_bench
+from tests.unit.client_agent.test_decisions import MODEL, SIZE, study_with
+
+STUDY = study_with(RuleName.INFLUENCE, grid=4)
+
+
+def test_a_probe_is_made_once_and_knows_its_length_and_the_own_influence(tmp_path: Path) -> None:
+    """The bench's update is .01 everywhere and its probe the opposite: <g, v> = -20 * .0001."""
+    with requester_bench(tmp_path, STUDY, MODEL) as bench:
+        owner = bench.requester
+        announced = new_plan(owner).announcement.message
+        owner.encode(announced, STUDY.parameters.weight_grid)
+        probe = make_probe(owner, 1)
+        parameters = STUDY.parameters
+        # each factor is rounded by less than one ring unit, against .01 everywhere
+        assert abs(probe.inner_product + SIZE * 0.01**2) <= SIZE * (2 * 0.01 + 1 / parameters.scale) / parameters.scale
+        assert probe.norm == pytest.approx(0.01 * np.sqrt(SIZE), rel=1e-6)
+        encoded = probe_file(owner, 1)(0, SIZE)
+        assert np.max(np.abs(decode(encoded, parameters) + 0.01)) <= 1 / parameters.scale + 1e-9
+        owner.learner._update = np.ones(SIZE, dtype=np.float32)  # type: ignore[attr-defined]
+        assert make_probe(owner, 1) == probe
+        np.testing.assert_array_equal(probe_file(owner, 1)(0, SIZE), encoded)

@@ -1,0 +1,155 @@
+"""A site that forbids what the rule opens says so, and no round is begun."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.events import EventKind
+from client_agent.gathering import await_contributors
+from client_agent.mail import StudyRefusal, seal_letter
+from client_agent.refusals import read_refusal, refused_study, refusing_sites, send_refusal
+from client_agent.watch import Stopped
+from protocol.errors import BadSignature, PolicyRefusal, Unavailable
+from protocol.parameters import Needs
+from protocol.policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import StudyEndState, StudyState, StudyView
+from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
+from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study
+
+STUDY = study()
+DIGEST = STUDY.digest()
+MODEL = np.zeros(PARAMETERS.dimension, dtype=np.float32)
+STRICT = SitePolicy(may_open=(Needs.NORMS,))
+TOPIC = f"refusal/{REQUESTER}"
+
+
+def letter_of(folder: Path) -> bytes:
+    """What a site with the strict policy sends, twice the same."""
+    with contributor_bench(folder, STUDY, MODEL, STRICT) as bench:
+        refusal = refused_study(bench.contributor)
+        assert refusal is not None
+        send_refusal(bench.contributor, refusal)
+        send_refusal(bench.contributor, refusal)
+        first, again = bench.servers[Side.A].sent[TOPIC]
+    assert first == again
+    return first
+
+
+def view(*mail: str, ready: tuple[str, ...] = ()) -> StudyView:
+    return StudyView(
+        study="unit",
+        study_digest=DIGEST,
+        state=StudyState.OPEN,
+        reason="",
+        cursor=1,
+        ready=ready,
+        mail=mail,
+        current=None,
+    )
+
+
+def hand_views(bench: RequesterBench, seen: StudyView) -> None:
+    for side in Side:
+        bench.requester.watch._publish(side, seen)
+
+
+def test_only_what_the_policy_forbids_is_refused(tmp_path: Path) -> None:
+    with contributor_bench(tmp_path, STUDY, MODEL) as bench:
+        assert refused_study(bench.contributor) is None
+
+
+def test_a_refusing_site_is_never_ready_and_says_why_once(tmp_path: Path) -> None:
+    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
+        bench.contributor.run()
+        bench.contributor.run()
+        assert (bench.contributor.state.finished or "").startswith("refused: may_open: ")
+        assert len(bench.servers[Side.A].sent[TOPIC]) == 1
+        (told,) = [event.text for event in bench.events if event.kind is EventKind.FINISHED]
+        assert "opens distances" in told
+
+
+def test_a_server_that_is_away_gets_the_same_refusal_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
+        server, tries = bench.servers[Side.A], []
+        real = server.put_mail
+
+        def once_away(*arguments: object) -> None:
+            tries.append(arguments)
+            if len(tries) == 1:
+                raise Unavailable("down")
+            real(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(server, "put_mail", once_away)
+        monkeypatch.setattr("client_agent.contributor._RETRY_S", 0.0)
+        bench.contributor.run()
+        assert len(tries) == 2
+        assert bench.contributor.state.finished is not None
+
+
+def test_an_agent_that_stops_before_it_was_heard_refuses_again_later(tmp_path: Path) -> None:
+    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
+
+        def away(*_: object) -> None:
+            raise Unavailable("down")
+
+        bench.servers[Side.A].put_mail = away  # type: ignore[method-assign]
+        bench.contributor.context.stop.set()
+        with pytest.raises(Stopped):
+            bench.contributor.run()
+        assert bench.contributor.state.finished is None
+
+
+def test_the_requester_ends_the_study_and_names_site_and_need(tmp_path: Path) -> None:
+    folder = tmp_path / "site"
+    folder.mkdir()
+    sealed = letter_of(folder)
+    with requester_bench(tmp_path, STUDY, MODEL) as bench:
+        bench.servers[Side.A].mail[TOPIC] = sealed
+        assert "opens distances" in read_refusal(bench.requester, SITE).reason
+        hand_views(bench, view(f"refusal/{SITE}", ready=CONTRIBUTORS))
+        await_contributors(bench.requester)
+        end = bench.requester.progress.end
+        assert end is not None
+        assert end.message.state is StudyEndState.FAILED
+        assert end.message.reason == (
+            "site 'c1' does not let the study's rule open distances about it; no round was begun"
+        )
+        assert bench.requester.progress.why.startswith("failed: site 'c1' refuses the study: may_open: ")
+        assert not bench.requester.progress.alone
+
+
+def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path) -> None:
+    """What does not open is named as a problem; the study begins once all are ready."""
+    message = StudyRefusal(study_digest=DIGEST, site=SITE, code="policy_refusal", reason="no")
+    forged = sign(message, "c2", keys("c2").signing)
+    with requester_bench(tmp_path, STUDY, MODEL) as bench:
+        to = bench.requester.requester_party
+        bench.servers[Side.A].mail[TOPIC] = seal_letter(forged, "refusal", DIGEST, SITE, to, 0)
+        with pytest.raises(BadSignature):
+            read_refusal(bench.requester, SITE)
+        seen = view(f"refusal/{SITE}", "refusal/stranger", "weights-1/r0", ready=CONTRIBUTORS)
+        assert refusing_sites(seen) == (SITE, "stranger")
+        hand_views(bench, seen)
+        await_contributors(bench.requester)
+        assert bench.requester.progress.end is None
+        assert any("signature of 'c1' is missing" in text for text in bench.texts(EventKind.PROBLEM))
+
+
+def test_an_agent_that_stops_waits_for_nobody(tmp_path: Path) -> None:
+    with requester_bench(tmp_path, STUDY, MODEL) as bench:
+        bench.requester.context.stop.set()
+        hand_views(bench, view())
+        with pytest.raises(Stopped):
+            await_contributors(bench.requester)
+
+
+def test_the_clause_stands_in_front_of_the_reason(tmp_path: Path) -> None:
+    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
+        refusal = refused_study(bench.contributor)
+        assert isinstance(refusal, PolicyRefusal)
+        assert refusal.detail.startswith("may_open: ")
