@@ -4,6 +4,8 @@
          \\____________\\__________\\________\\-> skipped      (never after a release)
                                   \\-> burnt -> announced     (the next attempt, never after an opening has left)
 
+    Under CKKS side B collects nothing and signs A's set: announced -> measured. A has nothing to measure either.
+
 A study is open or paused until it is completed, local_only, cancelled or failed, for ever.
 
 ``step`` and ``study_step`` refuse what the tables do not list; whoever sends the event learns which states take it.
@@ -22,6 +24,7 @@ from protocol.wire.messages import Announcement, RoundState, StudyState
 class RoundEvent(StrEnum):
     CONTRIBUTION_STORED = "contribution_stored"
     LOCKED = "locked"
+    AGREED = "agreed"
     MEASURED = "measured"
     RELEASED = "released"
     SKIPPED = "skipped"
@@ -33,6 +36,7 @@ TRANSITIONS: Final[dict[tuple[RoundState, RoundEvent], RoundState]] = {
     (RoundState.ANNOUNCED, RoundEvent.CONTRIBUTION_STORED): RoundState.COLLECTING,
     (RoundState.COLLECTING, RoundEvent.CONTRIBUTION_STORED): RoundState.COLLECTING,
     (RoundState.COLLECTING, RoundEvent.LOCKED): RoundState.LOCKED,
+    (RoundState.ANNOUNCED, RoundEvent.AGREED): RoundState.MEASURED,
     (RoundState.LOCKED, RoundEvent.MEASURED): RoundState.MEASURED,
     (RoundState.MEASURED, RoundEvent.RELEASED): RoundState.RELEASED,
     (RoundState.ANNOUNCED, RoundEvent.SKIPPED): RoundState.SKIPPED,

@@ -7,6 +7,8 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from protocol.errors import ConfigurationError
+
 LARGEST_MODULUS_BITS: Final = {1024: 27, 2048: 54, 4096: 109, 8192: 218}
 """Ring degree -> most bits of modulus at 128-bit security, ternary secret.
 
@@ -52,6 +54,17 @@ class CkksParameters(BaseModel):
                 f"{self.most_sites} clipped updates; lower scale_bits or most_sites"
             )
         return self
+
+    def require_sites(self, sites: int) -> None:
+        """Refuse, before a study starts, a cohort whose sum would not decrypt; ``sites`` counts the requester.
+
+        Raises: ConfigurationError
+        """
+        if sites > self.most_sites:
+            raise ConfigurationError(
+                f"protection 'ckks' sums up to {self.most_sites} sites, found {sites} with the requester: take "
+                "protection 'shares', or a smaller cohort"
+            )
 
     @property
     def slots(self) -> int:

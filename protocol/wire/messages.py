@@ -11,6 +11,7 @@ from protocol.wire.message import (
     MAX_CONTROL_BYTES,
     Attempt,
     Digest,
+    KeyId,
     Message,
     PartyName,
     RoundNumber,
@@ -23,6 +24,7 @@ from protocol.wire.message import (
 )
 from protocol.wire.roster import Party, Role, Roster
 from protocol.wire.round import (
+    NO_COMMITMENT,
     AgreedSet,
     Announcement,
     ChallengeTranscript,
@@ -52,6 +54,7 @@ from protocol.wire.study import (
     Study,
     StudyEnd,
     StudyEndState,
+    StudyProtection,
     StudyState,
     TrainingSpec,
 )
@@ -59,6 +62,7 @@ from protocol.wire.study import (
 __all__ = [
     "MAX_CONTROL_BYTES",
     "MOST_COUNTS_ROUNDS",
+    "NO_COMMITMENT",
     "AgreedSet",
     "Announcement",
     "Attempt",
@@ -67,6 +71,7 @@ __all__ = [
     "ContributionHeader",
     "Decline",
     "Digest",
+    "KeyId",
     "LayerShape",
     "ListedWeight",
     "Message",
@@ -99,6 +104,7 @@ __all__ = [
     "StudyEndState",
     "StudyList",
     "StudyName",
+    "StudyProtection",
     "StudyState",
     "StudyView",
     "TrainingSpec",

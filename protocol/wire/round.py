@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
 from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.message import Attempt, Digest, Message, PartyName, RoundNumber, Secret32, Version
+from protocol.wire.message import Attempt, Digest, KeyId, Message, PartyName, RoundNumber, Secret32, Version
 
 
 class Purpose(StrEnum):
@@ -24,7 +24,7 @@ class Announcement(Message):
 
     ``opens`` is what the requester learns about single sites. The vectors are updates, or every site's class counts
     (once a study, docs/protocol.md 9). ``model_version`` counts the aggregates applied so far; ``model_digest`` is an
-    HMAC that only sites can check.
+    HMAC that only sites can check. ``ckks_key_id`` names the sites' key when they send ciphertexts instead of shares.
     """
 
     KIND: ClassVar[str] = "announcement"
@@ -38,6 +38,7 @@ class Announcement(Message):
     model_digest: Digest
     weight_list_digest: Digest
     closes_at_s: Annotated[int, Field(ge=0, le=2**53)]
+    ckks_key_id: KeyId | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Announcement:
@@ -47,7 +48,14 @@ class Announcement(Message):
             raise ValueError(f"{len(self.listed)} sites listed, least_contributors is {self.least_contributors}")
         if self.purpose is Purpose.COUNTS and self.measured:
             raise ValueError("nothing is ever opened about class counts but their sum")
+        if self.encrypted and (self.purpose is Purpose.COUNTS or self.measured):
+            raise ValueError("only updates about which nothing is opened travel under CKKS")
         return self
+
+    @property
+    def encrypted(self) -> bool:
+        """Whether the sites send ciphertexts, to server A alone (docs/protocol.md 11)."""
+        return self.ckks_key_id is not None
 
     @property
     def measured(self) -> bool:
@@ -90,12 +98,22 @@ class Decline(Message):
 
 
 class ShareKind(StrEnum):
+    """What one server gets of a vector; ``ciphertext``: all of it, under the sites' key."""
+
     SEED = "seed"
     VECTOR = "vector"
+    CIPHERTEXT = "ciphertext"
+
+
+NO_COMMITMENT: Final = "0" * 64
+"""Side B's commitment to an encrypted update, of which B gets nothing."""
 
 
 class ContributionHeader(Message):
-    """The public header of a sealed share; HPKE's info binds all of it."""
+    """The public header of a sealed share; HPKE's info binds all of it.
+
+    ``length`` counts ring elements, or the values of an encrypted update.
+    """
 
     KIND: ClassVar[str] = "contribution"
     version: Version = "moiety/1"

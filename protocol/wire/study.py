@@ -15,6 +15,13 @@ MOST_COUNTS_ROUNDS: Final = 8
 """How often a study may try to sum its class counts; those rounds do not count among its rounds."""
 
 
+class StudyProtection(StrEnum):
+    """What hides single updates: additive shares at two servers, or ciphertexts that server A adds."""
+
+    SHARES = "shares"
+    CKKS = "ckks"
+
+
 class LayerShape(Message):
     KIND: ClassVar[str] = "layer"
     name: str
@@ -82,6 +89,11 @@ class RuleName(StrEnum):
     def counts_classes(self) -> bool:
         """Whether the sites' class counts are summed once, before the first update (docs/protocol.md 9)."""
         return self is RuleName.WFEDAVG
+
+    @property
+    def only_averages(self) -> bool:
+        """Whether sums of weighted updates are all that the rule asks of a server: ciphertexts will do."""
+        return self in (RuleName.FEDAVG, RuleName.FEDAVG_BY_SAMPLES, RuleName.WFEDAVG, RuleName.LOCAL)
 
 
 _NEEDS: Final = {
@@ -158,7 +170,13 @@ class Study(Message):
     rounds: RoundNumber
     round_deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
     correlation_source: Literal["ot", "dealer"] = "ot"
+    protection: StudyProtection = StudyProtection.SHARES
     seed: int | None = None
+
+    @property
+    def encrypted_values(self) -> int:
+        """Values of an update under CKKS: the site's weight and the shared parameters."""
+        return 1 + self.model_dimension
 
     @property
     def model_dimension(self) -> int:
@@ -179,12 +197,26 @@ class Study(Message):
                 f"rule {self.rule.name.value!r} sums {self.model.classes} class counts in vectors of "
                 f"{self.parameters.dimension} coordinates: take a model with more parameters"
             )
+        if self.protection is StudyProtection.CKKS:
+            self._require_averaging()
         if self.rule.erosion_applies == "same_round":
             raise ValueError(
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
             )
         return self
 
+    def _require_averaging(self) -> None:
+        allowed = ", ".join(repr(name.value) for name in RuleName if name.only_averages)
+        if not self.rule.name.only_averages:
+            raise ValueError(
+                f"protection 'ckks' adds ciphertexts and opens nothing about single sites, so rule "
+                f"{self.rule.name.value!r} cannot run under it: take one of {allowed}, or protection 'shares'"
+            )
+        if self.rule.needs is not Needs.NOTHING:
+            raise ValueError(
+                f"norm_bound opens {self.rule.needs.value} to the requester, which protection 'ckks' cannot: leave it "
+                "out, or take protection 'shares'"
+            )
 
     @property
     def most_rounds(self) -> int:
