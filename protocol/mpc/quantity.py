@@ -7,7 +7,7 @@
     inner_products   every contributor       (q_A, x_A)           (x_B, q_B)     <q_side, x_side> + z_side
 
 z is this side's share of the product. Pairs as differences take n (n - 1) / 2 products; the entries of the two
-matrices' product, from which the same distances follow, would take n^2 (docs/adr/0009).
+matrices' product, from which the same distances follow, would take n^2 (docs/adr/0011).
 """
 
 from __future__ import annotations
