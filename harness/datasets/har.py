@@ -74,6 +74,11 @@ class _Table:
         return Examples(self.X[rows], self.y[rows])
 
 
+def subject_names() -> tuple[str, ...]:
+    """The sites of ``har_subjects`` in the order of the data set's numbers."""
+    return tuple(f"subject-{number:02d}" for number in range(1, SUBJECTS + 1))
+
+
 def har_feature_names(folder: Path) -> tuple[str, ...]:
     """The 561 names in the order of the columns; 84 of them occur more than once in the original."""
     return _Table(folder).feature_names
@@ -93,7 +98,7 @@ def har_subjects(folder: Path, seed: int, *, validation_share: float = 0.0, requ
     return Federation("human activity, 30 people", (FEATURES,), ACTIVITIES, tuple(ordered))
 
 
-def har_strategies(folder: Path, seed: int, split: StrategySplit, *, validation_share: float = 0.1) -> Federation:
+def har_strategies(folder: Path, seed: int, split: StrategySplit, *, validation_share: float = 0.0) -> Federation:
     """Eight sites with the training subjects' rows; all are tested on the test subjects' rows.
 
     ``validation_share`` of the training rows, stratified, is kept before the split; site-0, the requester, holds it.
@@ -126,7 +131,7 @@ def _subject(table: _Table, number: int, validation_share: float, random: np.ran
     train, test = train_test_split(rows, test_size=held_out, stratify=table.y[rows], random_state=state)
     kept, validation = stratified_parts(table.y[train], (1 - validation_share, validation_share), random)
     fit, chosen_on, report = (table.part(np.sort(part)) for part in (train[kept], train[validation], test))
-    return SiteData(f"subject-{number:02d}", fit, chosen_on, report)
+    return SiteData(subject_names()[number - 1], fit, chosen_on, report)
 
 
 def _dealt(y: NDArray[np.int64], split: StrategySplit, random: np.random.Generator) -> list[Rows]:

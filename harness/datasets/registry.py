@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.datasets import heart_disease, mnist, titanic
+from harness.datasets import har, heart_disease, mnist, titanic
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.public_data import PublicFile, data_folder
@@ -81,6 +81,23 @@ def _titanic(request: DataRequest) -> Federation:
     )
 
 
+def _har_subjects(request: DataRequest) -> Federation:
+    names = har.subject_names()
+    if request.requester not in (None, *names):
+        raise ConfigurationError(f"har_subjects: {request.requester!r} is none of {names[0]} to {names[-1]}")
+    number = 1 if request.requester is None else names.index(request.requester) + 1
+    folder, share = data_folder(request.folder), request.validation_share
+    return har.har_subjects(folder, request.seed, validation_share=share, requester=number)
+
+
+def _har_strategies(request: DataRequest) -> Federation:
+    if request.split not in list(har.StrategySplit):
+        raise ConfigurationError(f"har_strategies: split {request.split!r} is none of {', '.join(har.StrategySplit)}")
+    split, share = har.StrategySplit(request.split), request.validation_share
+    federation = har.har_strategies(data_folder(request.folder), request.seed, split, validation_share=share)
+    return _with_fixed_requester(federation, request)
+
+
 def _heart_disease(request: DataRequest) -> Federation:
     return heart_disease.four_hospitals(
         data_folder(request.folder), request.seed, request.requester, request.validation_share
@@ -90,6 +107,8 @@ def _heart_disease(request: DataRequest) -> Federation:
 SOURCES: Final[dict[str, DataSource]] = {
     "breast_cancer": DataSource(_breast_cancer),
     "digits": DataSource(_digits),
+    "har_strategies": DataSource(_har_strategies, (har.HAR_FILE,)),
+    "har_subjects": DataSource(_har_subjects, (har.HAR_FILE,)),
     "heart_disease": DataSource(_heart_disease, heart_disease.PUBLIC_FILES),
     "mnist": DataSource(_mnist, mnist.FILES),
     "titanic": DataSource(_titanic, titanic.FILES),

@@ -12,9 +12,14 @@ import pytest
 
 from harness.datasets import har
 from harness.datasets.har import StrategySplit, har_feature_names, har_strategies, har_subjects
+from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
+from harness.personal.case import read_personal_case
+from harness.simulation.case import read_case
 from protocol.errors import ConfigurationError
+from protocol.wire.messages import RuleName
 
+STUDIES = Path(har.__file__).parents[1] / "studies"
 ROWS_OF_SUBJECT = 281
 # numbers of rows of each activity in the real training part, which the majorities must not exhaust
 TRAINING_COUNTS = (1226, 1073, 986, 1286, 1374, 1407)
@@ -91,7 +96,7 @@ def test_seed_requester_and_validation(subjects: Path) -> None:
 
 @pytest.mark.parametrize("split", list(StrategySplit))
 def test_strategies_deal_every_training_row_once(strategies: Path, split: StrategySplit) -> None:
-    federation = har_strategies(strategies, 0, split)
+    federation = har_strategies(strategies, 0, split, validation_share=0.1)
     trained = np.concatenate(rows(federation, "train"))
     validation = rows(federation, "validation")[0]
     np.testing.assert_array_equal(np.sort(np.concatenate([trained, validation])), np.arange(sum(TRAINING_COUNTS)))
@@ -126,3 +131,38 @@ def test_a_missing_file_says_where_it_comes_from(tmp_path: Path) -> None:
 
 def test_feature_names(subjects: Path) -> None:
     assert har_feature_names(subjects) == ("row",)
+
+
+def test_the_registry_knows_both_federations(subjects: Path) -> None:
+    loaded = load_data(DataRequest("har_subjects", 1, requester="subject-04", validation_share=0.2, folder=subjects))
+    same = har_subjects(subjects, 1, validation_share=0.2, requester=4)
+    assert loaded.requester.name == same.requester.name == "subject-04"
+    np.testing.assert_array_equal(loaded.requester.train.X, same.requester.train.X)
+    with pytest.raises(ConfigurationError, match="'nobody' is none of subject-01 to subject-30"):
+        load_data(DataRequest("har_subjects", 1, requester="nobody", folder=subjects))
+    with pytest.raises(ConfigurationError, match="split 'half' is none of random, majority_even, majority, pick_two"):
+        load_data(DataRequest("har_strategies", 1, split="half", folder=subjects))
+
+
+def test_the_registry_deals_strategies(strategies: Path) -> None:
+    federation = load_data(DataRequest("har_strategies", 0, split="majority", folder=strategies))
+    assert [len(site.validation) for site in federation.sites] == [0] * 8
+    assert sum(len(site.train) for site in federation.sites) == sum(TRAINING_COUNTS)
+
+
+@pytest.mark.parametrize("split", list(StrategySplit))
+def test_every_split_has_a_case(split: StrategySplit) -> None:
+    case = read_case(STUDIES / f"har_strategies_{split}.toml")
+    assert case.table.split == split
+    assert {variant.study.rule.name for variant in case.variants} >= {
+        RuleName.FEDAVG,
+        RuleName.WFEDAVG,
+        RuleName.FEDADAGRAD,
+        RuleName.FEDADAM,
+        RuleName.FEDYOGI,
+    }
+
+
+def test_the_ifedavg_cases_are_valid() -> None:
+    for path in sorted(STUDIES.glob("har_ifedavg*.toml")):
+        assert read_personal_case(path).table.data == "har_subjects"
