@@ -15,18 +15,20 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.study_file import StudyTable, checked_study_table
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
+from protocol.parameters import Needs
 from protocol.policy import SitePolicy
 
 CHANGEABLE: Final = ("rule", "training", "parameters")
 TuneValue = float | int | str
 PublishedMistake = Literal["row_sums"]
+Opened = Literal["distances", "norms", "pairs", "inner_products"]
 
 
 class _Table(BaseModel):
@@ -38,9 +40,14 @@ class PolicyTable(_Table):
 
     least_contributors: Annotated[int, Field(ge=1)] = SitePolicy().least_contributors
     largest_share: Annotated[float, Field(gt=0, le=1)] = SitePolicy().largest_share
+    may_open: list[Opened] = list(get_args(Opened))
 
     def policy(self) -> SitePolicy:
-        return SitePolicy(least_contributors=self.least_contributors, largest_share=self.largest_share)
+        return SitePolicy(
+            least_contributors=self.least_contributors,
+            largest_share=self.largest_share,
+            may_open=tuple(Needs(opened) for opened in self.may_open),
+        )
 
 
 class CaseTable(_Table):

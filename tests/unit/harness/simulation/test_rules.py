@@ -1,0 +1,60 @@
+"""Every rule as a variant of one case, plain and secure, and the policy that refuses what a rule opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.simulation.case import Case, parse_case
+from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.run_one import Protection
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import RuleName
+
+CASE = """
+name = "rules"
+rounds = 2
+[case]
+data = "breast_cancer"
+{policy}
+[model]
+kind = "linear"
+inputs = [30]
+[training]
+batch_size = 32
+server_learning_rate = 0.3
+[parameters]
+clip_norm = 4.0
+weight_grid = 2
+"""
+VARIANT = '[[variant]]\nname = "{name}"\nrule = {{ name = "{name}" }}\n'
+
+
+def case(*rules: RuleName, policy: str = "") -> Case:
+    return parse_case(CASE.format(policy=policy) + "".join(VARIANT.format(name=r.value) for r in rules), "case.toml")
+
+
+@pytest.mark.parametrize("protection", list(Protection))
+def test_every_rule_runs_as_a_variant(protection: Protection, tmp_path: Path) -> None:
+    options = CaseOptions(tmp_path, protection=protection, correlation_source="dealer")
+    lines = {line.variant: line for line in run_case(case(*RuleName), options)}
+    assert set(lines) == {rule.value for rule in RuleName}
+    for rule in RuleName:
+        line = lines[rule.value]
+        assert (line.end, line.rule, line.protection) == ("completed", rule.value, protection.value)
+        assert line.released_rounds == (0 if rule is RuleName.LOCAL else 2)
+        assert line.kind.count("counted") == rule.counts_classes
+
+
+@pytest.mark.parametrize(("rule", "opened"), [(RuleName.MULTI_KRUM, "pairs"), (RuleName.WEIGHT_EROSION, "distances")])
+def test_a_rule_that_opens_what_the_policy_forbids_is_refused(rule: RuleName, opened: str, tmp_path: Path) -> None:
+    forbidding = case(rule, policy='policy = { may_open = ["norms"] }')
+    with pytest.raises(ConfigurationError, match=f"site 'county-hospital' refuses .* opens {opened} .*allowed: norms"):
+        run_case(forbidding, CaseOptions(tmp_path))
+    assert run_case(case(RuleName.FEDAVG, policy="policy = { may_open = [] }"), CaseOptions(tmp_path / "other"))
+
+
+def test_a_policy_about_something_that_is_never_opened_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="may_open"):
+        case(RuleName.FEDAVG, policy='policy = { may_open = ["updates"] }')
