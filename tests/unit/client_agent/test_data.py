@@ -28,6 +28,21 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert (len(loaded.train), len(loaded.test)) == (5, 0)
 
 
+def saved(folder: Path, validation: Examples | None) -> Path:
+    save_folder(folder, LocalData(examples(5), examples(0), validation))
+    return folder
+
+
+def test_validation_examples_are_taken_where_there_are_some(tmp_path: Path) -> None:
+    assert load_folder(saved(tmp_path / "none", None), (3,), 2).validation is None
+    loaded = load_folder(saved(tmp_path / "some", examples(4)), (3,), 2)
+    assert loaded.validation is not None
+    np.testing.assert_array_equal(loaded.validation.X, examples(4).X)
+    np.savez(tmp_path / "some" / "validation.npz", X=examples(4).X, y=examples(4).y + 1)
+    with pytest.raises(ConfigurationError, match=r"validation\.npz: y lies in 1\.\.2"):
+        load_folder(tmp_path / "some", (3,), 2)
+
+
 X, Y = examples().X, examples().y
 NAN = np.where(np.arange(12).reshape(4, 3) == 7, np.float32("nan"), X)
 

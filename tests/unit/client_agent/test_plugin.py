@@ -60,8 +60,16 @@ def test_a_plugin_trains(tmp_path: Path) -> None:
     update = compute_update(
         model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss
     )
+    assert data.validation is None
     assert update.shape == (6,)
     assert np.count_nonzero(update) == 6
+
+
+def test_a_plugin_may_set_examples_apart_for_validation(tmp_path: Path) -> None:
+    path = plugin_file(tmp_path, ("(X[:1], y[:1])", "(X[:1], y[:1]), (X[:2], y[:2])"))
+    data = load_plugin(path).data(tmp_path / "value", SPEC)
+    assert data.validation is not None
+    assert (len(data.train), len(data.test), len(data.validation)) == (3, 1, 2)
 
 
 @pytest.mark.parametrize("name", ["model", "data", "loss"])

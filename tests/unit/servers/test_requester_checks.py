@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from protocol.errors import MalformedMessage
+from protocol.errors import MalformedMessage, WrongRound
 from protocol.parameters import Needs
 from protocol.wire.authentic import sign
-from protocol.wire.messages import AgreedSet, CollectedContribution, ReleaseSet, RuleName, RuleSpec, Study
+from protocol.wire.messages import AgreedSet, CollectedContribution, Purpose, ReleaseSet, RuleName, RuleSpec, Study
 from servers.collection import _check_announced
 from servers.releasing import _check_release_set
 from servers.studies import _require_products, create
@@ -48,6 +48,46 @@ def test_a_round_opens_what_the_rule_needs_and_nothing_else(rule: RuleName, open
     found = f"would open {opens.value}, the rule '{rule.value}' needs {of.rule.needs.value}; announce that"
     with pytest.raises(MalformedMessage, match=found):
         _check_announced(SERVER, record, 1, message)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("rule", "purpose", "number", "accepted"),
+    [
+        (RuleName.WFEDAVG, Purpose.COUNTS, 8, True),
+        (RuleName.WFEDAVG, Purpose.COUNTS, 9, False),
+        (RuleName.WFEDAVG, Purpose.UPDATE, 13, True),
+        (RuleName.WFEDAVG, Purpose.UPDATE, 14, False),
+        (RuleName.FEDAVG, Purpose.UPDATE, 5, True),
+        (RuleName.FEDAVG, Purpose.UPDATE, 6, False),
+    ],
+)
+def test_rounds_of_class_counts_come_on_top_of_the_studys_rounds(
+    rule: RuleName, purpose: Purpose, number: int, accepted: bool
+) -> None:
+    """The study has five rounds, and eight tries to sum its class counts."""
+    of = under(rule)
+    record = SimpleNamespace(digest=of.digest(), study=of)
+    message = announcement(of.digest(), number, opens=Needs.NOTHING, purpose=purpose)
+    if accepted:
+        _check_announced(SERVER, record, number, message)  # type: ignore[arg-type]
+        return
+    with pytest.raises(WrongRound, match=f"at most {number - 1} rounds of {purpose.value}"):
+        _check_announced(SERVER, record, number, message)  # type: ignore[arg-type]
+
+
+def test_class_counts_are_refused_under_a_rule_that_does_not_use_them() -> None:
+    of = under(RuleName.FEDAVG)
+    record = SimpleNamespace(digest=of.digest(), study=of)
+    message = announcement(of.digest(), 1, opens=Needs.NOTHING, purpose=Purpose.COUNTS)
+    with pytest.raises(MalformedMessage, match="class counts, which rule 'fedavg' does not use"):
+        _check_announced(SERVER, record, 1, message)  # type: ignore[arg-type]
+
+
+def test_a_rule_for_which_the_roster_has_too_few_sites_is_refused() -> None:
+    of = under(RuleName.MULTI_KRUM)
+    signed = sign(of, REQUESTER, parties().keys[REQUESTER].signing)
+    with pytest.raises(MalformedMessage, match="needs 5 sites with the requester, found 4"):
+        create(SERVER, signed)  # type: ignore[arg-type]
 
 
 def test_a_study_whose_rule_does_not_take_its_options_is_refused_before_it_is_stored() -> None:
