@@ -288,10 +288,15 @@ def private_randomness(seed: int, purpose: str, device: torch.device) -> Iterato
 
     On a GPU, convolutions run deterministically and in full float32 meanwhile, not in TF32.
     """
+    drawn = _derived(seed, purpose)
     devices = [device] if device.type == "cuda" else []
     full_precision = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
     with torch.random.fork_rng(devices=devices), full_precision:
-        torch.manual_seed(_derived(seed, purpose))
+        # torch.manual_seed would also queue a call, with its stack, for every kind of device that is not here
+        torch.default_generator.manual_seed(drawn)
+        if devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(drawn)
         yield
 
 
