@@ -18,6 +18,9 @@ from harness.datasets.registry import source_of
 from harness.demo import DemoOptions, run_demo
 from harness.energy import measured
 from harness.live import console_for, print_run
+from harness.personal.case import is_personal_case, read_personal_case
+from harness.personal.run_case import PersonalOptions, run_personal_case
+from harness.personal.summary import summary_json, summary_table
 from harness.report import accuracy_text
 from harness.results import summarise
 from harness.simulate import SimulationOptions, read_study_file, run_simulation
@@ -58,7 +61,9 @@ def simulate(
     ] = None,
     requester: Annotated[str | None, typer.Option(help="A study: the requester's folder, with a folder.")] = None,
     seeds: Annotated[str | None, typer.Option(help="Whole numbers separated by commas; the case's, or 0.")] = None,
-    protection: Annotated[Protection, typer.Option(help="plain leaves shares and sketches out.")] = Protection.PLAIN,
+    protection: Annotated[
+        Protection, typer.Option(help="plain: in the open. secure: shares and sketches. ckks: ciphertexts (extra he).")
+    ] = Protection.PLAIN,
     only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1,
     out: Annotated[Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped.")] = None,
@@ -68,11 +73,22 @@ def simulate(
     energy: Annotated[
         str | None, typer.Option(help="Three-letter country: estimate energy and CO2 into OUT/energy.json.")
     ] = None,
+    device: Annotated[str, typer.Option(help="A comparison of personal models: auto, cpu, cuda or cuda:N.")] = "auto",
+    batched: Annotated[
+        bool | None,
+        typer.Option(
+            "--batched/--one-by-one",
+            help="A comparison of personal models: all sites' steps in one call; by default on a GPU only.",
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
     """A study, or all runs of a case, in one process or several, without HTTP, over several seeds."""
     console = console_for(stderr=as_json)
     with _energy(energy, out):
+        if is_personal_case(read_study_file(study_file), str(study_file)):
+            _compare(study_file, data, seeds, protection, only, out, device, batched, console, as_json)
+            return
         _simulate(study_file, data, requester, seeds, protection, only, jobs, out, download, console, as_json)
 
 
@@ -146,6 +162,40 @@ def _simulate_case(
         typer.echo(summary.model_dump_json())
     else:
         console.print(table_of(summary))
+
+
+def _compare(
+    case_file: Path,
+    data: str | None,
+    seeds: str | None,
+    protection: Protection,
+    only: str | None,
+    out: Path | None,
+    device: str,
+    batched: bool | None,
+    console: Console,
+    as_json: bool,
+) -> None:
+    if out is None:
+        raise ConfigurationError("a comparison of personal models needs --out: the folder in which its runs are kept")
+    if protection is Protection.SECURE:
+        raise ConfigurationError(
+            "a comparison of personal models runs with --protection plain; for a protected run give a study file with "
+            "key 'model.personal'"
+        )
+    options = PersonalOptions(
+        out,
+        Path(data) if data else None,
+        parse_seeds(seeds) if seeds else None,
+        parse_names(only, "--only") if only else (),
+        device,
+        batched,
+    )
+    lines = run_personal_case(read_personal_case(case_file), options, lambda text: console.print(text, highlight=False))
+    if as_json:
+        typer.echo(summary_json(lines))
+    else:
+        console.print(summary_table(lines))
 
 
 def _end(number: int, frame: FrameType | None) -> None:

@@ -8,6 +8,7 @@ from math import sqrt
 from statistics import mean, stdev
 from typing import Final
 
+from pydantic import TypeAdapter
 from rich.table import Table
 
 from harness.personal.records import PersonalLine
@@ -40,7 +41,7 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Summary:
+class VariantSummary:
     """One variant: F1 averaged over sites and at the worst site, and accuracy averaged over sites, after the end."""
 
     variant: str
@@ -52,10 +53,18 @@ class Summary:
     clipped_share: float
 
 
-def summaries(lines: Sequence[PersonalLine]) -> tuple[Summary, ...]:
+_SUMMARIES: Final = TypeAdapter(tuple[VariantSummary, ...])
+
+
+def summaries(lines: Sequence[PersonalLine]) -> tuple[VariantSummary, ...]:
     """One a variant, in the order of the lines."""
     names = dict.fromkeys(line.variant for line in lines)
     return tuple(_summary(name, [line for line in lines if line.variant == name]) for name in names)
+
+
+def summary_json(lines: Sequence[PersonalLine]) -> str:
+    """The summaries as one JSON list."""
+    return _SUMMARIES.dump_json(summaries(lines)).decode()
 
 
 def summary_table(lines: Sequence[PersonalLine]) -> Table:
@@ -76,11 +85,11 @@ def summary_table(lines: Sequence[PersonalLine]) -> Table:
     return table
 
 
-def _summary(name: str, lines: Sequence[PersonalLine]) -> Summary:
+def _summary(name: str, lines: Sequence[PersonalLine]) -> VariantSummary:
     def spread(score: Callable[[Scores], float]) -> Spread:
         return Spread.of([score(line.last) for line in lines])
 
-    return Summary(
+    return VariantSummary(
         name,
         len(lines),
         lines[0].rounds,

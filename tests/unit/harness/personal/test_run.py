@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
+from harness.cli import simulate
 from harness.personal import run as run_module
 from harness.personal.case import PersonalCase, is_personal_case, parse_personal_case, read_personal_case
-from harness.personal.cli import personal
 from harness.personal.outliers import affine_layers, deviations, marks
 from harness.personal.plots import write_plots
 from harness.personal.records import ResultFolder
@@ -19,6 +19,7 @@ from harness.personal.run import Run, execute, load_sites
 from harness.personal.scores import scores_of
 from harness.personal.summary import summaries, summary_table
 from harness.personal.tampering import Tampering, tampered
+from harness.simulation.run_one import Protection
 from protocol.errors import ConfigurationError
 from tests.unit.harness.personal.sites import CPU, FILE, federation
 
@@ -100,21 +101,28 @@ def test_the_command_skips_what_is_done_and_refuses_a_changed_file(
 ) -> None:
     path, out = tmp_path / "small.toml", tmp_path / "out"
     path.write_text(FILE)
-    threads = torch.get_num_threads()
-    try:
-        personal(path, out, tmp_path, only="fedavg,ifedavg", device="cpu")
-        first = (out / "results.jsonl").read_bytes()
-        personal(path, out, tmp_path, only="fedavg", device="cpu")
-        assert (out / "results.jsonl").read_bytes() == first
-        assert "fedavg, seed 0, round 6: F1" in capsys.readouterr().out
-        names = {plot.name for plot in (out / "plots").iterdir()}
-        layers = {f"ifedavg-0-{place}-{symbol}.svg" for place in ("input", "target") for symbol in "bw"}
-        assert names == {"scores.svg"} | layers
-        path.write_text(FILE.replace("fine_tune_epochs = 2", "fine_tune_epochs = 3"))
-        with pytest.raises(ConfigurationError, match="'fedavg' is not the one whose results are there"):
-            personal(path, out, tmp_path, only="fedavg", device="cpu")
-    finally:
-        torch.set_num_threads(threads)
+    simulate(path, str(tmp_path), out=out, only="fedavg,ifedavg", device="cpu")
+    first = (out / "results.jsonl").read_bytes()
+    assert "fedavg, seed 0, round 6 of 6: F1" in capsys.readouterr().out
+    simulate(path, str(tmp_path), out=out, only="fedavg", device="cpu", as_json=True)
+    assert (out / "results.jsonl").read_bytes() == first
+    found = json.loads(capsys.readouterr().out)
+    assert [one["variant"] for one in found] == ["ifedavg", "fedavg"]
+    names = {plot.name for plot in (out / "plots").iterdir()}
+    layers = {f"ifedavg-0-{place}-{symbol}.svg" for place in ("input", "target") for symbol in "bw"}
+    assert names == {"scores.svg"} | layers
+    path.write_text(FILE.replace("fine_tune_epochs = 2", "fine_tune_epochs = 3"))
+    with pytest.raises(ConfigurationError, match="'fedavg' is not the one whose results are there"):
+        simulate(path, str(tmp_path), out=out, only="fedavg", device="cpu")
+
+
+def test_the_command_needs_a_folder_and_no_protection(tmp_path: Path) -> None:
+    path = tmp_path / "small.toml"
+    path.write_text(FILE)
+    with pytest.raises(ConfigurationError, match="needs --out"):
+        simulate(path)
+    with pytest.raises(ConfigurationError, match=r"key 'model\.personal'"):
+        simulate(path, out=tmp_path, protection=Protection.SECURE)
 
 
 def test_summary_has_mean_and_standard_error_over_seeds(tmp_path: Path) -> None:

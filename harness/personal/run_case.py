@@ -1,0 +1,76 @@
+"""All runs of a comparison of personal models, one after the other; finished ones are not done again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from client_agent.update import pick_device
+from harness.personal.case import PersonalCase, Variant
+from harness.personal.plots import write_plots
+from harness.personal.records import Evaluated, PersonalLine, ResultFolder
+from harness.personal.run import Run, execute
+from protocol.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class PersonalOptions:
+    """``data`` is the folder with the data sets (None: MOIETY_DATA); None of ``seeds`` and ``only`` is all of them.
+
+    ``batched`` computes all sites' steps in one call; None: on a GPU, not on a CPU, where it saves no time.
+    """
+
+    out: Path
+    data: Path | None = None
+    seeds: tuple[int, ...] | None = None
+    only: tuple[str, ...] = ()
+    device: str = "auto"
+    batched: bool | None = None
+
+
+def run_personal_case(
+    case: PersonalCase, options: PersonalOptions, tell: Callable[[str], None] = lambda text: None
+) -> tuple[PersonalLine, ...]:
+    """Every seed of every variant, with one thread, then the plots; the lines of all runs in the folder come back.
+
+    Raises: ConfigurationError, and when a finished run is of another file; UnusableUpdate when a model diverges
+    """
+    folder, variants = ResultFolder(options.out), case.only(options.only)
+    device = pick_device(options.device)
+    batched = device.type == "cuda" if options.batched is None else options.batched
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for seed in options.seeds or tuple(case.table.seeds):
+            for variant in variants:
+                if not _finished(folder.lines(), case, variant, seed):
+                    run = Run(case, variant, seed, options.data, device, batched)
+                    execute(run, folder, _teller(f"{variant.table.name}, seed {seed}", variant.study.rounds, tell))
+    finally:
+        torch.set_num_threads(threads)
+    write_plots(case, folder)
+    return folder.lines()
+
+
+def _teller(name: str, rounds: int, tell: Callable[[str], None]) -> Callable[[Evaluated], None]:
+    def show(evaluated: Evaluated) -> None:
+        test = evaluated.test
+        tell(f"{name}, round {evaluated.round} of {rounds}: F1 {test.mean_f1:.4f}, worst {test.worst_f1:.4f}")
+
+    return show
+
+
+def _finished(lines: tuple[PersonalLine, ...], case: PersonalCase, variant: Variant, seed: int) -> bool:
+    """Whether the run has its line. Raises: ConfigurationError when that line is of another file"""
+    for line in lines:
+        if (line.variant, line.seed) == (variant.table.name, seed):
+            if line.study_digest != variant.digest:
+                raise ConfigurationError(
+                    f"{case.source}: variant {line.variant!r} is not the one whose results are there: it was changed; "
+                    "give another --out"
+                )
+            return True
+    return False
