@@ -19,6 +19,7 @@ from rich.table import Table
 from client_agent.daemon import Site, create_study, load_identity, run_agent
 from client_agent.events import AgentEvent, RoundRecord, read_metrics
 from client_agent.journal import StudyJournal
+from client_agent.rewards_cli import show_rewards
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
 from client_agent.study_file import study_from_toml
 from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy
@@ -60,6 +61,18 @@ def run(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     run_agent(settings, stop, _print_json if json_output else _print_event)
+
+
+@agent_app.command()
+def rewards(
+    config: ConfigOption,
+    study: Annotated[str | None, typer.Option(help="One study; without it, all that this site has records of.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Who gave what, a study: rounds taken part in and the sum of weights, a site, from this site's own records."""
+    settings = load_settings(config)
+    roster, _ = load_identity(settings)
+    show_rewards(settings.state_dir, settings.site, roster.requester, study, json_output=json_output)
 
 
 @study_app.command()

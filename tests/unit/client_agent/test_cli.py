@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -10,11 +11,14 @@ from pathlib import Path
 import pytest
 import stamina
 import torch
+from typer import Typer
 from typer.testing import CliRunner, Result
 
 import client_agent.cli
 from client_agent.cli import agent_app, study_app
 from client_agent.daemon import outbox, run_agent
+from client_agent.durable import new_folder
+from client_agent.events import Metrics, RoundRecord
 from client_agent.settings import AgentSettings, load_settings
 from protocol.errors import ConfigurationError, ConflictingMessage, MoietyError, Unavailable, UnknownStudy
 from protocol.sharing import Side
@@ -22,6 +26,7 @@ from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import Signed, Study, StudyEnd, StudyState, StudyView
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
+from tests.unit.client_agent.test_rewards import record
 from tests.unit.client_agent.test_study_file import GOOD
 
 
@@ -35,8 +40,8 @@ def write_config(folder: Path, **more: str) -> Path:
     return path
 
 
-def command(*arguments: str) -> Result:
-    result = CliRunner().invoke(study_app, list(arguments))
+def command(*arguments: str, app: Typer = study_app) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
     if isinstance(result.exception, MoietyError):
         raise result.exception
     assert result.exit_code == 0, result.output
@@ -155,6 +160,34 @@ def test_cancelling_a_study_that_has_ended(
     serve(FakeServer([state], at_end=ConflictingMessage("the study ended as x")))
     with pytest.raises(ConflictingMessage, match=told):
         command("cancel", "unit", "--reason", "enough", "--config", str(write_config(tmp_path)))
+
+
+def records(folder: Path, name: str, *given: RoundRecord) -> None:
+    metrics = Metrics(new_folder(folder / "state" / "studies" / name) / "metrics.jsonl")
+    for one in given:
+        metrics.append(one)
+
+
+def test_who_gave_what_is_shown_a_study(tmp_path: Path) -> None:
+    config = str(write_config(tmp_path))
+    with pytest.raises(ConfigurationError, match="has no round of any study"):
+        command("rewards", "--config", config, app=agent_app)
+    records(tmp_path, "first", record(1), record(2, took_part=(REQUESTER, "c1")))
+    records(tmp_path, "second", record(1, own_weight=0.5))
+    lines = command("rewards", "--config", config, "--json", app=agent_app).stdout.splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"study": "first", "site": REQUESTER, "rounds": 2, "weights": 2.0},
+        {"study": "first", "site": "c1", "rounds": 2, "weights": 2.0},
+        {"study": "first", "site": "c2", "rounds": 1, "weights": 0.5},
+        {"study": "second", "site": REQUESTER, "rounds": 1, "weights": 0.5},
+        {"study": "second", "site": "c1", "rounds": 1, "weights": None},
+        {"study": "second", "site": "c2", "rounds": 1, "weights": None},
+    ]
+    shown = command("rewards", "--config", config, "--study", "second", app=agent_app).stdout
+    assert "first" not in shown
+    with pytest.raises(ConfigurationError, match="has no round of study 'third'"):
+        command("rewards", "--config", config, "--study", "third", app=agent_app)
+    assert "its own affair" in shown
 
 
 def run(config: Path, device: str) -> BaseException | None:
