@@ -9,11 +9,12 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from protocol.ckks.parameters import CkksParameters
 from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
 from protocol.rules.registry import require_sites, rule_for
-from protocol.wire.messages import ModelSpec, Roster, RuleSpec, Study, TrainingSpec
+from protocol.wire.messages import ModelSpec, Roster, RuleSpec, Study, StudyProtection, TrainingSpec
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -55,6 +56,7 @@ class StudyTable(_Table):
     rounds: int = Field(ge=1)
     round_deadline_s: float = 600.0
     correlation_source: str = Field(default="ot", pattern=r"^(ot|dealer)$")
+    protection: StudyProtection = StudyProtection.SHARES
     seed: int | None = None
     model: ModelTable
     rule: RuleSpec
@@ -96,6 +98,7 @@ def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Pat
             "rounds": table.rounds,
             "round_deadline_s": table.round_deadline_s,
             "correlation_source": table.correlation_source,
+            "protection": table.protection.value,
             "seed": table.seed,
         },
         source,
@@ -103,6 +106,8 @@ def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Pat
     rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     contributors = [party.name for party in roster.contributors]
     require_sites(study.rule, contributors, study.parameters.least_contributors)
+    if study.protection is StudyProtection.CKKS:
+        CkksParameters().require_sites(len(roster.sites))
     return study
 
 

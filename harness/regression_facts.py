@@ -36,9 +36,10 @@ from client_agent.trainer import gradient_rows, site_seed
 from harness.datasets.site_data import SiteData
 from harness.history import RoundRecord, RunHistory
 from harness.site_updates import own_weight
+from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import Study
+from protocol.wire.messages import Study, StudyProtection
 
 UNIT: Final = 2.0**-24
 
@@ -55,6 +56,7 @@ class RoundFacts:
     model_norm: float
     clipped: bool
     self_weighted: bool = False
+    encrypted: bool = False
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,20 @@ def average_error(facts: RoundFacts, model: RegressionFacts, parameters: StudyPa
     if facts.self_weighted:
         opened_weights = facts.sum_of_weights - facts.sites / parameters.encoded_norm
         encoding = facts.sites * (math.sqrt(parameters.dimension) + 1) / parameters.scale / opened_weights
+    if facts.encrypted:
+        encoding = encryption_error(facts, parameters)
     return encoding + 2 * (_gradient_error(facts, model, norm) + UNIT * parameters.clip_norm)
+
+
+def encryption_error(facts: RoundFacts, parameters: StudyParameters) -> float:
+    """How far the average under CKKS can be from the exact one, in L2 norm (docs/protocol.md 11).
+
+    A decrypted value of a sum of n ciphertexts is off by s sqrt(n), in units of C, s = ``value_deviation``; within
+    d = 8 standard deviations, so are the vector by d sqrt(D) and the sum of weights W by d. S/W has norm at most C,
+    and S'/W' - S/W = (S' - S)/W' + S/W (W - W')/W'.
+    """
+    off = 8 * CkksParameters().value_deviation * math.sqrt(facts.sites)
+    return parameters.clip_norm * off * (math.sqrt(parameters.dimension) + 1) / (facts.sum_of_weights - off)
 
 
 def gamma(terms: int) -> float:
@@ -145,6 +160,7 @@ def round_facts(
         model_norm=model_norm,
         clipped=record.clipped_share > 0,
         self_weighted=study.rule.name.self_weighted,
+        encrypted=study.protection is StudyProtection.CKKS and bool(record.took_part),
     )
 
 

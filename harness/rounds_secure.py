@@ -49,22 +49,32 @@ def run_secure(
 
     Raises: as :func:`harness.rounds_plain.run_plain`; AggregateOutOfBounds
     """
-    if study.seed is None:
-        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
-    seed = hashlib.sha256(f"moiety/1 in one process {study.seed} {study.digest()}".encode()).digest()
-    entries = [SiteEntry(site.name, len(site.train)) for site in sites]
-    roster = make_parties("in-one-process", sites[0].name, entries, derive(seed, "parties")).roster.message
-    draw = correlations_from(correlation_source or study.correlation_source, derive(seed, "correlations"))
     return run_rounds(
         study,
         sites,
-        SecureSum(study, roster, seed, draw, tamper),
+        secure_sum(study, sites, correlation_source, tamper),
         protection="secure",
         policy=policy,
         attendance=attendance,
         resume=resume,
         after_round=after_round,
     )
+
+
+def secure_sum(
+    study: Study,
+    sites: Sequence[SiteData],
+    correlation_source: SourceName | None = None,
+    tamper: TamperInRound | None = None,
+) -> SecureSum:
+    """The share path of a run in one process, every draw from the study's seed. Raises: ConfigurationError"""
+    if study.seed is None:
+        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
+    seed = hashlib.sha256(f"moiety/1 in one process {study.seed} {study.digest()}".encode()).digest()
+    entries = [SiteEntry(site.name, len(site.train)) for site in sites]
+    roster = make_parties("in-one-process", sites[0].name, entries, derive(seed, "parties")).roster.message
+    draw = correlations_from(correlation_source or study.correlation_source, derive(seed, "correlations"))
+    return SecureSum(study, roster, seed, draw, tamper)
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""``moiety simulate``: a study file run over several seeds in one process, plain or secure."""
+"""``moiety simulate``: a study file run over several seeds in one process, plain, secure or under CKKS."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from harness.datasets.site_folders import load_site_folders
 from harness.history import RunHistory, Series, alpha_series, distance_series
 from harness.measurements import versions
 from harness.results import Accuracy
+from harness.rounds_ckks import run_ckks
 from harness.rounds_plain import run_plain
 from harness.rounds_secure import run_secure
 from harness.run_state import ErosionApplies
@@ -112,11 +113,12 @@ def _run(
     show: Callable[[RunHistory], None],
 ) -> RunHistory:
     federation = _federation(options, table, seed)
-    study = simulated_study(table, source, federation, seed)
+    study = simulated_study(options.protection.of(table), source, federation, seed)
     if options.protection is Protection.PLAIN:
         history = run_plain(study, federation.sites, erosion_applies=erosion)
     else:
-        history = run_secure(study, federation.sites, correlation_source=options.correlation_source)
+        run_protected = run_ckks if options.protection is Protection.CKKS else run_secure
+        history = run_protected(study, federation.sites, correlation_source=options.correlation_source)
     show(history)
     return history
 

@@ -31,6 +31,8 @@ def rank_command(
     as_json: Annotated[bool, typer.Option("--json", help="The ranking as JSON.")] = False,
 ) -> None:
     """Every site trains alone; the requester learns how well each model does on its data, and nothing else."""
+    if protection is Protection.CKKS:
+        raise ConfigurationError("--protection ckks adds updates and ranks no models; take secure, or plain")
     secure = protection is Protection.SECURE
     if not secure:
         _confirm(yes)

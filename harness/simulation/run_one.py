@@ -20,6 +20,7 @@ from harness.datasets.site_data import Federation
 from harness.history import RunEnd, RunHistory
 from harness.measurements import versions
 from harness.parties import SiteEntry, make_parties
+from harness.rounds_ckks import run_ckks
 from harness.rounds_plain import run_rounds
 from harness.rounds_secure import run_secure
 from harness.row_sums import RowSums
@@ -31,16 +32,24 @@ from harness.summing import PlainSum
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.policy import SitePolicy
-from protocol.wire.messages import Study
+from protocol.wire.messages import Study, StudyProtection
 
 FINE_TUNING: Final = "the requester goes on alone from here, as the variant says"
 
 
 class Protection(StrEnum):
-    """Whether the rounds are protected."""
+    """How the rounds are protected: not at all, by shares at two servers, or by ciphertexts at one."""
 
     PLAIN = "plain"
     SECURE = "secure"
+    CKKS = "ckks"
+
+    def of(self, table: StudyTable) -> StudyTable:
+        """The study as it is run under this protection; a plain run is the twin of what the file says."""
+        if self is Protection.PLAIN:
+            return table
+        protection = StudyProtection.CKKS if self is Protection.CKKS else StudyProtection.SHARES
+        return table.model_copy(update={"protection": protection})
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ def simulated_study(table: StudyTable, source: str, federation: Federation, seed
 
 def require_plain_for_same_round(table: StudyTable, protection: Protection, source: str) -> ErosionApplies:
     """When erosion applies. Raises: ConfigurationError for the same round in a protected run"""
-    if table.rule.erosion_applies == "same_round" and protection is Protection.SECURE:
+    if table.rule.erosion_applies == "same_round" and protection is not Protection.PLAIN:
         raise ConfigurationError(
             f"{source}: key 'rule.erosion_applies': found 'same_round', which exists in plain simulation only, since "
             "sites scale before they share; use 'next_round', or --protection plain"
@@ -119,7 +128,7 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     erosion = require_plain_for_same_round(planned.study, planned.protection, planned.source)
     federation = load_data(planned.data)
     check_federation(federation, planned.study.rule, planned.study.parameters.least_contributors)
-    study = simulated_study(planned.study, planned.source, federation, planned.key.seed)
+    study = simulated_study(planned.protection.of(planned.study), planned.source, federation, planned.key.seed)
     data_digest = digest_of(federation)
     checkpoint = _checkpoint(planned, data_digest)
     resume, before_s = checkpoint.load() if checkpoint else (None, 0.0)
@@ -189,7 +198,8 @@ def _rounds(
         )
     if planned.published_mistake is not None:
         raise ConfigurationError(f"{planned.source}: 'published_mistake' repeats a mistake in plain runs only")
-    return run_secure(
+    run_protected = run_ckks if planned.protection is Protection.CKKS else run_secure
+    return run_protected(
         study,
         federation.sites,
         correlation_source=planned.correlation_source,

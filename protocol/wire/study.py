@@ -179,6 +179,11 @@ class Study(Message):
         return 1 + self.model_dimension
 
     @property
+    def least_weight(self) -> float:
+        """The smallest weight that a site can have where nobody hands out others: one on the grid, or exactly 1."""
+        return 1 / self.parameters.weight_grid if self.rule.name.self_weighted else 1.0
+
+    @property
     def model_dimension(self) -> int:
         """Number of shared parameters of the model: the dimension without the coordinate of a site's own weight."""
         return sum(prod(layer.shape) for layer in self.model.layers)

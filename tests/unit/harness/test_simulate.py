@@ -43,7 +43,8 @@ def options(file: Path, protection: Protection = Protection.PLAIN, data: str = "
 
 
 def test_plain_and_secure_give_the_same_weights_and_accuracies(tmp_path: Path) -> None:
-    plain, secure = (run_simulation(options(study_file(tmp_path), p)) for p in Protection)
+    both = (Protection.PLAIN, Protection.SECURE)
+    plain, secure = (run_simulation(options(study_file(tmp_path), p)) for p in both)
     assert plain.accuracy == secure.accuracy
     assert [run.seed for run in secure.runs] == [0, 1]
     for ours, theirs in zip(secure.runs, plain.runs, strict=True):
@@ -51,6 +52,18 @@ def test_plain_and_secure_give_the_same_weights_and_accuracies(tmp_path: Path) -
             # D = 62, f = 19, weights above 1/2: each distance is off by sqrt(62) (1.5 / w + 1) 2^-19 < 6e-5 (encoding
             # and the query's rounding), each alpha by p_d / ||g_0|| of it, the norm being above 0.2 in both rounds.
             assert alphas == pytest.approx(theirs.alpha[site], abs=2 * 0.1 / 0.2 * 6e-5)
+
+
+def test_ckks_runs_averaging_rules_and_names_them_to_others(tmp_path: Path) -> None:
+    pytest.importorskip("tenseal")
+    file = study_file(tmp_path)
+    with pytest.raises(ConfigurationError, match="take one of 'fedavg'"):
+        run_simulation(options(file, Protection.CKKS))
+    kept = [line for line in file.read_text().splitlines() if not line.startswith(("distance_penalty", "size_penalty"))]
+    file.write_text("\n".join(kept).replace("weight_erosion", "fedavg").replace('erosion_applies = "next_round"', ""))
+    encrypted, plain = (run_simulation(options(file, p)) for p in (Protection.CKKS, Protection.PLAIN))
+    assert encrypted.protection is Protection.CKKS
+    assert encrypted.accuracy == plain.accuracy
 
 
 def test_same_round_is_for_plain_runs_only(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class Stopped(Exception):
     pass
 
 
-@pytest.mark.parametrize("protection", list(Protection))
+@pytest.mark.parametrize("protection", [Protection.PLAIN, Protection.SECURE])
 def test_a_run_stopped_after_any_round_ends_as_an_undisturbed_one(tmp_path: Path, protection: Protection) -> None:
     case = read_case(case_file(tmp_path))
     run_case(case, CaseOptions(tmp_path / "whole", protection=protection, correlation_source="dealer"))
@@ -135,6 +135,12 @@ def test_a_checkpoint_of_other_data_is_refused(tmp_path: Path) -> None:
     content = json.loads(partial.read_text())
     partial.write_text(json.dumps({**content, "identity": "another"}))
     with pytest.raises(ConfigurationError, match="another study or of other data"):
+        run_case(case, CaseOptions(tmp_path / "out"))
+    vectors = partial.with_name(content["vectors"])
+    whole = vectors.read_bytes()
+    vectors.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    partial.write_text(json.dumps(content))
+    with pytest.raises(ConfigurationError, match="is not the file that was written with it"):
         run_case(case, CaseOptions(tmp_path / "out"))
     partial.write_text("{")
     with pytest.raises(ConfigurationError, match=r"cannot be read: (?s:.*); delete it"):
