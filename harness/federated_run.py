@@ -26,8 +26,9 @@ from client_agent.transport import tls_context
 from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory, SiteValue
 from harness.processes import RunningFederation
 from protocol.errors import Unavailable, UnknownStudy
+from protocol.rules.interface import PairDistance
 from protocol.sharing import Side
-from protocol.wire.messages import Study, StudyView
+from protocol.wire.messages import Purpose, Study, StudyView
 
 _KINDS: Final = {
     events.RoundEnd.RELEASED: RoundKind.RELEASED,
@@ -196,17 +197,25 @@ def _end_of(records: Sequence[events.RoundRecord], federation: RunningFederation
     _, _, reason = ("" if state is None else state.finished or "").partition(": ")
     if records[-1].state is events.RoundEnd.ALONE:
         return RunEnd.LOCAL_ONLY, reason
-    return (RunEnd.COMPLETED if len(records) == study.rounds else RunEnd.LOCAL_OPTIMUM), reason
+    updates = sum(record.purpose is Purpose.UPDATE for record in records)
+    return (RunEnd.COMPLETED if updates == study.rounds else RunEnd.LOCAL_OPTIMUM), reason
 
 
 def _as_history(record: events.RoundRecord, requester: str, clipped: Sequence[bool]) -> RoundRecord:
     """What the agent does not report, loss and model length, is NaN."""
+    kind = _KINDS.get(record.state, RoundKind.SKIPPED)
+    counted = record.purpose is Purpose.COUNTS and kind is RoundKind.RELEASED
     return RoundRecord(
         round=record.round,
-        kind=_KINDS.get(record.state, RoundKind.SKIPPED),
+        kind=RoundKind.COUNTED if counted else kind,
         handed_out=record.weights,
-        alphas=tuple(SiteValue(entry.site, entry.value) for entry in record.alphas),
-        distances=tuple(SiteValue(entry.site, entry.value) for entry in record.distances),
+        alphas=_values(record.alphas),
+        distances=_values(record.distances),
+        norms=_values(record.norms),
+        inner_products=_values(record.inner_products),
+        pairs=tuple(PairDistance(first=one.first, second=one.second, distance=one.value) for one in record.pairs),
+        failed_check=record.failed_check,
+        declined=record.declined,
         requester_norm=record.requester_norm or 0.0,
         took_part=tuple(site for site in record.took_part if site != requester),
         clipped_share=mean(clipped) if clipped else 0.0,
@@ -214,3 +223,7 @@ def _as_history(record: events.RoundRecord, requester: str, clipped: Sequence[bo
         test_loss=math.nan,
         model_norm=math.nan,
     )
+
+
+def _values(entries: Sequence[events.SiteValue]) -> tuple[SiteValue, ...]:
+    return tuple(SiteValue(entry.site, entry.value) for entry in entries)
