@@ -6,6 +6,7 @@ one step; so a run that is killed at any moment finds one consistent round, and 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from dataclasses import fields
@@ -32,6 +33,7 @@ class _Partial(BaseModel):
     identity: str
     seconds: float
     vectors: str
+    vectors_sha256: str
     state: dict[str, Any]
     records: list[dict[str, Any]]
 
@@ -59,10 +61,12 @@ class Checkpoint:
         self._generation = 1 - self._generation
         state = {field.name: getattr(progress.state, field.name) for field in fields(progress.state)}
         vectors = {name: value for name, value in state.items() if isinstance(value, np.ndarray)}
+        packed = save(vectors)
         partial = _Partial(
             identity=self._identity,
             seconds=seconds,
             vectors=f"{self._run}.{self._generation}.safetensors",
+            vectors_sha256=hashlib.sha256(packed).hexdigest(),
             state={
                 name: _kind(name).dump_python(value, mode="json")
                 for name, value in state.items()
@@ -71,7 +75,7 @@ class Checkpoint:
             records=_RECORDS.dump_python(progress.records, mode="json"),
         )
         self._folder.mkdir(parents=True, exist_ok=True)
-        write_durably(self._folder / partial.vectors, save(vectors))
+        write_durably(self._folder / partial.vectors, packed)
         write_durably(self._json, json.dumps(partial.model_dump()).encode())
 
     def load(self) -> tuple[Progress | None, float]:
@@ -83,7 +87,7 @@ class Checkpoint:
             return None, 0.0
         try:
             partial = _Partial.model_validate_json(self._json.read_bytes())
-            vectors = load((self._folder / partial.vectors).read_bytes())
+            vectors = load(self._packed(partial))
         except (OSError, ValueError) as error:
             raise ConfigurationError(
                 f"{self._json} cannot be read: {error}; delete it to begin this run again"
@@ -96,6 +100,12 @@ class Checkpoint:
         read = {name: _kind(name).validate_json(json.dumps(value)) for name, value in partial.state.items()}
         state = RunState(**read, **vectors)
         return Progress(state, _RECORDS.validate_json(json.dumps(partial.records))), partial.seconds
+
+    def _packed(self, partial: _Partial) -> bytes:
+        packed = (self._folder / partial.vectors).read_bytes()
+        if hashlib.sha256(packed).hexdigest() != partial.vectors_sha256:
+            raise ValueError(f"{partial.vectors} is not the file that was written with it")
+        return packed
 
     def remove(self) -> None:
         """The run is done and its line written."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
@@ -40,15 +42,15 @@ def run_all(
             yield one, execute(one, _teller(one, show))
         return
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager:
-        inbox: _Inbox = manager.Queue()
-        with ProcessPoolExecutor(min(jobs, len(planned)), mp_context=context) as pool:
-            waiting = {pool.submit(_execute_there, one, inbox): one for one in planned}
-            try:
-                yield from _as_they_finish(waiting, inbox, show)
-            finally:
-                for future in waiting:
-                    future.cancel()
+    inbox: _Inbox = context.Queue()
+    processes = min(jobs, len(planned))
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=(inbox,)) as pool:
+        waiting = {pool.submit(_execute_there, one): one for one in planned}
+        try:
+            yield from _as_they_finish(waiting, inbox, show)
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 def _as_they_finish(
@@ -61,8 +63,27 @@ def _as_they_finish(
             yield waiting.pop(future), future.result()
 
 
-def _execute_there(planned: PlannedRun, inbox: _Inbox) -> RunLine:
-    return execute(planned, _teller(planned, inbox.put))
+class _Worker:
+    """What a worker process was given when it began."""
+
+    inbox: _Inbox
+
+
+def _begin_worker(inbox: _Inbox) -> None:
+    """Take the inbox, and end at once when the simulation is killed: nobody would read what comes out."""
+    _Worker.inbox = inbox
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+    os._exit(1)
+
+
+def _execute_there(planned: PlannedRun) -> RunLine:
+    return execute(planned, _teller(planned, _Worker.inbox.put))
 
 
 def _teller(planned: PlannedRun, tell: Callable[[RoundDone], None]) -> Callable[[int], None]:
