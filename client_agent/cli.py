@@ -25,7 +25,7 @@ from client_agent.study_file import study_from_toml
 from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import Roster, Signed, Study, StudyEnd, StudyEndState, StudyState, StudyView
+from protocol.wire.messages import Purpose, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState, StudyView
 
 agent_app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 study_app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -269,8 +269,9 @@ def _round_line(record: RoundRecord) -> str:
     accuracy = "" if record.test_accuracy is None else f", accuracy {record.test_accuracy:.3f}"
     kilobytes = (record.bytes_up + record.bytes_down) / 1000
     reason = f" ({record.reason})" if record.reason else ""
+    what = record.state.value + (" (class counts)" if record.purpose is Purpose.COUNTS else "")
     cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
-    return f"round {record.round} {record.state.value}{reason}: {cost}{accuracy} {alphas}"
+    return f"round {record.round} {what}{reason}: {cost}{accuracy} {alphas}"
 
 
 def _print_table(records: tuple[RoundRecord, ...]) -> None:

@@ -15,8 +15,9 @@ from client_agent.events import EventKind, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
 from client_agent.journal import StudyJournal
 from client_agent.mail import PastRelease
-from client_agent.participant import Participant, SiteContext
+from client_agent.participant import Participant
 from client_agent.refusals import refused_study, send_refusal
+from client_agent.site_context import SiteContext
 from client_agent.skips import shown_skip
 from client_agent.watch import Stopped, same_round
 from client_agent.welcome import missed_release, open_checkpoint, open_welcome

@@ -20,11 +20,12 @@ from client_agent.failpoints import failpoints_of
 from client_agent.journal import SiteState, StudyJournal
 from client_agent.learner import Learner, TorchLearner, training_seed
 from client_agent.ledger import Ledger
-from client_agent.participant import Participant, SiteContext
+from client_agent.participant import Participant
 from client_agent.randomness import randomness_for
 from client_agent.requester import Requester
 from client_agent.server_client import ServerClient
 from client_agent.settings import AgentSettings, read_text
+from client_agent.site_context import SiteContext
 from client_agent.transport import CountingTransport, tls_context
 from client_agent.watch import Stopped
 from protocol.errors import (

@@ -23,8 +23,9 @@ from client_agent.mail import (
     open_letter,
     seal_letter,
 )
-from client_agent.participant import RELAY, Participant
+from client_agent.participant import Participant
 from client_agent.server_client import Body
+from client_agent.site_context import RELAY
 from client_agent.skips import require_skip
 from protocol.errors import AnnouncementMismatch, ModelDiverged, MoietyError, Unavailable, UnknownResource
 from protocol.lock import model_digest

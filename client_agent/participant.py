@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Final
 
 import numpy as np
 
@@ -20,51 +17,25 @@ from client_agent.contribution import (
     send_contribution,
 )
 from client_agent.encoding import encode_counts, encode_own_weighted
-from client_agent.events import AgentEvent, EventKind, EventSink, Metrics, RoundEnd, RoundRecord
+from client_agent.events import AgentEvent, EventKind, Metrics, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
 from client_agent.journal import SiteState, StudyJournal
 from client_agent.learner import Learner, Vector
-from client_agent.ledger import Ledger, Totals
+from client_agent.ledger import Totals
 from client_agent.mail import CountedClasses, PastRelease
 from client_agent.output import OutputReader
-from client_agent.randomness import Randomness
-from client_agent.server_client import ServerClient
+from client_agent.site_context import SiteContext
 from client_agent.stopwatch import Stopwatch
 from client_agent.watch import StudyWatch
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
-from protocol.policy import SiteMemory, SitePolicy, remember_left_out, remember_release
+from protocol.policy import SiteMemory, remember_left_out, remember_release
 from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.rules.server_optimiser import model_part
-from protocol.sharing import Side, split_chunk
-from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Announcement, Party, Purpose, Roster, Signed, Study
+from protocol.sharing import split_chunk
+from protocol.wire.messages import Announcement, Party, Purpose, Signed, Study
 
-RELAY = Side.A
-"""The server that carries the sites' mail."""
-LearnerFactory = Callable[[Study, int], Learner]
-ENCODED_RECORD = "encoded.json"
-
-
-@dataclass(frozen=True)
-class SiteContext:
-    """One site's means, shared by all of its studies."""
-
-    site: str
-    keys: PartyKeys = field(repr=False)
-    roster: Roster
-    clients: Mapping[Side, ServerClient]
-    randomness: Randomness
-    state_dir: Path
-    policy: SitePolicy
-    make_learner: LearnerFactory
-    training_seed: Callable[[Study], int]
-    emit: EventSink
-    ledger: Ledger
-    stop: threading.Event
-    start_when: int | None = None
-    start_timeout_s: float = 3600.0
-    clock: Callable[[], float] = time.time
+ENCODED_RECORD: Final = "encoded.json"
 
 
 class Participant:

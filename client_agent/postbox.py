@@ -13,8 +13,9 @@ from client_agent.durable import new_folder, write_durably
 from client_agent.failpoints import Point
 from client_agent.journal import StudyJournal
 from client_agent.mail import PastRelease, WeightMail, Welcome, open_letter, require_same, seal_letter
-from client_agent.participant import RELAY, Participant
+from client_agent.participant import Participant
 from client_agent.server_client import Body
+from client_agent.site_context import RELAY
 from protocol.errors import MoietyError
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign

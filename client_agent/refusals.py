@@ -11,8 +11,9 @@ from typing import Final
 
 from client_agent.durable import write_durably
 from client_agent.mail import StudyRefusal, open_letter, require_same, seal_letter
-from client_agent.participant import RELAY, Participant
+from client_agent.participant import Participant
 from client_agent.server_client import Body
+from client_agent.site_context import RELAY
 from protocol.errors import PolicyRefusal
 from protocol.policy import check_needs_allowed
 from protocol.wire import paths

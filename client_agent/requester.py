@@ -15,11 +15,12 @@ from client_agent.failpoints import Point
 from client_agent.gathering import admit, await_contributors
 from client_agent.journal import StudyJournal
 from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease
-from client_agent.participant import Participant, SiteContext
+from client_agent.participant import Participant
 from client_agent.planning import RequesterState, RoundPlan, hindrance, new_plan
 from client_agent.postbox import Postbox
 from client_agent.requester_round import RequesterRound
 from client_agent.settled import Settled
+from client_agent.site_context import SiteContext
 from client_agent.watch import Stopped
 from protocol.errors import (
     LocalOptimumReached,

@@ -10,7 +10,8 @@ import numpy as np
 from client_agent.learner import Vector
 from client_agent.mail import Welcome, open_letter, require_same
 from client_agent.output import check_release
-from client_agent.participant import RELAY, Participant
+from client_agent.participant import Participant
+from client_agent.site_context import RELAY
 from protocol.errors import BrokenSeal
 from protocol.rules.server_optimiser import state_vectors
 from protocol.wire import paths

@@ -12,9 +12,9 @@ from client_agent.decisions import Decision
 from client_agent.events import AgentEvent
 from client_agent.journal import StudyJournal
 from client_agent.ledger import Ledger
-from client_agent.participant import SiteContext
 from client_agent.randomness import SystemRandomness
 from client_agent.server_client import ServerClient
+from client_agent.site_context import SiteContext
 from client_agent.transport import CountingTransport, tls_context
 from protocol.policy import SiteMemory, SitePolicy
 from protocol.sharing import Side

@@ -15,10 +15,10 @@ from client_agent.events import AgentEvent, EventKind
 from client_agent.journal import StudyJournal
 from client_agent.ledger import Ledger
 from client_agent.mail import open_letter
-from client_agent.participant import SiteContext
 from client_agent.randomness import SystemRandomness
 from client_agent.requester import Requester
 from client_agent.server_client import Body
+from client_agent.site_context import SiteContext
 from protocol.errors import MoietyError
 from protocol.policy import SitePolicy
 from protocol.rules.interface import SiteFacts
