@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.papers import clinicians, heart_disease, mnist, titanic
+from harness.papers import clinicians, har_strategies, heart_disease, mnist, titanic
 from harness.papers.page import Page
 from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
@@ -55,10 +55,17 @@ class PageSpec:
 
 _ALL_THREE: Final = ("weight_erosion", "fedavg", "local")
 _TITANIC: Final = tuple(CaseUse(case) for case in titanic.CASES)
+_STRATEGIES: Final = tuple(CaseUse(f"har_strategies_{split}") for split in har_strategies.SPLITS)
+_PROTECTED: Final = tuple(
+    CaseUse(f"har_strategies_{split}", (0,), ("wfedavg",), protection)
+    for split in har_strategies.SPLITS
+    for protection in (Protection.SECURE,)
+)
 _HEART: Final = CaseUse(heart_disease.CASE)
 PAGES: Final = (
     PageSpec("titanic", "Titanic: passengers by age", _TITANIC, titanic.write),
     PageSpec("heart_disease", "Heart disease: four hospitals", (_HEART,), heart_disease.write),
+    PageSpec("har_strategies", "HAR: aggregation strategies", (*_STRATEGIES, *_PROTECTED), har_strategies.write),
     PageSpec("clinicians", "Which rule for my patients?", (_HEART, *_TITANIC), clinicians.write),
     PageSpec(
         "mnist",

@@ -1,0 +1,131 @@
+"""The HAR strategies page: four splits, five strategies (Cerasti et al. 2023), and what protection costs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import mean
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.papers.charts import Panel, curves_chart, heatmap_chart
+from harness.papers.page import Page
+from harness.papers.spread import Spread, curve, of_variant
+from harness.simulation.runs import RunLine
+
+SPLITS: Final = ("random", "majority_even", "majority", "pick_two")
+STRATEGIES: Final = {
+    "fedavg": "FedAvg",
+    "wfedavg": "WFedAvg",
+    "fedadagrad": "FedAdagrad",
+    "fedadam": "FedAdam",
+    "fedyogi": "FedYogi",
+}
+TUNED: Final = {f"{name}_tuned": f"{title}, tuned" for name, title in STRATEGIES.items() if name.startswith("feda")}
+ACTIVITIES: Final = ("walking", "upstairs", "downstairs", "sitting", "standing", "lying")
+PROTECTIONS: Final = {"": "none", "_secure": "shares", "_ckks": "CKKS"}
+CLOSE: Final = 0.01
+"""A strategy has arrived when it is this close to the best mean accuracy of any."""
+
+
+def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) -> None:
+    """``runs`` maps ``har_strategies_<split>`` (and the same with ``_secure``, ``_ckks``) to its lines."""
+    page.text(
+        "10,299 windows of 30 people's movements over eight sites: at random; one majority activity a site, sites of "
+        "one size (majority_even) and of several (majority); two activities a site (pick_two). Tested on the nine "
+        "official test people. Mean ± standard error over seeds. The paper gives its results in words: FedAvg and "
+        "WFedAvg alike, FedYogi a little later, FedAdam and FedAdagrad worse unless tuned, homomorphic encryption "
+        "slower."
+    )
+    found = {split: tuple(runs.get(f"har_strategies_{split}", ())) for split in SPLITS}
+    missing = [split for split, lines in found.items() if not lines]
+    if missing:
+        page.text(f"**Not run yet:** {', '.join(missing)}.")
+    done = {split: lines for split, lines in found.items() if lines}
+    if not done:
+        return
+    strategies = _strategies(done)
+    page.heading("Accuracy after the last round")
+    page.table(("strategy", *done), [(title, *_cells(done, name)) for name, title in strategies.items()])
+    page.heading("How soon")
+    page.text(f"The first round in which the mean accuracy is within {CLOSE:g} of the split's best last round.")
+    page.table(("strategy", *done), [(title, *_rounds_needed(done, name)) for name, title in strategies.items()])
+    panels = [
+        Panel(split, tuple(curve(t, [r.test_accuracy for r in of_variant(lines, n)]) for n, t in strategies.items()))
+        for split, lines in done.items()
+    ]
+    page.figure("accuracy", curves_chart(panels, "accuracy"), "Accuracy over rounds.")
+    page.heading("By activity")
+    for split, lines in done.items():
+        table, names = _by_class(lines, strategies)
+        page.figure(
+            f"{split}_classes",
+            heatmap_chart(table, names, ACTIVITIES, "accuracy"),
+            f"{split}: accuracy within each activity after the last round, mean over seeds.",
+        )
+    _protection(page, runs)
+
+
+def _strategies(done: Mapping[str, Sequence[RunLine]]) -> dict[str, str]:
+    there = {line.variant for lines in done.values() for line in lines}
+    return {name: title for name, title in {**STRATEGIES, **TUNED}.items() if name in there}
+
+
+def _cells(done: Mapping[str, Sequence[RunLine]], variant: str) -> list[str]:
+    return [str(_last(lines, variant) or "not run") for lines in done.values()]
+
+
+def _last(lines: Sequence[RunLine], variant: str) -> Spread | None:
+    runs = of_variant(lines, variant)
+    return Spread.of(run.last_accuracy for run in runs) if runs else None
+
+
+def _rounds_needed(done: Mapping[str, Sequence[RunLine]], variant: str) -> list[str]:
+    cells = []
+    for lines in done.values():
+        lasts = [spread.mean for name in _strategies(done) if (spread := _last(lines, name)) is not None]
+        means = curve("", [run.test_accuracy for run in of_variant(lines, variant)]).means
+        reached = [place for place, value in enumerate(means, 1) if value >= max(lasts) - CLOSE]
+        cells.append(str(reached[0]) if reached else "never")
+    return cells
+
+
+def _by_class(lines: Sequence[RunLine], strategies: Mapping[str, str]) -> tuple[NDArray[np.float64], list[str]]:
+    """Strategies by activities: the last round's accuracy within each class."""
+    rows, names = [], []
+    for name, title in strategies.items():
+        lasts = [run.class_accuracy[-1] for run in of_variant(lines, name) if run.class_accuracy]
+        if lasts:
+            rows.append([_mean(values) for values in zip(*lasts, strict=True)])
+            names.append(title)
+    return np.array(rows, dtype=np.float64), names
+
+
+def _mean(values: Sequence[float | None]) -> float:
+    there = [value for value in values if value is not None]
+    return mean(there) if there else math.nan
+
+
+def _protection(page: Page, runs: Mapping[str, Sequence[RunLine]]) -> None:
+    """WFedAvg in the open, on shares and under CKKS: the same accuracy, and what it takes."""
+    page.heading("WFedAvg with and without protection")
+    rows = []
+    for split in SPLITS:
+        for suffix, title in PROTECTIONS.items():
+            lines = of_variant(runs.get(f"har_strategies_{split}{suffix}", ()), "wfedavg")
+            shared = [line for line in lines if line.seed == 0]
+            if shared:
+                line = shared[0]
+                a_round = line.seconds / max(1, len(line.test_accuracy))
+                rows.append((f"{split}, {title}", f"{line.last_accuracy:.4f}", f"{a_round:.2f}"))
+    if not rows:
+        page.text("**Not run yet.**")
+        return
+    page.text(
+        "Seed 0. Seconds are of one core of one process that does the work of all eight sites and both servers, "
+        "training included; bytes per parameter are in the [benchmarks](../benchmarks.md)."
+    )
+    page.table(("split, protection", "accuracy", "seconds a round"), rows)
