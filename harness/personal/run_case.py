@@ -8,8 +8,10 @@ from pathlib import Path
 
 import torch
 
+from client_agent.durable import write_durably
 from client_agent.update import pick_device
 from harness.personal.case import PersonalCase, Variant
+from harness.personal.detection import detections, detections_json
 from harness.personal.plots import write_plots
 from harness.personal.records import Evaluated, PersonalLine, ResultFolder
 from harness.personal.run import Run, execute
@@ -52,6 +54,14 @@ def run_personal_case(
     finally:
         torch.set_num_threads(threads)
     write_plots(case, folder)
+    found = detections(case, folder)
+    if found:
+        write_durably(options.out / "detections.json", detections_json(found))
+    for one in found:
+        tell(
+            f"{one.variant}, seed {one.seed}: {one.found} of {one.changed} changed columns of {one.site} marked in the "
+            f"{one.layer} layer, {100 * one.elsewhere:.1f} % of all others; the strongest is number {one.rank}"
+        )
     return folder.lines()
 
 

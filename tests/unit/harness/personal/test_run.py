@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from harness.cli import simulate
+from harness.personal import detection
 from harness.personal import run as run_module
 from harness.personal.case import PersonalCase, is_personal_case, parse_personal_case, read_personal_case
 from harness.personal.outliers import affine_layers, deviations, marks
@@ -237,6 +238,24 @@ def test_swapped_labels_stand_out_in_the_target_layer(tmp_path: Path) -> None:
     assert first.site == 3
     assert first.column in (1, 2)
     assert first.deviations < 0
+
+
+def test_detections_count_the_marks_of_what_was_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # of five sites none can be further than 1.79 standard deviations from the mean
+    monkeypatch.setattr(detection, "MARKED_DEVIATIONS", 1.6)
+    change = 'evaluate_every = 2\ntampering = { site = "s3", shifted = [0], shift = 3.0, swapped = [1, 2] }'
+    path, out = tmp_path / "small.toml", tmp_path / "out"
+    path.write_text(FILE.replace("rounds = 6", "rounds = 60").replace("evaluate_every = 2", change))
+    simulate(path, str(tmp_path), out=out, only="ifedavg,local", device="cpu")
+    shifted, swapped = json.loads((out / "detections.json").read_text())
+    assert (shifted["layer"], shifted["changed"], shifted["found"], shifted["rank"]) == ("input", 1, 1, 1)
+    assert (swapped["layer"], swapped["changed"]) == ("target", 2)
+    assert swapped["found"] >= 1
+    assert shifted["site"] == swapped["site"] == "s3"
+    assert 0 <= shifted["elsewhere"] < 1
+    assert "1 of 1 changed columns of s3 marked in the input layer" in " ".join(capsys.readouterr().out.split())
 
 
 def test_layers_that_are_not_there_are_refused(tmp_path: Path) -> None:
