@@ -77,6 +77,7 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
                 await task
         if client is not None:
             await client.close()
+        server.ckks.close()
         server.store.close()
 
 

@@ -132,10 +132,16 @@ class SealedIntake:
         return self._hash.hexdigest()
 
 
+class Sink(Protocol):
+    """Takes opened bytes."""
+
+    def write(self, piece: bytes) -> None: ...
+
+
 class ContributionIntake:
     """A sealed share: one pass of hashing serves the digest that was signed and the commitment."""
 
-    def __init__(self, key: SealingKey, accept: Callable[[bytes], None], draft: Draft) -> None:
+    def __init__(self, key: SealingKey, accept: Callable[[bytes], None], draft: Sink) -> None:
         self._reader = SealedReader(key, accept)
         self._opening = _Opening(self._reader, draft)
         self._digest = MessageDigest()
@@ -161,7 +167,7 @@ class ContributionIntake:
 class _Opening:
     """Sealed bytes on their way to a draft in clear."""
 
-    def __init__(self, reader: SealedReader, draft: Draft) -> None:
+    def __init__(self, reader: SealedReader, draft: Sink) -> None:
         self._reader = reader
         self._draft = draft
         self._plain_bytes = 0

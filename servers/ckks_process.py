@@ -8,12 +8,14 @@ import subprocess
 import sys
 import threading
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Final
 
 from protocol.ckks.ciphertext import FINGERPRINT_BYTES, Kind, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.scheme import MISSING
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
 from servers.ckks_worker import REQUEST, Operation, Verdict
 
@@ -21,6 +23,12 @@ _PLACE: Final = Path(__file__).resolve().parents[1]
 _START_S: Final = 60.0
 _TRIES: Final = 2
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+
+
+def require_tenseal() -> None:
+    """Raises: ConfigurationError, which names the extra to install"""
+    if find_spec("tenseal") is None:
+        raise ConfigurationError(MISSING)
 
 
 class _Died(Exception):

@@ -20,11 +20,19 @@ from protocol.wire.messages import (
     Receipt,
     ShareKind,
     Signed,
+    Study,
+    StudyProtection,
 )
 from protocol.wire.peer_messages import CollectedSet
 from protocol.wire.sealing import MAX_HEADER_BYTES, sealed_message_length
 from servers.authentication import Caller
 from servers.bodies import ContributionDigest, ContributionIntake, stream_into
+from servers.ckks_uploads import (
+    CheckedDraft,
+    ciphertext_bytes,
+    require_ciphertext_header,
+    require_summing_side,
+)
 from servers.context import Server
 from servers.failpoints import Point
 from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
@@ -92,6 +100,7 @@ def _check_announced(server: Server, study: StudyRecord, number: int, announceme
         )
     if announcement.purpose is Purpose.COUNTS and not of.rule.name.counts_classes:
         raise MalformedMessage(f"the round would sum class counts, which rule {of.rule.name.value!r} does not use")
+    _check_key(server, study, announcement)
     places = [p.name for p in server.roster.contributors]
     order = [places.index(site) for site in announcement.listed if site in places]
     if order != sorted(order):
@@ -102,6 +111,20 @@ def _check_announced(server: Server, study: StudyRecord, number: int, announceme
             f"closes_at_s {announcement.closes_at_s} is later than the study's round_deadline_s "
             f"{study.study.round_deadline_s} allows from now; check the clock"
         )
+
+
+def _check_key(server: Server, study: StudyRecord, announcement: Announcement) -> None:
+    """Updates are encrypted exactly where the study says so, and under one key."""
+    under_ckks = study.study.protection is StudyProtection.CKKS
+    if announcement.encrypted != (under_ckks and announcement.purpose is Purpose.UPDATE):
+        raise MalformedMessage(
+            f"the study has protection {study.study.protection.value!r}: rounds of updates name a CKKS key exactly "
+            "under 'ckks', rounds of class counts never do"
+        )
+    last = server.store.current_round(study.digest)
+    before = None if last is None else last.announcement.message.ckks_key_id
+    if before is not None and announcement.ckks_key_id != before:
+        raise MalformedMessage(f"the study's CKKS key is {before}, found {announcement.ckks_key_id}; it has one key")
 
 
 def round_of(server: Server, study: StudyRecord, number: int, attempt: int) -> RoundRecord:
@@ -133,7 +156,7 @@ async def contribute(
             ConflictingMessage, BadSignature, TooLarge, StorageFull
     """
     known = server.store.contribution(key, caller.name)
-    largest = sealed_message_length(MAX_HEADER_BYTES, ELEMENT_BYTES * study.study.parameters.dimension)
+    largest = sealed_message_length(MAX_HEADER_BYTES, _most_bytes(study.study))
     if known is not None:
         again = ContributionDigest()
         await stream_into(request, again, largest)
@@ -144,15 +167,21 @@ async def contribute(
         raise NotListed(
             f"{caller.name!r} is not listed for round {key.round}; it takes part when the requester lists it"
         )
+    announcement = record.announcement.message
+    if announcement.encrypted:
+        require_summing_side(server)
     headers: list[ContributionHeader] = []
     accept = _header_check(server, caller.name, study, record, headers)
-    plain_bytes = _share_bytes(server, caller.name, study)
+    plain_bytes = _plain_bytes(server, caller.name, study, announcement)
     server.files.require_room(plain_bytes)
     draft = server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL)
+    checked = CheckedDraft(server, announcement, study.study, draft) if announcement.encrypted else None
     try:
-        intake = ContributionIntake(server.keys.sealing, accept, draft)
+        intake = ContributionIntake(server.keys.sealing, accept, checked or draft)
         await stream_into(request, intake, largest)
         digest = await asyncio.to_thread(intake.finish, caller, plain_bytes)
+        if checked is not None:
+            await asyncio.to_thread(checked.finish)
         header = headers[0]
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
         name = file_name("share", *_parts(key), caller.name, digest)
@@ -223,18 +252,28 @@ def share_kind(server: Server, site: str) -> ShareKind:
     return ShareKind.VECTOR if vector_side(server.roster.place(site)) is server.side else ShareKind.SEED
 
 
-def _share_bytes(server: Server, site: str, study: StudyRecord) -> int:
+def _plain_bytes(server: Server, site: str, study: StudyRecord, announcement: Announcement) -> int:
+    """What a site's sealed body holds for this server."""
+    if announcement.encrypted:
+        return ciphertext_bytes(study.study)
     if share_kind(server, site) is ShareKind.SEED:
         return SEED_BYTES
     return ELEMENT_BYTES * study.study.parameters.dimension
+
+
+def _most_bytes(study: Study) -> int:
+    """What the largest body of any round holds."""
+    share = ELEMENT_BYTES * study.parameters.dimension
+    return max(share, ciphertext_bytes(study)) if study.protection is StudyProtection.CKKS else share
 
 
 def _header_check(
     server: Server, caller: str, study: StudyRecord, record: RoundRecord, accepted: list[ContributionHeader]
 ) -> Callable[[bytes], None]:
     """A callback that accepts exactly the header this contribution must have, before anything is decrypted."""
-    kind = share_kind(server, caller)
-    dimension = study.study.parameters.dimension
+    encrypted = record.announcement.message.encrypted
+    kind = ShareKind.CIPHERTEXT if encrypted else share_kind(server, caller)
+    length = study.study.encrypted_values if encrypted else study.study.parameters.dimension
 
     def accept(raw: bytes) -> None:
         header = ContributionHeader.parse(raw)
@@ -249,11 +288,13 @@ def _header_check(
             raise AnnouncementMismatch("the share is bound to another study or announcement than this server holds")
         if header.side is not server.side:
             raise MalformedMessage(f"the share is for side {header.side.value!r}, this server is {server.side.value!r}")
-        if header.length != dimension or header.share_kind is not kind:
+        if header.length != length or header.share_kind is not kind:
             raise MalformedMessage(
-                f"{caller!r} sends this server a {kind.value} of length {dimension}, found a "
+                f"{caller!r} sends this server a {kind.value} of length {length}, found a "
                 f"{header.share_kind.value} of length {header.length}; check the study's parameters"
             )
+        if encrypted:
+            require_ciphertext_header(server, header)
         accepted.append(header)
 
     return accept

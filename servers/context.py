@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.failpoints import Failpoints
 from protocol.sharing import Side
@@ -15,6 +16,7 @@ from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.messages import Message, Party, Roster, Signature, Signed, StudyView
 from servers.changes import Changes
+from servers.ckks_process import CkksProcess
 from servers.failpoints import failpoints_of
 from servers.metrics import Metrics
 from servers.randomness import Randomness
@@ -50,6 +52,7 @@ class Server:
     metrics: Metrics = field(default_factory=Metrics)
     clock: Callable[[], float] = time.time
     failpoints: Failpoints = field(default_factory=Failpoints)
+    ckks: CkksProcess = field(default_factory=lambda: CkksProcess(CkksParameters()))
 
     def __post_init__(self) -> None:
         self.pictures: dict[str, StudyPicture] = {}

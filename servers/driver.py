@@ -29,6 +29,7 @@ from protocol.wire.messages import (
     ChallengeTranscript,
     RoundState,
     Signed,
+    StudyProtection,
 )
 from protocol.wire.peer_messages import (
     ChallengeReply,
@@ -42,6 +43,7 @@ from protocol.wire.peer_messages import (
 )
 from servers import log
 from servers.changes import ANY_STUDY, wait_up_to
+from servers.ckks_rounds import EncryptedRounds
 from servers.collection import collected, is_complete
 from servers.context import Server
 from servers.correlation_pool import CorrelationPool, Stock, stock_quietly
@@ -76,6 +78,9 @@ class Driver:
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stocked: set[RoundKey] = field(default_factory=set)
     _marks_s: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._encrypted = EncryptedRounds(self.server, self.peer, self.endings, self._release_set, self._deadline_s)
 
     async def run(self) -> None:
         """Start a task for every open study, now and whenever one is created; runs until cancelled."""
@@ -147,6 +152,9 @@ class Driver:
 
     def _demand(self, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
         """What the next round will consume, as far as the last one or the rule tells; the requester's place is 0."""
+        counting = study.study.rule.name.counts_classes and (last is None or last.progress.state is RoundState.SKIPPED)
+        if study.study.protection is StudyProtection.CKKS and not counting:
+            return []
         if last is None:
             contributors, opens = len(self.server.roster.contributors), study.study.rule.needs
         else:
@@ -157,6 +165,8 @@ class Driver:
     async def _advance(self, study: StudyRecord, record: RoundRecord) -> None:
         if record.state is RoundState.SKIPPED or record.outcome is not None:
             await self.endings.deliver(record)
+        elif record.announcement.message.encrypted:
+            await self._encrypted.advance(study, record)
         elif record.state in (RoundState.ANNOUNCED, RoundState.COLLECTING):
             await self._collect(study, record)
         elif record.state is RoundState.LOCKED:

@@ -18,6 +18,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import AgreedSet, OutputHeader, ReleaseSet, RoundState, ShareKind, Signed
 from protocol.wire.sealing import seal_stream
+from servers.ckks_output import sealed_sum
 from servers.collection import SEED_BYTES, expected_sites
 from servers.context import Server
 from servers.failpoints import Point
@@ -41,13 +42,21 @@ def accept_release_set(server: Server, record: RoundRecord, signed: Signed[Relea
         if record.release_set.message != release:
             error = ConflictingMessage(f"{record.key.label} has another release set; there is one a round, for ever")
             raise refuse(server, record.key.study, server.roster.requester, error)
+        _release_without_sum(server, record)
         return
     if record.state is not RoundState.MEASURED or record.agreed_set is None or record.outcome is not None:
         raise WrongRound(f"round {record.key.round} is {record.state}; a release set is welcome once it is measured")
     _check_release_set(server, record, record.agreed_set.message, release)
     server.failpoints.reach(Point.BEFORE_RELEASE_SET_STORED)
-    server.store.change_round(record.key, lambda r: replace(r, release_set=signed))
+    record = server.store.change_round(record.key, lambda r: replace(r, release_set=signed))
     server.failpoints.reach(Point.AFTER_RELEASE_SET_STORED)
+    _release_without_sum(server, record)
+
+
+def _release_without_sum(server: Server, record: RoundRecord) -> None:
+    """Side B adds nothing in a round of ciphertexts: with the release set its part is over (docs/protocol.md 11)."""
+    if server.side is Side.B and record.announcement.message.encrypted and record.state is RoundState.MEASURED:
+        commit_release(server, server.store.study(record.key.study), record, None)
 
 
 def _check_release_set(server: Server, record: RoundRecord, agreed: AgreedSet, release: ReleaseSet) -> None:
@@ -106,6 +115,8 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
         raise UnknownResource("this round has no output here (yet); wait until the view says 'released'")
     if site not in expected_sites(server, record.announcement.message):
         raise NotListed(f"{site!r} was not listed for round {record.key.round}")
+    if record.announcement.message.encrypted:
+        return sealed_sum(server, study, record, site)
     vector = masking_side(record.key.round) is not server.side
     header = OutputHeader(
         release_digest=record.release_set.message.digest(),

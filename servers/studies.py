@@ -17,6 +17,7 @@ from protocol.errors import (
 from protocol.mpc.quantity import product_lengths
 from protocol.rounds import StudyEvent, study_step
 from protocol.rules.registry import require_sites, rule_for
+from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
     ReadyNotice,
@@ -26,11 +27,14 @@ from protocol.wire.messages import (
     Study,
     StudyEnd,
     StudyList,
+    StudyProtection,
     StudyState,
     StudyView,
 )
 from protocol.wire.paths import EVERY_SITE
 from servers.changes import wait_up_to
+from servers.ckks_process import require_tenseal
+from servers.ckks_uploads import PARAMETERS
 from servers.context import Server, StudyPicture
 from servers.ot_sessions import SITE_ELEMENTS
 from servers.store.interface import Refusal, RoundKey, RoundRecord, StudyRecord
@@ -89,6 +93,10 @@ def _require_rule(server: Server, study: Study) -> None:
     try:
         rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
         require_sites(study.rule, contributors, study.parameters.least_contributors)
+        if study.protection is StudyProtection.CKKS:
+            PARAMETERS.require_sites(len(server.roster.sites))
+            if server.side is Side.A:
+                require_tenseal()
     except ConfigurationError as error:
         raise MalformedMessage(error.detail) from None
 

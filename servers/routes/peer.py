@@ -11,12 +11,13 @@ from protocol.errors import NotListed, UnknownResource
 from protocol.mpc.ot.session import extension_message_bytes
 from protocol.sharing import Side
 from protocol.wire import paths
-from protocol.wire.messages import MAX_CONTROL_BYTES, ReleaseSet, RoundOutcome, RoundState, Signed
+from protocol.wire.messages import MAX_CONTROL_BYTES, AgreedSet, ReleaseSet, RoundOutcome, RoundState, Signed
 from protocol.wire.peer_messages import ChallengeReveal, LockRequest
 from protocol.wire.sealing import MAX_HEADER_BYTES, sealed_message_length
 from servers.answering import Answering
 from servers.authentication import ThePeer, ThisServer
 from servers.bodies import read_small, stream_into
+from servers.ckks_rounds import countersign_agreed_set
 from servers.context import Server
 from servers.failpoints import Point
 from servers.masked_sum import SealedMaskedSum, framed, masked_sum, masked_sum_header
@@ -107,6 +108,16 @@ async def lock(
     message = LockRequest.parse(await read_small(request, caller))
     _, key = _key(server, study, round, attempt)
     return message_answer(b.lock(key, message))
+
+
+@router.post(paths.PEER_AGREED_SET, openapi_extra=body_of("Signed[AgreedSet], signed by side A"))
+async def agreed_set(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+) -> Response:
+    """Countersign the agreed set of a round of ciphertexts, of which this side holds nothing."""
+    signed = Signed[AgreedSet].parse(await read_small(request, caller))
+    _, key = _key(server, study, round, attempt)
+    return message_answer(countersign_agreed_set(server, b.round(key), signed))
 
 
 @router.post(paths.PEER_CHALLENGE, openapi_extra=body_of("ChallengeReveal"))

@@ -1,0 +1,69 @@
+"""The sum of ciphertexts at side A, and its way to the sites (docs/protocol.md 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from protocol.ckks.ciphertext import Kind, body_bytes
+from protocol.errors import UnknownResource
+from protocol.sharing import Side
+from protocol.wire.messages import OutputHeader, ShareKind
+from protocol.wire.sealing import seal_stream
+from servers.ckks_sums import stored_chunks, summed_body
+from servers.ckks_uploads import PARAMETERS, body_header
+from servers.context import Server
+from servers.failpoints import Point
+from servers.store.interface import RoundRecord, StudyRecord
+
+
+def write_sum(server: Server, study: StudyRecord, record: RoundRecord, name: str) -> None:
+    """Add the released sites' ciphertexts into the file ``name``, chunk by chunk. Blocks.
+
+    Raises: ProtocolViolation, Unavailable, ConfigurationError, StorageFull
+    """
+    assert record.release_set is not None, "sums come after the release set"
+    announcement, of = record.announcement.message, study.study
+    files = {contribution.site: contribution.file for contribution in server.store.contributions(record.key)}
+    sources = [
+        stored_chunks(server.files.path(_named(files.get(site), site)), site, PARAMETERS, of.encrypted_values)
+        for site in record.release_set.message.sites
+    ]
+    server.files.require_room(body_bytes(PARAMETERS, Kind.SUM, of.encrypted_values))
+    draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
+    try:
+        for piece in summed_body(server.ckks, PARAMETERS, body_header(server, Kind.SUM, announcement, of), sources):
+            draft.write(piece)
+        draft.keep(name)
+    except BaseException:
+        draft.discard()
+        raise
+
+
+def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: str) -> Iterator[bytes]:
+    """A released round's sum, sealed to one site: the same ciphertexts for all.
+
+    Raises: UnknownResource
+    """
+    assert record.release_set is not None, "a released round has its release set"
+    if server.side is not Side.A:
+        raise UnknownResource("the sum of a round of ciphertexts is at side A alone")
+    if record.output_file is None:
+        raise UnknownResource(
+            f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"
+        )
+    header = OutputHeader(
+        release_digest=record.release_set.message.digest(),
+        side=server.side,
+        share_kind=ShareKind.CIPHERTEXT,
+        recipient=site,
+        length=study.study.encrypted_values,
+    )
+    secret = server.randomness.draw(64, f"{record.key.label} output for {site}")
+    body = server.files.read(record.output_file)
+    return seal_stream(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
+
+
+def _named(file: str | None, site: str) -> str:
+    if file is None:
+        raise UnknownResource(f"the contribution of {site!r} is no longer kept")
+    return file
