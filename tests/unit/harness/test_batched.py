@@ -82,3 +82,19 @@ def test_gradients_of_one_batch_are_not_batched() -> None:
     model = build_model(model_spec("linear", (4,), (), 3), 1)
     with pytest.raises(ConfigurationError, match="takes local SGD, found update='gradient'"):
         Batched(model, SITES, SEEDS, TrainingSpec(), CPU)
+
+
+@pytest.mark.gpu
+def test_one_call_on_a_gpu_is_every_site_by_itself() -> None:
+    if not torch.cuda.is_available():
+        pytest.skip("NOT TESTED: all sites' steps in one call on a GPU, because no CUDA device is here")
+    spec = model_spec("mlp", (4,), (6, 5), 3, activation="tanh", personal=("input", "target"))
+    models = repeated(model_vector(build_model(spec, 1)), 3)
+    personal = repeated(personal_vector(build_model(spec, 1)), 3)
+    one_by_one = OneByOne(build_model(spec, 1), SITES, SEEDS, EVERYTHING, CPU).train(models, personal, 1)
+    device = torch.device("cuda")
+    together = Batched(build_model(spec, 1), SITES, SEEDS, EVERYTHING, device).train(models, personal, 1)
+    # float32 sums in another order; relative to the update's norm, errors stay far below 1e-3
+    for found, expected in zip(together.updates, one_by_one.updates, strict=True):
+        assert np.linalg.norm(found - expected) <= 1e-3 * np.linalg.norm(expected)
+    np.testing.assert_allclose(together.personal, one_by_one.personal, rtol=0, atol=1e-3)
