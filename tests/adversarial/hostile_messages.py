@@ -19,6 +19,7 @@ from protocol.wire import paths
 from protocol.wire.authentic import sign
 from protocol.wire.messages import AgreedSet, QueryHeader, ReadyNotice, ShareKind
 from protocol.wire.peer_messages import BatchHeader, ProductsHeader, pack_frame
+from protocol.wire.signing import sign_request
 from tests.adversarial.running_pair import (
     EARLY,
     OTHER,
@@ -116,6 +117,22 @@ def wrong_content_digest(r: OpenRound) -> httpx.Response:
     body = r.honest[VICTIM][Side.A].sealed()
     headers = client.headers("PUT", r.federation.url(Side.A) + path, body)
     return client.send(Side.A, "PUT", path, r.fresh(VICTIM)[Side.A].sealed(), headers)
+
+
+def flat_digest_of_a_contribution(r: OpenRound) -> httpx.Response:
+    """The share is sound, but signed by the digest that other requests take."""
+    path, client = r.path(paths.CONTRIBUTION), r.client(VICTIM)
+    body = r.honest[VICTIM][Side.A].sealed()
+    signed = sign_request(
+        "PUT",
+        r.federation.url(Side.A) + path,
+        hashlib.sha256(body).digest(),
+        client.keys.signing,
+        client.keys.name,
+        created=int(time.time()),
+        nonce=secrets.token_urlsafe(18),
+    )
+    return client.send(Side.A, "PUT", path, body, list(signed))
 
 
 # --- contributions ----------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from tests.adversarial.hostile_messages import (
     component_left_out,
     expired_signature,
     first_the_others_share,
+    flat_digest_of_a_contribution,
     for_another_announcement,
     future_signature,
     header,
@@ -79,6 +80,7 @@ REQUEST_ROWS = (
     Row("request replayed at the other server", replayed_at_the_other_server, 401, E_.BAD_SIGNATURE),
     *(Row(f"{name} left out of the signature", component_left_out(name), 401, E_.BAD_SIGNATURE) for name in COMPONENTS),
     Row("wrong content digest", wrong_content_digest, 401, E_.BAD_SIGNATURE, says="digest"),
+    Row("flat digest of a contribution", flat_digest_of_a_contribution, 401, E_.BAD_SIGNATURE, says="sealed-digest"),
 )
 
 CONTRIBUTION_ROWS = (
