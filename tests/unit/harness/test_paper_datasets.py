@@ -47,6 +47,15 @@ def test_the_test_images_are_the_most_with_the_requesters_distribution(images: P
     assert counts.max() == 60
 
 
+def test_the_first_test_images_are_the_projects_own(images: Path) -> None:
+    own, first = (mnist(images, name, 10, seed=1) for name in ("B", "B_first_images"))
+    assert np.bincount(first.requester.test.y, minlength=10).tolist() == [0, 0, 0, 0, 12, 36, 12, 0, 0, 0]
+    for one, other in zip(own.sites, first.sites, strict=True):
+        np.testing.assert_array_equal(one.train.y, other.train.y)
+    other_seed = mnist(images, "B_first_images", 10, seed=2).requester.test
+    np.testing.assert_array_equal(first.requester.test.y, other_seed.y)
+
+
 def test_images_keep_their_labels_and_are_normalised(images: Path) -> None:
     federation = mnist(images, "A", 10, seed=0, validation_share=0.25)
     for site in federation.sites:
