@@ -11,6 +11,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from client_agent.ckks_key import check_encrypted
 from client_agent.durable import write_durably
 from client_agent.events import EventKind
 from client_agent.failpoints import Point
@@ -27,9 +28,17 @@ from client_agent.participant import Participant
 from client_agent.server_client import Body
 from client_agent.site_context import RELAY
 from client_agent.skips import require_skip
-from protocol.errors import AnnouncementMismatch, ModelDiverged, MoietyError, Unavailable, UnknownResource
+from protocol.errors import (
+    AnnouncementMismatch,
+    ModelDiverged,
+    MoietyError,
+    PolicyRefusal,
+    Unavailable,
+    UnknownResource,
+    UnusableUpdate,
+)
 from protocol.lock import model_digest
-from protocol.policy import OutcomeUnknown, check_weight_list, remember_contribution, remember_skip
+from protocol.policy import Clause, OutcomeUnknown, check_weight_list, remember_contribution, remember_skip
 from protocol.rules.registry import rule_for
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
@@ -77,6 +86,7 @@ class Decisions:
             weight_list = mail.weight_list
             self._catch_up(mail)
             self._check_purpose(announcement)
+            check_encrypted(announcement, owner.study, owner.ckks_key())
             self._check_model(announcement)
             self._check_policy(announcement, weight_list)
         except (Unavailable, UnknownResource):
@@ -91,7 +101,10 @@ class Decisions:
         return decision
 
     def decline(self, announcement: Announcement, weight_list: WeightList | None, error: MoietyError) -> Decision:
-        """Tell the requester, sealed, why this site does not contribute; the same letter after a restart."""
+        """Tell the requester, sealed, why this site does not contribute; the same letter after a restart.
+
+        The decision keeps the whole reason; the letter leaves out what only this site may know.
+        """
         owner, context = self._owner, self._context
         code = _decline_code(error)
         folder = owner.journal.round_folder(announcement.round)
@@ -102,7 +115,7 @@ class Decisions:
                 round=announcement.round,
                 site=context.site,
                 code=code,
-                reason=error.detail[:_REASON_CHARACTERS],
+                reason=self._told(error)[:_REASON_CHARACTERS],
             )
             signed = sign(decline, context.site, context.keys.signing)
             to = owner.requester_party
@@ -117,6 +130,19 @@ class Decisions:
         owner.journal.write(folder / "decision.json", decision)
         owner.event(EventKind.DECLINED, announcement.round, f"{code}: {error.detail}")
         return decision
+
+    def _told(self, error: MoietyError) -> str:
+        """The reason as the requester reads it: nothing of a weight or of counts that the site keeps to itself."""
+        if not self._owner.study.rule.name.self_weighted:
+            return error.detail
+        if isinstance(error, UnusableUpdate):
+            return "what this site would share cannot be encoded; the numbers stay at this site"
+        if isinstance(error, PolicyRefusal) and error.detail.startswith(Clause.LARGEST_SHARE):
+            return (
+                f"{Clause.LARGEST_SHARE}: the weight that this site gives itself is too large a part of the smallest "
+                "sum it could end up in; a coarser weight_grid or more contributors would help"
+            )
+        return error.detail
 
     # --- the evidence ---
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -176,8 +177,22 @@ def test_the_own_weight_is_held_against_the_smallest_others(tmp_path: Path, grid
     with contributor_bench(tmp_path, study_with(RuleName.FEDAVG_BY_SAMPLES, grid), MODEL) as bench:
         decision = decided(bench, 1)
         assert bench.contributor.own_weight() == 0.8
-    assert decision.accepted is accepted
-    assert accepted or decision.reason.startswith("largest_share")
+        assert decision.accepted is accepted
+        if accepted:
+            return
+        assert decision.reason.startswith("largest_share: site 'c1': weight 25.6 of 27.6")
+        told = bench.decline().reason
+    assert told.startswith("largest_share: the weight that this site gives itself is too large a part")
+    assert not re.search(r"\d", told)
+
+
+def test_class_counts_that_cannot_be_shared_are_not_told(tmp_path: Path) -> None:
+    with contributor_bench(tmp_path, WFEDAVG, MODEL, counts=(10, 2**31)) as bench:
+        accepted = decided(bench, 1, purpose=Purpose.COUNTS)
+        declined = bench.contributor._contribute(accepted, 1)
+        assert (declined.accepted, declined.code) == (False, ErrorCode.UNUSABLE_UPDATE)
+        assert str(2**31) in declined.reason
+        assert not re.search(r"\d", bench.decline().reason)
 
 
 @pytest.mark.parametrize(
