@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 import torch
@@ -15,8 +14,8 @@ from client_agent.models import build_model
 from client_agent.trainer import predicted
 from client_agent.update import model_vector
 from harness.batched import Batched
-from harness.datasets.har import har_subjects
-from harness.datasets.public_data import data_folder
+from harness.datasets.checks import check_classes, check_examples
+from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.measurements import versions
 from harness.personal.case import PersonalCase, Variant
@@ -30,7 +29,6 @@ from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
 
 OnEvaluation = Callable[[Evaluated], None]
-HAR_SUBJECTS: Final = "har_subjects"
 
 
 @dataclass(frozen=True)
@@ -46,12 +44,17 @@ class Run:
 
 
 def load_sites(case: PersonalCase, seed: int, data: Path | None) -> Federation:
-    """The comparison's sites, tampered with as the file says. Raises: ConfigurationError"""
-    if case.table.data != HAR_SUBJECTS:
-        raise ConfigurationError(
-            f"{case.source}: key 'personal.data': found {case.table.data!r}, allowed is har_subjects"
-        )
-    federation = har_subjects(data_folder(data), seed, validation_share=case.table.validation_share)
+    """The comparison's sites, tampered with as the file says.
+
+    Raises: ConfigurationError, also for a site without test examples, since every site is judged
+    """
+    share = case.table.validation_share
+    federation = load_data(DataRequest(case.table.data, seed, validation_share=share, folder=data))
+    check_examples(federation)
+    check_classes(federation)
+    for site in federation.sites:
+        if not len(site.test):
+            raise ConfigurationError(f"{case.source}: site {site.name!r} of {case.table.data} has no test example")
     return replace(federation, sites=tampered(federation.sites, case.table.tampering))
 
 

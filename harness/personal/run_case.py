@@ -22,7 +22,7 @@ from protocol.errors import ConfigurationError
 class PersonalOptions:
     """``data`` is the folder with the data sets (None: MOIETY_DATA); None of ``seeds`` and ``only`` is all of them.
 
-    ``batched`` computes all sites' steps in one call; None: on a GPU, not on a CPU, where it saves no time.
+    ``batched`` computes all sites' steps in one call, but APFL's; None: on a GPU, not on a CPU, where it saves no time.
     """
 
     out: Path

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 from harness.cli import simulate
+from harness.datasets.registry import DataRequest, load_data
+from harness.datasets.site_data import Federation
 from harness.personal import detection
 from harness.personal import run as run_module
 from harness.personal.case import PersonalCase, is_personal_case, parse_personal_case, read_personal_case
@@ -27,7 +29,10 @@ from tests.unit.harness.personal.sites import CPU, FILE, federation
 
 @pytest.fixture(autouse=True)
 def _small_data(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_module, "har_subjects", lambda *_, **__: federation())
+    def load(request: DataRequest) -> Federation:
+        return federation() if request.data == "har_subjects" else load_data(request)
+
+    monkeypatch.setattr(run_module, "load_data", load)
 
 
 def case(text: str = FILE) -> PersonalCase:
@@ -152,7 +157,7 @@ def test_scores_are_those_of_every_site() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ('data = "har_subjects"', 'data = "mars"', "allowed is har_subjects"),
+        ('data = "har_subjects"', 'data = "mars"', "data set 'mars' is none of"),
         ("[personal]", "[people]", "one table \\[personal\\]"),
         ('scheme = "mixed"', 'scheme = "mixture"', "scheme"),
         ('name = "apfl"', 'name = "local"', "a name of its own"),
@@ -163,6 +168,17 @@ def test_scores_are_those_of_every_site() -> None:
 def test_mistakes_in_the_file_are_named(tmp_path: Path, old: str, new: str, said: str) -> None:
     with pytest.raises(ConfigurationError, match=said):
         execute(planned("ifedavg", case(FILE.replace(old, new))), ResultFolder(tmp_path))
+
+
+def test_a_site_without_test_examples_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def untested(request: DataRequest) -> Federation:
+        first, *others = federation().sites
+        last = replace(others[-1], test=first.validation)
+        return replace(federation(), sites=(first, *others[:-1], last))
+
+    monkeypatch.setattr(run_module, "load_data", untested)
+    with pytest.raises(ConfigurationError, match="'s4' of har_subjects has no test example"):
+        execute(planned("local"), ResultFolder(tmp_path))
 
 
 def test_unknown_variants_and_missing_files(tmp_path: Path) -> None:
