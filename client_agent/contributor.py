@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from client_agent.ckks_key import welcomed_seed
 from client_agent.decisions import NOT_LISTED, Decision, Decisions
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd, RoundRecord
@@ -156,7 +157,8 @@ class Contributor(Participant):
             self.problem(None, f"model {version} came without a release that this site missed; model {own} is kept")
             return
         vector = open_checkpoint(self, welcome)
-        self.adopt_model(vector, version, site_key=welcome.site_key)
+        seed = welcomed_seed(welcome, self.study, self.state.ckks_key_seed)
+        self.adopt_model(vector, version, site_key=welcome.site_key, ckks_key_seed=seed)
         self.event(EventKind.STUDY, None, f"welcomed with model {version}")
 
     # --- a round ---

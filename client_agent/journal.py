@@ -47,6 +47,7 @@ class SiteState(BaseModel):
     study_digest: str
     training_seed: int = Field(repr=False)
     site_key: str | None = Field(default=None, repr=False)
+    ckks_key_seed: str | None = Field(default=None, repr=False)
     model_version: int | None = None
     memory: SiteMemory = SiteMemory()
     counted: CountedClasses | None = None

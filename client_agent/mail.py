@@ -16,6 +16,7 @@ from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     Digest,
+    KeyId,
     Message,
     Party,
     PartyName,
@@ -72,7 +73,8 @@ class Welcome(Message):
     """The requester lets a site in: the sites' common key, and where the model stands.
 
     ``content_key`` opens the checkpoint that waits for every site under the same version. ``previous`` is the release
-    that led to this model: a site that holds an older one takes no other without it.
+    that led to this model: a site that holds an older one takes no other without it. Under CKKS the sites' secret key
+    follows from ``ckks_key_seed``.
     """
 
     KIND: ClassVar[str] = "welcome"
@@ -83,6 +85,8 @@ class Welcome(Message):
     site_key: Secret32
     content_key: Secret32
     previous: PastRelease | None = None
+    ckks_key_seed: Digest | None = Field(default=None, repr=False)
+    ckks_key_id: KeyId | None = None
 
 
 class WeightMail(Message):

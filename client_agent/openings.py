@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
@@ -13,7 +14,7 @@ from client_agent.planning import RoundPlan
 from client_agent.watch import at_both
 from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
 from protocol.lock import check_transcript
-from protocol.mpc.measurement import OpeningShare
+from protocol.mpc.measurement import OpenedSite
 from protocol.rules.interface import Measured
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
@@ -44,18 +45,30 @@ class Openings:
 
     def transcript(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, bytes, str]:
         """The agreed set, the challenge and the transcript's digest, once both servers signed the same."""
-        roster = self._context.roster
-        if a.agreed_set is None or b.agreed_set is None or a.transcript is None or b.transcript is None:
+        agreed = self._agreed(a, b)
+        if a.transcript is None or b.transcript is None:
             raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
-        both = (roster.operator_a.name, roster.operator_b.name)
-        agreed = require_signatures(a.agreed_set, roster, both)
-        stated = require_signatures(a.transcript, roster, both)
-        if agreed != b.agreed_set.message or stated != b.transcript.message:
+        stated = require_signatures(a.transcript, self._context.roster, self._operators)
+        if stated != b.transcript.message:
+            raise TranscriptMismatch(f"round {self._number}: the two servers show different sets or challenges")
+        challenge = check_transcript(self._number, agreed, stated)
+        return agreed, challenge, stated.digest()
+
+    def _agreed(self, a: RoundView, b: RoundView) -> AgreedSet:
+        """The agreed set that both servers signed and show."""
+        if a.agreed_set is None or b.agreed_set is None:
+            raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
+        agreed = require_signatures(a.agreed_set, self._context.roster, self._operators)
+        if agreed != b.agreed_set.message:
             raise TranscriptMismatch(f"round {self._number}: the two servers show different sets or challenges")
         if agreed.announcement_digest != self._announcement.digest():
             raise TranscriptMismatch(f"round {self._number}: the agreed set is bound to another announcement")
-        challenge = check_transcript(self._number, agreed, stated)
-        return agreed, challenge, stated.digest()
+        return agreed
+
+    @property
+    def _operators(self) -> tuple[str, str]:
+        roster = self._context.roster
+        return roster.operator_a.name, roster.operator_b.name
 
     def opened(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
         """Opened once and journalled, so that one release set is signed a round."""
@@ -64,6 +77,21 @@ class Openings:
         known = owner.journal.read(path, Opened)
         if known is not None:
             return known
+        opened = self._unmeasured(a, b, facts) if self._announcement.encrypted else self._measured(a, b, facts)
+        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
+        owner.journal.write(path, opened)
+        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
+        return opened
+
+    def _unmeasured(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
+        """A round of ciphertexts: nothing is opened, whoever is in the agreed set stays (docs/protocol.md 11)."""
+        agreed = self._agreed(a, b)
+        numerators = {site: self.numerator(site) for site in agreed.sites}
+        return self.judged(agreed, [OpenedSite(site, True) for site in agreed.sites], numerators, a.attempt, facts)
+
+    def _measured(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
+        """What both servers' shares of the measurement say."""
+        owner = self._owner
         agreed, _, transcript_digest = self.transcript(a, b)
         fetched = at_both(lambda side: self._context.clients[side].opening(owner.study.name, self._number, a.attempt))
         shares = {
@@ -79,16 +107,13 @@ class Openings:
             for side in Side
         }
         numerators = {site: self.numerator(site) for site in agreed.sites}
-        opened = self.judged(agreed, shares, numerators, a.attempt, facts)
-        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
-        owner.journal.write(path, opened)
-        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
-        return opened
+        sites = open_sites(shares, numerators, owner.study.parameters, self._announcement.opens)
+        return self.judged(agreed, sites, numerators, a.attempt, facts)
 
     def judged(
         self,
         agreed: AgreedSet,
-        shares: dict[Side, tuple[OpeningShare, ...]],
+        sites: Sequence[OpenedSite],
         numerators: dict[str, int],
         attempt: int,
         facts: RequesterFacts,
@@ -97,7 +122,7 @@ class Openings:
         owner, own = self._owner, self._context.site
         study, opens = owner.study, self._announcement.opens
         judged = judge(
-            open_sites(shares, numerators, study.parameters, opens),
+            sites,
             facts,
             numerators,
             study.rule,

@@ -8,6 +8,9 @@ from typing import Final
 
 import numpy as np
 
+from client_agent.ckks_contribution import ENCRYPTED, EncryptedContribution, encrypt_update
+from client_agent.ckks_key import derive_key, require_ckks
+from client_agent.ckks_output import EncryptedOutput
 from client_agent.contribution import (
     ENCODED,
     EncodedFile,
@@ -28,12 +31,13 @@ from client_agent.site_context import SiteContext
 from client_agent.stopwatch import Stopwatch
 from client_agent.watch import StudyWatch
 from protocol.arithmetic.fixed_point import clip, encode
+from protocol.ckks.scheme import SecretKey
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
 from protocol.policy import SiteMemory, remember_left_out, remember_release
 from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.rules.server_optimiser import model_part
 from protocol.sharing import split_chunk
-from protocol.wire.messages import Announcement, Party, Purpose, Signed, Study
+from protocol.wire.messages import Announcement, Party, Purpose, Signed, Study, StudyProtection
 
 ENCODED_RECORD: Final = "encoded.json"
 
@@ -52,6 +56,7 @@ class Participant:
         self.state = journal.site_state() or self._first_state()
         self._learner: Learner | None = None
         self._kept: Vector | None = None
+        self._ckks_key: SecretKey | None = None
         if self.state.model_version is not None:
             self._kept = journal.load_kept(self.state.model_version)
         self._metrics = Metrics(journal.folder / "metrics.jsonl")
@@ -71,6 +76,7 @@ class Participant:
         clip(np.ones(1, dtype=np.float32), self.study.parameters.clip_norm)
         encode(np.ones(1, dtype=np.float32), self.study.parameters, bytes(32))
         split_chunk(np.zeros(1, dtype=np.uint64), bytes(32), 0)
+        require_ckks(self.study)
         self.learner.prepare()
 
     @property
@@ -97,6 +103,17 @@ class Participant:
         self.save(model_version=version, **changes)
         self.journal.reach(Point.AFTER_STATE_WRITTEN)
         self._kept = kept
+
+    def ckks_key(self) -> SecretKey | None:
+        """The key under which sites encrypt; None in a study of shares. Raises: AnnouncementMismatch before it came"""
+        if self._ckks_key is None and self.study.protection is StudyProtection.CKKS:
+            self._ckks_key = derive_key(self.state.ckks_key_seed, self.study_digest)
+        return self._ckks_key
+
+    def ckks_key_id(self) -> str | None:
+        """The public id of that key."""
+        key = self.ckks_key()
+        return None if key is None else key.id.hex()
 
     # --- what the rule has a site weigh itself with ---
 
@@ -137,18 +154,23 @@ class Participant:
         if announcement.purpose is Purpose.COUNTS:
             encoded = encode_counts(self.learner.class_counts(), self.study.parameters, folder / ENCODED)
         else:
-            encoded = self._encode_update(announcement.round, numerator, folder / ENCODED)
+            encoded = self._encode_update(announcement, numerator, folder)
         self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
         self.journal.write(folder / ENCODED_RECORD, encoded)
         self.journal.reach(Point.AFTER_UPDATE_ENCODED)
         return encoded
 
-    def _encode_update(self, round_number: int, numerator: int, into: Path) -> EncodedUpdate:
+    def _encode_update(self, announcement: Announcement, numerator: int, folder: Path) -> EncodedUpdate:
+        round_number, into, key = announcement.round, folder / ENCODED, self.ckks_key()
         with self.stopwatch.phase("training"):
             update = self.learner.update(self.require_model(), round_number)
         seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {round_number}")
         weight, parameters = self.own_weight(), self.study.parameters
         with self.stopwatch.phase("encoding"):
+            if announcement.encrypted and key is not None:
+                listed = numerator / parameters.weight_grid
+                own = listed if weight is None else weight
+                return encrypt_update(update, self.layers, own, parameters, key, folder / ENCRYPTED)
             if weight is None:
                 return encode_update(update, self.layers, numerator, parameters, seed, into)
             return encode_own_weighted(update, self.layers, weight, parameters, seed, into)
@@ -158,6 +180,9 @@ class Participant:
 
     def contribute(self, announcement: Announcement, attempt: int) -> None:
         """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""
+        if announcement.encrypted:
+            self._contribute_encrypted(announcement, attempt)
+            return
         with self.stopwatch.phase("sharing"):
             record = make_contribution(
                 self.encoded_file(announcement.round),
@@ -178,6 +203,16 @@ class Participant:
                 self.context.clients,
                 self.journal,
             )
+
+    def _contribute_encrypted(self, announcement: Announcement, attempt: int) -> None:
+        context = self.context
+        made = EncryptedContribution(
+            announcement, attempt, context.site, context.roster, self.journal, self.study.encrypted_values
+        )
+        with self.stopwatch.phase("sharing"):
+            record = made.seal(context.randomness)
+        with self.stopwatch.phase("upload"):
+            made.send(record, self.study.name, context.clients)
 
     def has_taken(self, announcement: Announcement) -> bool:
         """Whether a release of this round was applied before this process began."""
@@ -208,12 +243,22 @@ class Participant:
     def _stepped(self, past: PastRelease) -> Vector:
         """The kept vector after a released average. Raises: as take_release; AggregateOutOfBounds"""
         with self.stopwatch.phase("output"):
-            average = self._reader().open(past)
+            average = self._average(past)
         self.journal.reach(Point.AFTER_OUTPUT_OPENED)
         try:
             return self.learner.apply(self.require_kept(), average)
         except ProtocolViolation as beyond:  # a server optimiser's step that no float32 holds
             raise AggregateOutOfBounds(beyond.detail) from None
+
+    def _average(self, past: PastRelease) -> Vector:
+        """The released average, from both servers' halves or from server A's ciphertexts."""
+        key, context = self.ckks_key(), self.context
+        if key is None or not past.announcement.encrypted:
+            return self._reader().open(past)
+        encrypted = EncryptedOutput(
+            self.study, self.study_digest, context.site, context.roster, context.keys.sealing, key, context.clients
+        )
+        return encrypted.open(past)
 
     def _totals(self, past: PastRelease) -> tuple[int, ...]:
         """The released class counts. Raises: as take_release; AggregateOutOfBounds"""

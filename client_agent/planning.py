@@ -125,6 +125,7 @@ def new_plan(owner: Requester) -> RoundPlan:
         model_digest=_model_digest(owner, number),
         weight_list_digest=weight_list.digest(),
         closes_at_s=math.ceil(owner.context.clock() + study.round_deadline_s),
+        ckks_key_id=None if counts else owner.ckks_key_id(),
     )
     _check_policy(owner, announcement, weight_list)
     own, key, counted = owner.context.site, owner.context.keys.signing, owner.state.counted

@@ -55,6 +55,8 @@ class Postbox:
                 site_key=self._owner.state.site_key or "",
                 content_key=key.content_key,
                 previous=previous,
+                ckks_key_seed=self._owner.state.ckks_key_seed,
+                ckks_key_id=self._owner.ckks_key_id(),
             )
             signed = sign(welcome, self._context.site, self._context.keys.signing)
             topic = paths.fill(paths.WELCOME_TOPIC, version=version)

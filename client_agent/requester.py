@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from client_agent.alone import go_alone
+from client_agent.ckks_key import SEED_BYTES
 from client_agent.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
 from client_agent.failpoints import Point
 from client_agent.gathering import admit, await_contributors
@@ -44,6 +45,7 @@ from protocol.wire.messages import (
     Study,
     StudyEnd,
     StudyEndState,
+    StudyProtection,
     StudyView,
 )
 
@@ -112,7 +114,11 @@ class Requester(Participant):
     def _first_model(self) -> None:
         if self.state.model_version is None:
             key = self.context.randomness.bytes(32, f"site key {self.study_digest}")
-            self.adopt_model(initial_state(self.learner.initial(), self.study.rule), 0, site_key=key.hex())
+            seed = None
+            if self.study.protection is StudyProtection.CKKS:
+                seed = self.context.randomness.bytes(SEED_BYTES, f"ckks key seed {self.study_digest}").hex()
+            first = initial_state(self.learner.initial(), self.study.rule)
+            self.adopt_model(first, 0, site_key=key.hex(), ckks_key_seed=seed)
 
     def _create(self) -> None:
         """Hand the study to both servers; both countersign it."""

@@ -121,6 +121,8 @@ def _check_key(server: Server, study: StudyRecord, announcement: Announcement) -
             f"the study has protection {study.study.protection.value!r}: rounds of updates name a CKKS key exactly "
             "under 'ckks', rounds of class counts never do"
         )
+    if not announcement.encrypted:
+        return
     last = server.store.current_round(study.digest)
     before = None if last is None else last.announcement.message.ckks_key_id
     if before is not None and announcement.ckks_key_id != before:

@@ -10,7 +10,7 @@ import pytest
 
 from client_agent.journal import StudyJournal
 from client_agent.judging import RequesterFacts
-from client_agent.measuring import longest_distance
+from client_agent.measuring import longest_distance, open_sites
 from client_agent.openings import Openings
 from client_agent.planning import RoundPlan
 from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch, UnknownResource
@@ -77,9 +77,9 @@ def shares(
 
 
 def judged(turn: Openings, opened: dict[Side, tuple[OpeningShare, ...]]):
-    return turn.judged(
-        AGREED, opened, {site: turn.numerator(site) for site in AGREED.sites}, 1, RequesterFacts(REQUESTER, 1.0)
-    )
+    numerators = {site: turn.numerator(site) for site in AGREED.sites}
+    sites = open_sites(opened, numerators, PARAMETERS)
+    return turn.judged(AGREED, sites, numerators, 1, RequesterFacts(REQUESTER, 1.0))
 
 
 def test_everybody_stays(turn: Openings) -> None:

@@ -1,0 +1,81 @@
+"""A released sum of ciphertexts at a site: fetched from server A, decrypted, checked, divided (docs/protocol.md 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent.mail import PastRelease
+from client_agent.output import check_release
+from client_agent.scratch import MemoryFile
+from client_agent.server_client import ServerClient
+from protocol.ckks.cipher import Decryptor
+from protocol.ckks.ciphertext import Kind
+from protocol.ckks.scheme import SecretKey
+from protocol.ckks.update import average, body_header
+from protocol.errors import TranscriptMismatch
+from protocol.sharing import Side
+from protocol.wire.keys import SealingKey
+from protocol.wire.messages import OutputHeader, Roster, ShareKind, Study
+from protocol.wire.sealing import SealedReader
+
+
+@dataclass(frozen=True)
+class EncryptedOutput:
+    """What a site needs to open the sums of one study."""
+
+    study: Study
+    study_digest: str
+    site: str
+    roster: Roster
+    sealing: SealingKey = field(repr=False)
+    key: SecretKey = field(repr=False)
+    clients: Mapping[Side, ServerClient]
+
+    def open(self, past: PastRelease) -> NDArray[np.float32]:
+        """The average update of a released round; what comes out stays at this site.
+
+        Shapes:   -> float32[D]
+        Reveals:  the average to this site
+        Raises:   Unavailable, UnknownResource; AggregateOutOfBounds, which discards the round; BadSignature,
+                  AnnouncementMismatch, TranscriptMismatch, ProtocolViolation, MalformedMessage, BrokenSeal
+        """
+        check_release(past, self.roster, self.study_digest)
+        if past.announcement.ckks_key_id != self.key.id.hex():
+            raise TranscriptMismatch(f"round {past.announcement.round}: the sum is under another key than this site's")
+        return self.clients[Side.A].fetch_output(
+            self.study.name, past.announcement.round, lambda pieces: self._average(past, pieces)
+        )
+
+    def _average(self, past: PastRelease, pieces: Iterator[bytes]) -> NDArray[np.float32]:
+        with closing(MemoryFile()) as scratch:
+            return average(
+                self._opened(past, pieces),
+                Decryptor(self.key, scratch),
+                body_header(Kind.SUM, self.key, self.study.model_dimension),
+                len(past.release_set.message.sites),
+                self.study.least_weight,
+                self.study.parameters.clip_norm,
+            )
+
+    def _opened(self, past: PastRelease, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        expected = OutputHeader(
+            release_digest=past.release_set.message.digest(),
+            side=Side.A,
+            share_kind=ShareKind.CIPHERTEXT,
+            recipient=self.site,
+            length=self.study.encrypted_values,
+        )
+
+        def accept(header: bytes) -> None:
+            if OutputHeader.parse(header) != expected:
+                raise TranscriptMismatch("server a served the output of another release, kind or recipient")
+
+        reader = SealedReader(self.sealing, accept)
+        for piece in pieces:
+            yield from reader.feed(piece)
+        yield reader.finish()
