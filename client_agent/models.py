@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from client_agent.personal import Affine, Personalised
+from client_agent.seeding import private_state
 from client_agent.update import layer_shapes
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec
@@ -65,7 +66,7 @@ def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     """
     if spec.kind == "plugin":
         raise ConfigurationError("the study's model is a plug-in: give the site's plug-in file")
-    with torch.random.fork_rng(devices=[]):
+    with private_state():
         torch.manual_seed(seed % 2**63)
         model = _network(spec)
     require_layers(model, spec)

@@ -22,6 +22,7 @@ from torch import nn
 
 from client_agent.data import Examples, LocalData, checked
 from client_agent.models import require_layers
+from client_agent.seeding import private_state
 from client_agent.trainer import Batch, Loss
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec
@@ -43,7 +44,7 @@ class Plugin:
 
         Raises: ConfigurationError, UnusableUpdate
         """
-        with torch.random.fork_rng(devices=[]):
+        with private_state():
             torch.manual_seed(seed % 2**63)
             made = self.model_function()
         if not isinstance(made, nn.Module):

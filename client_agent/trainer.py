@@ -19,6 +19,7 @@ from torch import nn
 
 from client_agent.data import Examples
 from client_agent.personal import personal_parameters, shared_parameters
+from client_agent.seeding import private_state
 from client_agent.update import Vector, flat_vector, load_personal, load_vector, model_vector, personal_vector
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
@@ -291,7 +292,7 @@ def private_randomness(seed: int, purpose: str, device: torch.device) -> Iterato
     drawn = _derived(seed, purpose)
     devices = [device] if device.type == "cuda" else []
     full_precision = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
-    with torch.random.fork_rng(devices=devices), full_precision:
+    with private_state(devices), full_precision:
         # torch.manual_seed would also queue a call, with its stack, for every kind of device that is not here
         torch.default_generator.manual_seed(drawn)
         if devices:
