@@ -23,6 +23,7 @@ from harness.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.rounds_plain import run_plain
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SitePolicy
+from protocol.rules.self_weights import class_weight
 from protocol.sharing import Side
 from protocol.wire.messages import Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from tests.integration.agents import (
@@ -232,6 +233,32 @@ def test_a_site_reads_what_it_gave(run: RunningFederation) -> None:
     assert rewards["c2"].weights == expected
     own = {e.site: e.weights for e in rewards_of(rounds_of(run, "c1", "by-samples"), "c1", REQUESTER)}
     assert own == {"c1": ROUNDS * 48 / 60, **dict.fromkeys((REQUESTER, "c2", "c3", "c4"), None)}
+
+
+def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(run: RunningFederation) -> None:
+    """It learns the sum, in which it is not, with its first weight list."""
+    config, late = run.config(REQUESTER), "c4"
+    config.write_text("start_when = 3\n" + config.read_text())
+    study = study_of(run, "late", RULES["wfedavg"]).model_copy(update={"rounds": 10})
+    early = tuple(site for site in SITES if site != late)
+    agents = AgentThreads(run, early)
+    try:
+        create_study(run.state(REQUESTER), study)
+        wait_for("the first update", lambda: len(rounds_of(run, REQUESTER, "late")) >= 2, agents.events)
+        agents.start(late)
+        wait_for("the end", finished(run, "late", *SITES), agents.events)
+    finally:
+        agents.stop()
+    totals = tuple(int(n) for n in sum(np.bincount(DATA[site].train.y, minlength=2) for site in early))
+    states = {site: journal(run, site, "late").site_state() for site in SITES}
+    assert {state.counted.totals for state in states.values() if state and state.counted} == {totals}
+    own = tuple(int(n) for n in np.bincount(DATA[late].train.y, minlength=2))
+    came = rounds_of(run, late, "late")
+    assert {record.own_weight for record in came} == {class_weight(own, totals, 2)}
+    assert [record.purpose for record in came] == [Purpose.UPDATE] * len(came)
+    last = rounds_of(run, REQUESTER, "late")[-1]
+    assert (last.round, last.took_part) == (11, SITES)
+    assert len({final_model(run, site, "late") for site in SITES}) == 1
 
 
 def test_a_site_that_forbids_what_the_rule_opens_ends_the_study_before_it_begins(tmp_path: Path) -> None:
