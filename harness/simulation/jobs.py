@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from multiprocessing.synchronize import Event
 from typing import Final, Protocol
 
 from harness.simulation.run_one import PlannedRun, execute
@@ -43,12 +44,14 @@ def run_all(
         return
     context = multiprocessing.get_context("spawn")
     inbox: _Inbox = context.Queue()
-    processes = min(jobs, len(planned))
-    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=(inbox,)) as pool:
+    stop = context.Event()
+    processes, given = min(jobs, len(planned)), (inbox, stop)
+    with ProcessPoolExecutor(processes, mp_context=context, initializer=_begin_worker, initargs=given) as pool:
         waiting = {pool.submit(_execute_there, one): one for one in planned}
         try:
             yield from _as_they_finish(waiting, inbox, show)
         finally:
+            stop.set()
             for future in waiting:
                 future.cancel()
 
@@ -67,11 +70,16 @@ class _Worker:
     """What a worker process was given when it began."""
 
     inbox: _Inbox
+    stop: Event
 
 
-def _begin_worker(inbox: _Inbox) -> None:
-    """Take the inbox, and end at once when the simulation is killed: nobody would read what comes out."""
-    _Worker.inbox = inbox
+class _Stopped(Exception):
+    """Another run has failed, or the simulation ends: this one is kept up to its last round."""
+
+
+def _begin_worker(inbox: _Inbox, stop: Event) -> None:
+    """Take what connects with the simulation, and end at once when it is killed: nobody would read what comes out."""
+    _Worker.inbox, _Worker.stop = inbox, stop
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
@@ -83,7 +91,12 @@ def _end_with_parent() -> None:
 
 
 def _execute_there(planned: PlannedRun) -> RunLine:
-    return execute(planned, _teller(planned, _Worker.inbox.put))
+    def tell(done: RoundDone) -> None:
+        _Worker.inbox.put(done)
+        if _Worker.stop.is_set():
+            raise _Stopped
+
+    return execute(planned, _teller(planned, tell))
 
 
 def _teller(planned: PlannedRun, tell: Callable[[RoundDone], None]) -> Callable[[int], None]:

@@ -178,3 +178,19 @@ def test_several_processes_give_the_same_lines(tmp_path: Path) -> None:
     run_case(case, two, lambda progress: seen.append((progress.runs_done, progress.rounds_done)))
     assert lines_of(tmp_path / "two") == lines_of(tmp_path / "one")
     assert seen[-1] == (2, 4)
+
+
+@pytest.mark.slow
+def test_a_run_that_cannot_begin_ends_the_others_after_their_round(tmp_path: Path) -> None:
+    text = case_file(tmp_path, rounds=2000).read_text()
+    parameters = "parameters = { least_contributors = 9 }"
+    (tmp_path / "case.toml").write_text(text.replace('name = "local"\n', f'name = "many"\n{parameters}\n', 1))
+    text = (tmp_path / "case.toml").read_text()
+    assert text.count("least_contributors = 9") == 1
+    (tmp_path / "case.toml").write_text(text.replace('rule = { name = "local" }', 'rule = { name = "fedavg" }'))
+    case = read_case(tmp_path / "case.toml")
+    with pytest.raises(ConfigurationError, match="too few for least_contributors=9"):
+        run_case(case, CaseOptions(tmp_path / "out", jobs=2, checkpoint_every_s=0))
+    for partial in (tmp_path / "out" / "partial").glob("*.json"):
+        assert len(json.loads(partial.read_text())["records"]) < 2000
+    assert not (tmp_path / "out" / "results.jsonl").exists()
