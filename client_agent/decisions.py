@@ -138,9 +138,10 @@ class Decisions:
         if isinstance(error, UnusableUpdate):
             return "what this site would share cannot be encoded; the numbers stay at this site"
         if isinstance(error, PolicyRefusal) and error.detail.startswith(Clause.LARGEST_SHARE):
+            advice = error.detail.rpartition("; ")[2]  # what would admit any site's weight, not this one's
             return (
                 f"{Clause.LARGEST_SHARE}: the weight that this site gives itself is too large a part of the smallest "
-                "sum it could end up in; a coarser weight_grid or more contributors would help"
+                f"sum it could end up in; {advice}"
             )
         return error.detail
 
