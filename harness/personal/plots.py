@@ -13,7 +13,7 @@ from harness.personal.records import ResultFolder
 def write_plots(case: PersonalCase, folder: ResultFolder) -> tuple[Path, ...]:
     """``plots/scores.svg`` and, for every run with personal layers, ``plots/VARIANT-SEED-LAYER-b.svg`` and ``-w``."""
     place = folder.folder / "plots"
-    place.mkdir(exist_ok=True)
+    place.mkdir(parents=True, exist_ok=True)
     lines = folder.lines()
     written = [_write(place / "scores.svg", score_curves(lines))] if lines else []
     for line in lines:

@@ -75,8 +75,6 @@ class ResultFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for part in (folder / "partial", folder / "final"):
-            part.mkdir(parents=True, exist_ok=True)
 
     def lines(self) -> tuple[PersonalLine, ...]:
         """Raises: ConfigurationError when the file is not one of this kind"""
@@ -91,6 +89,7 @@ class ResultFolder:
     def finish(self, line: PersonalLine, state: SchemeState) -> None:
         """The last state first, then the line, then the partial file goes."""
         run = _run(line.variant, line.seed)
+        (self.folder / "final").mkdir(parents=True, exist_ok=True)
         write_durably(self.folder / "final" / f"{run}.safetensors", save(_arrays(state)))
         path = self.folder / "results.jsonl"
         before = path.read_bytes() if path.exists() else b""
@@ -100,6 +99,7 @@ class ResultFolder:
     def save(self, variant: str, seed: int, progress: Progress, state: SchemeState) -> None:
         """Replace what was there, in one step."""
         content = save(_arrays(state), metadata={_PROGRESS: progress.model_dump_json()})
+        (self.folder / "partial").mkdir(parents=True, exist_ok=True)
         write_durably(self.folder / "partial" / f"{_run(variant, seed)}.safetensors", content)
 
     def load(self, variant: str, seed: int, identity: str) -> tuple[Progress, SchemeState] | None:

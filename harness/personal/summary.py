@@ -26,18 +26,18 @@ PUBLISHED: Final = {
 
 @dataclass(frozen=True)
 class Spread:
-    """Mean over seeds and its standard error, 0 for one seed."""
+    """Mean over seeds and its standard error, None for one seed."""
 
     mean: float
-    error: float
+    error: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> Spread:
-        error = stdev(values) / sqrt(len(values)) if len(values) > 1 else 0.0
+        error = stdev(values) / sqrt(len(values)) if len(values) > 1 else None
         return cls(mean(values), error)
 
     def __str__(self) -> str:
-        return f"{self.mean:.4f} +- {self.error:.4f}"
+        return f"{self.mean:.4f}" if self.error is None else f"{self.mean:.4f} ± {self.error:.4f}"
 
 
 @dataclass(frozen=True)
