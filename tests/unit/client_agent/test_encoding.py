@@ -27,11 +27,13 @@ def test_the_update_is_clipped_then_weighed_and_the_weight_comes_last(
     update = (update * length / np.linalg.norm(update)).astype(np.float32)
     made = encode_own_weighted(update, LAYERS, 0.7, PARAMETERS, bytes(32), tmp_path / "x")
     vector = to_signed(EncodedFile(tmp_path / "x", PARAMETERS.dimension)(0, PARAMETERS.dimension))
-    # stochastic rounding moves a value by less than one ring unit; the rest is the float64 arithmetic's last bits
-    shortened = update.astype(np.float64) * min(1.0, 2.0 / length)
-    assert np.max(np.abs(vector[:-1] - 0.7 * shortened * PARAMETERS.scale)) < 1 + 1e-6 * PARAMETERS.scale
+    # Stochastic rounding moves a value by less than one ring unit. A norm sums SIZE squares in float64, so clipped
+    # values, at most 2^21 ring units, are off by less than (SIZE + 4) 2^-53 of that.
+    norm = float(np.linalg.norm(update.astype(np.float64)))
+    shortened = update.astype(np.float64) * min(1.0, 2.0 / norm)
+    assert np.max(np.abs(vector[:-1] - 0.7 * shortened * PARAMETERS.scale)) < 1 + (SIZE + 4) * 2.0**-32
     assert abs(int(vector[-1]) - 0.7 * PARAMETERS.encoded_norm) < 1
-    assert (made.clipped, made.norm) == (clipped, pytest.approx(min(length, 2.0), rel=1e-6))
+    assert (made.clipped, made.norm) == (clipped, pytest.approx(min(norm, 2.0), rel=(SIZE + 4) * 2.0**-53))
 
 
 def test_a_value_that_is_no_number_names_its_layer(tmp_path: Path) -> None:

@@ -19,6 +19,9 @@ SIZES = (3, 10, 17)
 RANDOM = np.random.default_rng(8)
 SITES = [Examples(RANDOM.normal(size=(size, 4)).astype(np.float32), RANDOM.integers(0, 3, size=size)) for size in SIZES]
 SEEDS = [11, 12, 13]
+# At most 10 steps, each a sum of fewer than 64 products below 4 in another order of additions, and each later gradient
+# a function of the earlier ones with slope below 4.
+BOUND = 10 * 64 * 4 * 4 * 2.0**-24
 PLAIN = TrainingSpec(update="local_sgd", batch_size=4, epochs=2, local_learning_rate=0.1)
 EVERYTHING = PLAIN.model_copy(
     update={
@@ -47,12 +50,9 @@ def test_one_call_is_every_site_by_itself(spec: ModelSpec, training: TrainingSpe
     personal = repeated(personal_vector(model), 3) + np.float32(0.05)
     one_by_one = OneByOne(model, sites, SEEDS, training, CPU).train(models, personal, 2)
     together = Batched(build_model(spec, 1), sites, SEEDS, training, CPU).train(models, personal, 2)
-    # At most 10 steps, each a sum of fewer than 64 products below 4 in another order of additions, and each later
-    # gradient a function of the earlier ones with slope below 4: error below 10 * 64 * 4 * 4 * 2^-24
-    bound = 10 * 64 * 16 * 2.0**-24
-    np.testing.assert_allclose(together.updates, one_by_one.updates, rtol=0, atol=bound)
-    np.testing.assert_allclose(together.personal, one_by_one.personal, rtol=0, atol=bound)
-    assert np.abs(one_by_one.updates).max(axis=1).min() > 100 * bound
+    np.testing.assert_allclose(together.updates, one_by_one.updates, rtol=0, atol=BOUND)
+    np.testing.assert_allclose(together.personal, one_by_one.personal, rtol=0, atol=BOUND)
+    assert np.abs(one_by_one.updates).max(axis=1).min() > 100 * BOUND
 
 
 def test_a_site_without_further_batches_stands_still() -> None:
@@ -94,7 +94,6 @@ def test_one_call_on_a_gpu_is_every_site_by_itself() -> None:
     one_by_one = OneByOne(build_model(spec, 1), SITES, SEEDS, EVERYTHING, CPU).train(models, personal, 1)
     device = torch.device("cuda")
     together = Batched(build_model(spec, 1), SITES, SEEDS, EVERYTHING, device).train(models, personal, 1)
-    # float32 sums in another order; relative to the update's norm, errors stay far below 1e-3
-    for found, expected in zip(together.updates, one_by_one.updates, strict=True):
-        assert np.linalg.norm(found - expected) <= 1e-3 * np.linalg.norm(expected)
-    np.testing.assert_allclose(together.personal, one_by_one.personal, rtol=0, atol=1e-3)
+    # tanh and exponentials of another library are off by a few more units: counted as twice the additions
+    np.testing.assert_allclose(together.updates, one_by_one.updates, rtol=0, atol=2 * BOUND)
+    np.testing.assert_allclose(together.personal, one_by_one.personal, rtol=0, atol=2 * BOUND)

@@ -100,7 +100,8 @@ def test_strategies_deal_every_training_row_once(strategies: Path, split: Strate
     trained = np.concatenate(rows(federation, "train"))
     validation = rows(federation, "validation")[0]
     np.testing.assert_array_equal(np.sort(np.concatenate([trained, validation])), np.arange(sum(TRAINING_COUNTS)))
-    assert len(validation) == pytest.approx(0.1 * sum(TRAINING_COUNTS), abs=6)
+    # half a row is rounded away or up in each of six classes
+    assert len(validation) == pytest.approx(0.1 * sum(TRAINING_COUNTS), rel=0, abs=3)
     assert all(len(site.test) == 300 for site in federation.sites)
     assert all(len(site.validation) == 0 for site in federation.contributors)
     assert len(federation.sites) == 8
@@ -120,7 +121,8 @@ def test_strategies_have_the_promised_skew(strategies: Path) -> None:
         assert list(shares(split).argmax(axis=1)) == [5, 4, 2, 1, 0, 3, 4, 5]
         assert shares(split).max(axis=1).min() >= 0.6 - 0.01  # a part of a row is rounded away
     assert np.ptp(sizes(StrategySplit.MAJORITY_EVEN)) <= 1
-    assert sizes(StrategySplit.MAJORITY)[7] == pytest.approx(8 * sizes(StrategySplit.MAJORITY)[0], abs=8)
+    # sizes are the differences of rounded ends: the first is off by half a row, the last by one
+    assert sizes(StrategySplit.MAJORITY)[7] == pytest.approx(8 * sizes(StrategySplit.MAJORITY)[0], rel=0, abs=5)
     assert list((shares(StrategySplit.PICK_TWO) > 0).sum(axis=1)) == [2] * 8
 
 

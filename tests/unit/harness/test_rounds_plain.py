@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from harness.demo_studies import BREAST_CANCER, DIGITS, breast_cancer_study, dig
 from harness.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
 from harness.plots import RULE_NAMES
 from harness.rounds_plain import run_plain
-from harness.run_state import Attendance
+from harness.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
@@ -61,12 +61,20 @@ def raw_update(site: SiteData, vector: np.ndarray, round_number: int, of: Study)
     return compute_update(model, site.train, of.training, round=round_number, seed=seed, device=CPU).astype(np.float64)
 
 
-def by_hand(of: Study, same_round: bool = False) -> tuple[np.ndarray, list[dict[str, float]], list[dict[str, float]]]:
-    """Weight Erosion written down straight from the paper, with clipping, grid and lag."""
-    vector = model_vector(build_model(of.model, 9))
+@dataclass(frozen=True)
+class ByHand:
+    """What one round should have given."""
+
+    vector: np.ndarray
+    alpha: dict[str, float]
+    distance: dict[str, float]
+
+
+def by_hand(of: Study, models: list[np.ndarray], same_round: bool = False) -> list[ByHand]:
+    """Weight Erosion straight from the paper, with clipping, grid and lag; ``models`` are those before each round."""
     alpha = dict.fromkeys(NAMES[1:], 1.0)
-    alphas, distances = [], []
-    for r in range(1, of.rounds + 1):
+    rounds = []
+    for r, vector in enumerate(models, start=1):
         updates = {}
         for site in sites():
             g = raw_update(site, vector, r, of)
@@ -82,25 +90,27 @@ def by_hand(of: Study, same_round: bool = False) -> tuple[np.ndarray, list[dict[
         if same_round:
             used = {name: round(32 * a) / 32 for name, a in alpha.items()}
         total = own + sum(used[name] * g for name, g in updates.items())
-        vector = vector - np.float32(0.5) * (total / (1 + sum(used.values()))).astype(np.float32)
-        alphas.append(dict(alpha))
-        distances.append(distance)
-    return vector, alphas, distances
+        after = vector - np.float32(0.5) * (total / (1 + sum(used.values()))).astype(np.float32)
+        rounds.append(ByHand(after, dict(alpha), distance))
+    return rounds
 
 
 @pytest.mark.parametrize("clip_norm", [0.25, 4.0])
 @pytest.mark.parametrize("same_round", [False, True])
 def test_weight_erosion_is_the_papers(clip_norm: float, same_round: bool) -> None:
     of = study(clip_norm=clip_norm, distance_penalty=0.04, size_penalty=0.3)
-    history = run_plain(of, sites(), erosion_applies="same_round" if same_round else "next_round")
-    vector, alphas, distances = by_hand(of, same_round)
+    kept: list[Progress] = []
+    erosion = "same_round" if same_round else "next_round"
+    history = run_plain(of, sites(), erosion_applies=erosion, after_round=kept.append)
+    models = [model_vector(build_model(of.model, 9)), *(progress.state.vector for progress in kept)]
     assert history.end is RunEnd.COMPLETED
-    for record, alpha, distance in zip(history.rounds, alphas, distances, strict=True):
-        # sums of 8 squares in another order, six rounds of float32 steps below 1: far below 1e-6 of the values
-        assert {a.site: a.value for a in record.alphas} == pytest.approx(alpha, rel=1e-6)
-        assert {d.site: d.value for d in record.distances} == pytest.approx(distance, rel=1e-6)
+    for record, found, expected in zip(history.rounds, models[1:], by_hand(of, models[:-1], same_round), strict=True):
+        # fewer than 2^8 float64 operations a round on numbers below 2^2, six rounds: 6 * 2^8 * 2^-51 < 2^-40
+        assert {a.site: a.value for a in record.alphas} == pytest.approx(expected.alpha, rel=0, abs=2.0**-40)
+        assert {d.site: d.value for d in record.distances} == pytest.approx(expected.distance, rel=0, abs=2.0**-40)
         assert record.took_part == NAMES[1:]
-    np.testing.assert_allclose(history.final_model, vector, rtol=0, atol=1e-6)
+        # averages below 4 so close round to float32 at most 2^-22 apart; half of that, and the subtraction's rounding
+        np.testing.assert_allclose(found, expected.vector, rtol=0, atol=2.0**-22)
     clipped = [record.clipped_share for record in history.rounds]
     assert (max(clipped) == 0.0) if clip_norm == 4.0 else (min(clipped) > 0.0)
 
