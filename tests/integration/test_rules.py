@@ -15,6 +15,7 @@ import torch
 from client_agent.daemon import create_study
 from client_agent.data import LocalData
 from client_agent.events import EventKind, RoundEnd, RoundRecord
+from client_agent.models import dimension, model_spec
 from client_agent.rewards import rewards_of
 from harness.datasets.site_data import SiteData
 from harness.error_bound import bound_of_run
@@ -25,7 +26,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SitePolicy
 from protocol.rules.self_weights import class_weight
 from protocol.sharing import Side
-from protocol.wire.messages import Purpose, RuleName, RuleSpec, Study, TrainingSpec
+from protocol.wire.messages import ModelSpec, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from tests.integration.agents import (
     MODEL,
     REQUESTER,
@@ -59,6 +60,9 @@ RULES = {
 }
 
 
+EMPTY_CLASS, THREE_CLASSES = "empty-class", model_spec("linear", (5,), (), 3)
+
+
 def data_of(place: int) -> LocalData:
     whole = site_data(place)
     X, y = whole.train.X[: SAMPLES[place]], whole.train.y[: SAMPLES[place]]
@@ -76,15 +80,16 @@ def in_one_process() -> list[SiteData]:
     return made
 
 
-def study_of(federation: RunningFederation, name: str, rule: RuleSpec, model=MODEL) -> Study:
+def study_of(federation: RunningFederation, name: str, rule: RuleSpec, model: ModelSpec = MODEL) -> Study:
     """With a grid of 1/2 a site of weight 1 has at most half of a sum of three whose weights it does not know."""
     own = rule.name.self_weighted
+    parameters = StudyParameters(
+        dimension=dimension(model) + own, clip_norm=4.0, weight_grid=2 if own else 32, least_contributors=3
+    )
     return Study(
         name=name,
         roster_digest=federation.parties.roster.message.digest(),
-        parameters=StudyParameters(
-            dimension=12 + own, clip_norm=4.0, weight_grid=2 if own else 32, least_contributors=3
-        ),
+        parameters=parameters,
         rule=rule,
         model=model,
         training=TrainingSpec(batch_size=16, server_learning_rate=0.1),
@@ -125,7 +130,8 @@ def run(federation: RunningFederation) -> RunningFederation:
     try:
         for name, rule in RULES.items():
             create_study(federation.state(REQUESTER), study_of(federation, name, rule))
-        for name in RULES:
+        create_study(federation.state(REQUESTER), study_of(federation, EMPTY_CLASS, RULES["wfedavg"], THREE_CLASSES))
+        for name in (*RULES, EMPTY_CLASS):
             wait_for(f"the end of {name}", finished(federation, name, *SITES), agents.events, within_s=120)
     finally:
         agents.stop()
@@ -210,6 +216,17 @@ def test_class_counts_are_summed_first_and_every_site_weighs_itself(run: Running
     assert by_samples == [max(0.5, samples / max(SAMPLES)) for samples in SAMPLES]
     assert all(weight is not None and 0.5 <= weight <= 1 for weight in by_class)
     assert len(set(by_class)) > 1
+
+
+def test_a_class_that_no_site_has_ends_the_study_before_the_first_update(run: RunningFederation) -> None:
+    """The model has three classes, the sites' labels two: only the sites know which is missing."""
+    states = {site: journal(run, site, EMPTY_CLASS).site_state() for site in SITES}
+    for site, state in states.items():
+        assert state is not None
+        assert (state.finished or "").startswith("failed: no site has a training example of some class")
+        assert ("classes [2]" in (state.finished or "")) is (site == REQUESTER)
+        assert state.model_version == 0
+        assert [r.purpose for r in rounds_of(run, site, EMPTY_CLASS)] == [Purpose.COUNTS]
 
 
 def test_the_exported_model_is_the_model_alone(run: RunningFederation) -> None:
