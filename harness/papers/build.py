@@ -5,18 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
-from harness.papers import clinicians, har_strategies, heart_disease, mnist, titanic
+from harness.papers import clinicians, har_ifedavg, har_strategies, heart_disease, mnist, titanic
 from harness.papers.page import Page
+from harness.personal.case import read_personal_case
+from harness.personal.run_case import PersonalOptions, run_personal_case
 from harness.simulation.case import Case, read_case
-from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
+from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.run_one import Protection
 from harness.simulation.runs import RunLine
 from harness.simulation.store import Results
 
 STUDIES: Final = Path(__file__).resolve().parent.parent / "studies"
 Runs = Mapping[str, Sequence[RunLine]]
+Tell = Callable[[str], None]
+
+
+class PageSpec(Protocol):
+    """A page, and how the runs behind it are made. ``runs`` is the folder that holds one folder a case."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run_missing(self, runs: Path, data: Path | None, jobs: int, tell: Tell) -> None:
+        """Every run that is not there yet. Raises: ConfigurationError"""
+        ...
+
+    def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
+        """The page from the runs that are there; what is missing is named on it. Returns the file."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -42,63 +60,79 @@ class CaseUse:
         words += [f"--protection {self.protection.value}"] if self.protection is not Protection.PLAIN else []
         return " ".join([*words, f"--out results-out/{self.folder}"])
 
+    def read(self) -> Case:
+        """Raises: ConfigurationError"""
+        return read_case(STUDIES / f"{self.case}.toml")
+
 
 @dataclass(frozen=True)
-class PageSpec:
-    """A page, the cases behind it, and what writes it."""
+class CasesPage:
+    """A page about the requester's model, from cases of ``moiety simulate``."""
 
     name: str
     title: str
     uses: tuple[CaseUse, ...]
     write: Callable[[Page, Runs, Path | None], None]
 
+    def run_missing(self, runs: Path, data: Path | None, jobs: int, tell: Tell) -> None:
+        """See :class:`PageSpec`."""
+        for use in self.uses:
+            tell(use.command)
+            run_case(use.read(), CaseOptions(runs / use.folder, data, use.seeds, use.only, use.protection, jobs))
+
+    def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
+        """See :class:`PageSpec`."""
+        found: dict[str, tuple[RunLine, ...]] = {use.folder: Results(runs / use.folder).lines() for use in self.uses}
+        page = Page(out / f"{self.name}.md", self.title)
+        self.write(page, found, data)
+        page.made_by([use.command for use in self.uses], [line for lines in found.values() for line in lines])
+        page.write()
+        return page.path
+
+
+@dataclass(frozen=True)
+class PersonalPage:
+    """The page about every site's own model."""
+
+    name: str
+    title: str
+    cases: tuple[str, ...]
+
+    def run_missing(self, runs: Path, data: Path | None, jobs: int, tell: Tell) -> None:
+        """See :class:`PageSpec`; one process, whatever ``jobs``."""
+        for case in self.cases:
+            tell(f"moiety simulate harness/studies/{case}.toml --out results-out/{case}")
+            run_personal_case(read_personal_case(STUDIES / f"{case}.toml"), PersonalOptions(runs / case, data), tell)
+
+    def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
+        """See :class:`PageSpec`."""
+        page = Page(out / f"{self.name}.md", self.title)
+        har_ifedavg.write(page, STUDIES, runs)
+        page.write()
+        return page.path
+
 
 _ALL_THREE: Final = ("weight_erosion", "fedavg", "local")
+_MNIST: Final = (
+    *(
+        CaseUse(f"mnist_{name}", (0, 1, 2) if name in ("b_100", "c_100") else (0,), _ALL_THREE)
+        for name in mnist.SETTINGS
+    ),
+    CaseUse("mnist_b_10", (0,), ("weight_erosion",), Protection.SECURE),
+)
 _TITANIC: Final = tuple(CaseUse(case) for case in titanic.CASES)
 _STRATEGIES: Final = tuple(CaseUse(f"har_strategies_{split}") for split in har_strategies.SPLITS)
 _PROTECTED: Final = tuple(
     CaseUse(f"har_strategies_{split}", (0,), ("wfedavg",), protection)
     for split in har_strategies.SPLITS
-    for protection in (Protection.SECURE,)
+    for protection in (Protection.SECURE, Protection.CKKS)
 )
 _HEART: Final = CaseUse(heart_disease.CASE)
-PAGES: Final = (
-    PageSpec("titanic", "Titanic: passengers by age", _TITANIC, titanic.write),
-    PageSpec("heart_disease", "Heart disease: four hospitals", (_HEART,), heart_disease.write),
-    PageSpec("har_strategies", "HAR: aggregation strategies", (*_STRATEGIES, *_PROTECTED), har_strategies.write),
-    PageSpec("clinicians", "Which rule for my patients?", (_HEART, *_TITANIC), clinicians.write),
-    PageSpec(
-        "mnist",
-        "MNIST: label skew over 10 and 100 sites",
-        tuple(
-            CaseUse(f"mnist_{name}", (0, 1, 2) if name in ("b_100", "c_100") else (0,), _ALL_THREE)
-            for name in mnist.SETTINGS
-        ),
-        mnist.write,
-    ),
+PAGES: Final[tuple[PageSpec, ...]] = (
+    CasesPage("titanic", "Titanic: passengers by age", _TITANIC, titanic.write),
+    CasesPage("heart_disease", "Heart disease: four hospitals", (_HEART,), heart_disease.write),
+    CasesPage("har_strategies", "HAR: aggregation strategies", (*_STRATEGIES, *_PROTECTED), har_strategies.write),
+    PersonalPage("har_ifedavg", "HAR: personal layers", (har_ifedavg.CASE, *har_ifedavg.TAMPERED)),
+    CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write),
+    CasesPage("clinicians", "Which rule for my patients?", (_HEART, *_TITANIC), clinicians.write),
 )
-
-
-def case_of(use: CaseUse) -> Case:
-    """Raises: ConfigurationError"""
-    return read_case(STUDIES / f"{use.case}.toml")
-
-
-def run_missing(
-    spec: PageSpec, runs: Path, data: Path | None, jobs: int, show: Callable[[str, CaseProgress], None]
-) -> None:
-    """Every run of the page's cases that ``runs`` does not hold yet. Raises: ConfigurationError"""
-    for use in spec.uses:
-        options = CaseOptions(runs / use.folder, data, use.seeds, use.only, use.protection, jobs)
-        run_case(case_of(use), options, lambda progress, name=use.folder: show(name, progress))  # type: ignore[misc]
-
-
-def write_page(spec: PageSpec, runs: Path, out: Path, data: Path | None) -> Path:
-    """The page from the runs that are there; what is missing is named on it. Returns the file."""
-    found: dict[str, tuple[RunLine, ...]] = {use.folder: Results(runs / use.folder).lines() for use in spec.uses}
-    page = Page(out / f"{spec.name}.md", spec.title)
-    spec.write(page, found, data)
-    lines = [line for of_case in found.values() for line in of_case]
-    page.made_by([use.command for use in spec.uses], lines)
-    page.write()
-    return page.path

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.live import console_for
-from harness.papers.build import PAGES, PageSpec, run_missing, write_page
-from harness.simulation.case_run import CaseProgress
+from harness.papers.build import PAGES, PageSpec
 from protocol.errors import ConfigurationError
 
 
@@ -28,15 +27,13 @@ def results(
     """Run what is missing and write the pages; it can be stopped at any time and goes on where it was."""
     console = console_for(stderr=True)
 
-    def show(case: str, progress: CaseProgress) -> None:
-        console.print(
-            f"{case}: run {progress.runs_done} of {progress.runs}, round {progress.rounds_done} of {progress.rounds}"
-        )
+    def tell(text: str) -> None:
+        console.print(text, highlight=False)
 
     for spec in _chosen(only):
         if not render_only:
-            run_missing(spec, runs, data, jobs, show)
-        console.print(f"written: {write_page(spec, runs, out, data)}")
+            spec.run_missing(runs, data, jobs, tell)
+        tell(f"written: {spec.write_page(runs, out, data)}")
 
 
 def _chosen(only: str | None) -> tuple[PageSpec, ...]:
