@@ -1,0 +1,90 @@
+"""Weight lists and announcements, checked as a site checks them."""
+
+from __future__ import annotations
+
+import pytest
+
+from protocol import policy as p
+from protocol.errors import PolicyRefusal
+from protocol.parameters import Needs, StudyParameters
+from protocol.policy import SiteMemory, SitePolicy
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
+
+STUDY = "ab" * 32
+ROSTER = ("b", "c", "d", "e", "f")
+
+
+def parameters(m: int = 3, t: int = 0, grid: int = 32) -> StudyParameters:
+    return StudyParameters(dimension=62, clip_norm=1.0, weight_grid=grid, least_contributors=m, assumed_colluders=t)
+
+
+def weight_list(weights: dict[str, int], round_number: int = 1, grid: int = 32, study: str = STUDY) -> WeightList:
+    return WeightList(
+        study_digest=study,
+        round=round_number,
+        grid=grid,
+        weights=tuple(ListedWeight(site=site, numerator=n) for site, n in weights.items()),
+        salt="00" * 32,
+    )
+
+
+def announcement(
+    of: WeightList,
+    m: int = 3,
+    opens: Needs = Needs.DISTANCES,
+    version: int = 0,
+    listed: tuple[str, ...] | None = None,
+    digest: str | None = None,
+    round_number: int | None = None,
+    purpose: Purpose = Purpose.UPDATE,
+) -> Announcement:
+    return Announcement(
+        study_digest=STUDY,
+        round=of.round if round_number is None else round_number,
+        listed=tuple(w.site for w in of.weights) if listed is None else listed,
+        least_contributors=m,
+        opens=opens,
+        purpose=purpose,
+        model_version=version,
+        model_digest="cd" * 32,
+        weight_list_digest=of.digest() if digest is None else digest,
+        closes_at_s=0,
+    )
+
+
+def check(
+    of: WeightList,
+    told: Announcement | None = None,
+    site: str = "b",
+    m: int = 3,
+    t: int = 0,
+    never_rises: bool = True,
+    policy: SitePolicy | None = None,
+    memory: SiteMemory | None = None,
+    contributors: tuple[str, ...] = ROSTER,
+    needs: Needs = Needs.DISTANCES,
+    own_weight: float | None = None,
+    rule_selects: bool = False,
+    grid: int = 32,
+) -> None:
+    p.check_weight_list(
+        site,
+        announcement(of, m=m) if told is None else told,
+        of,
+        parameters(m, t, grid),
+        rule_declares_never_rising=never_rises,
+        policy=policy or SitePolicy(),
+        memory=memory or SiteMemory(),
+        contributors=contributors,
+        needs=needs,
+        own_weight=own_weight,
+        rule_selects=rule_selects,
+    )
+
+
+def refused(clause: p.Clause, *parts: str) -> object:
+    pattern = f"^{clause.value}: .*" + ".*".join(parts)
+    return pytest.raises(PolicyRefusal, match=pattern)
+
+
+EVEN = {"b": 32, "c": 32, "d": 32, "e": 32}

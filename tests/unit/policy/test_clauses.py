@@ -1,0 +1,238 @@
+"""Every clause that a weight list keeps or breaks by itself (docs/protocol.md 9)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+
+from protocol import policy as p
+from protocol.errors import ProtocolViolation
+from protocol.parameters import Needs
+from protocol.policy import SiteMemory, SitePolicy
+from protocol.wire.messages import ListedWeight, WeightList
+from tests.unit.policy.lists import EVEN, ROSTER, STUDY, announcement, check, parameters, refused, weight_list
+
+
+def test_an_ordinary_list_passes_for_every_site() -> None:
+    of = weight_list(EVEN)
+    for site in EVEN:
+        check(of, site=site)
+    p.check_for_every_site(
+        announcement(of),
+        of,
+        parameters(),
+        rule_declares_never_rising=True,
+        policy=SitePolicy(),
+        memory=SiteMemory(),
+        contributors=ROSTER,
+    )
+
+
+def test_the_requester_finds_the_one_site_that_would_refuse() -> None:
+    of = weight_list({"b": 5, "c": 5, "d": 5, "e": 31})
+    check(of, site="b")
+    with refused(p.Clause.LARGEST_SHARE, "'e'"):
+        p.check_for_every_site(
+            announcement(of),
+            of,
+            parameters(),
+            rule_declares_never_rising=True,
+            policy=SitePolicy(),
+            memory=SiteMemory(),
+            contributors=ROSTER,
+        )
+
+
+class TestSameRound:
+    def test_other_study(self) -> None:
+        of = weight_list(EVEN, study="ff" * 32)
+        with refused(p.Clause.SAME_ROUND, "another study"):
+            check(of, announcement(of))
+
+    def test_other_round(self) -> None:
+        of = weight_list(EVEN, round_number=4)
+        with refused(p.Clause.SAME_ROUND, "round 4", "round 5"):
+            check(of, announcement(of, round_number=5))
+
+    def test_other_digest(self) -> None:
+        with refused(p.Clause.SAME_ROUND, "digest"):
+            check(weight_list(EVEN), announcement(weight_list(EVEN | {"e": 31})))
+
+
+class TestAnnouncedSites:
+    @pytest.mark.parametrize(
+        "listed", [("b", "c", "d"), ("b", "c", "d", "e", "f"), ("b", "c", "d", "f"), ("c", "b", "d", "e")]
+    )
+    def test_list_and_announcement_differ(self, listed: tuple[str, ...]) -> None:
+        of = weight_list(EVEN)
+        with refused(p.Clause.ANNOUNCED_SITES):
+            check(of, announcement(of, listed=listed))
+
+    def test_this_site_is_not_listed(self) -> None:
+        with refused(p.Clause.ANNOUNCED_SITES, "'f' is not listed"):
+            check(weight_list(EVEN), site="f")
+
+    def test_a_site_listed_twice(self) -> None:
+        of = WeightList(
+            study_digest=STUDY,
+            round=1,
+            grid=32,
+            weights=tuple(ListedWeight(site=s, numerator=9) for s in ("b", "c", "d", "b")),
+            salt="00" * 32,
+        )
+        with refused(p.Clause.ANNOUNCED_SITES):
+            check(of, announcement(of, listed=("b", "c", "d")))
+
+
+def test_the_requester_cannot_list_itself_as_a_contributor() -> None:
+    with refused(p.Clause.CONTRIBUTORS_ONLY, "'requester'"):
+        check(weight_list({"b": 32, "c": 32, "requester": 32}))
+
+
+class TestGrid:
+    def test_other_grid_than_the_studys(self) -> None:
+        with refused(p.Clause.GRID, "1/64", "1/32"):
+            check(weight_list(EVEN, grid=64))
+
+    @pytest.mark.parametrize("numerator", [0, 33])
+    def test_weight_outside_the_grid(self, numerator: int) -> None:
+        with refused(p.Clause.GRID, f"'d' has weight {numerator}/32", "1/32 to 32/32"):
+            check(weight_list(EVEN | {"d": numerator}))
+
+    def test_both_ends_are_allowed(self) -> None:
+        check(weight_list({"b": 1, "c": 32, "d": 32, "e": 1}))
+
+
+class TestLeastNumber:
+    @pytest.mark.parametrize("m", [2, 4])
+    def test_another_than_the_studys(self, m: int) -> None:
+        of = weight_list(EVEN)
+        with refused(p.Clause.LEAST_NUMBER, str(m), "3 are due"):
+            check(of, announcement(of, m=m))
+
+    def test_after_a_release_it_is_the_number_released(self) -> None:
+        of = weight_list(EVEN)
+        memory = p.remember_release(SiteMemory(), announcement(of), of, tuple(EVEN))
+        again = weight_list(EVEN, round_number=2)
+        check(again, announcement(again, m=4), memory=memory)
+        with refused(p.Clause.LEAST_NUMBER, "3", "4 are due"):
+            check(again, announcement(again, m=3), memory=memory)
+
+
+class TestEnoughContributors:
+    def test_two_are_not_enough_unless_the_site_says_so(self) -> None:
+        of = weight_list(EVEN)
+        with refused(p.Clause.ENOUGH_CONTRIBUTORS, "leave 2", "at least 3"):
+            check(of, m=2)
+        check(of, m=2, policy=SitePolicy(least_contributors=2))
+
+    def test_colluders_do_not_count_whoever_assumes_them(self) -> None:
+        of = weight_list(EVEN)
+        check(of, m=4, t=1)
+        with refused(p.Clause.ENOUGH_CONTRIBUTORS, "4 contributors less 2", "leave 2"):
+            check(of, m=4, t=1, policy=SitePolicy(assumed_colluders=2))
+        with refused(p.Clause.ENOUGH_CONTRIBUTORS, "leave 2"):
+            check(of, m=4, t=2)
+
+
+class TestLargestShare:
+    def test_exactly_sixty_percent_passes_and_one_step_more_does_not(self) -> None:
+        # b: 30 of 30 + 10 + 10 = 60 %; e is heavier and not counted
+        check(weight_list({"b": 30, "c": 10, "d": 10, "e": 32}))
+        with refused(p.Clause.LARGEST_SHARE, "31 of 51", "60.8 %", "0.6"):
+            check(weight_list({"b": 31, "c": 10, "d": 10, "e": 32}))
+
+    def test_assumed_colluders_take_their_weight_away(self) -> None:
+        of = weight_list({"b": 24, "c": 10, "d": 10, "e": 10, "f": 10})
+        check(of, m=4)
+        with refused(p.Clause.LARGEST_SHARE, "24 of 34"):
+            check(of, m=4, t=2, policy=SitePolicy(least_contributors=2))
+
+    def test_all_contributors_collude(self) -> None:
+        of = weight_list(EVEN)
+        with refused(p.Clause.LARGEST_SHARE, "32 of 32"):
+            p.check_largest_share("b", announcement(of), of, parameters(3, 3), SitePolicy())
+
+    def test_a_site_without_weight(self) -> None:
+        of = weight_list(EVEN)
+        with refused(p.Clause.LARGEST_SHARE, "'f' has no weight"):
+            p.check_largest_share("f", announcement(of), of, parameters(), SitePolicy())
+
+    def test_the_share_is_taken_as_written(self) -> None:
+        assert SitePolicy().largest_share_exact == Fraction(3, 5)
+        assert SitePolicy(largest_share=1e-5).largest_share_exact == Fraction(1, 100_000)
+        check(weight_list({"b": 31, "c": 10, "d": 10, "e": 32}), policy=SitePolicy(largest_share=0.61))
+
+
+class TestOpens:
+    @pytest.mark.parametrize("needs", list(Needs))
+    def test_a_round_opens_what_the_rule_needs_or_nothing(self, needs: Needs) -> None:
+        of = weight_list(EVEN)
+        for opens in Needs:
+            told = announcement(of, opens=opens)
+            if opens in (needs, Needs.NOTHING):
+                check(of, told, needs=needs)
+            else:
+                with refused(p.Clause.MEASURED_FOR_NOTHING, f"round 1 opens {opens.value}", f"needs {needs.value}"):
+                    check(of, told, needs=needs)
+
+    def test_the_site_says_what_may_be_opened_about_it(self) -> None:
+        of, only_norms = weight_list(EVEN), SitePolicy(may_open=(Needs.NORMS,))
+        check(of, announcement(of, opens=Needs.NORMS), needs=Needs.NORMS, policy=only_norms)
+        with refused(p.Clause.MAY_OPEN, "opens pairs", "allowed: norms"):
+            check(of, announcement(of, opens=Needs.PAIRS), needs=Needs.PAIRS, policy=only_norms)
+        nothing = SitePolicy(may_open=())
+        p.check_needs_allowed(Needs.NOTHING, nothing)
+        with refused(p.Clause.MAY_OPEN, "allowed: nothing"):
+            p.check_needs_allowed(Needs.DISTANCES, nothing)
+
+
+class TestOwnWeight:
+    """Every other weight counts as the smallest possible one, 1/grid, whatever the list says."""
+
+    OF = weight_list({"b": 4, "c": 4, "d": 4, "e": 4}, grid=4)
+
+    def test_exactly_the_largest_share_passes_and_more_does_not(self) -> None:
+        # w against w + 2 * 1/4: at most 60 % as long as w <= 3/4
+        check(self.OF, m=3, grid=4, own_weight=0.75)
+        with refused(p.Clause.LARGEST_SHARE, r"weight 3.04 of 5.04", "60.3 %", "weight_grid is at most 3 admits"):
+            check(self.OF, m=3, grid=4, own_weight=0.76)
+        check(self.OF, m=4, grid=4, own_weight=1.0)
+
+    def test_colluders_take_the_smallest_weight_away_each(self) -> None:
+        tolerant = SitePolicy(least_contributors=2)
+        check(self.OF, m=4, t=1, grid=4, own_weight=0.75, policy=tolerant)
+        with refused(p.Clause.LARGEST_SHARE, "weight 3 of 4"):
+            check(self.OF, m=4, t=2, grid=4, own_weight=0.75, policy=tolerant)
+
+    @pytest.mark.parametrize("m", [3, 4, 7])
+    def test_the_advised_grid_admits_every_weight_and_the_next_finer_one_does_not(self, m: int) -> None:
+        finest = 3 * (m - 1) // 2  # share / (1 - share) = 3/2
+        for grid in (finest, finest + 1):
+            of = weight_list(dict.fromkeys((*ROSTER, "g", "h"), grid), grid=grid)
+            if grid == finest:
+                check(of, m=m, grid=grid, own_weight=1.0, contributors=(*ROSTER, "g", "h"))
+            else:
+                with refused(p.Clause.LARGEST_SHARE, f"weight_grid is at most {finest} admits every weight"):
+                    check(of, m=m, grid=grid, own_weight=1.0, contributors=(*ROSTER, "g", "h"))
+
+    def test_where_no_grid_helps_more_sites_must_take_part(self) -> None:
+        alone = SitePolicy(least_contributors=1)
+        with refused(p.Clause.LARGEST_SHARE, "more sites must be sure"):
+            check(self.OF, m=1, grid=4, own_weight=0.25, policy=alone)
+
+    @pytest.mark.parametrize("own_weight", [0.0, 0.2, 1.01, float("nan"), float("inf")])
+    def test_a_weight_that_no_rule_gives_is_a_bug(self, own_weight: float) -> None:
+        with pytest.raises(ProtocolViolation, match=r"own weight lies in \[1/4, 1\]"):
+            check(self.OF, m=4, grid=4, own_weight=own_weight)
+
+    def test_the_smallest_weight_is_one_for_every_grid(self) -> None:
+        for grid in (3, 7, 49, 107, 2**14):  # in floats 1/49 * 49 is below 1
+            of = weight_list(dict.fromkeys(EVEN, grid), grid=grid)
+            check(of, grid=grid, own_weight=1 / grid)
+
+    def test_the_list_must_say_nothing(self) -> None:
+        of = weight_list({"b": 4, "c": 4, "d": 3, "e": 4}, grid=4)
+        with refused(p.Clause.GRID, "'d' has weight 3/4", "1 for all"):
+            check(of, m=3, grid=4, own_weight=0.5)
