@@ -1,0 +1,216 @@
+"""Studies under CKKS over real processes: as the plain run within the stated error, and no key at a server."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.data import LocalData
+from client_agent.journal import SiteState
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.demo_studies import BREAST_CANCER, study_of
+from harness.error_bound import bound_of_run
+from harness.federated_run import run_study
+from harness.history import RoundKind
+from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.regression_facts import UNIT, RoundFacts, encryption_error
+from harness.rounds_plain import run_plain
+from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.scheme import Scheme
+from protocol.sharing import Side
+from protocol.wire.messages import RuleName, RuleSpec, Study, StudyProtection
+from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, A, B, CrashFederation, Kill, Outcome
+
+pytest.importorskip("tenseal")
+FEDAVG = RuleSpec(name=RuleName.FEDAVG)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
+    with CrashFederation(tmp_path_factory.mktemp("ckks")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def undisturbed(federation: CrashFederation) -> np.ndarray:
+    """The model that the same study leaves under shares: to the bit the plain one, its updates lie on the grid."""
+    plain = federation.study("under-shares").model_copy(update={"rule": FEDAVG})
+    return np.frombuffer(federation.run(plain).models[0], dtype="<f4")
+
+
+def under_ckks(federation: CrashFederation, name: str) -> Study:
+    changes = {"rule": FEDAVG, "protection": StudyProtection.CKKS}
+    return federation.study(name).model_copy(update=changes)
+
+
+def assert_as_plain(outcome: Outcome, of: Study, undisturbed: np.ndarray) -> None:
+    """Every site has one and the same model, off from the plain one by the encryption's error and float32's.
+
+    The sites' updates are rounded to multiples of 1/256; their points, fixed by a seed, lie far enough from the middle
+    of two that a difference below 1e-6 changes none. So both rounds add an error of their own and amplify nothing.
+    """
+    assert len(set(outcome.models)) == 1
+    released = [record for record in outcome.records if record.state == "released"]
+    assert [record.took_part for record in released] == [SITES] * ROUNDS
+    model = np.frombuffer(outcome.models[0], dtype="<f4")
+    step, clip_norm = of.training.server_learning_rate, of.parameters.clip_norm
+    facts = RoundFacts(len(SITES), float(len(SITES)), 1.0, 1.0, 1.0, 1.0, False, encrypted=True)
+    rounding = 2 * UNIT * (3 * step * clip_norm + float(np.linalg.norm(undisturbed)) + 1)
+    allowed = ROUNDS * (step * encryption_error(facts, of.parameters) + rounding)
+    assert allowed < 1e-5
+    assert 0 < np.linalg.norm(model.astype(np.float64) - undisturbed) <= allowed
+
+
+# --- a whole study, and what is left of it ----------------------------------------------------------------------------
+
+
+def test_a_study_equals_the_plain_one_and_no_server_has_the_key(
+    federation: CrashFederation, undisturbed: np.ndarray
+) -> None:
+    of = under_ckks(federation, "whole")
+    with Stored([federation.folder / name for name in (A, B)]) as stored:
+        assert_as_plain(federation.run(of), of, undisturbed)
+    state = federation.journal(REQUESTER, of.name).site_state()
+    assert state is not None
+    assert_no_key(stored.contents, federation, of, state)
+    with closing(federation.database(Side.A)) as at_a, closing(federation.database(Side.B)) as at_b:
+        query = "select count(*) from contributions where study = ?"
+        counts = [database.execute(query, (of.digest(),)).fetchone()[0] for database in (at_a, at_b)]
+        assert counts == [ROUNDS * len(SITES), 0]
+        used = "select count(*) from correlations where study = ?"
+        assert at_a.execute(used, (of.digest(),)).fetchone()[0] == 0
+
+
+class Stored:
+    """Everything that was ever in a file below some folders, looked at again and again while the servers run."""
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        self.contents: set[bytes] = set()
+        self._folders = folders
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._follow)
+
+    def __enter__(self) -> Stored:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self._look()
+
+    def _follow(self) -> None:
+        while not self._over.wait(0.02):
+            self._look()
+
+    def _look(self) -> None:
+        for path in (path for folder in self._folders for path in folder.rglob("*")):
+            with suppress(OSError):
+                self.contents.add(path.read_bytes())
+
+
+def assert_no_key(stored: set[bytes], federation: CrashFederation, of: Study, state: SiteState) -> None:
+    """Neither the seed nor the secret polynomial is in what the servers stored, and nothing of it loads as a key."""
+    assert state.ckks_key_seed is not None
+    seed = bytes.fromhex(state.ckks_key_seed)
+    key = Scheme(CkksParameters()).secret_key(seed, of.digest())
+    data = key.key.data()
+    coefficients = [data.data(i) for i in range(32)]
+    secret = {seed, seed.hex().encode(), base64.b64encode(seed)[:40], base64.urlsafe_b64encode(seed)[:40]}
+    secret |= {np.array(coefficients[:8], dtype="<u8").tobytes()}
+    secret |= {b"".join(int(c).to_bytes(5, "little") for c in coefficients[:16])}
+    at_site = (federation.journal(REQUESTER, of.name).folder / "site.json").read_bytes()
+    assert [one for one in secret if one in at_site]  # the search finds it where it is
+    assert len([content for content in stored if content.startswith(b"MOIETYCU")]) >= len(SITES)
+    assert [content for content in stored if content.startswith(b"MOIETYCS")]
+    for content in stored:
+        assert not [one for one in secret if one in content]
+        assert not loads_as_key(key.scheme, content, federation.folder / "tried")
+    key.key.save(str(federation.folder / "key"))
+    assert loads_as_key(key.scheme, (federation.folder / "key").read_bytes(), federation.folder / "tried")
+
+
+def loads_as_key(scheme: Scheme, content: bytes, path: Path) -> bool:
+    path.write_bytes(content)
+    try:
+        scheme.seal.SecretKey().load(scheme.context, str(path))
+    except (RuntimeError, ValueError, IndexError):
+        return False
+    return True
+
+
+# --- kill -9 ----------------------------------------------------------------------------------------------------------
+
+QUICK = (Kill(A, "after_receipt_stored", 3), Kill(A, "masked_sum_midway"))
+MORE = (
+    Kill(A, "upload_midway", 3),
+    Kill(A, "after_upload_written", 2),
+    Kill(A, "before_lock_signed"),
+    Kill(A, "after_lock_signed"),
+    Kill(A, "before_release_set_stored"),
+    Kill(A, "after_release_set_stored"),
+    Kill(A, "before_output_stored"),
+    Kill(A, "after_output_stored"),
+    Kill(B, "after_announcement_stored", 2),
+    Kill(B, "before_lock_signed"),
+    Kill(B, "after_lock_signed"),
+    Kill(B, "after_release_set_stored"),
+    Kill(B, "before_output_stored"),
+    Kill("c1", "before_update_encoded"),
+    Kill("c1", "after_update_encoded"),
+    Kill("c1", "after_shares_sealed"),
+    Kill("c1", "upload_midway"),
+    Kill("c1", "before_receipt_journalled"),
+    Kill("c1", "after_output_opened"),
+    Kill(REQUESTER, "after_checkpoint_written"),
+    Kill(REQUESTER, "after_letter_sent"),
+    Kill(REQUESTER, "before_opened_journalled"),
+    Kill(REQUESTER, "after_opened_journalled"),
+    Kill(REQUESTER, "after_release_sent"),
+)
+
+
+@pytest.mark.parametrize("kill", QUICK, ids=lambda kill: f"{kill.party}-{kill.point}")
+def test_a_killed_server_comes_back_and_the_round_is_replayed(
+    federation: CrashFederation, undisturbed: np.ndarray, kill: Kill
+) -> None:
+    of = under_ckks(federation, f"killed-{kill.party}-{kill.point.replace('_', '-')}")
+    assert_as_plain(federation.run(of, [kill]), of, undisturbed)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("kill", MORE, ids=lambda kill: f"{kill.party}-{kill.point}")
+def test_kill_at_every_step(federation: CrashFederation, undisturbed: np.ndarray, kill: Kill) -> None:
+    of = under_ckks(federation, f"killed-{kill.party}-{kill.point.replace('_', '-')}")
+    assert_as_plain(federation.run(of, [kill]), of, undisturbed)
+
+
+# --- trained models ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_trained_models_equal_the_plain_ones_within_the_stated_error(tmp_path: Path) -> None:
+    """FedAvg, and WFedAvg with its class counts through both servers, each against its plain twin."""
+    data = breast_cancer_five_hospitals(0)
+    sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test)) for site in data.sites)
+    with RunningFederation(FederationSpec("ckks", data.requester.name, sites, 5, ports=(0, 0)), tmp_path) as running:
+        digest = running.parties.roster.message.digest()
+        for rule in (RuleName.FEDAVG, RuleName.WFEDAVG):
+            settings = replace(BREAST_CANCER, name=rule.value, rounds=3)
+            made = study_of(settings, data, rule, digest, 0)
+            # a coarse grid where sites weigh themselves, for their policy
+            parameters = made.parameters.model_copy(update={"weight_grid": 2 if rule.self_weighted else 32})
+            of = made.model_copy(update={"parameters": parameters, "protection": StudyProtection.CKKS})
+            run, plain = run_study(running, of, lambda progress: None), run_plain(of, data.sites)
+            assert run.final_models_identical
+            assert [r.kind for r in run.history.rounds] == [r.kind for r in plain.rounds]
+            assert [r.kind for r in plain.rounds].count(RoundKind.RELEASED) == 3
+            difference = np.linalg.norm(run.history.final_model.astype(np.float64) - plain.final_model)
+            assert 0 < difference <= bound_of_run(plain, of, data.sites)
