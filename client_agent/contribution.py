@@ -89,11 +89,11 @@ def encode_update(
             yield to_bytes(encoded)
 
     write_pieces(into, chunks())
-    norm = parameters.clip_norm if scaling.clips else _norm(update)
+    norm = parameters.clip_norm if scaling.clips else norm_of(update)
     return EncodedUpdate(numerator=numerator, clipped=scaling.clips, norm=norm)
 
 
-def _norm(update: NDArray[np.float32]) -> float:
+def norm_of(update: NDArray[np.float32]) -> float:
     """L2 norm in float64, chunk by chunk."""
     pieces = (update[start : start + CHUNK].astype(np.float64) for start in range(0, update.size, CHUNK))
     return math.sqrt(sum(float(np.sum(np.square(piece))) for piece in pieces))

@@ -5,14 +5,13 @@ Nobody else learns either: they leave the site as shares like any update (docs/p
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.contribution import CHUNK, EncodedUpdate
+from client_agent.contribution import CHUNK, EncodedUpdate, norm_of
 from client_agent.durable import write_pieces
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.kernels import Scaling
@@ -43,7 +42,7 @@ def encode_own_weighted(
         yield _encoded(whole, Scaling(weight=weight, scale=parameters.scale), rounding_seed, update.size)
 
     write_pieces(into, pieces())
-    norm = parameters.clip_norm if scaling.clips else math.sqrt(float(np.sum(np.square(update.astype(np.float64)))))
+    norm = parameters.clip_norm if scaling.clips else norm_of(update)
     return EncodedUpdate(numerator=parameters.weight_grid, clipped=scaling.clips, norm=norm)
 
 
