@@ -26,8 +26,10 @@ def await_contributors(owner: Requester) -> None:
     give_up = owner.context.clock() + owner.context.start_timeout_s
     owner.event(EventKind.STUDY, None, f"waiting for {wanted} of {everybody} contributors")
 
+    unreadable: set[str] = set()
+
     def enough(a: StudyView, b: StudyView) -> bool | None:
-        if _hear_refusal(owner, a):
+        if _hear_refusal(owner, a, unreadable):
             return False
         ready = len(_ready(owner, a, b))
         late = owner.context.clock() >= give_up
@@ -64,16 +66,20 @@ def _ready(owner: Requester, a: StudyView, b: StudyView) -> tuple[str, ...]:
     return tuple(party.name for party in owner.context.roster.contributors if party.name in both)
 
 
-def _hear_refusal(owner: Requester, view: StudyView) -> bool:
-    """Whether a refusal ended the study before it started; a letter that does not open counts for nothing."""
+def _hear_refusal(owner: Requester, view: StudyView, unreadable: set[str]) -> bool:
+    """Whether a refusal ended the study before it started; a letter that does not open counts for nothing.
+
+    ``unreadable`` collects the senders of such letters, so that each is named once.
+    """
     contributors = {party.name for party in owner.context.roster.contributors}
     for sender in refusing_sites(view):
-        if sender not in contributors:
+        if sender not in contributors or sender in unreadable:
             continue
         try:
             refusal = owner.retried(lambda s=sender: read_refusal(owner, s))  # type: ignore[misc]
-        except RefusedMessage as unreadable:
-            owner.problem(None, unreadable.detail)
+        except RefusedMessage as refused:
+            unreadable.add(sender)
+            owner.problem(None, refused.detail)
             continue
         opened = owner.study.rule.needs.value
         public = f"site {sender!r} does not let the study's rule open {opened} about it; no round was begun"

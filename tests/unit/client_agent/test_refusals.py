@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -123,8 +124,8 @@ def test_the_requester_ends_the_study_and_names_site_and_need(tmp_path: Path) ->
         assert not bench.requester.progress.alone
 
 
-def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path) -> None:
-    """What does not open is named as a problem; the study begins once all are ready."""
+def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What does not open is named as a problem, once; the study begins when all are ready."""
     message = StudyRefusal(study_digest=DIGEST, site=SITE, code="policy_refusal", reason="no")
     forged = sign(message, "c2", keys("c2").signing)
     with requester_bench(tmp_path, STUDY, MODEL) as bench:
@@ -134,10 +135,15 @@ def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path) -> Non
             read_refusal(bench.requester, SITE)
         seen = view(f"refusal/{SITE}", "refusal/stranger", "weights-1/r0", ready=CONTRIBUTORS)
         assert refusing_sites(seen) == (SITE, "stranger")
-        hand_views(bench, seen)
+        hand_views(bench, seen.model_copy(update={"ready": CONTRIBUTORS[:2]}))
+        monkeypatch.setattr("client_agent.requester._LOOK_AGAIN_S", 0.01)
+        later = threading.Timer(0.1, hand_views, (bench, seen))
+        later.start()
         await_contributors(bench.requester)
+        later.join()
         assert bench.requester.progress.end is None
-        assert any("signature of 'c1' is missing" in text for text in bench.texts(EventKind.PROBLEM))
+        (named,) = bench.texts(EventKind.PROBLEM)
+        assert "signature of 'c1' is missing" in named
 
 
 def test_an_agent_that_stops_waits_for_nobody(tmp_path: Path) -> None:
