@@ -117,8 +117,9 @@ class RuleSpec(Message):
     Weight Erosion: ``distance_penalty`` p_d, ``size_penalty`` p_s, ``epochs_counted`` in samples (the paper's formula)
     or in batches (the MNIST study's code), ``second_weights`` beta_i. Server optimisers: ``server_momentum`` beta_1
     (None: 0.9, FedAdagrad 0), ``second_moment_decay`` beta_2, ``adaptivity`` tau. Multi-Krum: ``byzantine`` f,
-    ``selected`` m (None: all but f). By samples: ``largest_count``, the number of samples whose weight is 1. Averaging
-    rules: ``norm_bound``, the longest update that is released. Influence: ``step``, how far a weight moves in a round.
+    ``selected`` m (None: all but f). By samples: ``largest_count``, the number of samples whose weight is 1 (None: the
+    largest in the roster). Averaging rules: ``norm_bound``, the longest update that is released. Influence: ``step``,
+    how far a weight moves in a round.
     """
 
     KIND: ClassVar[str] = "rule"

@@ -10,6 +10,8 @@ import pytest
 from client_agent.planning import new_plan
 from client_agent.probing import make_probe, probe_file
 from protocol.arithmetic.fixed_point import decode
+from protocol.errors import ConfigurationError
+from protocol.sharing import Side
 from protocol.wire.messages import RuleName
 from tests.unit.client_agent.benches import requester_bench
 from tests.unit.client_agent.test_decisions import MODEL, SIZE, study_with
@@ -34,3 +36,16 @@ def test_a_probe_is_made_once_and_knows_its_length_and_the_own_influence(tmp_pat
         owner.learner._update = np.ones(SIZE, dtype=np.float32)  # type: ignore[attr-defined]
         assert make_probe(owner, 1) == probe
         np.testing.assert_array_equal(probe_file(owner, 1)(0, SIZE), encoded)
+
+
+def test_without_validation_data_no_study_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with requester_bench(tmp_path, STUDY, MODEL) as bench:
+
+        def lacking(model: np.ndarray) -> np.ndarray:
+            raise ConfigurationError("put examples into validation.npz")
+
+        monkeypatch.setattr(bench.requester.learner, "probe", lacking)
+        with pytest.raises(ConfigurationError, match=r"validation\.npz"):
+            bench.requester.run()
+        assert bench.servers[Side.A].sent == {}
+        assert bench.requester.state.finished is None
