@@ -1,5 +1,5 @@
 #!/bin/sh
-# Inside a build: "packages EXTRA" installs what the project needs into /opt/moiety, "project" the project itself.
+# Inside a build: "packages EXTRA ..." installs what the project needs into /opt/moiety, "project" the project itself.
 # Wheels in ./wheels are used alone when there are any.
 set -eu
 if ls wheels/*.whl >/dev/null 2>&1; then
@@ -7,7 +7,8 @@ if ls wheels/*.whl >/dev/null 2>&1; then
 fi
 case "$1" in
   packages)
-    python3 deploy/requirements.py "$2" >requirements.txt
+    shift
+    python3 deploy/requirements.py "$@" >requirements.txt
     /opt/moiety/bin/python -m pip install --quiet --only-binary :all: --requirement requirements.txt
     ;;
   project)

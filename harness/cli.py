@@ -31,6 +31,7 @@ from harness.simulation.progress import CaseBar
 from harness.simulation.run_one import Protection
 from harness.simulation.summary import summarise_case, table_of, write_summary
 from protocol.errors import ConfigurationError
+from protocol.wire.messages import StudyProtection
 
 
 def demo(
@@ -39,12 +40,15 @@ def demo(
     rounds: Annotated[int | None, typer.Option(min=1, help="Rounds of the first study.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Fixes splits, batches and, on this machine, every secret.")] = 0,
     quick: Annotated[bool, typer.Option("--quick", help="A few rounds and two seeds, to see that it works.")] = False,
+    protection: Annotated[
+        StudyProtection, typer.Option(help="ckks: server A sums ciphertexts instead (extra he); FedAvg and WFedAvg.")
+    ] = StudyProtection.SHARES,
     keep: Annotated[bool, typer.Option("--keep", help="Keep every process's folder and log below OUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; progress on stderr.")] = False,
 ) -> None:
     """Two servers and five sites on this machine, from certificates to a report."""
     signal.signal(signal.SIGTERM, _end)
-    options = DemoOptions(out=out, data=data, rounds=rounds, quick=quick, seed=seed, keep=keep)
+    options = DemoOptions(out=out, data=data, rounds=rounds, quick=quick, seed=seed, keep=keep, protection=protection)
     result = run_demo(options, console_for(stderr=as_json))
     if as_json:
         typer.echo(summarise(result).model_dump_json())
@@ -178,7 +182,7 @@ def _compare(
 ) -> None:
     if out is None:
         raise ConfigurationError("a comparison of personal models needs --out: the folder in which its runs are kept")
-    if protection is Protection.SECURE:
+    if protection is not Protection.PLAIN:
         raise ConfigurationError(
             "a comparison of personal models runs with --protection plain; for a protected run give a study file with "
             "key 'model.personal'"

@@ -32,13 +32,20 @@ from harness.plots import RULE_NAMES
 from harness.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.report import write_report
 from harness.results import DemoResult, ProcessId, RuleResult, StudyResult, write_summary
+from harness.rounds_ckks import run_ckks
 from harness.rounds_plain import run_plain
 from harness.rounds_secure import run_secure
+from harness.site_updates import class_counts
 from harness.warm import warm
+from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.scheme import Scheme
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import RuleName, Study
+from protocol.wire.messages import RuleName, Study, StudyProtection
 
-RULES: Final = (RuleName.WEIGHT_EROSION, RuleName.FEDAVG, RuleName.LOCAL)
+RULES: Final = {
+    StudyProtection.SHARES: (RuleName.WEIGHT_EROSION, RuleName.FEDAVG, RuleName.LOCAL),
+    StudyProtection.CKKS: (RuleName.WFEDAVG, RuleName.FEDAVG, RuleName.LOCAL),
+}
 _FURTHER_SEEDS: Final = 4
 _QUICK_ROUNDS: Final = 3
 _QUICK_SEEDS: Final = 1
@@ -65,6 +72,7 @@ class DemoOptions:
     quick: bool = False
     seed: int = 0
     keep: bool = False
+    protection: StudyProtection = StudyProtection.SHARES
 
 
 BREAST_CANCER_SET: Final = DataSet(
@@ -96,6 +104,8 @@ def run_demo(options: DemoOptions, console: Console) -> DemoResult:
     Raises: ConfigurationError; Unavailable when a process ends or a study is not over in time
     """
     begin = time.monotonic()
+    if options.protection is StudyProtection.CKKS:
+        Scheme(CkksParameters())  # without TenSEAL no process is started
     options.out.mkdir(parents=True, exist_ok=True)
     chosen = data_sets(options)
     torch.set_num_threads(1)
@@ -134,9 +144,10 @@ def _serve(
     console.print("processes: " + ", ".join(f"{name} {pid}" for name, pid in pids.items()), soft_wrap=True)
     roster_digest = running.parties.roster.message.digest()
     runs: list[tuple[Study, FederatedRun]] = []
-    for rule in RULES:
-        study = _study(data_set, federation, rule, roster_digest, options.seed)
-        with LiveRun(console, f"{federation.title}, {RULE_NAMES[rule]}", study.rounds) as live:
+    for rule in _rules(federation, options.protection):
+        study = _study(data_set, federation, rule, roster_digest, options)
+        rounds = study.rounds + rule.counts_classes
+        with LiveRun(console, f"{federation.title}, {RULE_NAMES[rule]}", rounds) as live:
             runs.append((study, run_study(running, study, live.show, phases=console.is_terminal)))
     histories = [run.history for _, run in runs]
     traffic = measure(running, histories, runs[0][0].parameters.dimension)
@@ -166,16 +177,28 @@ def _with_twins(
     return RuleResult(study, run, plain, further, bound)
 
 
+def _rules(federation: Federation, protection: StudyProtection) -> tuple[RuleName, ...]:
+    """What is compared; WFedAvg only where every class has examples somewhere."""
+    classes = len(federation.class_names)
+    totals = [sum(counts) for counts in zip(*(class_counts(site, classes) for site in federation.sites), strict=True)]
+    return tuple(rule for rule in RULES[protection] if all(totals) or not rule.counts_classes)
+
+
 def _further(data_set: DataSet, study: Study, seed: int) -> RunHistory:
     """Another seed, with another split and other batches: in one process, correlations from a dealer."""
     federation = data_set.load(seed)
     other = study.model_copy(update={"seed": seed})
-    return run_secure(other, federation.sites, correlation_source="dealer")
+    run_protected = run_ckks if study.protection is StudyProtection.CKKS else run_secure
+    return run_protected(other, federation.sites, correlation_source="dealer")
 
 
-def _study(data_set: DataSet, federation: Federation, rule: RuleName, roster_digest: str, seed: int) -> Study:
+def _study(
+    data_set: DataSet, federation: Federation, rule: RuleName, roster_digest: str, options: DemoOptions
+) -> Study:
     name = f"{data_set.settings.name}-{rule.value.replace('_', '-')}"
-    return study_of(replace(data_set.settings, name=name), federation, rule, roster_digest, seed)
+    return study_of(
+        replace(data_set.settings, name=name), federation, rule, roster_digest, options.seed, options.protection
+    )
 
 
 def _spec(name: str, federation: Federation, seed: int) -> FederationSpec:

@@ -12,7 +12,9 @@ from harness.datasets.digits import digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+from protocol.wire.messages import RuleName, RuleSpec, Study, StudyProtection, TrainingSpec
+
+_GRID: Final = 32
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,18 @@ HEART_DISEASE: Final = StudySettings(
 )
 
 
-def study_of(settings: StudySettings, federation: Federation, rule: RuleName, roster_digest: str, seed: int) -> Study:
+OWN_WEIGHTS_GRID: Final = 2
+"""Where sites weigh themselves: a site's policy takes every other weight as the smallest, here one half."""
+
+
+def study_of(
+    settings: StudySettings,
+    federation: Federation,
+    rule: RuleName,
+    roster_digest: str,
+    seed: int,
+    protection: StudyProtection = StudyProtection.SHARES,
+) -> Study:
     """A study of ``federation`` by ``rule``; ``seed`` fixes initial model and batches."""
     model = model_spec(settings.model, federation.inputs, settings.hidden, len(federation.class_names))
     return Study(
@@ -83,12 +96,14 @@ def study_of(settings: StudySettings, federation: Federation, rule: RuleName, ro
         parameters=StudyParameters(
             dimension=dimension(model) + rule.self_weighted,
             clip_norm=settings.clip_norm,
+            weight_grid=OWN_WEIGHTS_GRID if rule.self_weighted else _GRID,
             least_contributors=settings.least_contributors,
         ),
         rule=_rule_spec(settings, rule),
         model=model,
         training=settings.training,
         rounds=settings.rounds,
+        protection=protection,
         seed=seed,
     )
 

@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from harness.history import Series, alpha_series, distance_series
+from harness.history import RunHistory, Series, alpha_series, distance_series
 from harness.results import StudyResult
 from protocol.wire.messages import RuleName
 
@@ -19,6 +19,7 @@ _COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a55
 RULE_NAMES: Final = {
     RuleName.WEIGHT_EROSION: "Weight Erosion",
     RuleName.FEDAVG: "FedAvg",
+    RuleName.WFEDAVG: "WFedAvg",
     RuleName.LOCAL: "Local",
 }
 
@@ -33,18 +34,22 @@ class Plot:
 
 
 def plots_of(study: StudyResult) -> tuple[Plot, ...]:
-    """Accuracy of every rule; weights and distances of every site under Weight Erosion."""
+    """Accuracy of every rule; where it ran, weights and distances of every site under Weight Erosion."""
     accuracy = [
         Series(RULE_NAMES[result.rule], tuple(record.test_accuracy for record in result.federated.history.rounds))
         for result in study.rules
     ]
-    erosion = study.of(RuleName.WEIGHT_EROSION).federated.history
+    first = study.first.federated.history
+    shown = Plot(
+        "Test accuracy",
+        f"The requester's test accuracy after every round, seed {first.seed}, as the processes computed it.",
+        _chart(accuracy, "accuracy"),
+    )
+    return (shown, *(_erosion(first) if study.first.rule is RuleName.WEIGHT_EROSION else ()))
+
+
+def _erosion(erosion: RunHistory) -> tuple[Plot, ...]:
     return (
-        Plot(
-            "Test accuracy",
-            f"The requester's test accuracy after every round, seed {erosion.seed}, as the processes computed it.",
-            _chart(accuracy, "accuracy"),
-        ),
         Plot(
             "Weights",
             "Each contributor's weight under Weight Erosion, in full precision, after every round. "

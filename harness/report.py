@@ -9,8 +9,9 @@ from typing import Final
 
 from harness.plots import RULE_NAMES, Plot, plots_of
 from harness.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
+from protocol.ckks.parameters import CkksParameters
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import RuleName
+from protocol.wire.messages import Study, StudyProtection
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #1a202c; }
@@ -39,6 +40,28 @@ _REVEALED: Final = (
     ),
 )
 
+_REVEALED_UNDER_CKKS: Final = (
+    (
+        "server A",
+        "who took part and when, the vector's length, the set that was summed",
+        "updates, weights and sums are under a key that no server has; with the key of any one site it could open "
+        "every update that it holds",
+    ),
+    ("server B", "which sites were listed and summed", "it gets nothing of an update; class counts are shares"),
+    (
+        "each site",
+        "every released round's average update, the class counts' sum, and the key of the study",
+        "no other site's update: ciphertexts are sealed to server A",
+    ),
+)
+
+
+_HELD: Final = {
+    StudyProtection.SHARES: "The servers held shares and masked values only.",
+    StudyProtection.CKKS: "Server A held ciphertexts, no server a key.",
+}
+_LEARNT: Final = {StudyProtection.SHARES: _REVEALED, StudyProtection.CKKS: _REVEALED_UNDER_CKKS}
+
 
 def write_report(result: DemoResult, path: Path) -> None:
     path.write_text(report(result), encoding="utf-8")
@@ -46,14 +69,15 @@ def write_report(result: DemoResult, path: Path) -> None:
 
 def report(result: DemoResult) -> str:
     """The whole page."""
+    protection = result.studies[0].first.study.protection
     body = "".join(
         [
             "<h1>Moiety: what the demo found</h1>",
-            "<p>Two servers and every site ran as separate processes on one machine, over TLS. The servers held shares "
-            "and masked values only. Accuracies are printed as they are, whichever rule wins.</p>",
+            "<p>Two servers and every site ran as separate processes on one machine, over TLS. "
+            f"{_HELD[protection]} Accuracies are printed as they are, whichever rule wins.</p>",
             *(_study(study) for study in result.studies),
             "<h2>What was revealed to whom</h2>",
-            _table(("party", "learnt", "did not learn"), _REVEALED),
+            _table(("party", "learnt", "did not learn"), _LEARNT[protection]),
             '<p class="note">Against passive parties, and two servers that do not collude; '
             "<code>docs/threat_model.md</code> says what changes otherwise. A seeded demo predicts every secret: it is "
             "for looking at, never for real data.</p>",
@@ -69,7 +93,7 @@ def report(result: DemoResult) -> str:
 
 
 def _study(study: StudyResult) -> str:
-    first = study.of(RuleName.WEIGHT_EROSION)
+    first = study.first
     seeds = ", ".join(str(seed) for seed in first.seeds)
     return "".join(
         [
@@ -158,9 +182,8 @@ def _costs(study: StudyResult) -> list[tuple[str, str]]:
 
 
 def _settings(study: StudyResult) -> list[tuple[str, str]]:
-    spec = study.of(RuleName.WEIGHT_EROSION).study
+    spec = study.first.study
     parameters: StudyParameters = spec.parameters
-    exact = "exact" if parameters.exact_distances else f"sketched, k = {parameters.sketch_length}"
     return [
         ("model", f"{spec.model.kind}, {parameters.dimension:,} parameters"),
         ("update", f"{spec.training.update}, batch {spec.training.batch_size}"),
@@ -168,11 +191,25 @@ def _settings(study: StudyResult) -> list[tuple[str, str]]:
         ("rounds", str(spec.rounds)),
         ("clip norm, E", f"{parameters.clip_norm}, 2^{parameters.encoded_norm_log2}"),
         ("weight grid", f"1/{parameters.weight_grid}"),
-        ("distances", exact),
-        ("Weight Erosion", f"p_d = {spec.rule.distance_penalty}, p_s = {spec.rule.size_penalty}"),
+        *_protection(spec),
         ("least contributors", str(parameters.least_contributors)),
         ("correlations", "oblivious transfer between the servers" if spec.correlation_source == "ot" else "dealer"),
         ("random draws", "reproducible from the seed" if study.seeded else "from the operating system"),
+    ]
+
+
+def _protection(spec: Study) -> list[tuple[str, str]]:
+    """How updates are hidden, and what is opened about them."""
+    if spec.protection is StudyProtection.CKKS:
+        ckks = CkksParameters()
+        ring = f"N = {ckks.ring_degree}, q of {ckks.modulus.bit_length()} bits, scale 2^{ckks.scale_bits}"
+        return [("updates", f"under CKKS, {ring}, summed at server A"), ("class counts", "in shares at both servers")]
+    parameters = spec.parameters
+    exact = "exact" if parameters.exact_distances else f"sketched, k = {parameters.sketch_length}"
+    return [
+        ("updates", "in shares at both servers"),
+        ("distances", exact),
+        ("Weight Erosion", f"p_d = {spec.rule.distance_penalty}, p_s = {spec.rule.size_penalty}"),
     ]
 
 

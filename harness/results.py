@@ -84,6 +84,11 @@ class StudyResult:
     processes: tuple[ProcessId, ...]
     seeded: bool
 
+    @property
+    def first(self) -> RuleResult:
+        """The rule that the report looks at more closely."""
+        return self.rules[0]
+
     def of(self, rule: RuleName) -> RuleResult:
         return next(result for result in self.rules if result.rule is rule)
 
@@ -186,17 +191,17 @@ def shared_round_seconds(study: StudyResult) -> tuple[float, ...]:
 
 
 def _study_summary(study: StudyResult, versions: tuple[Version, ...]) -> StudySummary:
-    erosion, traffic = study.of(RuleName.WEIGHT_EROSION), study.traffic
+    first, traffic = study.first, study.traffic
     shared = shared_round_seconds(study)
     return StudySummary(
         title=study.title,
         rule_accuracy={result.rule.value: Accuracy.of(result.accuracies) for result in study.rules},
-        alpha=_by_site(alpha_series(erosion.federated.history)),
-        distance=_by_site(distance_series(erosion.federated.history)),
+        alpha=_by_site(alpha_series(first.federated.history)),
+        distance=_by_site(distance_series(first.federated.history)),
         max_abs_difference_to_plain=max(result.difference_to_plain for result in study.rules),
-        max_relative_distance_error=erosion.distance_error,
-        parameters=erosion.study.parameters.dimension,
-        exact_distances=erosion.study.parameters.exact_distances,
+        max_relative_distance_error=first.distance_error,
+        parameters=first.study.parameters.dimension,
+        exact_distances=first.study.parameters.exact_distances,
         bytes_up_per_parameter=traffic.up_per_parameter,
         bytes_down_per_parameter=traffic.down_per_parameter,
         body_bytes_up_per_parameter=traffic.up_body_per_parameter,
@@ -204,10 +209,10 @@ def _study_summary(study: StudyResult, versions: tuple[Version, ...]) -> StudySu
         bytes_between_servers_per_contributor_round=traffic.between_servers_per_contributor_round,
         seconds_per_round=mean(shared),
         seconds_lock_to_release=traffic.lock_to_release_s,
-        correlation_source=erosion.study.correlation_source,
+        correlation_source=first.study.correlation_source,
         process_ids={process.name: process.pid for process in study.processes},
         tls_version=", ".join(traffic.tls_versions),
-        seeds=erosion.seeds,
+        seeds=first.seeds,
         versions={version.name: version.version for version in versions},
         rules={result.rule.value: _rule_summary(result) for result in study.rules},
     )
