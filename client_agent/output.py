@@ -22,6 +22,7 @@ from protocol.release import (
     coordinate_bound,
     open_aggregate_chunk,
     own_weights_sum,
+    require_clipped_sum,
     self_weighted_bound,
 )
 from protocol.sharing import Side
@@ -170,6 +171,7 @@ class OutputReader:
         signed = self._whole(vector)
         summed = len(vector.past.release_set.message.sites)
         weights = own_weights_sum(int(signed[-1]), self.parameters, summed)
+        require_clipped_sum(signed[:-1], int(signed[-1]), summed)
         out = np.empty(signed.size - 1, dtype=np.float32)
         for start in range(0, out.size, _AVERAGED_AT_ONCE):
             piece = signed[start : min(start + _AVERAGED_AT_ONCE, out.size)]

@@ -108,7 +108,9 @@ class SecureSum:
         if result.total is None:
             return Summed(None, result.judgement)
         if self_weighted:
-            sum_of_weights = release.own_weights_sum(int(result.total[-1]), parameters, len(result.released))
+            last = int(result.total[-1])
+            sum_of_weights = release.own_weights_sum(last, parameters, len(result.released))
+            release.require_clipped_sum(result.total[:-1], last, len(result.released))
             averaged = release.average_chunk(result.total[:-1], sum_of_weights, parameters)
         else:
             sum_of_weights = sum(numerators[site] for site in result.released) / grid

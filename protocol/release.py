@@ -10,6 +10,7 @@ agents open them with :func:`open_output_chunk`, which puts no bound on them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -24,6 +25,7 @@ from protocol.sharing import ChunkSource
 
 _BOUND_MEASURED = 3
 _BOUND_UNMEASURED = 5
+_NORM_PIECE = 1 << 16
 
 
 def sum_chunk(sources: Sequence[ChunkSource], start: int, stop: int, kernels: Kernels = NUMBA) -> Ring:
@@ -123,6 +125,28 @@ def own_weights_sum(last: int, parameters: StudyParameters, contributors: int) -
             "a share or a sum was altered; the round is discarded and the model stays as it was"
         )
     return last / norm
+
+
+def require_clipped_sum(coordinates: Signed, last: int, contributors: int, piece: int = _NORM_PIECE) -> None:
+    """Refuse a sum of self-weighted updates that is longer than clipped updates of these weights can make it.
+
+    Why: the range check lets one site put several E, or minus several E, in the coordinate of the weights. With a
+    negative number it would make the sum of weights small and everybody's step large. Each honest update is at most
+    w C long, so no average that passes is longer than C but for the rounding, below one ring unit a coordinate.
+
+    Shapes:   int64[D - 1], the model's coordinates, opened and within their bound; ``last`` from the same sum
+    Requires: ``last`` passed :func:`own_weights_sum`; ``contributors`` counts all sites in the sum, the requester too
+    Raises:   AggregateOutOfBounds: the round is discarded and the model stays as it was
+    """
+    pieces = (coordinates[start : start + piece].astype(np.float64) for start in range(0, coordinates.size, piece))
+    found = math.sqrt(sum(float(np.dot(one, one)) for one in pieces))
+    most = last + contributors * (1 + math.sqrt(coordinates.size))
+    if found > most:
+        raise AggregateOutOfBounds(
+            f"the sum of {contributors} self-weighted updates has norm {found:.1f} in ring units, clipped updates "
+            f"whose weights sum to {last} reach {most:.1f}: a site or a server broke the protocol; the round is "
+            "discarded and the model stays as it was"
+        )
 
 
 def class_totals(signed: Signed, classes: int, contributors: int) -> tuple[int, ...]:

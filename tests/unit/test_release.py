@@ -131,6 +131,7 @@ def test_sites_that_weigh_themselves_get_the_average_of_their_weights(identity, 
     found = release.own_weights_sum(int(opened[-1]), parameters, len(weights))
     # every summand is off by less than one ring unit
     assert abs(found - sum(weights)) < len(weights) / parameters.encoded_norm
+    release.require_clipped_sum(opened[:-1], int(opened[-1]), len(weights))
     average = release.average_chunk(opened[:-1], found, parameters)
     exact = sum(w * u for w, u in zip(weights, updates, strict=True)) / sum(weights)
     # n 2^-f in the numerator over W, W off by n / E relative to coordinates of at most C = E 2^-f, a float32 rounding
@@ -147,6 +148,19 @@ def test_the_sum_of_own_weights_lies_between_all_smallest_and_all_one(identity, 
     for altered in (lowest - 1, highest + 1, 0, -highest, 2**62):
         with pytest.raises(AggregateOutOfBounds, match=f"weights of {contributors} sites sum to {altered} "):
             release.own_weights_sum(altered, identity, contributors)
+
+
+@pytest.mark.parametrize("piece", [7, 100, 1 << 16])
+def test_a_self_weighted_sum_is_no_longer_than_clipped_updates_of_its_weights(identity, piece):
+    norm, contributors, size = identity.encoded_norm, 4, 100
+    last = 2 * norm
+    most = last + contributors * (1 + 10)  # one ring unit for each weight, and for each of 10^2 coordinates
+    longest = np.zeros(size, dtype=np.int64)
+    longest[[3, 50]] = most * 3 // 5, most * 4 // 5
+    release.require_clipped_sum(longest, last, contributors, piece)
+    longest[3] += 2  # 2 * 3/5 of a unit longer, where rounding down had left less than one
+    with pytest.raises(AggregateOutOfBounds, match=f"weights sum to {last} reach {most}"):
+        release.require_clipped_sum(longest, last, contributors, piece)
 
 
 def test_the_smallest_weights_rounded_down_are_within_bounds(identity):
