@@ -39,6 +39,7 @@ def test_a_study_shares_unless_it_says_otherwise() -> None:
 def test_averaging_rules_run_under_ckks_and_the_weight_is_one_value_more(rule: RuleName, own_weight: int) -> None:
     made = under_ckks({"name": rule.value}, own_weight)
     assert made.encrypted_values == made.model_dimension + 1 == 7
+    assert made.least_weight == (1 / 32 if own_weight else 1.0)
 
 
 @pytest.mark.parametrize("rule", [rule for rule in RuleName if not rule.only_averages])

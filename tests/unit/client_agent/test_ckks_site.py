@@ -1,0 +1,362 @@
+"""A site in a study under CKKS: its key, what it seals and sends once, what it opens."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from client_agent.ckks_contribution import ENCRYPTED, CiphertextRecord, EncryptedContribution, encrypt_update
+from client_agent.ckks_key import check_encrypted, derive_key, require_ckks, welcomed_seed
+from client_agent.ckks_output import EncryptedOutput
+from client_agent.journal import StudyJournal
+from client_agent.mail import PastRelease, Welcome
+from client_agent.randomness import SystemRandomness
+from client_agent.scratch import MemoryFile
+from client_agent.server_client import Body
+from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.cipher import Adder, Decryptor, Encryptor
+from protocol.ckks.ciphertext import HEADER_BYTES, Kind, chunks_of
+from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.update import average, body_header, contribution
+from protocol.errors import (
+    AggregateOutOfBounds,
+    AnnouncementMismatch,
+    BadSignature,
+    ConfigurationError,
+    TranscriptMismatch,
+    Unavailable,
+    UnusableUpdate,
+)
+from protocol.parameters import Needs
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.commitment import MessageDigest, check_commitment
+from protocol.wire.messages import (
+    NO_COMMITMENT,
+    Announcement,
+    ContributionHeader,
+    OutputHeader,
+    Purpose,
+    Receipt,
+    RuleName,
+    RuleSpec,
+    ShareKind,
+    Signed,
+    Study,
+    StudyProtection,
+)
+from protocol.wire.sealing import SealedReader, seal_stream
+from tests.unit.client_agent.federation import (
+    CONTRIBUTORS,
+    DIGEST,
+    LAYERS,
+    PARAMETERS,
+    REQUESTER,
+    ROSTER,
+    announcement,
+    keys,
+    operator_keys,
+    release,
+    signed_by_both,
+    study,
+)
+
+pytest.importorskip("tenseal")
+T = TypeVar("T")
+SITE = "c1"
+SEED = "07" * 32
+DIMENSION = PARAMETERS.dimension
+SHARES = study().model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG)})
+ENCRYPTED_STUDY: Study = SHARES.model_copy(update={"protection": StudyProtection.CKKS})
+KEY = derive_key(SEED, DIGEST)
+ANNOUNCED = announcement(opens=Needs.NOTHING).model_copy(update={"ckks_key_id": KEY.id.hex()})
+
+
+def update(seed: int = 4) -> np.ndarray:
+    drawn = np.random.default_rng(seed).normal(size=DIMENSION)
+    return (2 * drawn / np.linalg.norm(drawn)).astype(np.float32)
+
+
+# --- the key ----------------------------------------------------------------------------------------------------------
+
+
+def welcome(seed: str | None = SEED, key_id: str | None = KEY.id.hex()) -> Welcome:
+    return Welcome(
+        study_digest=DIGEST,
+        site=SITE,
+        model_version=0,
+        checkpoint_digest=DIGEST,
+        site_key=DIGEST,
+        content_key=DIGEST,
+        ckks_key_seed=seed,
+        ckks_key_id=key_id,
+    )
+
+
+def test_a_welcome_brings_the_seed_of_the_key_that_it_names() -> None:
+    assert welcomed_seed(welcome(), ENCRYPTED_STUDY, None) == SEED
+    assert welcomed_seed(welcome(), ENCRYPTED_STUDY, SEED) == SEED
+    assert welcomed_seed(welcome(None, None), SHARES, None) is None
+    assert SEED not in repr(welcome())
+
+
+def test_a_welcome_without_a_key_or_with_another_than_before_is_refused() -> None:
+    with pytest.raises(AnnouncementMismatch, match="brought no CKKS key"):
+        welcomed_seed(welcome(None), ENCRYPTED_STUDY, None)
+    with pytest.raises(AnnouncementMismatch, match="another CKKS key than before"):
+        welcomed_seed(welcome("08" * 32), ENCRYPTED_STUDY, SEED)
+
+
+def test_a_site_that_derives_another_key_than_the_requester_stops() -> None:
+    with pytest.raises(ConfigurationError, match="the same version of TenSEAL"):
+        welcomed_seed(welcome(key_id="ab" * 16), ENCRYPTED_STUDY, None)
+
+
+def test_an_announcement_names_the_sites_key_exactly_for_encrypted_updates() -> None:
+    shared = announcement()
+    counts = announcement(opens=Needs.NOTHING).model_copy(update={"purpose": Purpose.COUNTS})
+    check_encrypted(ANNOUNCED, ENCRYPTED_STUDY, KEY)
+    check_encrypted(counts, ENCRYPTED_STUDY, KEY)
+    check_encrypted(shared, SHARES, None)
+    other = ANNOUNCED.model_copy(update={"ckks_key_id": "ab" * 16})
+    for wrong, of, key in (
+        (shared, ENCRYPTED_STUDY, KEY),
+        (other, ENCRYPTED_STUDY, KEY),
+        (ANNOUNCED, SHARES, None),
+    ):
+        with pytest.raises(AnnouncementMismatch, match="names the CKKS key"):
+            check_encrypted(wrong, of, key)
+
+
+def test_without_tenseal_the_error_names_the_extra_and_shares_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
+    require_ckks(SHARES)
+    with pytest.raises(ConfigurationError, match=r"moiety\[he\]"):
+        require_ckks(ENCRYPTED_STUDY)
+
+
+# --- the contribution -------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class UploadServer:
+    """Keeps what it is sent; the first ``failures`` answers get lost, ``changes`` are to the receipt."""
+
+    failures: int = 0
+    signer: Side = Side.A
+    changes: dict[str, object] = field(default_factory=dict)
+    bodies: list[bytes] = field(default_factory=list)
+
+    def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> Signed[Receipt]:
+        self.bodies.append(b"".join(body.pieces()))
+        taken = MessageDigest()
+        taken.update(self.bodies[-1])
+        assert (name, taken.digest()) == ("unit", body.digest)
+        if len(self.bodies) <= self.failures:
+            raise Unavailable("lost the answer")
+        receipt = Receipt(
+            study_digest=DIGEST,
+            round=round_number,
+            attempt=attempt,
+            site=SITE,
+            side=Side.A,
+            body_digest=body.digest.hex(),
+        ).model_copy(update=self.changes)
+        operator = operator_keys(self.signer)
+        return sign(receipt, operator.name, operator.signing)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> StudyJournal:
+    return StudyJournal(tmp_path, "unit")
+
+
+@pytest.fixture
+def made(journal: StudyJournal) -> EncryptedContribution:
+    encrypt_update(update(), LAYERS, 0.5, PARAMETERS, KEY, journal.round_folder(1) / ENCRYPTED)
+    return EncryptedContribution(ANNOUNCED, 1, SITE, ROSTER, journal, DIMENSION + 1)
+
+
+def deliver(made: EncryptedContribution, record: CiphertextRecord, server: UploadServer) -> None:
+    made.send(record, "unit", {Side.A: server})  # type: ignore[dict-item]
+
+
+def test_server_a_opens_the_body_that_was_committed_to(made: EncryptedContribution, journal: StudyJournal) -> None:
+    server = UploadServer()
+    deliver(made, made.seal(SystemRandomness()), server)
+    reader = SealedReader(operator_keys(Side.A).sealing)
+    body = b"".join([*reader.feed(server.bodies[0]), reader.finish()])
+    assert body == (journal.round_folder(1) / ENCRYPTED).read_bytes()
+    header = ContributionHeader.parse(reader.header or b"")
+    assert (header.share_kind, header.length, header.side) == (ShareKind.CIPHERTEXT, DIMENSION + 1, Side.A)
+    assert header.commitment_b == NO_COMMITMENT
+    taken = MessageDigest()
+    taken.update(server.bodies[0])
+    assert reader.salt is not None
+    assert reader.content_key is not None
+    check_commitment(bytes.fromhex(header.commitment_a), reader.salt, reader.content_key, taken.body_hash())
+
+
+def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: EncryptedContribution) -> None:
+    server = UploadServer(failures=1)
+    with pytest.raises(Unavailable):
+        deliver(made, made.seal(SystemRandomness()), server)
+    for _ in range(2):  # the second time the receipt is there already
+        deliver(made, made.seal(SystemRandomness()), server)
+    assert len(server.bodies) == 2
+    assert server.bodies[0] == server.bodies[1]
+
+
+@pytest.mark.parametrize(
+    ("server", "error"),
+    [
+        (UploadServer(changes={"body_digest": "00" * 32}), TranscriptMismatch),
+        (UploadServer(changes={"site": "c2"}), TranscriptMismatch),
+        (UploadServer(signer=Side.B), BadSignature),
+    ],
+)
+def test_a_receipt_for_something_else_is_refused(
+    made: EncryptedContribution, server: UploadServer, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        deliver(made, made.seal(SystemRandomness()), server)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_an_update_that_is_not_finite_is_refused_by_layer_before_encryption(journal: StudyJournal, bad: float) -> None:
+    broken = update()
+    broken[950] = bad
+    into = journal.round_folder(1) / ENCRYPTED
+    with pytest.raises(UnusableUpdate, match="layer 'bias': 1 of 100"):
+        encrypt_update(broken, LAYERS, 1.0, PARAMETERS, KEY, into)
+    assert not into.exists()
+
+
+def test_a_long_update_is_clipped_and_its_norm_is_the_clip_norm(journal: StudyJournal) -> None:
+    into = journal.round_folder(1) / ENCRYPTED
+    clipped = encrypt_update(10 * update(), LAYERS, 1.0, PARAMETERS, KEY, into)
+    assert (clipped.clipped, clipped.norm) == (True, PARAMETERS.clip_norm)
+    short = encrypt_update(update(), LAYERS, 1.0, PARAMETERS, KEY, into)
+    assert not short.clipped
+    assert short.norm == pytest.approx(2.0, rel=1e-6)  # float32 entries of a vector of length 2
+
+
+# --- the output -------------------------------------------------------------------------------------------------------
+
+
+def encrypted_release() -> PastRelease:
+    """The evidence of a released round of ciphertexts."""
+    past = release().past
+    announced = ANNOUNCED.model_copy(update={"weight_list_digest": past.weight_list.digest()})
+    contributions = tuple(
+        one.model_copy(update={"announcement_digest": announced.digest()})
+        for one in past.agreed_set.message.contributions
+    )
+    changed = {"announcement_digest": announced.digest(), "contributions": contributions}
+    agreed = past.agreed_set.message.model_copy(update=changed)
+    chosen = past.release_set.message.model_copy(update={"agreed_set_digest": agreed.digest()})
+    return PastRelease(
+        announcement=announced,
+        weight_list=past.weight_list,
+        agreed_set=signed_by_both(agreed),
+        release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
+    )
+
+
+PAST = encrypted_release()
+UPDATES = [update(place) for place in range(1 + len(CONTRIBUTORS))]
+
+
+def summed(weight: float = 1.0) -> bytes:
+    """What server A adds up."""
+    header = body_header(Kind.CONTRIBUTION, KEY, DIMENSION)
+    scaling = Scaling(weight=weight)
+    bodies = [
+        b"".join(contribution(Encryptor(KEY, MemoryFile()), header, one, scaling, PARAMETERS.clip_norm))
+        for one in UPDATES
+    ]
+    adder, pieces = Adder(KEY.scheme, MemoryFile()), [body_header(Kind.SUM, KEY, DIMENSION).to_bytes()]
+    for chunks in zip(*(chunks_of([body], CkksParameters(), header) for body in bodies), strict=True):
+        for chunk in chunks:
+            adder.add(chunk)
+        pieces.append(adder.finish())
+    return b"".join(pieces)
+
+
+@dataclass
+class OutputServer:
+    """Serves a sum, sealed to the site."""
+
+    body: bytes
+    changes: dict[str, object] = field(default_factory=dict)
+
+    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
+        header = OutputHeader(
+            release_digest=PAST.release_set.message.digest(),
+            side=Side.A,
+            share_kind=ShareKind.CIPHERTEXT,
+            recipient=SITE,
+            length=DIMENSION + 1,
+        ).model_copy(update=self.changes)
+        sealed = b"".join(seal_stream(header.canonical(), [self.body], keys(SITE).sealing.public, bytes(32), bytes(32)))
+        return take(sealed[at : at + 999] for at in range(0, len(sealed), 999))
+
+
+def opened(server: OutputServer, past: PastRelease = PAST) -> np.ndarray:
+    clients = {Side.A: server}
+    output = EncryptedOutput(ENCRYPTED_STUDY, DIGEST, SITE, ROSTER, keys(SITE).sealing, KEY, clients)  # type: ignore[arg-type]
+    return output.open(past)
+
+
+def test_the_average_is_that_of_plain_arithmetic_within_the_stated_error() -> None:
+    found = opened(OutputServer(summed()))
+    expected = np.mean([one.astype(np.float64) for one in UPDATES], axis=0)
+    # each value of the sum of 4, and the sum of the weights, is within 8 standard deviations of noise, in units of C
+    off = 8 * CkksParameters().value_deviation * np.sqrt(4) * PARAMETERS.clip_norm
+    assert np.all(np.abs(found - expected) <= 2 * off / 4 + 2.0**-24 * np.abs(expected))
+    header = body_header(Kind.SUM, KEY, DIMENSION)
+    again = average([summed()], Decryptor(KEY, MemoryFile()), header, 4, 1.0, PARAMETERS.clip_norm)
+    assert found.shape == again.shape == (DIMENSION,)
+
+
+def test_the_sum_of_another_release_or_for_another_site_is_refused() -> None:
+    for changes in ({"recipient": "c2"}, {"release_digest": "00" * 32}, {"share_kind": ShareKind.VECTOR}):
+        with pytest.raises(TranscriptMismatch, match="another release, kind or recipient"):
+            opened(OutputServer(b"", changes))
+
+
+def test_a_round_under_another_key_is_refused_before_anything_is_fetched() -> None:
+    class Nothing(OutputServer):
+        def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
+            raise AssertionError("fetched")
+
+    announced: Announcement = PAST.announcement.model_copy(update={"ckks_key_id": "ab" * 16})
+    agreed = PAST.agreed_set.message
+    agreed = agreed.model_copy(update={"announcement_digest": announced.digest()})
+    chosen = PAST.release_set.message.model_copy(update={"agreed_set_digest": agreed.digest()})
+    past = PastRelease(
+        announcement=announced,
+        weight_list=PAST.weight_list,
+        agreed_set=signed_by_both(agreed),
+        release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
+    )
+    with pytest.raises(TranscriptMismatch, match="under another key"):
+        opened(Nothing(b""), past)
+
+
+def test_weights_that_the_rule_does_not_give_discard_the_round() -> None:
+    with pytest.raises(AggregateOutOfBounds, match="must lie between 4 and 4"):
+        opened(OutputServer(summed(weight=0.5)))
+
+
+def test_a_sum_whose_ciphertexts_were_exchanged_discards_the_round() -> None:
+    body = bytearray(summed())
+    body[HEADER_BYTES : HEADER_BYTES + 5000] = bytes(5000)
+    with pytest.raises(AggregateOutOfBounds):
+        opened(OutputServer(bytes(body)))

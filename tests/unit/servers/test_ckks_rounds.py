@@ -1,0 +1,183 @@
+"""Side B's signature under the agreed set of a round of ciphertexts, and studies that a server cannot serve."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from protocol.ckks.scheme import MISSING
+from protocol.errors import (
+    AnnouncementMismatch,
+    BadSignature,
+    ConflictingMessage,
+    MalformedMessage,
+    ProtocolViolation,
+    UnknownResource,
+    WrongRound,
+)
+from protocol.failpoints import Failpoints
+from protocol.parameters import Needs
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, require_signatures, sign
+from protocol.wire.messages import (
+    NO_COMMITMENT,
+    AgreedSet,
+    CollectedContribution,
+    RoundState,
+    RuleName,
+    RuleSpec,
+    Signed,
+    StudyProtection,
+)
+from servers import ckks_process
+from servers.ckks_output import sealed_sum
+from servers.ckks_rounds import countersign_agreed_set
+from servers.collection import _check_announced
+from servers.store.interface import RoundKey, RoundRecord
+from servers.studies import _require_rule
+from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
+
+PARTIES = parties()
+ROSTER = PARTIES.roster.message
+A, B = (PARTIES.keys[ROSTER.operator(side).name] for side in Side)
+STUDY = study(ROSTER.digest()).model_copy(
+    update={"rule": RuleSpec(name=RuleName.FEDAVG), "protection": StudyProtection.CKKS}
+)
+ANNOUNCED = announcement(STUDY.digest(), opens=Needs.NOTHING, ckks_key_id="5c" * 16)
+
+
+@dataclass
+class SideB:
+    """As much of a server as signing needs."""
+
+    record: RoundRecord
+    roster: Any = ROSTER
+    side: Side = Side.B
+
+    def __post_init__(self) -> None:
+        self.store = self
+        self.failpoints = Failpoints()
+
+    def countersign(self, signed: Signed[AgreedSet]) -> Signed[AgreedSet]:
+        return countersign(signed, B.name, B.signing)
+
+    def change_round(self, key: RoundKey, change: Any) -> RoundRecord:
+        assert key == self.record.key
+        self.record = change(self.record)
+        return self.record
+
+
+@pytest.fixture
+def server() -> SideB:
+    key = RoundKey(STUDY.digest(), 1, 1)
+    return SideB(RoundRecord(key, RoundState.ANNOUNCED, sign(ANNOUNCED, REQUESTER, A.signing), 2e9))
+
+
+def contribution(site: str, **changes: str) -> CollectedContribution:
+    fields = {"announcement_digest": ANNOUNCED.digest(), "commitment_a": "ab" * 32, "commitment_b": NO_COMMITMENT}
+    return CollectedContribution(site=site, **(fields | changes))
+
+
+def agreed(sites: tuple[str, ...] = SITES, **changes: object) -> AgreedSet:
+    fields: dict[str, object] = {
+        "study_digest": STUDY.digest(),
+        "round": 1,
+        "attempt": 1,
+        "announcement_digest": ANNOUNCED.digest(),
+        "contributions": tuple(contribution(site) for site in sites),
+    }
+    return AgreedSet(**(fields | changes))
+
+
+def asked(server: SideB, message: AgreedSet, by: Any = A) -> Signed[AgreedSet]:
+    return countersign_agreed_set(server, server.record, sign(message, by.name, by.signing))  # type: ignore[arg-type]
+
+
+def test_b_signs_one_set_a_round_and_the_same_again(server: SideB) -> None:
+    both = asked(server, agreed())
+    assert require_signatures(both, ROSTER, (A.name, B.name)) == agreed()
+    assert server.record.state is RoundState.MEASURED
+    assert asked(server, agreed()) == both
+    with pytest.raises(ConflictingMessage, match="another agreed set"):
+        asked(server, agreed(SITES[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("message", "error"),
+    [
+        (agreed(round=2), AnnouncementMismatch),
+        (agreed(announcement_digest="12" * 32), AnnouncementMismatch),
+        (agreed(study_digest="12" * 32), AnnouncementMismatch),
+        (agreed(tuple(reversed(SITES))), ProtocolViolation),
+        (agreed((*SITES, "stranger")), ProtocolViolation),
+        (agreed(SITES[1:]), ProtocolViolation),
+        (agreed(SITES[:3]), ProtocolViolation),
+        (agreed(contributions=tuple(contribution(s, commitment_b="12" * 32) for s in SITES)), ProtocolViolation),
+        (agreed(contributions=tuple(contribution(s, announcement_digest="12" * 32) for s in SITES)), ProtocolViolation),
+    ],
+)
+def test_b_signs_no_set_that_does_not_follow_from_the_announcement(
+    server: SideB, message: AgreedSet, error: type[Exception]
+) -> None:
+    with pytest.raises(error):
+        asked(server, message)
+    assert server.record.agreed_set is None
+
+
+def test_b_signs_no_set_for_a_round_of_shares_or_of_somebody_else(server: SideB) -> None:
+    with pytest.raises(BadSignature):
+        asked(server, agreed(), by=B)
+    shares = replace(server.record, announcement=sign(announcement(STUDY.digest()), REQUESTER, A.signing))
+    with pytest.raises(ProtocolViolation, match="one of shares"):
+        countersign_agreed_set(server, shares, sign(agreed(), A.name, A.signing))  # type: ignore[arg-type]
+    with pytest.raises(WrongRound):
+        countersign_agreed_set(
+            server,  # type: ignore[arg-type]
+            replace(server.record, state=RoundState.SKIPPED),
+            sign(agreed(), A.name, A.signing),
+        )
+
+
+@pytest.mark.parametrize(
+    ("protection", "changes", "accepted"),
+    [
+        (StudyProtection.CKKS, {"ckks_key_id": "5c" * 16}, True),
+        (StudyProtection.CKKS, {}, False),
+        (StudyProtection.SHARES, {"ckks_key_id": "5c" * 16}, False),
+        (StudyProtection.SHARES, {}, True),
+    ],
+)
+def test_updates_are_encrypted_exactly_where_the_study_says_so(
+    protection: StudyProtection, changes: dict[str, str], accepted: bool
+) -> None:
+    of = STUDY.model_copy(update={"protection": protection})
+    server = SimpleNamespace(
+        roster=ROSTER, clock=lambda: 1_999_999_999.0, store=SimpleNamespace(current_round=lambda digest: None)
+    )
+    message = announcement(of.digest(), opens=Needs.NOTHING, **changes)
+    record = SimpleNamespace(digest=of.digest(), study=of)
+    if accepted:
+        _check_announced(server, record, 1, message)  # type: ignore[arg-type]
+        return
+    with pytest.raises(MalformedMessage, match="exactly under 'ckks'"):
+        _check_announced(server, record, 1, message)  # type: ignore[arg-type]
+
+
+def test_without_tenseal_side_a_refuses_the_study_and_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ckks_process, "find_spec", lambda name: None)
+    with pytest.raises(MalformedMessage) as refused:
+        _require_rule(SimpleNamespace(roster=ROSTER, side=Side.A), STUDY)  # type: ignore[arg-type]
+    assert refused.value.detail == MISSING
+    _require_rule(SimpleNamespace(roster=ROSTER, side=Side.B), STUDY)  # type: ignore[arg-type]
+
+
+def test_an_old_sum_is_no_longer_there(server: SideB) -> None:
+    released = replace(server.record, release_set=SimpleNamespace(message=None))
+    with pytest.raises(UnknownResource, match="at side A alone"):
+        sealed_sum(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
+    server.side = Side.A
+    with pytest.raises(UnknownResource, match="no longer kept"):
+        sealed_sum(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
