@@ -28,6 +28,7 @@ from servers.context import Server
 from servers.ending import Endings, NotYet, round_path
 from servers.failpoints import Point
 from servers.peer_client import PeerClient
+from servers.phases import Phases
 from servers.releasing import commit_release, output_name
 from servers.store.interface import RoundRecord, StudyRecord
 
@@ -39,6 +40,7 @@ class EncryptedRounds:
     server: Server
     peer: PeerClient
     endings: Endings
+    phases: Phases
     release_set: Callable[[StudyRecord, RoundRecord], Awaitable[RoundRecord]]
     deadline_s: Callable[[RoundRecord], float]
 
@@ -55,6 +57,7 @@ class EncryptedRounds:
 
     async def _collect(self, study: StudyRecord, record: RoundRecord) -> None:
         server, change = self.server, self.server.changes.next(study.digest)
+        self.phases.mark(study, "announced")
         if not is_complete(server, record):
             await wait_up_to(change, record.closes_at_s - server.clock())
             return
@@ -70,6 +73,8 @@ class EncryptedRounds:
         server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=signed))
         server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
         server.files.delete(server.store.forget_share_files(study.digest, before_round=record.key.round))
+        self.phases.observe(study, "announced", "collecting")
+        self.phases.mark(study, "locked")
 
     async def _agree(self, study: StudyRecord, record: RoundRecord) -> None:
         """Get B's signature. There is nothing to measure after it."""
@@ -92,9 +97,11 @@ class EncryptedRounds:
         self.server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=both))
 
     async def _release(self, study: StudyRecord, record: RoundRecord) -> None:
+        self.phases.mark(study, "measured")
         record = await self.release_set(study, record)
         if record.release_set is None:
             return
+        self.phases.observe(study, "measured", "waiting_for_release_set")
         path = round_path(paths.PEER_RELEASE_SET, study, record)
         try:
             await self.peer.put(path, record.release_set.canonical(), "release_set")
@@ -102,6 +109,7 @@ class EncryptedRounds:
             record = await self.endings.adopt_peers_release_set(study, record, error)
         await asyncio.to_thread(write_sum, self.server, study, record, output_name(record))
         commit_release(self.server, study, record, output_name(record))
+        self.phases.observe(study, "locked", "lock_to_release")
 
 
 def countersign_agreed_set(server: Server, record: RoundRecord, signed: Signed[AgreedSet]) -> Signed[AgreedSet]:

@@ -53,6 +53,7 @@ from servers.masked_sum_transfer import fetch_masked_sum, send_masked_sum
 from servers.measuring import Products, Sketches, needed_lengths, prepare_products, queries_missing, seal_opening
 from servers.outcomes import QUERIES_MISSING, RELEASE_SET_MISSING
 from servers.peer_client import PeerClient
+from servers.phases import Phases
 from servers.releasing import masking_side
 from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundKey, RoundRecord, StudyRecord
 
@@ -77,10 +78,12 @@ class Driver:
     endings: Endings
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _stocked: set[RoundKey] = field(default_factory=set)
-    _marks_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._encrypted = EncryptedRounds(self.server, self.peer, self.endings, self._release_set, self._deadline_s)
+        self._phases = Phases(self.server)
+        self._encrypted = EncryptedRounds(
+            self.server, self.peer, self.endings, self._phases, self._release_set, self._deadline_s
+        )
 
     async def run(self) -> None:
         """Start a task for every open study, now and whenever one is created; runs until cancelled."""
@@ -129,7 +132,7 @@ class Driver:
                     return
                 record = self.server.store.current_round(digest)
                 if record is None or self._settled(record):
-                    self._forget_marks(digest)
+                    self._phases.forget(digest)
                     await stock_quietly(self.pool, self._demand(study, record))
                     await change.wait()
                 else:
@@ -179,7 +182,7 @@ class Driver:
     # --- collecting ---------------------------------------------------------------------------------------------------
 
     async def _collect(self, study: StudyRecord, record: RoundRecord) -> None:
-        self._mark(study, "announced")
+        self._phases.mark(study, "announced")
         change = self.server.changes.next(study.digest)
         if not is_complete(self.server, record):  # asked after every contribution: reads none of them
             await self._stock_ahead(study, record)
@@ -212,8 +215,8 @@ class Driver:
         )
         self.server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
         self.server.files.delete(self.server.store.forget_share_files(study.digest, before_round=record.key.round))
-        self._observe(study, "announced", "collecting")
-        self._mark(study, "locked")
+        self._phases.observe(study, "announced", "collecting")
+        self._phases.mark(study, "locked")
 
     async def _stock_ahead(self, study: StudyRecord, record: RoundRecord) -> None:
         if record.key not in self._stocked:
@@ -320,7 +323,7 @@ class Driver:
         )
         self.server.failpoints.reach(Point.AFTER_OPENING_STORED)
         self.sketches.forget(record.key)
-        self._observe(study, "locked", "measuring")
+        self._phases.observe(study, "locked", "measuring")
 
     async def _products_answer(self, study: StudyRecord, record: RoundRecord, frame: bytes) -> bytes | None:
         """Send the same bytes until B has its queries; None once the round has been skipped or burnt."""
@@ -342,11 +345,11 @@ class Driver:
     # --- release ------------------------------------------------------------------------------------------------------
 
     async def _release(self, study: StudyRecord, record: RoundRecord) -> None:
-        self._mark(study, "measured")
+        self._phases.mark(study, "measured")
         record = await self._release_set(study, record)
         if record.release_set is None:
             return
-        self._observe(study, "measured", "waiting_for_release_set")
+        self._phases.observe(study, "measured", "waiting_for_release_set")
         path = round_path(paths.PEER_RELEASE_SET, study, record)
         try:
             await self.peer.put(path, record.release_set.canonical(), "release_set")
@@ -356,7 +359,7 @@ class Driver:
             await send_masked_sum(self.server, self.peer, study, record)
         else:
             await fetch_masked_sum(self.server, self.peer, study, record)
-        self._observe(study, "locked", "lock_to_release")
+        self._phases.observe(study, "locked", "lock_to_release")
 
     async def _release_set(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
         deadline = self._deadline_s(record)
@@ -375,17 +378,6 @@ class Driver:
         return self.server.store.round(record.key) or record
 
     # --- small things -------------------------------------------------------------------------------------------------
-
-    def _mark(self, study: StudyRecord, event: str) -> None:
-        self._marks_s.setdefault((study.digest, event), self.server.clock())
-
-    def _observe(self, study: StudyRecord, since: str, phase: str) -> None:
-        begun = self._marks_s.get((study.digest, since))
-        if begun is not None:
-            self.server.metrics.phase_s.labels(phase).observe(self.server.clock() - begun)
-
-    def _forget_marks(self, digest: str) -> None:
-        self._marks_s = {key: at_s for key, at_s in self._marks_s.items() if key[0] != digest}
 
     def _deadline_s(self, record: RoundRecord) -> float:
         """Until when queries and release set are waited for."""
