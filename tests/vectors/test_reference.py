@@ -17,9 +17,13 @@ def test_the_reference_still_computes_the_committed_vectors(name):
     assert json.loads(json.dumps(BUILDERS[name]())) == load(name)
 
 
+WRITTEN_ONCE = {"ckks"}
+"""Vectors that the reference cannot compute, since SEAL draws its own noise: test_ckks opens them."""
+
+
 def test_the_vectors_stay_small_and_are_all_built():
     files = list(FOLDER.glob("*.json"))
-    assert {file.stem for file in files} == set(BUILDERS)
+    assert {file.stem for file in files} == set(BUILDERS) | WRITTEN_ONCE
     assert sum(file.stat().st_size for file in files) < 300_000
 
 
