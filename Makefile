@@ -4,17 +4,19 @@
 #   make test      install, then every test
 #   make soak      the long ones: every place at which a process can be killed
 #   make test-deploy  a study across containers, one server killed; needs a container engine
+#   make results   the papers' tables and plots in docs/results; MOIETY_DATA=PATH names the data sets (hours the first time)
 #   make check     format, lint, types, import contracts, tests
 # On a machine without a GPU, PIP_FLAGS="--extra-index-url https://download.pytorch.org/whl/cpu" saves a large download.
 
 PYTHON ?= python3.11
 PIP_FLAGS ?=
 DEMO_OUT ?= demo-out
+RESULTS_FLAGS ?=
 BIN := .venv/bin
 STAMP := .venv/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-deploy static check clean soak
+.PHONY: help install demo results test test-deploy static check clean soak
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -29,6 +31,10 @@ $(STAMP): pyproject.toml
 
 demo: install
 	$(BIN)/moiety demo --out $(DEMO_OUT)
+
+# Runs that results-out holds are not done again; RESULTS_FLAGS="--only titanic --jobs 2", or --render-only.
+results: install
+	$(BIN)/moiety results $(RESULTS_FLAGS)
 
 test: install
 	$(BIN)/python -m pytest --cov=protocol --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
