@@ -21,7 +21,7 @@ from harness.live import LiveRun, console_for, print_accuracies, print_run, prin
 from harness.plots import plots_of
 from harness.report import report, write_report
 from harness.results import Accuracy, summarise, write_summary
-from protocol.wire.messages import RuleName
+from protocol.wire.messages import RuleName, StudyProtection
 from tests.unit.harness.demo_results import ROUNDS, TRAFFIC, demo_result
 
 
@@ -140,3 +140,21 @@ def test_kinds_of_rounds_in_the_summary() -> None:
     local = demo_result().studies[0].of(RuleName.LOCAL)
     assert {record.kind for record in local.federated.history.rounds} == {RoundKind.ALONE}
     assert summarise(demo_result()).studies["breast_cancer"].rules["local"].end == "completed"
+
+
+def test_a_report_under_ckks_says_what_is_encrypted_and_shows_no_distances() -> None:
+    result = demo_result()
+    study = result.studies[0]
+    fedavg = study.of(RuleName.FEDAVG)
+    under_ckks = fedavg.study.model_copy(update={"protection": StudyProtection.CKKS})
+    rules = (replace(fedavg, study=under_ckks), study.of(RuleName.LOCAL))
+    encrypted = replace(result, studies=(replace(study, rules=rules),))
+    text = report(encrypted)
+    assert "Server A held ciphertexts, no server a key." in text
+    assert "under CKKS, N = 2048, q of 40 bits, scale 2^36, summed at server A" in text
+    assert "with the key of any one site" in text
+    assert "Weight Erosion" not in text
+    assert text.count("<svg") == 1
+    distances = summarise(encrypted).studies[study.key].distance
+    assert {value for values in distances.values() for value in values} == {None}
+    assert "Server A held" not in report(result)
