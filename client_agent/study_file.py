@@ -103,12 +103,20 @@ def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Pat
         },
         source,
     )
+    try:
+        _require_possible(study, roster)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error.detail}") from None
+    return study
+
+
+def _require_possible(study: Study, roster: Roster) -> None:
+    """The rule takes these options, and this many sites. Raises: ConfigurationError"""
     rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     contributors = [party.name for party in roster.contributors]
     require_sites(study.rule, contributors, study.parameters.least_contributors)
     if study.protection is StudyProtection.CKKS:
         CkksParameters().require_sites(len(roster.sites))
-    return study
 
 
 def _model(table: ModelTable, plugin: Path | None) -> ModelSpec:

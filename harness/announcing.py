@@ -5,6 +5,7 @@ Salts and model digests hide nothing within one process; they are there because 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +13,7 @@ from harness.datasets.site_data import SiteData
 from harness.run_state import Run, RunState
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy import check_for_every_site, check_needs_allowed, check_weight_list
+from protocol.policy import SitePolicy, check_for_every_site, check_needs_allowed, check_weight_list
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
 
 NO_SECRET: Final = "00" * 32
@@ -35,19 +36,23 @@ class Answers:
     why: str = ""
 
 
-def require_willing(run: Run) -> None:
-    """Before round 1: no site's policy forbids what the rule opens, and the requester has what its rule asks for.
+def require_willing(needs: Needs, policy: SitePolicy, contributors: Sequence[str]) -> None:
+    """Before round 1: no site's policy forbids what the rule opens.
 
     Raises: ConfigurationError that names the site and what is opened
     """
-    for site in run.contributors:
+    for site in contributors:
         try:
-            check_needs_allowed(run.rule.needs, run.policy)
+            check_needs_allowed(needs, policy)
         except PolicyRefusal as refusal:
             raise ConfigurationError(
-                f"site {site.name!r} refuses the study before its first round: {refusal.detail}; choose a rule that "
+                f"site {site!r} refuses the study before its first round: {refusal.detail}; choose a rule that "
                 "opens less, or a policy that allows it"
             ) from refusal
+
+
+def require_validation(run: Run) -> None:
+    """Before round 1: the requester has what its rule asks for. Raises: ConfigurationError"""
     if run.rule.needs is Needs.INNER_PRODUCTS and not len(run.requester.validation):
         raise ConfigurationError(
             f"rule {run.study.rule.name.value!r} measures the requester's validation loss, but {run.requester.name!r} "

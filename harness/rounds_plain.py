@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from client_agent.judging import RequesterFacts, judge
 from client_agent.models import build_model
 from client_agent.update import Vector, model_vector, personal_vector
-from harness.announcing import Announced, announce, answers, require_willing
+from harness.announcing import Announced, announce, answers, require_validation, require_willing
 from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.round_records import round_record, with_judgement
@@ -88,7 +88,8 @@ def run_rounds(
     model = build_model(study.model, study.seed)
     contributors = tuple(sites[1:])
     run = Run(study, sites[0], contributors, rule, erosion_applies, policy or SitePolicy(), attendance, model, summing)
-    require_willing(run)
+    require_willing(rule.needs, run.policy, run.names)
+    require_validation(run)
     personal = repeated(personal_vector(model), len(sites)).copy()
     state = RunState(initial_state(model_vector(model), study.rule), rule.init(()), SiteMemory(), personal=personal)
     progress = resume or Progress(state, ())

@@ -10,10 +10,12 @@ from typing import Final
 from client_agent.durable import write_durably
 from harness.correlations import SourceName
 from harness.datasets.registry import DataRequest, load_data
+from harness.datasets.site_data import Federation
 from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.jobs import RoundDone, run_all
 from harness.simulation.json_lines import append_line, read_lines
+from harness.simulation.possible import require_possible
 from harness.simulation.run_one import PlannedRun, Protection, require_plain_for_same_round
 from harness.simulation.runs import RunKey, RunLine
 from harness.simulation.store import Results, finished, require_unchanged
@@ -77,7 +79,9 @@ class _CaseRun:
     def all_lines(self) -> tuple[RunLine, ...]:
         """Choose settings where there is a choice, then do what is missing."""
         done = finished(self.results.lines(), self.case, self.options.protection.value, self.options.out)
-        requesters = requesters_of(self.case, self.options.data)
+        federation = load_data(request_for(self.case, self.options.data, None, self.case.table.seeds[0]))
+        requesters = requesters_of(self.case, federation)
+        require_possible(self.case, self.variants, requesters, federation, self.options.protection)
         choices = {variant.name: self._choices(variant, requesters) for variant in self.variants}
         # seeds outermost, so that an interrupted case has something of every variant
         keys = tuple(
@@ -156,10 +160,9 @@ class _CaseRun:
         return replace(planned, data=data, protection=Protection.PLAIN, partial=None)
 
 
-def requesters_of(case: Case, data: Path | None) -> tuple[str, ...]:
+def requesters_of(case: Case, federation: Federation) -> tuple[str, ...]:
     """The names of the sites that are the requester in turn. Raises: ConfigurationError"""
     wanted = case.table.requesters
-    federation = load_data(request_for(case, data, None, case.table.seeds[0]))
     names = tuple(site.name for site in federation.sites)
     if wanted == "first":
         return names[:1]

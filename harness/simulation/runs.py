@@ -13,6 +13,8 @@ from harness.simulation.case import Setting, TuneValue
 
 SMALL_MODEL: Final = 1000
 """Models of up to so many parameters are kept in the line itself."""
+MOST_PAIRED_SITES: Final = 20
+"""Pairs of so many sites, the requester among them, are kept in the line."""
 FORMAT: Final = "moiety-run/1"
 
 
@@ -31,13 +33,25 @@ class RunKey:
 Values = tuple[float | None, ...]
 
 
+class PairSeries(BaseModel):
+    """How far two sites' updates lay apart, one value a round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    first: str
+    second: str
+    distance: Values
+
+
 class RunLine(BaseModel):
     """A finished run; lists have one entry a round, None where there is no number.
 
     ``study_digest`` covers the case file's part that decides this run, ``data_digest`` every site's examples.
     ``weight`` are the weights handed out before the round, ``alpha`` those after it in full precision.
-    ``class_accuracy`` has one test accuracy a class for every round. ``final_model`` is there for models of up to 1000
-    parameters. ``end`` is a run's end, or ``failed``.
+    ``distance``, ``norm``, ``inner_product`` and ``pairs`` are what the requester had opened; pairs of more than 20
+    sites are not kept. ``took_part`` are the contributors in the sum; ``failed_check``, ``not_selected`` and
+    ``declined`` those left out of it, and why. ``sum_of_weights`` counts the requester's. ``class_accuracy`` has one
+    test accuracy a class for every round, ``class_totals`` all sites' examples a class where the rule counts them.
+    ``final_model`` is there for models of up to 1000 parameters. ``end`` is a run's end, or ``failed``.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -70,6 +84,14 @@ class RunLine(BaseModel):
     final_model: tuple[float, ...] | None
     versions: dict[str, str]
     class_accuracy: tuple[Values, ...] = ()
+    norm: dict[str, Values] = {}
+    inner_product: dict[str, Values] = {}
+    pairs: tuple[PairSeries, ...] = ()
+    failed_check: tuple[tuple[str, ...], ...] = ()
+    not_selected: tuple[tuple[str, ...], ...] = ()
+    declined: tuple[tuple[str, ...], ...] = ()
+    sum_of_weights: Values = ()
+    class_totals: tuple[int, ...] = ()
 
     @property
     def key(self) -> RunKey:
@@ -154,6 +176,14 @@ def _line(
         final_model=final_model,
         versions=facts.versions,
         class_accuracy=tuple(record.class_accuracy for record in records),
+        norm=_by_site([record.norms for record in records], sites),
+        inner_product=_by_site([record.inner_products for record in records], sites),
+        pairs=_pairs(records) if len(sites) < MOST_PAIRED_SITES else (),
+        failed_check=tuple(record.failed_check for record in records),
+        not_selected=tuple(record.not_selected for record in records),
+        declined=tuple(record.declined for record in records),
+        sum_of_weights=tuple(_number(record.sum_of_weights) for record in records),
+        class_totals=next((record.class_totals for record in records if record.class_totals), ()),
     )
 
 
@@ -171,6 +201,16 @@ def _by_site(rounds: list[tuple[SiteValue, ...]], sites: tuple[str, ...]) -> dic
     found = [{entry.site: entry.value for entry in values} for values in rounds]
     series = {site: tuple(_number(values.get(site)) for values in found) for site in sites}
     return {site: values for site, values in series.items() if any(value is not None for value in values)}
+
+
+def _pairs(records: tuple[RoundRecord, ...]) -> tuple[PairSeries, ...]:
+    """One series for every two sites that were ever measured together."""
+    found = [{(pair.first, pair.second): pair.distance for pair in record.pairs} for record in records]
+    together = dict.fromkeys(key for values in found for key in values)
+    return tuple(
+        PairSeries(first=first, second=second, distance=tuple(_number(values.get((first, second))) for values in found))
+        for first, second in together
+    )
 
 
 def _number(value: float | None) -> float | None:

@@ -13,7 +13,9 @@ from rich.table import Table
 
 from client_agent.durable import write_durably
 from harness.papers.charts import Panel, curves_chart
+from harness.papers.similarity import over_rounds_chart, similarity_chart
 from harness.papers.spread import Curve, Spread, curve, of_variant
+from harness.simulation.rewards import SiteReward, rewards_of
 from harness.simulation.runs import RunLine, Values
 
 MOST_NAMED_SITES: Final = 9
@@ -64,6 +66,7 @@ class CaseSummary(BaseModel):
     protection: str
     seeds: tuple[int, ...]
     rows: tuple[SummaryRow, ...]
+    rewards: tuple[SiteReward, ...]
     versions: dict[str, str]
 
 
@@ -79,6 +82,7 @@ def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
         protection=lines[0].protection,
         seeds=tuple(sorted({line.seed for line in lines})),
         rows=tuple(rows),
+        rewards=rewards_of(lines),
         versions=lines[-1].versions,
     )
 
@@ -102,7 +106,9 @@ def table_of(summary: CaseSummary) -> Table:
 
 
 def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) -> None:
-    """``summary.json``, ``accuracy.svg``, and ``weights_<variant>.svg`` for variants whose weights move."""
+    """``summary.json``, ``accuracy.svg``, ``weights_<variant>.svg`` for variants whose weights move, and
+    ``distances_<variant>.svg`` for those that open distances.
+    """
     write_durably(folder / "summary.json", (summary.model_dump_json(indent=2) + "\n").encode())
     variants = tuple(dict.fromkeys(line.variant for line in lines))
     requesters = tuple(dict.fromkeys(line.requester for line in lines))
@@ -121,12 +127,22 @@ def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) 
             return _weight_curves([run for run in moving if run.requester == requester])
 
         write_durably(folder / f"weights_{variant}.svg", _chart(requesters, weights, "weight", floor=0.0).encode())
+    for variant in variants:
+        measured = [run for run in of_variant(lines, variant) if run.distance]
+        if measured:
+            write_durably(folder / f"distances_{variant}.svg", _distances(measured, variant).encode())
 
 
 def _chart(
     requesters: Sequence[str], curves: Callable[[str], tuple[Curve, ...]], label: str, floor: float | None = None
 ) -> str:
     return curves_chart([Panel(name, curves(name)) for name in requesters], label, floor=floor)
+
+
+def _distances(measured: Sequence[RunLine], variant: str) -> str:
+    """Of one requester, its first seed over rounds; of several, every one's mean view of every site."""
+    several = len({run.requester for run in measured}) > 1
+    return similarity_chart(measured, variant) if several else over_rounds_chart(measured[0])
 
 
 def _row(lines: Sequence[RunLine], requester: str | None) -> SummaryRow:

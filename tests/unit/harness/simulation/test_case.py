@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.models import dimension, model_spec
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.registry import SOURCES
 from harness.simulation.case import Case, parse_case, read_case
 from harness.simulation.case_run import CaseOptions, requesters_of, run_case
@@ -126,6 +127,34 @@ def test_what_does_not_fit_the_sites_is_refused_before_round_1(
     assert told == []
 
 
+@pytest.mark.parametrize(
+    ("variant", "table", "message"),
+    [
+        ('rule = { name = "multi_krum", byzantine = 2 }', "", "needs 7 sites with the requester, found 5"),
+        ('rule = { name = "fedavg", byzantine = 2 }', "", "takes no option 'byzantine', found 2"),
+        ('rule = { name = "multi_krum" }', 'policy = { may_open = ["distances"] }', "opens pairs"),
+        (
+            'rule = { name = "weight_erosion" }\ntune = { "rule.size_penalty" = [0.1, -0.1] }',
+            "tuning_seeds = [9]",
+            "'rule.size_penalty'.*found -0.1",
+        ),
+        (
+            'rule = { name = "fedavg" }\nparameters = { least_contributors = 9 }',
+            "",
+            "4 sites .* too few for least_contributors=9",
+        ),
+    ],
+)
+def test_a_mistake_in_the_last_variant_is_found_before_the_first_one_runs(
+    tmp_path: Path, variant: str, table: str, message: str
+) -> None:
+    told: list[object] = []
+    both = f'{EROSION}\n[[variant]]\nname = "second"\n{variant}\n'
+    with pytest.raises(ConfigurationError, match=f"case.toml: variant 'second': .*{message}"):
+        run_case(case(both, table), CaseOptions(tmp_path), told.append)
+    assert told == []
+
+
 def test_what_the_options_name_must_be_in_the_case(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="no variant 'fedavg'; it has erosion"):
         run_case(case(), CaseOptions(tmp_path, only=("fedavg",)))
@@ -139,9 +168,10 @@ def test_what_the_options_name_must_be_in_the_case(tmp_path: Path) -> None:
 
 
 def test_the_first_site_is_the_requester_unless_told_otherwise() -> None:
-    assert requesters_of(case(), None) == ("city-hospital",)
-    assert requesters_of(case(case="requesters = ['city-hospital']"), None) == ("city-hospital",)
-    assert len(requesters_of(case(case="requesters = 'each'"), None)) == 5
+    federation = breast_cancer_five_hospitals(0)
+    assert requesters_of(case(), federation) == ("city-hospital",)
+    assert requesters_of(case(case="requesters = ['city-hospital']"), federation) == ("city-hospital",)
+    assert len(requesters_of(case(case="requesters = 'each'"), federation)) == 5
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.simulation.case import Case, parse_case
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.run_one import Protection
+from harness.simulation.runs import RunLine
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 
@@ -28,6 +30,11 @@ server_learning_rate = 0.3
 clip_norm = 4.0
 weight_grid = 2
 """
+OPENED = {
+    RuleName.WEIGHT_EROSION: {"distance"},
+    RuleName.MULTI_KRUM: {"pairs"},
+    RuleName.INFLUENCE: {"inner_product"},
+}
 VARIANT = '[[variant]]\nname = "{name}"\nrule = {{ name = "{name}" }}\n'
 
 
@@ -45,6 +52,22 @@ def test_every_rule_runs_as_a_variant(protection: Protection, tmp_path: Path) ->
         assert (line.end, line.rule, line.protection) == ("completed", rule.value, protection.value)
         assert line.released_rounds == (0 if rule is RuleName.LOCAL else 2)
         assert line.kind.count("counted") == rule.counts_classes
+        _what_was_opened_is_in_the_line(rule, line)
+
+
+def _what_was_opened_is_in_the_line(rule: RuleName, line: RunLine) -> None:
+    opened = {name for name in ("distance", "norm", "inner_product", "pairs") if getattr(line, name)}
+    assert opened == OPENED.get(rule, set())
+    if rule is RuleName.MULTI_KRUM:
+        assert len(line.pairs) == 10  # of five sites
+        assert all(len(pair.distance) == 2 and None not in pair.distance for pair in line.pairs)
+        for taken, left in zip(line.took_part, line.not_selected, strict=True):
+            assert sorted((*taken, *left)) == sorted(line.alpha)
+    if rule.counts_classes:
+        sites = breast_cancer_five_hospitals(0).sites
+        assert line.class_totals == tuple(sum(int((site.train.y == label).sum()) for site in sites) for label in (0, 1))
+    sums = [value for value, kind in zip(line.sum_of_weights, line.kind, strict=True) if kind == "released"]
+    assert all(value is not None and 1 < value <= 5 for value in sums)
 
 
 @pytest.mark.parametrize(("rule", "opened"), [(RuleName.MULTI_KRUM, "pairs"), (RuleName.WEIGHT_EROSION, "distances")])

@@ -106,6 +106,32 @@ def test_the_folder_gets_the_summary_and_the_curves(tmp_path: Path) -> None:
     assert "0.6000 ± 0.1000" in console.export_text()
 
 
+def test_distances_are_drawn_over_rounds_or_over_the_requesters_views(tmp_path: Path) -> None:
+    seen = {"distance": {"west": (1.0, 2.0), "east": (0.5, None)}, "requester_norm": (1.0, 2.0)}
+    north = line("erosion", "north", 0, (0.5, 0.6)).model_copy(update=seen)
+    write_summary(summarise_case([north]), [north], tmp_path)
+    assert ">east<" in (tmp_path / "distances_erosion.svg").read_text()
+    both = [north, north.model_copy(update={"requester": "west", "distance": {"north": (1.0, 2.0)}})]
+    write_summary(summarise_case(both), both, tmp_path)
+    assert ">west asks<" in (tmp_path / "distances_erosion.svg").read_text()
+
+
+def test_rewards_are_rounds_and_weights_in_released_sums(tmp_path: Path) -> None:
+    given = {
+        "kind": ("released", "skipped", "released", "alone"),
+        "took_part": (("west", "east"), ("west",), ("west",), ()),
+        "weight": {"west": (1.0, 1.0, 0.5, None), "east": (1.0, 1.0, 0.25, None)},
+    }
+    first = line("erosion", "north", 0, (0.5,) * 4).model_copy(update=given)
+    second = first.model_copy(update={"seed": 1, "took_part": (("west",), (), ("west", "east"), ())})
+    found = {one.site: (one.rounds, one.weights) for one in summarise_case([first, second]).rewards}
+    assert found == {"north": (2, 2), "west": (2, 1.5), "east": (1, (1 + 0.25) / 2)}
+    secret = [one.model_copy(update={"rule": "wfedavg"}) for one in (first, second)]
+    assert {one.weights for one in summarise_case(secret).rewards} == {None}
+    alone = first.model_copy(update={"kind": ("alone",) * 4})
+    assert summarise_case([alone]).rewards == ()
+
+
 def test_the_weights_of_many_contributors_are_drawn_as_their_mean(tmp_path: Path) -> None:
     many = {f"site-{n}": (1.0, 1 - n / 20) for n in range(12)}
     lines = [line("erosion", "north", 0, (0.5, 0.6), many)]

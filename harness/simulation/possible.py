@@ -1,0 +1,54 @@
+"""What can be refused about a case before its first run: a mistake in the last variant is not found hours later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.announcing import require_willing
+from harness.datasets.checks import check_classes, check_examples
+from harness.datasets.site_data import Federation
+from harness.simulation.case import Case, Variant
+from harness.simulation.run_one import Protection, simulated_study
+from harness.simulation.tuning import combinations
+from protocol.errors import ConfigurationError
+from protocol.rules.registry import rule_for
+
+
+def require_possible(
+    case: Case,
+    variants: Sequence[Variant],
+    requesters: Sequence[str],
+    federation: Federation,
+    protection: Protection,
+) -> None:
+    """The data fit the model, every variant's rule fits the sites with each requester, and no policy forbids it.
+
+    ``federation`` is the split of any seed. Every value that a variant tunes is tried out as a setting, not run.
+
+    Raises: ConfigurationError that names the file and the variant
+    """
+    check_examples(federation)
+    check_classes(federation)
+    for variant in variants:
+        for settings in combinations(variant):
+            variant.with_settings(settings, case.source)
+        for requester in requesters:
+            _require_study(case, variant, _asked_by(requester, federation), protection)
+
+
+def _require_study(case: Case, variant: Variant, federation: Federation, protection: Protection) -> None:
+    where = f"{case.source}: variant {variant.name!r}"
+    study = simulated_study(protection.of(variant.study), where, federation, 0)
+    rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+    try:
+        require_willing(rule.needs, case.table.policy.policy(), [site.name for site in federation.contributors])
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error.detail}") from None
+
+
+def _asked_by(requester: str, federation: Federation) -> Federation:
+    """The same sites, the requester first."""
+    first = [site for site in federation.sites if site.name == requester]
+    others = [site for site in federation.sites if site.name != requester]
+    return replace(federation, sites=(*first, *others))
