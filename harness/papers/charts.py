@@ -31,10 +31,13 @@ class Panel:
 
 
 def curves_chart(panels: Sequence[Panel], label: str, columns: int = 2, floor: float | None = None) -> str:
-    """Curves over rounds, the mean with a band of one standard error; what is published is dashed."""
+    """Curves over rounds, the mean with a band of one standard error; what is published is dashed.
+
+    One colour a label, the same in all panels.
+    """
+    names = list(dict.fromkeys(curve.label for panel in panels for curve in (*panel.curves, *panel.published)))
 
     def draw(axes: Axes, panel: Panel) -> None:
-        names = list(dict.fromkeys(curve.label for curve in (*panel.curves, *panel.published)))
         for one in panel.curves:
             colour = COLOURS[names.index(one.label) % len(COLOURS)]
             rounds = np.arange(1, len(one.means) + 1)
