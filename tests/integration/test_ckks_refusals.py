@@ -47,6 +47,8 @@ EXTRA = "hospital-9"
 D = 1500
 """Two ciphertexts an update."""
 SEED = bytes(range(32))
+CLOSES_IN_S = 20
+"""Enough for the worker's start and a few uploads on a busy machine."""
 
 
 @pytest.fixture(scope="module")
@@ -232,9 +234,9 @@ def test_the_round_goes_on_with_the_others_and_the_next_one_keeps_the_key(federa
     try:
         honest = (REQUESTER, *CONTRIBUTORS[:3])
         updates = {site: update(place) for place, site in enumerate(honest)}
-        announcement = study.announcement(1, closes_in_s=12)
-        study.sites.announce(announcement)
         bodies = {site: study.body(updates[site]) for site in honest}
+        announcement = study.announcement(1, closes_in_s=CLOSES_IN_S)
+        study.sites.announce(announcement)
         broken = bytearray(bodies[REQUESTER])
         broken[HEADER_BYTES + 64 :] = b"\xff" * (len(broken) - HEADER_BYTES - 64)
         for site, body in (*bodies.items(), ("hospital-4", bytes(broken))):
@@ -262,6 +264,24 @@ def test_the_round_goes_on_with_the_others_and_the_next_one_keeps_the_key(federa
         body = sign(another, REQUESTER, study.sites.me.keys.signing).canonical()
         response = study.sites.me.send(Side.A, "POST", study.sites.path(paths.ANNOUNCEMENT, round=2), body)
         assert "it has one key" in problem(response, 400, "malformed_message")
+    finally:
+        study.sites.close()
+
+
+def test_with_too_few_ciphertexts_both_servers_sign_the_skip(federation: Federation) -> None:
+    study = encrypting(federation, "too-few")
+    try:
+        body = study.body(update(1))
+        announcement = study.announcement(1, closes_in_s=CLOSES_IN_S)
+        study.sites.announce(announcement)
+        for site in (REQUESTER, *CONTRIBUTORS[:2]):
+            assert study.put(site, study.sealed(site, announcement, body)).is_success
+        for side in Side:
+            skipped = study.sites.wait_round(side, 1, RoundState.SKIPPED)
+            assert skipped.outcome is not None
+            names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
+            outcome = require_signatures(skipped.outcome, federation.roster, names)
+            assert "2 contributors, the announcement asks for at least 3" in outcome.reason
     finally:
         study.sites.close()
 
