@@ -16,7 +16,7 @@ from protocol.errors import BrokenSeal
 from protocol.rules.server_optimiser import state_vectors
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Signed
+from protocol.wire.messages import Purpose, Signed
 from protocol.wire.sealing import BodyReader
 
 
@@ -55,7 +55,8 @@ def missed_release(owner: Participant, welcome: Welcome) -> bool:
         return False
     check_release(past, owner.context.roster, owner.study_digest)
     newer = past.announcement.round > owner.state.memory.last_accepted
-    led_here = past.announcement.model_version == welcome.model_version - 1
+    stepped = past.announcement.purpose is Purpose.UPDATE  # class counts leave the model as it is
+    led_here = stepped and past.announcement.model_version == welcome.model_version - 1
     return led_here and newer and owner.context.site not in past.agreed_set.message.sites
 
 

@@ -30,6 +30,7 @@ from protocol.wire.messages import (
     Announcement,
     CollectedContribution,
     ListedWeight,
+    Purpose,
     ReleaseSet,
     RoundOutcome,
     RoundState,
@@ -297,11 +298,11 @@ def test_a_site_that_missed_a_rounds_end_needs_proof_before_the_next_on_the_same
 
 
 def released(
-    round_number: int, version: int, sites: tuple[str, ...] = ("c2", "c3", "r0"), least: int = 2
+    round_number: int, version: int, sites: tuple[str, ...] = ("c2", "c3", "r0"), least: int = 2, **changes: object
 ) -> PastRelease:
     """The evidence of a round on model ``version`` whose agreed set and sum are of ``sites``."""
     listed = weights(round_number=round_number)
-    announcement = announced(listed, model_version=version, least_contributors=least)
+    announcement = announced(listed, model_version=version, least_contributors=least, **changes)
     held = tuple(
         CollectedContribution(
             site=site, announcement_digest=announcement.digest(), commitment_a=DIGEST, commitment_b=DIGEST
@@ -386,8 +387,9 @@ def test_the_first_welcome_needs_no_evidence(bench: Bench) -> None:
         released(7, 3),
         released(3, 2),
         released(7, 2, sites=("c1", "c2", "r0")),
+        released(7, 2, purpose=Purpose.COUNTS, opens=Needs.NOTHING),
     ],
-    ids=["none", "older model", "newer model", "a round as old as the last accepted", "this site's own round"],
+    ids=["none", "older model", "newer model", "as old as the last accepted", "this site's own round", "class counts"],
 )
 def test_a_welcome_without_a_missed_release_is_not_taken(bench: Bench, previous: PastRelease | None) -> None:
     """Otherwise the requester could send the model it has again, and the counts per model would start afresh."""
