@@ -118,6 +118,7 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     page.table(
         ("rule", "what it does", "use it when", "what you learn about a single hospital", "what it costs"),
         [(f"**{one.title}**", one.does, one.use_when, one.requester_learns, one.costs) for one in RULES],
+        numbers=False,
     )
     page.heading("What it did for the hospital that asked")
     page.text(

@@ -24,9 +24,10 @@ class Page:
         """One paragraph or list, as Markdown."""
         self._pieces.append(text)
 
-    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """A table; the first column is text, the others are numbers."""
-        head = f"| {' | '.join(columns)} |\n|{'---|' + '---:|' * (len(columns) - 1)}"
+    def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]], numbers: bool = True) -> None:
+        """A table; the first column is text, the others are numbers unless said otherwise."""
+        rest = "---:|" if numbers else "---|"
+        head = f"| {' | '.join(columns)} |\n|{'---|' + rest * (len(columns) - 1)}"
         self._pieces.append("\n".join((head, *(f"| {' | '.join(row)} |" for row in rows))))
 
     def figure(self, name: str, svg: str, caption: str) -> None:
