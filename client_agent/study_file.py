@@ -84,7 +84,10 @@ def checked_study_table(table: Mapping[str, Any], source: str) -> StudyTable:
 
 def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Path | None) -> Study:
     """The study of a parsed file, for this roster. Raises: ConfigurationError"""
-    model = _model(table.model, plugin)
+    try:
+        model = _model(table.model, plugin)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error.detail}") from None
     parameters = {**table.parameters.model_dump(), "dimension": _dimension(model, table.rule)}
     study = _strict(
         Study,

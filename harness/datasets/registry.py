@@ -33,15 +33,25 @@ class DataRequest:
 
 @dataclass(frozen=True)
 class DataSource:
-    """How a data set is loaded, and which public files that takes."""
+    """How a data set is loaded, which public files that takes, and what can be chosen about it."""
 
     load: Callable[[DataRequest], Federation]
     files: tuple[PublicFile, ...] = ()
+    has_splits: bool = False
+    any_number_of_sites: bool = False
 
 
 def load_data(request: DataRequest) -> Federation:
-    """The federation that ``request`` describes. Raises: ConfigurationError"""
-    return source_of(request.data).load(request)
+    """The federation that ``request`` describes.
+
+    Raises: ConfigurationError, also for a choice that the data set does not offer
+    """
+    source = source_of(request.data)
+    if request.split and not source.has_splits:
+        raise ConfigurationError(f"{request.data}: has one split only, found split {request.split!r}: leave it out")
+    if request.sites is not None and not source.any_number_of_sites:
+        raise ConfigurationError(f"{request.data}: its sites are given, found sites {request.sites}: leave it out")
+    return source.load(request)
 
 
 def source_of(data: str) -> DataSource:
@@ -106,10 +116,10 @@ def _heart_disease(request: DataRequest) -> Federation:
 
 SOURCES: Final[dict[str, DataSource]] = {
     "breast_cancer": DataSource(_breast_cancer),
-    "digits": DataSource(_digits),
-    "har_strategies": DataSource(_har_strategies, (har.HAR_FILE,)),
+    "digits": DataSource(_digits, any_number_of_sites=True),
+    "har_strategies": DataSource(_har_strategies, (har.HAR_FILE,), has_splits=True),
     "har_subjects": DataSource(_har_subjects, (har.HAR_FILE,)),
     "heart_disease": DataSource(_heart_disease, heart_disease.PUBLIC_FILES),
-    "mnist": DataSource(_mnist, mnist.FILES),
-    "titanic": DataSource(_titanic, titanic.FILES),
+    "mnist": DataSource(_mnist, mnist.FILES, has_splits=True, any_number_of_sites=True),
+    "titanic": DataSource(_titanic, titanic.FILES, has_splits=True),
 }

@@ -38,7 +38,7 @@ def load_site_folders(folder: Path, requester: str | None, inputs: tuple[int, ..
     """
     names = sorted(path.name for path in folder.iterdir() if path.is_dir())
     if requester not in names:
-        raise ConfigurationError(f"--requester: found {requester!r}; the sites of {folder} are {names}")
+        raise ConfigurationError(f"--requester: found {requester!r}; give one of the sites in {folder}: {names}")
     ordered = (requester, *(name for name in names if name != requester))
     sites = tuple(_site(folder / name, inputs, classes) for name in ordered)
     found = {kind: [_names(folder / name, kind) for name in ordered] for kind in _KINDS}
@@ -91,4 +91,5 @@ def _site(folder: Path, inputs: tuple[int, ...], classes: int) -> SiteData:
     data = load_folder(folder, inputs, classes)
     if len(data.test) == 0:
         raise ConfigurationError(f"{folder / 'test.npz'}: no example; a simulation tests at every site")
-    return SiteData(folder.name, data.train, Examples(data.test.X[:0], data.test.y[:0]), data.test)
+    validation = data.validation or Examples(data.test.X[:0], data.test.y[:0])
+    return SiteData(folder.name, data.train, validation, data.test)

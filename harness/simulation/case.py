@@ -159,7 +159,9 @@ def parse_case(text: str, source: str) -> Case:
     table = validated(CaseTable, case_part, f"{source}: [case]")
     parsed = [validated(VariantTable, part, f"{source}: [[variant]]") for part in variant_parts]
     names = [variant.name for variant in parsed]
-    if not names or len(set(names)) != len(names):
+    if not names:
+        raise ConfigurationError(f"{source}: there is nothing to run: give one or more tables [[variant]]")
+    if len(set(names)) != len(names):
         raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
     variants = tuple(_variant(variant, tables, case_part, source) for variant in parsed)
     return Case(source, variants[0].study.name, table, variants)

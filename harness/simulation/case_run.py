@@ -15,8 +15,8 @@ from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.jobs import RoundDone, run_all
 from harness.simulation.json_lines import append_line, read_lines
-from harness.simulation.possible import require_possible
-from harness.simulation.run_one import PlannedRun, Protection, require_plain_for_same_round
+from harness.simulation.possible import require_plain, require_possible
+from harness.simulation.run_one import PlannedRun, Protection
 from harness.simulation.runs import RunKey, RunLine
 from harness.simulation.store import Results, finished, require_unchanged
 from harness.simulation.tuning import Choice, TuningLine, choose, combinations
@@ -60,7 +60,7 @@ def run_case(case: Case, options: CaseOptions, show: Show = lambda progress: Non
     """
     variants = tuple(case.variant(name) for name in options.only) if options.only else case.variants
     for variant in variants:
-        require_plain_for_same_round(variant.study, options.protection, case.source)
+        require_plain(case, variant, options.protection)
     results = Results(options.out)
     with results.held():
         return _CaseRun(case, options, variants, results, show).all_lines()

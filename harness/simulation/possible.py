@@ -9,10 +9,21 @@ from harness.announcing import require_willing
 from harness.datasets.checks import check_classes, check_examples
 from harness.datasets.site_data import Federation
 from harness.simulation.case import Case, Variant
-from harness.simulation.run_one import Protection, simulated_study
+from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
 from harness.simulation.tuning import combinations
 from protocol.errors import ConfigurationError
 from protocol.rules.registry import rule_for
+
+
+def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
+    """Raises: ConfigurationError for a variant that exists in plain simulation only, under a protection"""
+    where = f"{case.source}: variant {variant.name!r}"
+    require_plain_for_same_round(variant.study, protection, where)
+    if variant.published_mistake is not None and protection is not Protection.PLAIN:
+        raise ConfigurationError(
+            f"{where}: 'published_mistake' repeats a mistake in plain runs only: name the other variants with --only, "
+            "or give --protection plain"
+        )
 
 
 def require_possible(

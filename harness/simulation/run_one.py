@@ -119,7 +119,7 @@ def require_plain_for_same_round(table: StudyTable, protection: Protection, sour
     if table.rule.erosion_applies == "same_round" and protection is not Protection.PLAIN:
         raise ConfigurationError(
             f"{source}: key 'rule.erosion_applies': found 'same_round', which exists in plain simulation only, since "
-            "sites scale before they share; use 'next_round', or --protection plain"
+            "sites scale before they share; use 'next_round', or --protection plain; --only leaves a variant out"
         )
     return table.rule.erosion_applies
 
@@ -196,8 +196,6 @@ def _rounds(
             resume=resume,
             after_round=after_round,
         )
-    if planned.published_mistake is not None:
-        raise ConfigurationError(f"{planned.source}: 'published_mistake' repeats a mistake in plain runs only")
     run_protected = run_ckks if planned.protection is Protection.CKKS else run_secure
     return run_protected(
         study,

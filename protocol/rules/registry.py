@@ -107,12 +107,19 @@ def require_sites(spec: RuleSpec, contributors: Sequence[str], least_contributor
         )
     if spec.name is RuleName.MULTI_KRUM:
         _require_enough_for_krum(spec, len(contributors) + 1, least_contributors)
+    _require_second_weights(spec, contributors)
+
+
+def _require_second_weights(spec: RuleSpec, contributors: Sequence[str]) -> None:
     named = Counter(one.site for one in spec.second_weights)
-    wrong = sorted(name for name, times in named.items() if times > 1 or name not in contributors)
-    if wrong:
+    unknown = sorted(name for name in named if name not in contributors)
+    if unknown:
         raise ConfigurationError(
-            f"second_weights names {wrong} twice or no contributor of that name; contributors are {list(contributors)}"
+            f"second_weights names {unknown}, no contributors of this study; they are {list(contributors)}"
         )
+    twice = sorted(name for name, times in named.items() if times > 1)
+    if twice:
+        raise ConfigurationError(f"second_weights names {twice} more than once: give every site one second weight")
 
 
 def _require_enough_for_krum(spec: RuleSpec, sites: int, least_contributors: int) -> None:

@@ -46,6 +46,14 @@ def test_names_are_taken_from_the_files_where_all_agree(tmp_path: Path) -> None:
     assert load(tmp_path / "plain").class_names == ("0", "1")
 
 
+def test_validation_examples_are_taken_where_a_site_has_some(tmp_path: Path) -> None:
+    for name in ("north", "south"):
+        write_site(tmp_path / name)
+    np.savez(tmp_path / "north" / "validation.npz", X=np.zeros((3, 3), np.float32), y=np.array([0, 1, 1]))
+    north, south = load(tmp_path).sites
+    assert (len(north.validation), len(south.validation)) == (3, 0)
+
+
 def test_columns_that_differ_are_shown_as_a_difference(tmp_path: Path) -> None:
     write_site(tmp_path / "north")
     write_site(tmp_path / "south", features=("age", "fare", "sex"))

@@ -82,8 +82,8 @@ def test_a_variants_digest_covers_what_decides_its_runs_and_nothing_else() -> No
 @pytest.mark.parametrize(
     ("variants", "table", "message"),
     [
-        ("", "", r"every \[\[variant\]\] has a name of its own, found \[\]"),
-        (EROSION + EROSION, "", r"found \['erosion', 'erosion'\]"),
+        ("", "", r"there is nothing to run: give one or more tables \[\[variant\]\]"),
+        (EROSION + EROSION, "", r"every \[\[variant\]\] has a name of its own, found \['erosion', 'erosion'\]"),
         ('[[variant]]\nname = "a"\n', "", r"variant 'a': key 'rule.name' is missing"),
         ('[[variant]]\nname = "a"\nrule = { name = "best" }\n', "", r"variant 'a': key 'rule.name'.*'weight_erosion'"),
         (EROSION.replace("0.02", "-0.02"), "", r"'rule.distance_penalty': .*greater than or equal to 0.*-0.02"),
@@ -115,7 +115,11 @@ def test_a_file_without_the_case_table_is_no_case(tmp_path: Path) -> None:
         (EROSION, "requesters = ['county-hospital']", "'county-hospital' cannot be the requester"),
         (EROSION + "parameters = { least_contributors = 5 }\n", "", "4 sites .* too few for least_contributors=5"),
         (EROSION.replace('"weight_erosion", distance_penalty = 0.02', '"multi_krum", byzantine = 2'), "", "needs 7"),
-        (EROSION.replace("0.02", '0.02, second_weights = [{ site = "x", weight = 0.5 }]'), "", r"names \['x'\]"),
+        (
+            EROSION.replace("0.02", '0.02, second_weights = [{ site = "x", weight = 0.5 }]'),
+            "",
+            r"names \['x'\], no contributors",
+        ),
     ],
 )
 def test_what_does_not_fit_the_sites_is_refused_before_round_1(
@@ -161,10 +165,19 @@ def test_what_the_options_name_must_be_in_the_case(tmp_path: Path) -> None:
     same_round = case(EROSION.replace("0.02", '0.02, erosion_applies = "same_round"'))
     with pytest.raises(ConfigurationError, match=r"same_round.*plain simulation only"):
         run_case(same_round, CaseOptions(tmp_path, protection=Protection.SECURE))
+    mistaken = case(EROSION.replace("rule =", 'published_mistake = "row_sums"\nrule ='))
+    with pytest.raises(ConfigurationError, match=r"variant 'erosion': 'published_mistake' .* in plain runs only"):
+        run_case(mistaken, CaseOptions(tmp_path, protection=Protection.SECURE))
     with pytest.raises(ConfigurationError, match="data set 'rocks' is none of breast_cancer"):
         run_case(
             parse_case(HEAD.format(case="").replace("breast_cancer", "rocks") + EROSION, "x"), CaseOptions(tmp_path)
         )
+
+
+@pytest.mark.parametrize("choice", ['split = "by_age"', "sites = 7"])
+def test_a_choice_that_the_data_set_does_not_offer_is_refused(tmp_path: Path, choice: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"breast_cancer: .* found s.*: leave it out"):
+        run_case(case(case=choice), CaseOptions(tmp_path))
 
 
 def test_the_first_site_is_the_requester_unless_told_otherwise() -> None:

@@ -119,7 +119,7 @@ def test_tuning_runs_see_no_test_example_and_reported_runs_train_on_everything(
             loaded.append((request.seed, len(federation.requester.validation), len(federation.requester.train)))
         return federation
 
-    monkeypatch.setitem(registry.SOURCES, "titanic", registry.DataSource(watched))
+    monkeypatch.setitem(registry.SOURCES, "titanic", registry.DataSource(watched, has_splits=True))
     lines = run_case(parsed(), CaseOptions(folder / "out", folder))
     assert {validation > 0 for seed, validation, _ in loaded if seed in (5, 6)} == {True}
     assert {validation for seed, validation, _ in loaded if seed == 0} == {0}
