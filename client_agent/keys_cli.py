@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from rich.console import Console
 from rich.table import Table
 
+from client_agent.settings import read_text
 from protocol.configuration import explain
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError
 from protocol.wire.authentic import check_signature, countersign, require_roster
@@ -115,7 +116,7 @@ def sign_roster(
 ) -> None:
     """Add your signature to a roster, after comparing its digest with the others."""
     signed = _read_roster(roster_file)
-    keys = parse_party_keys(_read(key), str(key))
+    keys = parse_party_keys(read_text(key), str(key))
     party = signed.message.party(keys.name)
     if party is None or keys.party(url=party.url, samples=party.samples) != party:
         raise ConfigurationError(
@@ -188,19 +189,12 @@ def _complete(signed: Signed[Roster]) -> bool:
     return True
 
 
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
-
-
 def _read_party(path: Path) -> Party:
-    return parse_party(_read(path), str(path))
+    return parse_party(read_text(path), str(path))
 
 
 def _read_roster(path: Path) -> Signed[Roster]:
-    return parse_roster(_read(path), str(path))
+    return parse_roster(read_text(path), str(path))
 
 
 def _write_new(path: Path, text: str, mode: int) -> None:

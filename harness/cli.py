@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from client_agent.settings import read_text
 from harness.datasets.downloads import fetch_missing
 from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
@@ -23,7 +24,7 @@ from harness.personal.run_case import PersonalOptions, run_personal_case
 from harness.personal.summary import summary_json, summary_table
 from harness.report import accuracy_text
 from harness.results import summarise
-from harness.simulate import SimulationOptions, read_study_file, run_simulation
+from harness.simulate import SimulationOptions, run_simulation
 from harness.simulation.case import is_case, read_case
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.options import parse_names, parse_seeds
@@ -90,7 +91,7 @@ def simulate(
     """A study, or all runs of a case, in one process or several, without HTTP, over several seeds."""
     console = console_for(stderr=as_json)
     with _energy(energy, out):
-        if is_personal_case(read_study_file(study_file), str(study_file)):
+        if is_personal_case(read_text(study_file), str(study_file)):
             _compare(study_file, data, seeds, protection, only, out, device, batched, console, as_json)
             return
         _simulate(study_file, data, requester, seeds, protection, only, jobs, out, download, console, as_json)
@@ -109,7 +110,7 @@ def _simulate(
     console: Console,
     as_json: bool,
 ) -> None:
-    if is_case(read_study_file(study_file), str(study_file)):
+    if is_case(read_text(study_file), str(study_file)):
         _simulate_case(study_file, data, seeds, protection, only, jobs, out, download, console, as_json)
         return
     options = SimulationOptions(study_file, data or "breast_cancer", requester, parse_seeds(seeds or "0"), protection)

@@ -12,6 +12,7 @@ from typing import Final
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from client_agent.settings import read_text
 from client_agent.study_file import StudyTable, parse_study_table
 from harness.correlations import SourceName
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
@@ -84,7 +85,7 @@ def run_simulation(
     Raises: ConfigurationError for a wrong file, data that does not fit the model, or ``same_round`` with protection
     """
     source = str(options.study_file)
-    table = parse_study_table(read_study_file(options.study_file), source)
+    table = parse_study_table(read_text(options.study_file), source)
     erosion = require_plain_for_same_round(table, options.protection, source)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -152,11 +153,3 @@ def _seed_result(history: RunHistory) -> SeedResult:
 
 def _by_site(series: Sequence[Series]) -> dict[str, tuple[float | None, ...]]:
     return {one.site: one.values for one in series}
-
-
-def read_study_file(path: Path) -> str:
-    """Raises: ConfigurationError"""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None

@@ -16,6 +16,7 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from client_agent.settings import read_text
 from client_agent.study_file import StudyTable, checked_study_table
 from harness.personal.schemes import SchemeName
 from harness.personal.tampering import Tampering
@@ -82,11 +83,7 @@ class PersonalCase:
 
 def read_personal_case(path: Path) -> PersonalCase:
     """Raises: ConfigurationError that names what is wrong"""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
-    return parse_personal_case(text, str(path))
+    return parse_personal_case(read_text(path), str(path))
 
 
 def is_personal_case(text: str, source: str) -> bool:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from client_agent.data import Examples
 from client_agent.models import build_model
+from client_agent.settings import read_text
 from client_agent.study_file import parse_study_table, study_from_table
 from client_agent.trainer import Evaluation, apply_aggregate, compute_update, evaluate, site_seed
 from client_agent.update import load_vector, model_vector
@@ -45,7 +46,7 @@ def ridge(X: Matrix, Y: Matrix, penalty: float) -> Matrix:
 
 def study_for(path: Path, federation: Federation, seed: int) -> Study:
     """A study file for these sites, trained alone. Raises: ConfigurationError"""
-    table = parse_study_table(path.read_text(encoding="utf-8"), str(path))
+    table = parse_study_table(read_text(path), str(path))
     if table.model.kind == "plugin":
         raise ConfigurationError(f"{path}: key 'model.kind': 'plugin' runs at a site's agent, not here")
     entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from client_agent.settings import read_text
 from client_agent.study_file import StudyTable, checked_study_table
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
@@ -138,11 +139,7 @@ class Case:
 
 def read_case(path: Path) -> Case:
     """Raises: ConfigurationError"""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
-    return parse_case(text, str(path))
+    return parse_case(read_text(path), str(path))
 
 
 def is_case(text: str, source: str) -> bool:
