@@ -35,7 +35,7 @@ def round_path(template: str, study: StudyRecord, record: RoundRecord) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Endings:
-    """Skips, burns, and the release set that undoes a skip."""
+    """Skips and burns, and what becomes of a release set that only one side has."""
 
     server: Server
     peer: PeerClient
@@ -49,8 +49,17 @@ class Endings:
     ) -> RoundRecord:
         """The requester signed two release sets and gave each server another: B's stands, A's has released nothing.
 
-        A hands its set to B before it sends or takes a masked sum, so nothing has been added up over the other one.
+        A hands its set to B before it sends or takes a masked sum, so an honest B refuses it before anything was added
+        up over it. Once the mask is drawn B has taken A's set: two sums under one mask would show B the difference.
+
+        Raises: ProtocolViolation, when B took A's set before
         """
+        if record.mask_seed is not None:
+            refuse(self.server, study.digest, self.server.peer.name, error)
+            raise ProtocolViolation(
+                f"{record.key.label}: the peer took this side's release set and now names another; this side's sum may "
+                "have left, so there is no second one: end the study and compare the servers' records"
+            )
         await self.take_peers_release_set(study, replace(record, release_set=None))
         refuse(self.server, study.digest, self.server.roster.requester, error)
         return self.server.store.round(record.key) or record
@@ -74,7 +83,7 @@ class Endings:
         await self.deliver(record)
 
     async def deliver(self, record: RoundRecord) -> None:
-        """Get the peer's signature. A release set that it holds undoes a skip; an opening that it has, a burn."""
+        """Get the peer's signature. An opening that it has undoes a burn; nothing undoes a skip of shares."""
         assert record.outcome is not None, "there is an outcome to deliver"
         study = self.server.store.study(record.key.study)
         path = round_path(paths.PEER_OUTCOME, study, record)
@@ -102,10 +111,20 @@ class Endings:
         assert outcome is not None, "it was just delivered"
         if outcome.message.outcome is RoundState.BURNT:
             await self.skip(record, "one server has its opening, the other lost its correlations")
-        elif record.state is RoundState.MEASURED and isinstance(error, WrongRound):
+        elif _released_at_peer(record, error) and record.announcement.message.encrypted:
             cleared = self.server.store.change_round(record.key, lambda r: replace(r, outcome=None))
             await self.take_peers_release_set(study, cleared)
+        elif _released_at_peer(record, error):
+            raise ProtocolViolation(
+                f"{record.key.label}: the peer says that it has released a sum, which it cannot without this side's, "
+                "and this side has signed a skip: end the study and compare the servers' records"
+            )
         elif record.state is not RoundState.SKIPPED:
             commit_skip(self.server, record, outcome)
         else:
             raise NotYet(error.detail)
+
+
+def _released_at_peer(record: RoundRecord, error: MoietyError) -> bool:
+    """Whether the peer refused a measured round's skip, as it does once it has released."""
+    return record.state is RoundState.MEASURED and isinstance(error, WrongRound)

@@ -78,6 +78,9 @@ def countersign_outcome(
 ) -> Signed[RoundOutcome]:
     """Side B: agree to A's outcome, unless this side knows better; what has been signed is answered again.
 
+    A release set alone does not stop a skip: A, which has signed, adds nothing any more, so no sum can leave. If it
+    could, sites would be shown a skip by one of the servers and count a released round for nothing.
+
     Raises: BadSignature, AnnouncementMismatch, WrongRound
     """
     message = require_signatures(signed, server.roster, [server.roster.operator_a.name])
@@ -88,8 +91,8 @@ def countersign_outcome(
         raise WrongRound(f"round {key.round}, attempt {key.attempt} is not known here yet")
     if record.outcome is not None:
         return record.outcome
-    if message.outcome is RoundState.SKIPPED and record.release_set is not None:
-        raise WrongRound(f"round {key.round} has a release set here; a round is not skipped after that")
+    if message.outcome is RoundState.SKIPPED and record.state is RoundState.RELEASED:
+        raise WrongRound(f"round {key.round} has been released here; a round is not skipped after that")
     both = server.countersign(signed)
     server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
     if message.outcome is RoundState.SKIPPED:

@@ -94,8 +94,15 @@ def output_name(record: RoundRecord) -> str:
 
 
 def commit_release(server: Server, study: StudyRecord, record: RoundRecord, output_file: str | None) -> None:
-    """The round is released on this side; old outputs are deleted."""
-    state = step(record.progress, RoundEvent.RELEASED).state
+    """The round is released on this side; old outputs are deleted. Done before, it changes nothing.
+
+    What happened while the sum was on its way is looked at again: a round whose skip is signed is never released.
+    Raises: WrongRound
+    """
+    now = server.store.round(record.key) or record
+    if now.state is RoundState.RELEASED:
+        return
+    state = step(now.progress, RoundEvent.RELEASED).state
     server.failpoints.reach(Point.BEFORE_OUTPUT_STORED)
     server.store.change_round(record.key, lambda r: replace(r, state=state, output_file=output_file))
     server.failpoints.reach(Point.AFTER_OUTPUT_STORED)
