@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -13,6 +14,7 @@ import typer
 from rich.console import Console
 
 from client_agent.settings import read_text
+from harness.computing import Computing
 from harness.datasets.downloads import fetch_missing
 from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
@@ -78,12 +80,12 @@ def simulate(
     energy: Annotated[
         str | None, typer.Option(help="Three-letter country: estimate energy and CO2 into OUT/energy.json.")
     ] = None,
-    device: Annotated[str, typer.Option(help="A comparison of personal models: auto, cpu, cuda or cuda:N.")] = "auto",
+    device: Annotated[str, typer.Option(help="A case: auto, cpu, cuda or cuda:N; plain local SGD only.")] = "auto",
     batched: Annotated[
         bool | None,
         typer.Option(
             "--batched/--one-by-one",
-            help="A comparison of personal models: all sites' steps in one call; by default on a GPU only.",
+            help="A case: all sites' steps of a round in one call; by default on a GPU only.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -91,34 +93,58 @@ def simulate(
     """A study, or all runs of a case, in one process or several, without HTTP, over several seeds."""
     console = console_for(stderr=as_json)
     with _energy(energy, out):
-        if is_personal_case(read_text(study_file), str(study_file)):
-            _compare(study_file, data, seeds, protection, only, out, device, batched, console, as_json)
-            return
-        _simulate(study_file, data, requester, seeds, protection, only, jobs, out, download, console, as_json)
+        words = _Words(
+            study_file, data, requester, seeds, protection, only, jobs, out, download, device, batched, as_json
+        )
+        text = read_text(study_file)
+        if is_personal_case(text, str(study_file)):
+            _compare(words, console)
+        elif is_case(text, str(study_file)):
+            _simulate_case(words, console)
+        else:
+            _simulate(words, console)
 
 
-def _simulate(
-    study_file: Path,
-    data: str | None,
-    requester: str | None,
-    seeds: str | None,
-    protection: Protection,
-    only: str | None,
-    jobs: int,
-    out: Path | None,
-    download: bool,
-    console: Console,
-    as_json: bool,
-) -> None:
-    if is_case(read_text(study_file), str(study_file)):
-        _simulate_case(study_file, data, seeds, protection, only, jobs, out, download, console, as_json)
-        return
-    options = SimulationOptions(study_file, data or "breast_cancer", requester, parse_seeds(seeds or "0"), protection)
+@dataclass(frozen=True)
+class _Words:
+    """What the command line of ``simulate`` says."""
+
+    study_file: Path
+    data: str | None
+    requester: str | None
+    seeds: str | None
+    protection: Protection
+    only: str | None
+    jobs: int
+    out: Path | None
+    download: bool
+    device: str
+    batched: bool | None
+    as_json: bool
+
+    @property
+    def folder(self) -> Path | None:
+        return Path(self.data) if self.data else None
+
+    @property
+    def parsed_seeds(self) -> tuple[int, ...] | None:
+        return parse_seeds(self.seeds) if self.seeds else None
+
+    @property
+    def variants(self) -> tuple[str, ...] | None:
+        return parse_names(self.only, "--only") if self.only else None
+
+
+def _simulate(words: _Words, console: Console) -> None:
+    seeds = words.parsed_seeds or (0,)
+    options = SimulationOptions(
+        words.study_file, words.data or "breast_cancer", words.requester, seeds, words.protection
+    )
     result = run_simulation(options, lambda history: print_run(console, history))
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "simulation.json").write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
-    if as_json:
+    if words.out is not None:
+        words.out.mkdir(parents=True, exist_ok=True)
+        (words.out / "simulation.json").write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    if words.as_json:
         typer.echo(result.model_dump_json())
     else:
         mean, error = accuracy_text(result.accuracy)
@@ -133,71 +159,46 @@ def _energy(country: str | None, out: Path | None) -> AbstractContextManager[Non
     return measured(country, out)
 
 
-def _simulate_case(
-    study_file: Path,
-    data: str | None,
-    seeds: str | None,
-    protection: Protection,
-    only: str | None,
-    jobs: int,
-    out: Path | None,
-    download: bool,
-    console: Console,
-    as_json: bool,
-) -> None:
-    if out is None:
+def _simulate_case(words: _Words, console: Console) -> None:
+    if words.out is None:
         raise ConfigurationError("a case needs --out: the folder in which its runs are kept")
     options = CaseOptions(
-        out,
-        Path(data) if data else None,
-        parse_seeds(seeds) if seeds else None,
-        parse_names(only, "--only") if only else None,
-        protection,
-        jobs,
+        words.out,
+        words.folder,
+        words.parsed_seeds,
+        words.variants,
+        words.protection,
+        words.jobs,
+        computing=Computing.chosen(words.device, words.batched),
     )
-    case = read_case(study_file)
+    case = read_case(words.study_file)
     files = source_of(case.table.data).files
-    if download and files:
+    if words.download and files:
         fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
     with CaseBar(console) as bar:
         lines = run_case(case, options, bar.show)
     summary = summarise_case(lines)
-    write_summary(summary, lines, out)
-    if as_json:
+    write_summary(summary, lines, words.out)
+    if words.as_json:
         typer.echo(summary.model_dump_json())
     else:
         console.print(table_of(summary))
 
 
-def _compare(
-    case_file: Path,
-    data: str | None,
-    seeds: str | None,
-    protection: Protection,
-    only: str | None,
-    out: Path | None,
-    device: str,
-    batched: bool | None,
-    console: Console,
-    as_json: bool,
-) -> None:
-    if out is None:
+def _compare(words: _Words, console: Console) -> None:
+    if words.out is None:
         raise ConfigurationError("a comparison of personal models needs --out: the folder in which its runs are kept")
-    if protection is not Protection.PLAIN:
+    if words.protection is not Protection.PLAIN:
         raise ConfigurationError(
             "a comparison of personal models runs with --protection plain; for a protected run give a study file with "
             "key 'model.personal'"
         )
     options = PersonalOptions(
-        out,
-        Path(data) if data else None,
-        parse_seeds(seeds) if seeds else None,
-        parse_names(only, "--only") if only else (),
-        device,
-        batched,
+        words.out, words.folder, words.parsed_seeds, words.variants or (), words.device, words.batched
     )
-    lines = run_personal_case(read_personal_case(case_file), options, lambda text: console.print(text, highlight=False))
-    if as_json:
+    case = read_personal_case(words.study_file)
+    lines = run_personal_case(case, options, lambda text: console.print(text, highlight=False))
+    if words.as_json:
         typer.echo(summary_json(lines))
     else:
         console.print(summary_table(lines))

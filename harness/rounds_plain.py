@@ -18,9 +18,11 @@ from client_agent.judging import RequesterFacts, judge
 from client_agent.models import build_model
 from client_agent.update import Vector, model_vector, personal_vector
 from harness.announcing import Announced, announce, answers, require_validation, require_willing
+from harness.computing import ON_CPU, Computing
 from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.round_records import round_record, with_judgement
+from harness.round_training import round_updates
 from harness.run_state import EVERYBODY, AfterRound, Attendance, ErosionApplies, Progress, Run, RunState
 from harness.site_training import repeated
 from harness.site_updates import ClippedUpdate, class_counts, clipped_probe, clipped_update, squared_norm
@@ -76,6 +78,7 @@ def run_rounds(
     attendance: Attendance = EVERYBODY,
     resume: Progress | None = None,
     after_round: AfterRound = lambda progress: None,
+    computing: Computing = ON_CPU,
 ) -> RunHistory:
     """The rounds of a run, however ``summing`` adds the updates up; see :func:`run_plain`.
 
@@ -87,7 +90,18 @@ def run_rounds(
     rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     model = build_model(study.model, study.seed)
     contributors = tuple(sites[1:])
-    run = Run(study, sites[0], contributors, rule, erosion_applies, policy or SitePolicy(), attendance, model, summing)
+    run = Run(
+        study,
+        sites[0],
+        contributors,
+        rule,
+        erosion_applies,
+        policy or SitePolicy(),
+        attendance,
+        model,
+        summing,
+        computing,
+    )
     require_willing(rule.needs, run.policy, run.names)
     require_validation(run)
     personal = repeated(personal_vector(model), len(sites)).copy()
@@ -206,8 +220,9 @@ def _update_round(
 def _inputs(run: Run, state: RunState, announced: Announced, taking_part: tuple[str, ...]) -> RoundInputs:
     """Everybody trains; the requester's judgement is bound to what it knows."""
     number, opens, grid = announced.announcement.round, announced.announcement.opens, announced.weight_list.grid
-    own = _update(run, state, run.requester, number)
-    updates = {site.name: _update(run, state, site, number) for site in run.contributors if site.name in taking_part}
+    present = [site for site in run.contributors if site.name in taking_part]
+    updates = round_updates(run, state, (run.requester, *present), number)
+    own = updates.pop(run.requester.name)
     probe = None
     if opens is Needs.INNER_PRODUCTS:
         probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state), own.personal)
@@ -237,11 +252,6 @@ def _requester_facts(run: Run, own: ClippedUpdate, probe: NDArray[np.float64] | 
     )
 
 
-def _update(run: Run, state: RunState, site: SiteData, round_number: int) -> ClippedUpdate:
-    own_weight, personal = run.own_weight(site, state), run.personal_of(site, state)
-    return clipped_update(run.study, run.model, site, run.model_of(state), round_number, own_weight, personal)
-
-
 def _applied(run: Run, state: RunState, aggregate: Vector) -> Vector:
     return apply_aggregate(state.vector, aggregate, run.study.rule, run.study.training.server_learning_rate)
 
@@ -262,8 +272,9 @@ def _out_of_sites(run: Run, state: RunState, why: str) -> RunState:
 
 def _round_alone(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
     """The requester's own clipped update, applied like an aggregate of one."""
-    personal = run.personal_of(run.requester, state)
-    own = clipped_update(run.study, run.model, run.requester, run.model_of(state), round_number, personal=personal)
+    personal, device = run.personal_of(run.requester, state), run.computing.device
+    vector = run.model_of(state)
+    own = clipped_update(run.study, run.model, run.requester, vector, round_number, personal=personal, device=device)
     state = run.with_personal(state, {run.requester.name: own.personal})
     aggregate = average(own.values, [], run.study.parameters.weight_grid)
     after = replace(state, vector=_applied(run, state, aggregate), model_version=state.model_version + 1)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.update import Vector
+from harness.computing import ON_CPU, Computing
 from harness.datasets.site_data import SiteData
 from harness.history import RoundRecord
 from harness.site_updates import own_weight
@@ -75,6 +76,7 @@ class Run:
     attendance: Attendance
     model: nn.Module
     summing: Summing
+    computing: Computing = ON_CPU
 
     @property
     def names(self) -> tuple[str, ...]:

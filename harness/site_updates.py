@@ -57,6 +57,7 @@ def clipped_update(
     round_number: int,
     own_weight: float | None = None,
     personal: Vector | None = None,
+    device: torch.device = CPU,
 ) -> ClippedUpdate:
     """The site's update of a round from the model ``vector``, float32[D], and its ``personal`` layers, float32[P].
 
@@ -64,10 +65,15 @@ def clipped_update(
     """
     load_site(model, vector, personal)
     seed = site_seed(study.seed or 0, site.name)
-    trained = train_round(model, site.train, study.training, round=round_number, seed=seed, device=CPU)
-    check_finite(trained.update, layer_sizes(study.model.layers))
-    values, was_clipped = clip(trained.update, study.parameters.clip_norm)
-    return ClippedUpdate(values, was_clipped, own_weight, trained.personal)
+    trained = train_round(model, site.train, study.training, round=round_number, seed=seed, device=device)
+    return clipped(study, trained.update, own_weight, trained.personal)
+
+
+def clipped(study: Study, update: Vector, own_weight: float | None, personal: Vector) -> ClippedUpdate:
+    """A trained update, float32[D], as its site goes on with it. Raises: UnusableUpdate"""
+    check_finite(update, layer_sizes(study.model.layers))
+    values, was_clipped = clip(update, study.parameters.clip_norm)
+    return ClippedUpdate(values, was_clipped, own_weight, personal)
 
 
 def load_site(model: nn.Module, vector: Vector, personal: Vector | None) -> None:

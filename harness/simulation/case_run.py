@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.durable import write_durably
+from client_agent.study_file import StudyTable
+from harness.computing import ON_CPU, Computing
 from harness.correlations import SourceName
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
@@ -37,6 +39,7 @@ class CaseOptions:
     jobs: int = 1
     correlation_source: SourceName | None = None
     checkpoint_every_s: float = 1.0
+    computing: Computing = ON_CPU
 
 
 @dataclass(frozen=True)
@@ -136,11 +139,12 @@ class _CaseRun:
     def _planned(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
         variant, table = self.case.variant(key.variant), self.case.table
         share = table.validation_share if variant.keeps_validation else 0.0
+        study = variant.with_settings(settings, self.case.source)
         return PlannedRun(
             self.case.source,
             self.case.name,
             key,
-            variant.with_settings(settings, self.case.source),
+            study,
             request_for(self.case, self.options.data, key.requester, key.seed, share),
             table.policy.policy(),
             self.options.protection,
@@ -151,7 +155,13 @@ class _CaseRun:
             self.options.checkpoint_every_s,
             variant.alone_after,
             variant.published_mistake,
+            self._computing(study),
         )
+
+    def _computing(self, study: StudyTable) -> Computing:
+        """Protected runs, and single gradients, are computed on the CPU whatever there is."""
+        plain = self.options.protection is Protection.PLAIN
+        return self.options.computing if plain and study.training.update == "local_sgd" else ON_CPU
 
     def _tuning_run(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
         """A run for choosing: plain, with a validation part, not resumed since it is short."""

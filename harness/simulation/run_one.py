@@ -13,6 +13,7 @@ from typing import Final
 import torch
 
 from client_agent.study_file import StudyTable, study_from_table
+from harness.computing import ON_CPU, Computing
 from harness.correlations import SourceName
 from harness.datasets.checks import check_federation
 from harness.datasets.registry import DataRequest, load_data
@@ -73,6 +74,7 @@ class PlannedRun:
     checkpoint_every_s: float = 1.0
     alone_after: int | None = None
     published_mistake: PublishedMistake | None = None
+    computing: Computing = ON_CPU
 
 
 OnRound = Callable[[int], None]
@@ -195,6 +197,7 @@ def _rounds(
             policy=planned.policy,
             resume=resume,
             after_round=after_round,
+            computing=planned.computing,
         )
     run_protected = run_ckks if planned.protection is Protection.CKKS else run_secure
     return run_protected(
@@ -223,6 +226,8 @@ def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint | None:
     if planned.partial is None:
         return None
     identity = f"{planned.study_digest} {data_digest} {planned.protection} {planned.correlation_source}"
+    if planned.computing != ON_CPU:
+        identity += f" {planned.computing}"
     return Checkpoint(planned.partial, str(planned.key), identity, planned.checkpoint_every_s)
 
 
@@ -238,4 +243,5 @@ def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid:
         planned.settings,
         grid,
         {one.name: one.version for one in versions()},
+        str(planned.computing),
     )

@@ -92,6 +92,7 @@ class RunLine(BaseModel):
     declined: tuple[tuple[str, ...], ...] = ()
     sum_of_weights: Values = ()
     class_totals: tuple[int, ...] = ()
+    computed_on: str = "cpu"
 
     @property
     def key(self) -> RunKey:
@@ -123,6 +124,7 @@ class RunFacts:
     settings: tuple[Setting, ...]
     grid: int
     versions: dict[str, str]
+    computed_on: str
 
 
 def run_line(facts: RunFacts, history: RunHistory, seconds: float) -> RunLine:
@@ -183,6 +185,7 @@ def _line(
         not_selected=tuple(record.not_selected for record in records),
         declined=tuple(record.declined for record in records),
         sum_of_weights=tuple(_number(record.sum_of_weights) for record in records),
+        computed_on=facts.computed_on,
         class_totals=next((record.class_totals for record in records if record.class_totals), ()),
     )
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 
+from harness.computing import Computing
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.simulation.case import Case, parse_case
 from harness.simulation.case_run import CaseOptions, run_case
@@ -76,6 +78,14 @@ def test_a_rule_that_opens_what_the_policy_forbids_is_refused(rule: RuleName, op
     with pytest.raises(ConfigurationError, match=f"site 'county-hospital' refuses .* opens {opened} .*allowed: norms"):
         run_case(forbidding, CaseOptions(tmp_path))
     assert run_case(case(RuleName.FEDAVG, policy="policy = { may_open = [] }"), CaseOptions(tmp_path / "other"))
+
+
+@pytest.mark.parametrize(("update", "computed_on"), [("local_sgd", "cpu, batched"), ("gradient", "cpu")])
+def test_a_line_says_what_its_run_was_computed_on(update: str, computed_on: str, tmp_path: Path) -> None:
+    one = f'{VARIANT.format(name="fedavg")}training = {{ update = "{update}" }}\n'
+    of = parse_case(CASE.format(policy="") + one, "case.toml")
+    options = CaseOptions(tmp_path, computing=Computing(torch.device("cpu"), batched=True))
+    assert [line.computed_on for line in run_case(of, options)] == [computed_on]
 
 
 def test_a_policy_about_something_that_is_never_opened_is_refused() -> None:
