@@ -210,7 +210,7 @@ class _Tally:
         self._show = show
 
     def round_done(self, told: RoundDone) -> None:
-        self._rounds[told.key] = told.rounds
+        self._rounds[told.key] = max(told.rounds, self._rounds.get(told.key, 0))
         self._tell()
 
     def run_done(self, line: RunLine | None = None) -> None:

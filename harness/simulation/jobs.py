@@ -63,7 +63,9 @@ def _as_they_finish(
         done, _ = wait(waiting, timeout=_POLL_S, return_when=FIRST_COMPLETED)
         _tell(inbox, show)
         for future in done:
-            yield waiting.pop(future), future.result()
+            one, line = waiting.pop(future), future.result()
+            show(RoundDone(one.key, len(line.kind)))  # what the process told of its last rounds may come after the line
+            yield one, line
 
 
 class _Worker:
