@@ -5,33 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from client_agent.decisions import NOT_LISTED, Decision
+from client_agent.decisions import NOT_LISTED
 from client_agent.events import EventKind, RoundEnd
-from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, Welcome, seal_letter
+from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN
 from protocol.errors import (
     AnnouncementMismatch,
-    BadSignature,
-    BrokenSeal,
     ErrorCode,
     MoietyError,
     Unavailable,
     UnknownResource,
     WrongRound,
 )
-from protocol.lock import model_digest
-from protocol.parameters import Needs
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, sign
+from protocol.wire.authentic import countersign
 from protocol.wire.messages import (
-    AgreedSet,
-    Announcement,
-    CollectedContribution,
-    ListedWeight,
-    Purpose,
-    ReleaseSet,
     RoundOutcome,
     RoundState,
     RoundView,
@@ -40,81 +29,26 @@ from protocol.wire.messages import (
     StudyView,
     WeightList,
 )
-from protocol.wire.sealing import encrypt_body
-from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, contributor_bench
-from tests.unit.client_agent.federation import (
-    CONTRIBUTORS,
-    PARAMETERS,
-    REQUESTER,
-    ROSTER,
-    keys,
-    operator_keys,
-    signed_by_both,
-    study,
+from tests.unit.client_agent.announced_rounds import (
+    DIGEST,
+    MODEL,
+    STUDY,
+    announced,
+    decided,
+    post,
+    views,
+    weights,
 )
-
-STUDY = study()
-DIGEST = STUDY.digest()
-MODEL = np.linspace(-1, 1, PARAMETERS.dimension, dtype=np.float32)
+from tests.unit.client_agent.benches import Bench, contributor_bench
+from tests.unit.client_agent.federation import (
+    operator_keys,
+)
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     with contributor_bench(tmp_path, STUDY, MODEL) as made:
         yield made
-
-
-def weights(numerators: tuple[int, ...] = (32, 32, 32), round_number: int = 1) -> WeightList:
-    return WeightList(
-        study_digest=DIGEST,
-        round=round_number,
-        grid=32,
-        weights=tuple(ListedWeight(site=site, numerator=n) for site, n in zip(CONTRIBUTORS, numerators, strict=True)),
-        salt="cd" * 32,
-    )
-
-
-def announced(of: WeightList, **changes: object) -> Announcement:
-    fields = {
-        "study_digest": DIGEST,
-        "round": of.round,
-        "listed": CONTRIBUTORS,
-        "least_contributors": 3,
-        "opens": Needs.DISTANCES,
-        "model_version": 0,
-        "model_digest": model_digest(SITE_KEY, DIGEST, of.round, MODEL.tobytes()),
-        "weight_list_digest": of.digest(),
-        "closes_at_s": 10**9,
-    }
-    return Announcement(**{**fields, **changes})  # type: ignore[arg-type]
-
-
-def views(
-    at_a: Announcement,
-    at_b: Announcement | None = None,
-    state: RoundState = RoundState.ANNOUNCED,
-    attempt: int = 1,
-    requester: str = REQUESTER,
-) -> tuple[RoundView, RoundView]:
-    made = []
-    for side, message in ((Side.A, at_a), (Side.B, at_b or at_a)):
-        operator = operator_keys(side)
-        signed = countersign(sign(message, requester, keys(requester).signing), operator.name, operator.signing)
-        made.append(RoundView(round=message.round, attempt=attempt, state=state, announcement=signed))
-    return made[0], made[1]
-
-
-def post(bench: Bench, listed: WeightList, skipped: tuple[Signed[RoundOutcome], ...] = ()) -> None:
-    party = ROSTER.party(SITE)
-    assert party is not None
-    letter = WeightMail(weight_list=listed, skipped=skipped)
-    mail = seal_letter(letter, "weights", DIGEST, REQUESTER, party, listed.round)
-    bench.servers[Side.A].mail[f"weights-{listed.round}/{SITE}"] = mail
-
-
-def decided(bench: Bench, listed: WeightList, at: tuple[RoundView, RoundView]) -> Decision:
-    post(bench, listed)
-    return bench.contributor._decisions.decide(*at)
 
 
 def test_a_sound_round_is_accepted_and_remembered_before_anything_leaves(bench: Bench) -> None:
@@ -295,155 +229,6 @@ def test_a_site_that_missed_a_rounds_end_needs_proof_before_the_next_on_the_same
     decision = bench.contributor._decisions.decide(*views(announced(third)))
     assert (decision.accepted, decision.code) == (code == "", code)
     assert bench.contributor.state.memory.unsettled == (3 if decision.accepted else 1)
-
-
-def released(
-    round_number: int, version: int, sites: tuple[str, ...] = ("c2", "c3", "r0"), least: int = 2, **changes: object
-) -> PastRelease:
-    """The evidence of a round on model ``version`` whose agreed set and sum are of ``sites``."""
-    listed = weights(round_number=round_number)
-    announcement = announced(listed, model_version=version, least_contributors=least, **changes)
-    held = tuple(
-        CollectedContribution(
-            site=site, announcement_digest=announcement.digest(), commitment_a=DIGEST, commitment_b=DIGEST
-        )
-        for site in sites
-    )
-    agreed = AgreedSet(
-        study_digest=DIGEST,
-        round=round_number,
-        attempt=1,
-        announcement_digest=announcement.digest(),
-        contributions=held,
-    )
-    chosen = ReleaseSet(
-        study_digest=DIGEST, round=round_number, attempt=1, agreed_set_digest=agreed.digest(), sites=sites
-    )
-    return PastRelease(
-        announcement=announcement,
-        weight_list=listed,
-        agreed_set=signed_by_both(agreed),
-        release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
-    )
-
-
-def welcome_mail(
-    bench: Bench,
-    version: int,
-    signer: str = REQUESTER,
-    digest: str | None = None,
-    previous: PastRelease | None = None,
-) -> StudyView:
-    import hashlib
-
-    party = ROSTER.party(SITE)
-    assert party is not None
-    data = (MODEL * 2).tobytes()
-    welcome = Welcome(
-        study_digest=DIGEST,
-        site=SITE,
-        model_version=version,
-        checkpoint_digest=digest or hashlib.sha256(data).hexdigest(),
-        site_key="77" * 32,
-        content_key="55" * 32,
-        previous=previous,
-    )
-    signed = sign(welcome, signer, keys(signer).signing)
-    box = bench.servers[Side.A].mail
-    box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", DIGEST, REQUESTER, party, version)
-    box[f"checkpoint-{version}/every-site"] = b"".join(encrypt_body(bytes.fromhex("55" * 32), [data]))
-    return StudyView(
-        study="unit",
-        study_digest=DIGEST,
-        state=StudyState.OPEN,
-        reason="",
-        cursor=1,
-        ready=(),
-        mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}", "welcome-9/c2"),
-    )
-
-
-def test_a_welcome_with_a_missed_release_replaces_model_and_key(bench: Bench) -> None:
-    """The site holds model 0 and was away for several rounds: the last release is evidence enough."""
-    bench.contributor._take_welcome(welcome_mail(bench, 3, previous=released(7, 2)))
-    assert bench.contributor.state.model_version == 3
-    assert bench.contributor.state.site_key == "77" * 32
-    np.testing.assert_array_equal(bench.contributor.require_model(), MODEL * 2)
-    np.testing.assert_array_equal(bench.contributor.journal.load_model(3), MODEL * 2)
-
-
-def test_the_first_welcome_needs_no_evidence(bench: Bench) -> None:
-    bench.contributor.save(model_version=None)
-    bench.contributor._take_welcome(welcome_mail(bench, 0))
-    assert bench.contributor.state.model_version == 0
-    assert bench.contributor.state.site_key == "77" * 32
-
-
-@pytest.mark.parametrize(
-    "previous",
-    [
-        None,
-        released(7, 1),
-        released(7, 3),
-        released(3, 2),
-        released(7, 2, sites=("c1", "c2", "r0")),
-        released(7, 2, purpose=Purpose.COUNTS, opens=Needs.NOTHING),
-    ],
-    ids=["none", "older model", "newer model", "as old as the last accepted", "this site's own round", "class counts"],
-)
-def test_a_welcome_without_a_missed_release_is_not_taken(bench: Bench, previous: PastRelease | None) -> None:
-    """Otherwise the requester could send the model it has again, and the counts per model would start afresh."""
-    listed = weights(round_number=3)
-    assert decided(bench, listed, views(announced(listed))).accepted
-    before = bench.contributor.state
-    for _ in range(2):
-        bench.contributor._take_welcome(welcome_mail(bench, 3, previous=previous))
-    assert bench.contributor.state == before
-    problems = [event.text for event in bench.events if event.kind is EventKind.PROBLEM]
-    assert problems == ["model 3 came without a release that this site missed; model 0 is kept"]
-
-
-def test_a_site_that_declined_a_round_may_take_the_welcome_after_it(bench: Bench) -> None:
-    """It had no part in round 3, even if it has recorded the round."""
-    bench.contributor.save(last_recorded_round=4)
-    bench.contributor._take_welcome(welcome_mail(bench, 3, previous=released(3, 2)))
-    assert bench.contributor.state.model_version == 3
-
-
-def test_a_welcome_with_evidence_that_does_not_hold_is_refused(bench: Bench) -> None:
-    sound = released(7, 2)
-    one_server = sound.agreed_set.model_copy(update={"signatures": sound.agreed_set.signatures[:1]})
-    with pytest.raises(BadSignature):
-        bench.contributor._take_welcome(
-            welcome_mail(bench, 3, previous=sound.model_copy(update={"agreed_set": one_server}))
-        )
-    assert bench.contributor.state.model_version == 0
-
-
-def test_a_release_of_others_is_no_reason_to_drop_out(bench: Bench) -> None:
-    """A site that was not listed gets no output: it declines as behind, and the requester sends the checkpoint."""
-    listed = weights(round_number=3)
-    others = released(2, 0)
-    unlisted = others.announcement.model_copy(update={"listed": ("c2", "c3")})
-    party = ROSTER.party(SITE)
-    assert party is not None
-    letter = WeightMail(weight_list=listed, previous=others.model_copy(update={"announcement": unlisted}))
-    bench.servers[Side.A].mail[f"weights-3/{SITE}"] = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
-    decision = bench.contributor._decisions.decide(*views(announced(listed, model_version=1)))
-    assert (decision.accepted, decision.code) == (False, MODEL_BEHIND)
-
-
-def test_an_old_welcome_changes_nothing(bench: Bench) -> None:
-    bench.contributor._take_welcome(welcome_mail(bench, 0))
-    assert bench.contributor.state.site_key == SITE_KEY.hex()
-
-
-def test_a_welcome_of_somebody_else_or_with_another_model_is_refused(bench: Bench) -> None:
-    with pytest.raises(BadSignature):
-        bench.contributor._take_welcome(welcome_mail(bench, 3, signer="c2"))
-    with pytest.raises(BrokenSeal, match="not the one that the welcome names"):
-        bench.contributor._take_welcome(welcome_mail(bench, 3, digest="00" * 32, previous=released(7, 2)))
-    assert bench.contributor.state.model_version == 0
 
 
 def seen(state: StudyState, current: RoundView) -> StudyView:

@@ -1,0 +1,161 @@
+"""Rounds and welcomes as a contributor sees them: views and mail made by hand, no server."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from client_agent.decisions import Decision
+from client_agent.mail import PastRelease, WeightMail, Welcome, seal_letter
+from protocol.lock import model_digest
+from protocol.parameters import Needs
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    CollectedContribution,
+    ListedWeight,
+    ReleaseSet,
+    RoundOutcome,
+    RoundState,
+    RoundView,
+    Signed,
+    StudyState,
+    StudyView,
+    WeightList,
+)
+from protocol.wire.sealing import encrypt_body
+from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench
+from tests.unit.client_agent.federation import (
+    CONTRIBUTORS,
+    PARAMETERS,
+    REQUESTER,
+    ROSTER,
+    keys,
+    operator_keys,
+    signed_by_both,
+    study,
+)
+
+STUDY = study()
+DIGEST = STUDY.digest()
+MODEL = np.linspace(-1, 1, PARAMETERS.dimension, dtype=np.float32)
+
+
+def weights(numerators: tuple[int, ...] = (32, 32, 32), round_number: int = 1) -> WeightList:
+    return WeightList(
+        study_digest=DIGEST,
+        round=round_number,
+        grid=32,
+        weights=tuple(ListedWeight(site=site, numerator=n) for site, n in zip(CONTRIBUTORS, numerators, strict=True)),
+        salt="cd" * 32,
+    )
+
+
+def announced(of: WeightList, **changes: object) -> Announcement:
+    fields = {
+        "study_digest": DIGEST,
+        "round": of.round,
+        "listed": CONTRIBUTORS,
+        "least_contributors": 3,
+        "opens": Needs.DISTANCES,
+        "model_version": 0,
+        "model_digest": model_digest(SITE_KEY, DIGEST, of.round, MODEL.tobytes()),
+        "weight_list_digest": of.digest(),
+        "closes_at_s": 10**9,
+    }
+    return Announcement(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def views(
+    at_a: Announcement,
+    at_b: Announcement | None = None,
+    state: RoundState = RoundState.ANNOUNCED,
+    attempt: int = 1,
+    requester: str = REQUESTER,
+) -> tuple[RoundView, RoundView]:
+    made = []
+    for side, message in ((Side.A, at_a), (Side.B, at_b or at_a)):
+        operator = operator_keys(side)
+        signed = countersign(sign(message, requester, keys(requester).signing), operator.name, operator.signing)
+        made.append(RoundView(round=message.round, attempt=attempt, state=state, announcement=signed))
+    return made[0], made[1]
+
+
+def post(bench: Bench, listed: WeightList, skipped: tuple[Signed[RoundOutcome], ...] = ()) -> None:
+    party = ROSTER.party(SITE)
+    assert party is not None
+    letter = WeightMail(weight_list=listed, skipped=skipped)
+    mail = seal_letter(letter, "weights", DIGEST, REQUESTER, party, listed.round)
+    bench.servers[Side.A].mail[f"weights-{listed.round}/{SITE}"] = mail
+
+
+def decided(bench: Bench, listed: WeightList, at: tuple[RoundView, RoundView]) -> Decision:
+    post(bench, listed)
+    return bench.contributor._decisions.decide(*at)
+
+
+def released(
+    round_number: int, version: int, sites: tuple[str, ...] = ("c2", "c3", "r0"), least: int = 2, **changes: object
+) -> PastRelease:
+    """The evidence of a round on model ``version`` whose agreed set and sum are of ``sites``."""
+    listed = weights(round_number=round_number)
+    announcement = announced(listed, model_version=version, least_contributors=least, **changes)
+    held = tuple(
+        CollectedContribution(
+            site=site, announcement_digest=announcement.digest(), commitment_a=DIGEST, commitment_b=DIGEST
+        )
+        for site in sites
+    )
+    agreed = AgreedSet(
+        study_digest=DIGEST,
+        round=round_number,
+        attempt=1,
+        announcement_digest=announcement.digest(),
+        contributions=held,
+    )
+    chosen = ReleaseSet(
+        study_digest=DIGEST, round=round_number, attempt=1, agreed_set_digest=agreed.digest(), sites=sites
+    )
+    return PastRelease(
+        announcement=announcement,
+        weight_list=listed,
+        agreed_set=signed_by_both(agreed),
+        release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
+    )
+
+
+def welcome_mail(
+    bench: Bench,
+    version: int,
+    signer: str = REQUESTER,
+    digest: str | None = None,
+    previous: PastRelease | None = None,
+) -> StudyView:
+    import hashlib
+
+    party = ROSTER.party(SITE)
+    assert party is not None
+    data = (MODEL * 2).tobytes()
+    welcome = Welcome(
+        study_digest=DIGEST,
+        site=SITE,
+        model_version=version,
+        checkpoint_digest=digest or hashlib.sha256(data).hexdigest(),
+        site_key="77" * 32,
+        content_key="55" * 32,
+        previous=previous,
+    )
+    signed = sign(welcome, signer, keys(signer).signing)
+    box = bench.servers[Side.A].mail
+    box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", DIGEST, REQUESTER, party, version)
+    box[f"checkpoint-{version}/every-site"] = b"".join(encrypt_body(bytes.fromhex("55" * 32), [data]))
+    return StudyView(
+        study="unit",
+        study_digest=DIGEST,
+        state=StudyState.OPEN,
+        reason="",
+        cursor=1,
+        ready=(),
+        mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}", "welcome-9/c2"),
+    )

@@ -1,0 +1,126 @@
+"""When a site takes the model and the key that the requester sends it, and when not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.events import EventKind
+from client_agent.mail import MODEL_BEHIND, PastRelease, WeightMail, seal_letter
+from protocol.errors import (
+    BadSignature,
+    BrokenSeal,
+)
+from protocol.parameters import Needs
+from protocol.sharing import Side
+from protocol.wire.messages import (
+    Purpose,
+)
+from tests.unit.client_agent.announced_rounds import (
+    DIGEST,
+    MODEL,
+    STUDY,
+    announced,
+    decided,
+    released,
+    views,
+    weights,
+    welcome_mail,
+)
+from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, contributor_bench
+from tests.unit.client_agent.federation import (
+    REQUESTER,
+    ROSTER,
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with contributor_bench(tmp_path, STUDY, MODEL) as made:
+        yield made
+
+
+def test_a_welcome_with_a_missed_release_replaces_model_and_key(bench: Bench) -> None:
+    """The site holds model 0 and was away for several rounds: the last release is evidence enough."""
+    bench.contributor._take_welcome(welcome_mail(bench, 3, previous=released(7, 2)))
+    assert bench.contributor.state.model_version == 3
+    assert bench.contributor.state.site_key == "77" * 32
+    np.testing.assert_array_equal(bench.contributor.require_model(), MODEL * 2)
+    np.testing.assert_array_equal(bench.contributor.journal.load_model(3), MODEL * 2)
+
+
+def test_the_first_welcome_needs_no_evidence(bench: Bench) -> None:
+    bench.contributor.save(model_version=None)
+    bench.contributor._take_welcome(welcome_mail(bench, 0))
+    assert bench.contributor.state.model_version == 0
+    assert bench.contributor.state.site_key == "77" * 32
+
+
+@pytest.mark.parametrize(
+    "previous",
+    [
+        None,
+        released(7, 1),
+        released(7, 3),
+        released(3, 2),
+        released(7, 2, sites=("c1", "c2", "r0")),
+        released(7, 2, purpose=Purpose.COUNTS, opens=Needs.NOTHING),
+    ],
+    ids=["none", "older model", "newer model", "as old as the last accepted", "this site's own round", "class counts"],
+)
+def test_a_welcome_without_a_missed_release_is_not_taken(bench: Bench, previous: PastRelease | None) -> None:
+    """Otherwise the requester could send the model it has again, and the counts per model would start afresh."""
+    listed = weights(round_number=3)
+    assert decided(bench, listed, views(announced(listed))).accepted
+    before = bench.contributor.state
+    for _ in range(2):
+        bench.contributor._take_welcome(welcome_mail(bench, 3, previous=previous))
+    assert bench.contributor.state == before
+    problems = [event.text for event in bench.events if event.kind is EventKind.PROBLEM]
+    assert problems == ["model 3 came without a release that this site missed; model 0 is kept"]
+
+
+def test_a_site_that_declined_a_round_may_take_the_welcome_after_it(bench: Bench) -> None:
+    """It had no part in round 3, even if it has recorded the round."""
+    bench.contributor.save(last_recorded_round=4)
+    bench.contributor._take_welcome(welcome_mail(bench, 3, previous=released(3, 2)))
+    assert bench.contributor.state.model_version == 3
+
+
+def test_a_welcome_with_evidence_that_does_not_hold_is_refused(bench: Bench) -> None:
+    sound = released(7, 2)
+    one_server = sound.agreed_set.model_copy(update={"signatures": sound.agreed_set.signatures[:1]})
+    with pytest.raises(BadSignature):
+        bench.contributor._take_welcome(
+            welcome_mail(bench, 3, previous=sound.model_copy(update={"agreed_set": one_server}))
+        )
+    assert bench.contributor.state.model_version == 0
+
+
+def test_a_release_of_others_is_no_reason_to_drop_out(bench: Bench) -> None:
+    """A site that was not listed gets no output: it declines as behind, and the requester sends the checkpoint."""
+    listed = weights(round_number=3)
+    others = released(2, 0)
+    unlisted = others.announcement.model_copy(update={"listed": ("c2", "c3")})
+    party = ROSTER.party(SITE)
+    assert party is not None
+    letter = WeightMail(weight_list=listed, previous=others.model_copy(update={"announcement": unlisted}))
+    bench.servers[Side.A].mail[f"weights-3/{SITE}"] = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
+    decision = bench.contributor._decisions.decide(*views(announced(listed, model_version=1)))
+    assert (decision.accepted, decision.code) == (False, MODEL_BEHIND)
+
+
+def test_an_old_welcome_changes_nothing(bench: Bench) -> None:
+    bench.contributor._take_welcome(welcome_mail(bench, 0))
+    assert bench.contributor.state.site_key == SITE_KEY.hex()
+
+
+def test_a_welcome_of_somebody_else_or_with_another_model_is_refused(bench: Bench) -> None:
+    with pytest.raises(BadSignature):
+        bench.contributor._take_welcome(welcome_mail(bench, 3, signer="c2"))
+    with pytest.raises(BrokenSeal, match="not the one that the welcome names"):
+        bench.contributor._take_welcome(welcome_mail(bench, 3, digest="00" * 32, previous=released(7, 2)))
+    assert bench.contributor.state.model_version == 0
