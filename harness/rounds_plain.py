@@ -90,23 +90,11 @@ def run_rounds(
     rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     model = build_model(study.model, study.seed)
     contributors = tuple(sites[1:])
-    run = Run(
-        study,
-        sites[0],
-        contributors,
-        rule,
-        erosion_applies,
-        policy or SitePolicy(),
-        attendance,
-        model,
-        summing,
-        computing,
-    )
+    policy = policy or SitePolicy()
+    run = Run(study, sites[0], contributors, rule, erosion_applies, policy, attendance, model, summing, computing)
     require_willing(rule.needs, run.policy, run.names)
     require_validation(run)
-    personal = repeated(personal_vector(model), len(sites)).copy()
-    state = RunState(initial_state(model_vector(model), study.rule), rule.init(()), SiteMemory(), personal=personal)
-    progress = resume or Progress(state, ())
+    progress = resume or _beginning(run)
     end, reason = RunEnd.COMPLETED, "all rounds are done"
     while len(progress.records) - progress.state.counts_rounds < study.rounds:
         try:
@@ -131,6 +119,13 @@ def run_rounds(
         progress.records,
         run.model_of(progress.state),
     )
+
+
+def _beginning(run: Run) -> Progress:
+    """Before round 1; every site begins with the same personal layers."""
+    personal = repeated(personal_vector(run.model), len(run.sites)).copy()
+    vector = initial_state(model_vector(run.model), run.study.rule)
+    return Progress(RunState(vector, run.rule.init(()), SiteMemory(), personal=personal), ())
 
 
 def plain_round(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
