@@ -50,6 +50,10 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
         "protected run must; the papers' act in the same round. Published numbers are of one seed. ± is the standard "
         "error over seeds."
     )
+    page.text(
+        "Under Weight Erosion a round is shared while a contributor has weight left; in the others the requester goes "
+        "on alone, and that is part of what the rule does."
+    )
     if missing:
         page.text(f"**Not run yet:** {'; '.join(missing)}.")
     if not done:
@@ -112,7 +116,8 @@ def _secure(page: Page, runs: Mapping[str, Sequence[RunLine]]) -> None:
 
 
 def _columns() -> tuple[str, ...]:
-    return ("setting", *(name for title in VARIANTS.values() for name in (title, "published")), "seeds")
+    quoted = (name for title in VARIANTS.values() for name in (title, "published"))
+    return ("setting", *quoted, "rounds shared under WE", "seeds")
 
 
 def _row(setting: Setting, best: bool) -> tuple[str, ...]:
@@ -122,7 +127,8 @@ def _row(setting: Setting, best: bool) -> tuple[str, ...]:
         found = setting.spread(variant, best)
         cells += ["not run" if found is None else str(found), "" if published is None else number(published[place])]
     seeds = max(len(of_variant(setting.lines, variant)) for variant in VARIANTS)
-    return (setting.title, *cells, str(seeds))
+    shared = [run.released_rounds for run in of_variant(setting.lines, "weight_erosion")]
+    return (setting.title, *cells, ", ".join(map(str, shared)) or "not run", str(seeds))
 
 
 def _best_row(setting: Setting, data: Path | None) -> tuple[str, ...]:
