@@ -54,9 +54,9 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
         "bold. **FedAvg, row sums** repeats the mistake in the published code, in which each gradient is replaced by "
         "its sum over the features before it is averaged: the published FedAvg column is that, and not FedAvg. "
         "Published accuracies are means over test batches, whose last one has a single row, so they are not the same "
-        "measure. Tuned variants chose rate and penalties on validation examples, never on the test half of a run; the "
-        "tuning seeds are other halves of the same 1309 rows. In AGE_STRICT, FedAvg and Local chose the highest rate on "
-        "offer (1.5), so a wider grid may do a little better."
+        "measure. Tuned variants chose rate and penalties on validation examples, never on the test half of a run; "
+        "the tuning seeds are other halves of the same 1309 rows. In AGE_STRICT, FedAvg and Local chose the highest "
+        "rate on offer (1.5), so a wider grid may do a little better."
     )
     for case, split in CASES.items():
         lines = tuple(runs.get(case, ()))
