@@ -139,6 +139,6 @@ def _protection(page: Page, runs: Mapping[str, Sequence[RunLine]]) -> None:
         return
     page.text(
         "Seed 0. Seconds are of one core of one process that does the work of all eight sites and both servers, "
-        "training included, while the machine did other work: orders of magnitude. Bytes per parameter are in the [benchmarks](../benchmarks.md)."
+        "training included. Bytes per parameter are in the [benchmarks](../benchmarks.md)."
     )
     page.table(("split, protection", "accuracy", "seconds a round"), rows)
