@@ -252,7 +252,9 @@ def test_neither_the_server_nor_what_it_stores_ever_holds_a_key(
     for blob in stored:
         assert not [secret for secret in secrets if secret in blob]
         Path(path).write_bytes(blob)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(
+            (RuntimeError, ValueError, IndexError)
+        ):  # which one depends on what stands where SEAL reads a size
             seal.SecretKey().load(key.scheme.context, path)
 
 

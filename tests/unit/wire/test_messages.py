@@ -6,6 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, UnknownParty
+from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire import authentic, paths
 from protocol.wire.keyfile import (
@@ -22,6 +23,7 @@ from protocol.wire.messages import (
     Announcement,
     LayerShape,
     ListedWeight,
+    Purpose,
     ReadyNotice,
     Roster,
     RuleName,
@@ -67,6 +69,23 @@ def test_an_announcement_lists_each_site_once_and_enough_of_them() -> None:
         announcement("a" * 64, listed=(SITES[1], SITES[1], SITES[2]))
     with pytest.raises(ValidationError, match="least_contributors is 4"):
         announcement("a" * 64, least_contributors=4)
+
+
+def test_nothing_but_their_sum_is_opened_about_class_counts() -> None:
+    with pytest.raises(ValidationError, match="class counts but their sum"):
+        announcement("a" * 64, opens=Needs.DISTANCES, purpose=Purpose.COUNTS)
+    assert announcement("a" * 64, opens=Needs.NOTHING, purpose=Purpose.COUNTS).purpose is Purpose.COUNTS
+
+
+def test_class_counts_need_a_coordinate_a_class() -> None:
+    table = STUDY.model_dump()
+    changed = {
+        "rule": RuleSpec(name=RuleName.WFEDAVG).model_dump(),
+        "model": table["model"] | {"classes": 8},
+        "parameters": table["parameters"] | {"dimension": 7},
+    }
+    with pytest.raises(ValidationError, match="8 class counts in vectors of 7 coordinates"):
+        Study.model_validate(table | changed)
 
 
 def test_a_study_pins_the_dimension_and_refuses_same_round_erosion() -> None:
