@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from client_agent.events import EventKind
@@ -76,7 +77,7 @@ def _hear_refusal(owner: Requester, view: StudyView, unreadable: set[str]) -> bo
         if sender not in contributors or sender in unreadable:
             continue
         try:
-            refusal = owner.retried(lambda s=sender: read_refusal(owner, s))  # type: ignore[misc]
+            refusal = owner.retried(partial(read_refusal, owner, sender))
         except RefusedMessage as refused:
             unreadable.add(sender)
             owner.problem(None, refused.detail)

@@ -7,6 +7,7 @@ sent, so that a restarted requester sends the same bytes again (docs/protocol.md
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, TypeVar
 
 from client_agent.alone import go_alone
@@ -125,7 +126,7 @@ class Requester(Participant):
         signed = self.signed_study
         for side in Side:
             client = self.context.clients[side]
-            answer = self.retried(lambda c=client: c.create_study(signed))  # type: ignore[misc]
+            answer = self.retried(partial(client.create_study, signed))
             self.journal.reach(Point.AFTER_STUDY_SENT)
             requester, operator = self.context.roster.requester, self.context.roster.operator(side).name
             if require_signatures(answer, self.context.roster, (requester, operator)) != self.study:
@@ -287,7 +288,7 @@ class Requester(Participant):
         for side in Side:
             client = self.context.clients[side]
             try:
-                self.retried(lambda c=client: c.end(self.study.name, end))  # type: ignore[misc]
+                self.retried(partial(client.end, self.study.name, end))
                 self.journal.reach(Point.AFTER_END_SENT)
             except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
                 self.problem(None, refused.detail)

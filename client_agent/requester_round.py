@@ -7,6 +7,7 @@ that leaves is journalled first, so a restart takes the same turns again with th
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from client_agent.contribution import EncodedUpdate
@@ -228,7 +229,7 @@ class RequesterRound:
             if not entry.startswith(prefix) or sender in self._declines:
                 continue
             try:
-                decline = self._owner.retried(lambda s=sender: self._owner.postbox.read_decline(self._number, s))  # type: ignore[misc]
+                decline = self._owner.retried(partial(self._owner.postbox.read_decline, self._number, sender))
             except RefusedMessage as unreadable:
                 self._owner.problem(self._number, unreadable.detail)
                 self._declines[sender] = Refused(sender, unreadable.code.value, unreadable.detail)

@@ -13,6 +13,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -105,7 +106,7 @@ class CountedStream(httpcore.NetworkStream):
             view = memoryview(buffer)
             while view:
                 piece = view[:_READ_BYTES]
-                view = view[self._pump(lambda p=piece: tls.write(p)) :]  # type: ignore[misc]
+                view = view[self._pump(partial(tls.write, piece)) :]
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # wakes a thread that waits in recv
@@ -129,7 +130,7 @@ class CountedStream(httpcore.NetworkStream):
             self._on_handshake(account, tls.version())
         return self
 
-    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - httpcore's signature
         if info == "ssl_object":
             return self._tls
         if info == "socket":

@@ -64,7 +64,7 @@ def load_crypten() -> Any:  # noqa: ANN401 - an untyped library
         return importlib.import_module("crypten")
 
 
-def _party(rank: int, meeting: str, parameters: int, sites: int, results: Any) -> None:  # noqa: ANN401
+def _party(rank: int, meeting: str, parameters: int, sites: int, results: Any) -> None:  # noqa: ANN401 - a spawned queue
     os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "RENDEZVOUS": meeting, "DISTRIBUTED_BACKEND": "gloo"}
     warnings.simplefilter("ignore")
     crypten = load_crypten()
