@@ -123,7 +123,7 @@ _MNIST: Final = (
 _TITANIC: Final = tuple(CaseUse(case) for case in titanic.CASES)
 _STRATEGIES: Final = tuple(CaseUse(f"har_strategies_{split}") for split in har_strategies.SPLITS)
 _PROTECTED: Final = tuple(
-    CaseUse(f"har_strategies_{split}", (0,), ("wfedavg",), protection)
+    CaseUse(f"har_strategies_{split}", (0,), ("fedavg", "wfedavg"), protection)
     for split in har_strategies.SPLITS
     for protection in (Protection.SECURE, Protection.CKKS)
 )

@@ -12,7 +12,7 @@ from harness.personal.case import PersonalCase, read_personal_case
 from harness.personal.detection import detections, personal_layers
 from harness.personal.heatmap import heatmap, score_curves
 from harness.personal.records import PersonalLine, ResultFolder
-from harness.personal.summary import PUBLISHED, Spread, summaries
+from harness.personal.summary import PUBLISHED, summaries
 
 CASE: Final = "har_ifedavg"
 TAMPERED: Final = {"har_ifedavg_shifted": "shifted features", "har_ifedavg_swapped": "relabelled examples"}
@@ -67,7 +67,7 @@ def _table(page: Page, lines: Sequence[PersonalLine]) -> None:
     for one in summaries(lines):
         published = PUBLISHED.get(one.variant)
         quoted = ("", "") if published is None else (number(published[0]), number(published[1]))
-        shown = (_shown(one.mean_f1, one.seeds), quoted[0], _shown(one.worst_f1, one.seeds), quoted[1])
+        shown = (str(one.mean_f1), quoted[0], str(one.worst_f1), quoted[1])
         rows.append((TITLES.get(one.variant, one.variant), *shown, str(one.rounds), str(one.seeds)))
     page.table(("method", "mean F1", "published", "worst F1", "published", "rounds", "seeds"), rows)
     missing = [title for name, title in TITLES.items() if all(line.variant != name for line in lines)]
@@ -75,21 +75,16 @@ def _table(page: Page, lines: Sequence[PersonalLine]) -> None:
         page.text(f"**Not run yet:** {', '.join(missing)}.")
 
 
-def _shown(spread: Spread, seeds: int) -> str:
-    return number(spread.mean) if seeds == 1 else f"{number(spread.mean)} ± {spread.error:.3f}"
-
-
 def _layers(page: Page, case: PersonalCase, folder: ResultFolder, lines: Sequence[PersonalLine]) -> None:
     """Heatmaps of the first run with an input layer."""
-    for line in lines[:]:
-        if line.variant != "ifedavg":
-            continue
-        for name, layers in personal_layers(case, folder, line):
-            for symbol, values, neutral in (("b", layers.bias, 0.0), ("w", layers.weight, 1.0)):
-                title = f"{symbol} of the {name} layer minus {neutral:g}, seed {line.seed}"
-                svg = heatmap(values, neutral, line.sites, "feature" if name == "input" else "class", title)
-                page.figure(f"{name}_{symbol}", svg, f"{title}: sites by columns; dots are beyond two deviations.")
+    line = next((line for line in lines if line.variant == "ifedavg"), None)
+    if line is None:
         return
+    for name, layers in personal_layers(case, folder, line):
+        for symbol, values, neutral in (("b", layers.bias, 0.0), ("w", layers.weight, 1.0)):
+            title = f"{symbol} of the {name} layer minus {neutral:g}, seed {line.seed}"
+            svg = heatmap(values, neutral, line.sites, "feature" if name == "input" else "class", title)
+            page.figure(f"{name}_{symbol}", svg, f"{title}: sites by columns; dots are beyond two deviations.")
 
 
 def _tampered(page: Page, case: PersonalCase, folder: ResultFolder, title: str) -> None:

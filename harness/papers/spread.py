@@ -40,13 +40,12 @@ class Spread:
         """.783 ± .004"""
         if math.isnan(self.mean):
             return "failed"
-        shown = number(self.mean)
-        return shown if self.error is None else f"{shown} ± {number(self.error)}"
+        return number(self.mean) if self.error is None else f"{number(self.mean, 3)} ± {number(self.error, 3)}"
 
 
-def number(value: float) -> str:
-    """Three digits after the point, no zero before it, as the papers print accuracies; four above .99."""
-    digits = 4 if 0.99 <= value < 1 else 3
+def number(value: float, digits: int | None = None) -> str:
+    """No zero before the point, as the papers print accuracies; three digits after it, four above .99."""
+    digits = digits or (4 if 0.99 <= value < 1 else 3)
     return f"{value:.{digits}f}".replace("0.", ".", 1) if 0 <= value < 1 else f"{value:.{digits}f}"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from statistics import mean, stdev
+from statistics import mean
 from typing import Final
 
 from pydantic import TypeAdapter
 from rich.table import Table
 
+from harness.papers.spread import Spread
 from harness.personal.records import PersonalLine
 from harness.personal.scores import Scores
 
@@ -22,22 +22,6 @@ PUBLISHED: Final = {
     "local": (0.993, 0.974),
     "centralised": (0.988, 0.955),
 }
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Mean over seeds and its standard error, None for one seed."""
-
-    mean: float
-    error: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        error = stdev(values) / sqrt(len(values)) if len(values) > 1 else None
-        return cls(mean(values), error)
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f}" if self.error is None else f"{self.mean:.4f} ± {self.error:.4f}"
 
 
 @dataclass(frozen=True)
