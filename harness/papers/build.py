@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
+from harness.computing import Computing
 from harness.papers import clinicians, har_ifedavg, har_strategies, heart_disease, mnist, titanic
 from harness.papers.page import Page
 from harness.personal.case import read_personal_case
@@ -22,18 +23,34 @@ Runs = Mapping[str, Sequence[RunLine]]
 Tell = Callable[[str], None]
 
 
+@dataclass(frozen=True)
+class Making:
+    """How missing runs are made: into one folder a case below ``runs``, by ``jobs`` processes on ``device``."""
+
+    runs: Path
+    data: Path | None
+    jobs: int
+    device: str
+    tell: Tell
+
+    @property
+    def computing(self) -> Computing:
+        """Raises: ConfigurationError for a device that is not there"""
+        return Computing.chosen(self.device, None)
+
+
 class PageSpec(Protocol):
-    """A page, and how the runs behind it are made. ``runs`` is the folder that holds one folder a case."""
+    """A page, and how the runs behind it are made."""
 
     @property
     def name(self) -> str: ...
 
-    def run_missing(self, runs: Path, data: Path | None, jobs: int, tell: Tell) -> None:
+    def run_missing(self, making: Making) -> None:
         """Every run that is not there yet. Raises: ConfigurationError"""
         ...
 
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
-        """The page from the runs that are there; what is missing is named on it. Returns the file."""
+        """The page from the runs below ``runs``; what is missing is named on it. Returns the file."""
         ...
 
 
@@ -67,25 +84,35 @@ class CaseUse:
 
 @dataclass(frozen=True)
 class CasesPage:
-    """A page about the requester's model, from cases of ``moiety simulate``."""
+    """A page about the requester's model, from cases of ``moiety simulate``.
+
+    ``on_gpu``: cases that are made on a GPU only, for they take days without one; shown where they have run.
+    """
 
     name: str
     title: str
     uses: tuple[CaseUse, ...]
     write: Callable[[Page, Runs, Path | None], None]
+    on_gpu: tuple[CaseUse, ...] = ()
 
-    def run_missing(self, runs: Path, data: Path | None, jobs: int, tell: Tell) -> None:
+    def run_missing(self, making: Making) -> None:
         """See :class:`PageSpec`."""
-        for use in self.uses:
-            tell(use.command)
-            run_case(use.read(), CaseOptions(runs / use.folder, data, use.seeds, use.only, use.protection, jobs))
+        computing = making.computing
+        for use in (*self.uses, *(self.on_gpu if computing.device.type == "cuda" else ())):
+            making.tell(use.command)
+            options = CaseOptions(
+                making.runs / use.folder, making.data, use.seeds, use.only, use.protection, making.jobs
+            )
+            run_case(use.read(), replace(options, computing=computing))
 
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
         """See :class:`PageSpec`."""
-        found: dict[str, tuple[RunLine, ...]] = {use.folder: Results(runs / use.folder).lines() for use in self.uses}
+        every = (*self.uses, *self.on_gpu)
+        found: dict[str, tuple[RunLine, ...]] = {use.folder: Results(runs / use.folder).lines() for use in every}
+        shown = [use.command for use in every if use in self.uses or found[use.folder]]
         page = Page(out / f"{self.name}.md", self.title)
         self.write(page, found, data)
-        page.made_by([use.command for use in self.uses], [line for lines in found.values() for line in lines])
+        page.made_by(shown, [line for lines in found.values() for line in lines])
         page.write()
         return page.path
 
@@ -98,11 +125,12 @@ class PersonalPage:
     title: str
     cases: tuple[str, ...]
 
-    def run_missing(self, runs: Path, data: Path | None, jobs: int, tell: Tell) -> None:
+    def run_missing(self, making: Making) -> None:
         """See :class:`PageSpec`; one process, whatever ``jobs``."""
         for case in self.cases:
-            tell(f"moiety simulate harness/studies/{case}.toml --out results-out/{case}")
-            run_personal_case(read_personal_case(STUDIES / f"{case}.toml"), PersonalOptions(runs / case, data), tell)
+            making.tell(f"moiety simulate harness/studies/{case}.toml --out results-out/{case}")
+            options = PersonalOptions(making.runs / case, making.data, device=making.device)
+            run_personal_case(read_personal_case(STUDIES / f"{case}.toml"), options, making.tell)
 
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
         """See :class:`PageSpec`."""
@@ -120,6 +148,12 @@ _MNIST: Final = (
     ),
     CaseUse("mnist_b_10", (0,), ("weight_erosion",), Protection.SECURE),
 )
+_MNIST_ON_GPU: Final = tuple(
+    CaseUse(f"mnist_{letter}_{sites}", (0,), _ALL_THREE)
+    for letter in "abcdefg"
+    for sites in (10, 20, 50, 100)
+    if f"{letter}_{sites}" not in mnist.SETTINGS
+)
 _TITANIC: Final = tuple(CaseUse(case) for case in titanic.CASES)
 _STRATEGIES: Final = tuple(CaseUse(f"har_strategies_{split}") for split in har_strategies.SPLITS)
 _PROTECTED: Final = tuple(
@@ -133,6 +167,6 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("heart_disease", "Heart disease: four hospitals", (_HEART,), heart_disease.write),
     CasesPage("har_strategies", "HAR: aggregation strategies", (*_STRATEGIES, *_PROTECTED), har_strategies.write),
     PersonalPage("har_ifedavg", "HAR: personal layers", (har_ifedavg.CASE, *har_ifedavg.TAMPERED)),
-    CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write),
+    CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
     CasesPage("clinicians", "Which rule for my patients?", (_HEART, *_TITANIC), clinicians.write),
 )

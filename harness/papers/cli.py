@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from harness.live import console_for
-from harness.papers.build import PAGES, PageSpec
+from harness.papers.build import PAGES, Making, PageSpec
 from protocol.errors import ConfigurationError
 
 
@@ -20,6 +20,7 @@ def results(
     data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None,
     only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once, one core each.")] = 1,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; a GPU makes all 28 MNIST settings.")] = "auto",
     render_only: Annotated[
         bool, typer.Option("--render-only", help="Write pages from the runs that are there.")
     ] = False,
@@ -32,7 +33,7 @@ def results(
 
     for spec in _chosen(only):
         if not render_only:
-            spec.run_missing(runs, data, jobs, tell)
+            spec.run_missing(Making(runs, data, jobs, device, tell))
         tell(f"written: {spec.write_page(runs, out, data)}")
 
 

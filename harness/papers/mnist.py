@@ -40,9 +40,9 @@ class Setting:
 
 def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) -> None:
     """``runs`` maps a case (``mnist_b_10``) to its lines; settings without a run are named as missing."""
-    settings = [Setting(name, tuple(runs.get(f"mnist_{name}", ()))) for name in SETTINGS]
+    settings = [Setting(name, tuple(runs.get(f"mnist_{name}", ()))) for name in _names(runs)]
     done = [setting for setting in settings if setting.lines]
-    missing = [setting.title for setting in settings if not setting.lines]
+    missing = [setting.title for setting in settings if not setting.lines and setting.name in SETTINGS]
     page.text(
         "60,000 images over n sites by a per-digit share of site 0, shifted by one digit for each next site; the test "
         "set has site 0's own label distribution. CNN of 356,234 parameters, 30 rounds of one local epoch, no "
@@ -82,6 +82,12 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
         curves_chart([_weights_panel(setting, data) for setting in done], "mean weight", floor=0.0),
         "Mean weight over all sites, the requester counted with 1; solid ours, dashed published.",
     )
+
+
+def _names(runs: Mapping[str, Sequence[RunLine]]) -> list[str]:
+    """The page's settings and whatever others are in ``runs``, by distribution and number of sites."""
+    others = (case.removeprefix("mnist_") for case in runs if not case.endswith("_secure"))
+    return sorted({*SETTINGS, *others}, key=lambda name: (name[0], int(name[2:])))
 
 
 def _secure(page: Page, runs: Mapping[str, Sequence[RunLine]]) -> None:

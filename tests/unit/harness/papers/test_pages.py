@@ -6,7 +6,7 @@ from statistics import mean, stdev
 import numpy as np
 import pytest
 
-from harness.papers import heart_disease, mnist
+from harness.papers import build, heart_disease, mnist
 from harness.papers.build import PAGES, CasesPage, CaseUse
 from harness.papers.by_requester import gains, over_requesters, signed
 from harness.papers.charts import Panel, bars_chart, curves_chart, heatmap_chart
@@ -137,6 +137,31 @@ def test_every_page_names_cases_that_exist_and_commands_that_make_it(tmp_path):
             assert all(use.command in text for use in spec.uses)
             for use in spec.uses:
                 assert set(use.only or ()) <= set(use.read().names)
+
+
+def test_a_gpu_makes_all_28_mnist_settings_and_only_those_that_ran_are_shown(tmp_path):
+    spec = next(spec for spec in PAGES if spec.name == "mnist")
+    assert isinstance(spec, CasesPage)
+    assert len({use.case for use in (*spec.uses, *spec.on_gpu)}) == 28
+    assert all(set(use.only or ()) <= set(use.read().names) for use in spec.on_gpu)
+    with Results(tmp_path / "mnist_g_20").held():
+        Results(tmp_path / "mnist_g_20").append(line("weight_erosion", accuracy=(0.5, 0.9)))
+    text = spec.write_page(tmp_path, tmp_path / "out", None).read_text(encoding="utf-8")
+    assert "| G, 20 sites | .900 |  |" in text
+    assert "mnist_g_20.toml" in text
+    assert "mnist_g_50.toml" not in text
+    assert "D, 20 sites" not in text
+
+
+def test_missing_runs_are_made_on_the_named_device(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(build, "run_case", lambda case, options: asked.append((case.name, options)))
+    spec = next(spec for spec in PAGES if spec.name == "mnist")
+    spec.run_missing(build.Making(tmp_path, None, 2, "cpu", lambda text: None))
+    assert [name for name, _ in asked[:2]] == ["mnist-a-10", "mnist-a-100"]
+    assert len(asked) == 9
+    assert {options.computing.device.type for _, options in asked} == {"cpu"}
+    assert {options.jobs for _, options in asked} == {2}
 
 
 def test_protected_runs_lie_apart():
