@@ -25,6 +25,11 @@ def fetch_missing(files: Sequence[PublicFile], folder: Path, tell: Callable[[str
         path = file.below(folder)
         if path.is_file():
             continue
+        if file.is_repacked:
+            raise ConfigurationError(
+                f"{path} is missing and cannot be fetched: {file.url} holds it in another form; make {file.origin} "
+                "from that, and put it there"
+            )
         tell(f"fetching {file.url}")
         raw = _fetched(file)
         found = digest_of(file, raw)

@@ -38,6 +38,7 @@ HAR_FILE: Final = PublicFile(
     "Human Activity Recognition Using Smartphones (UCI repository no. 240; Anguita et al. 2013) as one .npz of X, y, "
     "subject, official_test, feature_names and activity_names",
     "https://archive.ics.uci.edu/dataset/240",
+    is_repacked=True,
 )
 ACTIVITIES: Final = ("walking", "upstairs", "downstairs", "sitting", "standing", "laying")
 FEATURES: Final = 561

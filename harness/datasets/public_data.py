@@ -23,6 +23,7 @@ class PublicFile:
     ``path`` is below the data folder, ``origin`` says in words whose data it is, and ``url`` is where ``--download``
     gets it. ``sha256`` is of the content: of what a ``.gz`` holds, since packing it again changes its bytes; of a table
     (``is_table``) with newlines for line ends and without byte-order mark and empty rows, in which copies differ.
+    What lies at the ``url`` of a file that ``is_repacked`` has another form: ``--download`` cannot get it.
     """
 
     path: str
@@ -30,6 +31,7 @@ class PublicFile:
     origin: str
     url: str
     is_table: bool = False
+    is_repacked: bool = False
 
     @property
     def is_packed(self) -> bool:
@@ -57,9 +59,9 @@ def content(file: PublicFile, folder: Path) -> bytes:
     """
     path = file.below(folder)
     if not path.is_file():
+        again = "" if file.is_repacked else ", or run again with --download"
         raise ConfigurationError(
-            f"{path} is missing: it belongs to {file.origin}; get it from {file.url} and put it there, or run again "
-            "with --download"
+            f"{path} is missing: it belongs to {file.origin}; get it from {file.url} and put it there{again}"
         )
     raw = path.read_bytes()
     found = digest_of(file, raw)

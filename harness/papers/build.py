@@ -8,6 +8,9 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from harness.computing import Computing
+from harness.datasets.downloads import fetch_missing
+from harness.datasets.public_data import data_folder
+from harness.datasets.registry import source_of
 from harness.papers import clinicians, har_ifedavg, har_strategies, heart_disease, mnist, titanic
 from harness.papers.page import Page
 from harness.personal.case import read_personal_case
@@ -25,13 +28,23 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Making:
-    """How missing runs are made: into one folder a case below ``runs``, by ``jobs`` processes on ``device``."""
+    """How missing runs are made: into one folder a case below ``runs``, by ``jobs`` processes on ``device``.
+
+    ``download``: missing public data are fetched into the data folder first.
+    """
 
     runs: Path
     data: Path | None
     jobs: int
     device: str
     tell: Tell
+    download: bool = False
+
+    def get_data(self, name: str) -> None:
+        """Fetch what a case's data set lacks, if that is wanted. Raises: ConfigurationError"""
+        files = source_of(name).files
+        if self.download and files:
+            fetch_missing(files, data_folder(self.data), self.tell)
 
     @property
     def computing(self) -> Computing:
@@ -103,7 +116,9 @@ class CasesPage:
             options = CaseOptions(
                 making.runs / use.folder, making.data, use.seeds, use.only, use.protection, making.jobs
             )
-            run_case(use.read(), replace(options, computing=computing))
+            case = use.read()
+            making.get_data(case.table.data)
+            run_case(case, replace(options, computing=computing))
 
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
         """See :class:`PageSpec`."""
@@ -130,7 +145,9 @@ class PersonalPage:
         for case in self.cases:
             making.tell(f"moiety simulate harness/studies/{case}.toml --out results-out/{case}")
             options = PersonalOptions(making.runs / case, making.data, device=making.device)
-            run_personal_case(read_personal_case(STUDIES / f"{case}.toml"), options, making.tell)
+            read = read_personal_case(STUDIES / f"{case}.toml")
+            making.get_data(read.table.data)
+            run_personal_case(read, options, making.tell)
 
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
         """See :class:`PageSpec`."""

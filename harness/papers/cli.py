@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.console import Console
 
 from harness.live import console_for
 from harness.papers.build import PAGES, Making, PageSpec
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, MoietyError
 
 
 def results(
@@ -21,6 +22,9 @@ def results(
     only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once, one core each.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; a GPU makes all 28 MNIST settings.")] = "auto",
+    download: Annotated[
+        bool, typer.Option("--download", help="Fetch missing public data into the data folder.")
+    ] = False,
     render_only: Annotated[
         bool, typer.Option("--render-only", help="Write pages from the runs that are there.")
     ] = False,
@@ -31,10 +35,24 @@ def results(
     def tell(text: str) -> None:
         console.print(text, highlight=False)
 
-    for spec in _chosen(only):
+    making = Making(runs, data, jobs, device, tell, download)
+    failed = [spec.name for spec in _chosen(only) if not _made(spec, making, out, render_only, console)]
+    if failed:
+        raise ConfigurationError(
+            f"not written: {', '.join(failed)}, for the reasons above; --render-only writes pages from whatever has run"
+        )
+
+
+def _made(spec: PageSpec, making: Making, out: Path, render_only: bool, console: Console) -> bool:
+    """Whether the page was written: one whose runs cannot be made stays as it is, and the others go on."""
+    try:
         if not render_only:
-            spec.run_missing(Making(runs, data, jobs, device, tell))
-        tell(f"written: {spec.write_page(runs, out, data)}")
+            spec.run_missing(making)
+        making.tell(f"written: {spec.write_page(making.runs, out, making.data)}")
+    except MoietyError as error:
+        console.print(f"{spec.name}: {error}", style="red", highlight=False, markup=False)
+        return False
+    return True
 
 
 def _chosen(only: str | None) -> tuple[PageSpec, ...]:

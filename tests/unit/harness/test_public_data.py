@@ -119,6 +119,16 @@ def test_what_cannot_be_fetched_says_where_to_put_it(
         fetch_missing([replace(FILE, url=f"{origin}/rows.csv")], tmp_path, lambda text: None)
 
 
+def test_a_file_that_its_origin_has_in_another_form_is_not_asked_for(tmp_path: Path) -> None:
+    repacked = replace(FILE, is_repacked=True)
+    with pytest.raises(ConfigurationError, match=r"cannot be fetched: .* holds it in another form; make the example"):
+        fetch_missing([repacked], tmp_path, lambda text: None)
+    with pytest.raises(ConfigurationError) as refused:
+        content(repacked, tmp_path)
+    assert FILE.url in refused.value.detail
+    assert "--download" not in refused.value.detail
+
+
 def test_an_origin_that_is_not_reachable_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"http://127\.0\.0\.1:9/rows\.csv cannot be fetched: "):
         fetch_missing([replace(FILE, url="http://127.0.0.1:9/rows.csv")], tmp_path, lambda text: None)

@@ -5,7 +5,9 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+import moiety
 from harness.papers import build, heart_disease, mnist
 from harness.papers.build import PAGES, CasesPage, CaseUse
 from harness.papers.by_requester import gains, over_requesters, signed
@@ -15,6 +17,7 @@ from harness.papers.similarity import distances_over_rounds, relative_distances
 from harness.papers.spread import Spread, curve, number, of_variant
 from harness.simulation.run_one import Protection
 from harness.simulation.store import Results
+from protocol.errors import ConfigurationError
 from tests.unit.harness.papers.made import line
 
 
@@ -162,6 +165,32 @@ def test_missing_runs_are_made_on_the_named_device(tmp_path, monkeypatch):
     assert len(asked) == 9
     assert {options.computing.device.type for _, options in asked} == {"cpu"}
     assert {options.jobs for _, options in asked} == {2}
+
+
+def test_a_page_without_its_data_stays_as_it_was_and_the_others_are_written(tmp_path, monkeypatch):
+    monkeypatch.delenv("MOIETY_DATA", raising=False)
+    out = tmp_path / "pages"
+    out.mkdir()
+    (out / "titanic.md").write_text("as it was")
+    ran = []
+    monkeypatch.setattr(build, "run_personal_case", lambda case, options, tell: ran.append(case.name))
+    words = ["results", "--only", "titanic,har_ifedavg", "--out", str(out), "--runs", str(tmp_path), "--device", "cpu"]
+    result = CliRunner().invoke(moiety.build("results"), words)
+    assert isinstance(result.exception, ConfigurationError)
+    assert str(result.exception).startswith("not written: titanic, for the reasons above")
+    assert (out / "titanic.md").read_text() == "as it was"
+    assert ran == ["har-ifedavg", "har-ifedavg-shifted", "har-ifedavg-swapped"]
+    assert "ot run yet" in (out / "har_ifedavg.md").read_text(encoding="utf-8")
+
+
+def test_download_fetches_what_a_page_needs_before_its_runs(tmp_path, monkeypatch):
+    fetched = []
+    monkeypatch.setattr(build, "fetch_missing", lambda files, folder, tell: fetched.append((files, folder)))
+    monkeypatch.setattr(build, "run_case", lambda case, options: ())
+    spec = next(spec for spec in PAGES if spec.name == "titanic")
+    spec.run_missing(build.Making(tmp_path, tmp_path / "data", 1, "cpu", lambda text: None, download=True))
+    assert {folder for _, folder in fetched} == {tmp_path / "data"}
+    assert {file.path for files, _ in fetched for file in files} == {"titanic/titanic3.csv"}
 
 
 def test_protected_runs_lie_apart():
