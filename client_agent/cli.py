@@ -18,6 +18,7 @@ from rich.table import Table
 
 from client_agent.daemon import Site, create_study, load_identity, run_agent
 from client_agent.events import AgentEvent, RoundRecord, read_metrics
+from client_agent.fitting import names_of
 from client_agent.journal import StudyJournal
 from client_agent.rewards_cli import show_rewards
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
@@ -26,6 +27,7 @@ from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable,
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import Purpose, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState, StudyView
+from protocol.wire.names import NamesKind
 
 agent_app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 study_app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -34,6 +36,8 @@ ConfigOption = Annotated[Path, typer.Option("--config", help="The agent's settin
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
 NameArgument = Annotated[str, typer.Argument(help="The study's name.")]
 _POLL_S = 0.5
+_NAMED = ": every site compares its own with them, and both operators can read them"
+_NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
 
 
 @agent_app.callback()
@@ -85,16 +89,19 @@ def create(
     settings = load_settings(config)
     roster, _ = load_identity(settings)
     _require_requester(settings, roster)
-    study = study_from_toml(read_text(study_file), str(study_file), roster, settings.plugin)
+    study = study_from_toml(read_text(study_file), str(study_file), roster, settings.plugin, settings.data)
     _refuse_dealer(study, study_file)
     journal = settings.state_dir / "studies" / study.name
     if journal.exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
     create_study(settings.state_dir, study)
+    named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
     if json_output:
-        _line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension})
+        _line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension, **named})
     else:
         sys.stdout.write(f"study {study.name} is queued; follow it with: {_watch_command(study, config)}\n")
+        given = " and ".join(f"{count} {kind}" for kind, count in named.items() if count)
+        sys.stdout.write(f"it holds {given}{_NAMED}\n" if given else f"{_NOT_NAMED}\n")
 
 
 @study_app.command()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
 from client_agent.data import VALIDATION_FILE
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 Vector = NDArray[np.float32]
 NO_STUDY_SEED = 0
+_log = structlog.get_logger("agent")
 
 
 class Learner(Protocol):
@@ -67,18 +69,16 @@ class TorchLearner:
         training_seed: int,
         personal_folder: Path | None = None,
     ) -> None:
-        from client_agent.data import load_folder
+        from client_agent.fitting import fitting_data, remarks
         from client_agent.update import pick_device
 
         self._study = study
         self._seed = training_seed
         self._device: torch.device = pick_device(device)
-        loaded = _plugin(study, plugin)
-        spec = study.model
-        self._data: LocalData = (
-            loaded.data(data, spec) if loaded is not None else load_folder(data, spec.inputs, spec.classes)
-        )
-        self._plugin = loaded
+        self._plugin = _plugin(study, plugin)
+        self._data: LocalData = fitting_data(study, data, self._plugin)
+        for remark in remarks(study, self._data):
+            _log.warning("data_remark", study=study.name, detail=remark)
         self._model: nn.Module = self._fresh_model()
         self._personal = self._personal_state(personal_folder)
 

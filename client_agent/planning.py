@@ -91,7 +91,9 @@ def hindrance(owner: Requester) -> Hindrance | None:
     if counted is None and progress.counts_rounds >= MOST_COUNTS_ROUNDS:
         text = f"the class counts could not be summed in {MOST_COUNTS_ROUNDS} rounds; see why they were skipped"
         return Hindrance(public=text, why=text)
-    missing = [] if counted is None else [place for place, total in enumerate(counted.totals) if total == 0]
+    named = owner.study.model.class_names or range(owner.study.model.classes)
+    totals = () if counted is None else counted.totals
+    missing = [name for name, total in zip(named, totals, strict=False) if total == 0]
     if missing:
         text = "no site has a training example of some class, so no site can weigh itself"
         return Hindrance(public=text, why=f"{text}: classes {missing}; check the labels, or leave the classes out")

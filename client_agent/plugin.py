@@ -3,6 +3,7 @@
     model()             -> torch.nn.Module, float32 parameters, no buffers
     data(path)          -> ((X_train, y_train), (X_test, y_test)), numpy arrays, X float32, y int64
     loss(model, batch)  -> a scalar tensor to minimise; batch.X and batch.y are on the training device
+    names(path)         -> (feature_names, class_names), each a list of texts or None; only for studies that name them
 
 The file runs with the agent's rights: it is the site's own code, chosen by the site.
 """
@@ -22,10 +23,12 @@ from torch import nn
 
 from client_agent.data import Examples, LocalData, checked
 from client_agent.models import require_layers
+from client_agent.names import NO_NAMES, DataNames
 from client_agent.seeding import private_state
 from client_agent.trainer import Batch, Loss
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec
+from protocol.wire.names import NamesKind, require_nameable
 
 FUNCTIONS: Final = ("model", "data", "loss")
 
@@ -38,6 +41,7 @@ class Plugin:
     model_function: Callable[[], object]
     data_function: Callable[[Path], object]
     loss_function: Callable[[nn.Module, Batch], object]
+    names_function: Callable[[Path], object] | None = None
 
     def model(self, spec: ModelSpec, seed: int) -> nn.Module:
         """The plug-in's model, initial values from ``seed``, layers as the study pins them.
@@ -62,7 +66,17 @@ class Plugin:
         train, test, *validation = (self._part(part, name, spec) for part, name in zip(made, names, strict=False))
         if len(train) == 0:
             raise ConfigurationError(f"{self.path}: data() gave no training example; at least one is needed")
-        return LocalData(train, test, *validation)
+        return LocalData(train, test, validation[0] if validation else None, self.names(path))
+
+    def names(self, path: Path) -> DataNames:
+        """What the plug-in calls columns and classes; nothing without ``names(path)``. Raises: ConfigurationError"""
+        if self.names_function is None:
+            return NO_NAMES
+        made = self.names_function(path)
+        if not (isinstance(made, tuple) and len(made) == len(NamesKind)):
+            raise ConfigurationError(f"{self.path}: names() gave {made!r}, expected (feature_names, class_names)")
+        features, classes = (self._texts(kind, one) for kind, one in zip(NamesKind, made, strict=True))
+        return DataNames(features, classes)
 
     @property
     def loss(self) -> Loss:
@@ -76,6 +90,20 @@ class Plugin:
             return value
 
         return checked_loss
+
+    def _texts(self, kind: NamesKind, given: object) -> tuple[str, ...]:
+        if given is None:
+            return ()
+        names = tuple(given) if isinstance(given, list | tuple) else ()
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ConfigurationError(
+                f"{self.path}: names() gave {kind.value} {given!r}, expected a list of texts or None"
+            )
+        try:
+            require_nameable(kind, names)
+        except ValueError as error:
+            raise ConfigurationError(f"{self.path}: names(): {error}") from None
+        return names
 
     def _part(self, part: object, name: str, spec: ModelSpec) -> Examples:
         pair = part if isinstance(part, tuple) else ()
@@ -93,7 +121,7 @@ def load_plugin(path: Path) -> Plugin:
     for name in FUNCTIONS:
         if not callable(getattr(module, name, None)):
             raise ConfigurationError(f"plug-in {path}: function {name!r} is missing; it needs {', '.join(FUNCTIONS)}")
-    return Plugin(path, module.model, module.data, module.loss)
+    return Plugin(path, module.model, module.data, module.loss, getattr(module, "names", None))
 
 
 def _imported(path: Path) -> ModuleType:

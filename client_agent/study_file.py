@@ -7,14 +7,17 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from client_agent.fitting import own_names
+from client_agent.names import NO_NAMES, DataNames, require_names_of_study
 from protocol.ckks.parameters import CkksParameters
 from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
 from protocol.rules.registry import require_sites, rule_for
 from protocol.wire.messages import ModelSpec, Roster, RuleSpec, Study, StudyProtection, TrainingSpec
+from protocol.wire.names import NamesKind, require_model_names
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -27,6 +30,7 @@ class ModelTable(_Table):
     """``kind`` is linear, mlp, cnn or plugin; ``inputs`` the shape of one example.
 
     ``personal`` layers, ``input`` and ``target``, stay at the site (client_agent.models says what the others mean).
+    ``feature_names`` and ``class_names``: None takes the requester's own, an empty list names nothing.
     """
 
     kind: str = Field(pattern=r"^(linear|mlp|cnn|plugin)$")
@@ -36,6 +40,18 @@ class ModelTable(_Table):
     activation: Literal["relu", "tanh"] = "relu"
     dropout: float = Field(default=0.0, ge=0, lt=1)
     personal: tuple[Literal["input", "target"], ...] = ()
+    feature_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> ModelTable:
+        require_model_names(self.feature_names or (), self.class_names or (), self.inputs, self.classes)
+        return self
+
+    @property
+    def names(self) -> DataNames:
+        """What the file names."""
+        return DataNames(self.feature_names or (), self.class_names or ())
 
 
 class ParametersTable(_Table):
@@ -64,12 +80,16 @@ class StudyTable(_Table):
     parameters: ParametersTable
 
 
-def study_from_toml(text: str, source: str, roster: Roster, plugin: Path | None) -> Study:
+def study_from_toml(text: str, source: str, roster: Roster, plugin: Path | None, data: Path | None = None) -> Study:
     """The study that a file describes, for this roster.
 
+    With the requester's ``data``, names that the file leaves open are those of the data, and others must be the same.
     Raises: ConfigurationError that names every wrong key, what was found and what is allowed
     """
-    return study_from_table(parse_study_table(text, source), source, roster, plugin)
+    table = parse_study_table(text, source)
+    if data is not None:
+        table = _with_own_names(table, source, plugin, data)
+    return study_from_table(table, source, roster, plugin)
 
 
 def parse_study_table(text: str, source: str) -> StudyTable:
@@ -85,7 +105,7 @@ def checked_study_table(table: Mapping[str, Any], source: str) -> StudyTable:
 def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Path | None) -> Study:
     """The study of a parsed file, for this roster. Raises: ConfigurationError"""
     try:
-        model = _model(table.model, plugin)
+        model = _model(table.model, plugin).named(table.model.names.features, table.model.names.classes)
     except ConfigurationError as error:
         raise ConfigurationError(f"{source}: {error.detail}") from None
     parameters = {**table.parameters.model_dump(), "dimension": _dimension(model, table.rule)}
@@ -111,6 +131,25 @@ def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Pat
     except ConfigurationError as error:
         raise ConfigurationError(f"{source}: {error.detail}") from None
     return study
+
+
+def _with_own_names(table: StudyTable, source: str, plugin: Path | None, data: Path) -> StudyTable:
+    model = table.model
+    own = _own_names(model, plugin, data)
+    require_names_of_study(model.names, own, table.name, str(data))
+    taken = {kind.value: own.of(kind) for kind in NamesKind if getattr(model, kind.value) is None}
+    named = _strict(ModelTable, {**model.model_dump(mode="json"), **taken}, f"{source}, with the names from {data}")
+    return table.model_copy(update={"model": named})
+
+
+def _own_names(model: ModelTable, plugin: Path | None, data: Path) -> DataNames:
+    if model.kind != "plugin":
+        return own_names(data, None)
+    if plugin is None:
+        return NO_NAMES  # that it is missing is said when the model is made
+    from client_agent.plugin import load_plugin
+
+    return own_names(data, load_plugin(plugin))
 
 
 def _require_possible(study: Study, roster: Roster) -> None:

@@ -9,14 +9,15 @@ from __future__ import annotations
 import os
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 import trustme
 
-from client_agent.data import LocalData, save_folder
+from client_agent.names import DataNames
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.site_data import SiteData
+from harness.datasets.site_data import Federation, SiteData, write_site_folder
 from harness.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from harness.processes import toml_lines
 from protocol.sharing import Side
@@ -30,13 +31,19 @@ _DATA_SEED: Final = 0
 
 def demo_sites() -> tuple[SiteData, ...]:
     """The requester and three contributors."""
-    return breast_cancer_five_hospitals(_DATA_SEED).sites[:_SITES]
+    return _federation().sites
+
+
+def _federation() -> Federation:
+    whole = breast_cancer_five_hospitals(_DATA_SEED)
+    return replace(whole, sites=whole.sites[:_SITES])
 
 
 def prepare(folder: Path) -> Parties:
     """One folder a party below ``folder``, which only its owner may enter: the containers' user is another one."""
     folder.mkdir(parents=True, mode=0o700)
-    sites = demo_sites()
+    federation = _federation()
+    sites = federation.sites
     urls = {side: f"https://{name}:{PORT}" for side, name in OPERATOR_NAMES.items()}
     entries = [SiteEntry(site.name, len(site.train)) for site in sites]
     parties = make_parties("demo", sites[0].name, entries, os.urandom(32), urls)
@@ -50,7 +57,7 @@ def prepare(folder: Path) -> Parties:
     for side in Side:
         _write_server(folder / OPERATOR_NAMES[side], side, urls, authority)
     for site in sites:
-        _write_site(folder / site.name, site)
+        _write_site(folder / site.name, site, federation.names)
     shutil.copy(STUDY_FILE, folder / sites[0].name / "study.toml")
     return parties
 
@@ -75,8 +82,8 @@ def _write_server(place: Path, side: Side, urls: dict[Side, str], authority: tru
     (place / "settings.toml").write_text(toml_lines(settings), encoding="utf-8")
 
 
-def _write_site(place: Path, site: SiteData) -> None:
-    save_folder(place / "data", LocalData(site.train, site.test))
+def _write_site(place: Path, site: SiteData, names: DataNames) -> None:
+    write_site_folder(site, place / "data", names)
     settings = {
         "site": site.name,
         "roster": "roster.toml",

@@ -205,7 +205,9 @@ def _spec(name: str, federation: Federation, seed: int) -> FederationSpec:
     return FederationSpec(
         name=name.replace("_", "-"),
         requester=federation.requester.name,
-        sites=tuple(SiteSpec(site.name, LocalData(site.train, site.test)) for site in federation.sites),
+        sites=tuple(
+            SiteSpec(site.name, LocalData(site.train, site.test, names=federation.names)) for site in federation.sites
+        ),
         seed=seed,
     )
 

@@ -100,7 +100,7 @@ def study_of(
             least_contributors=settings.least_contributors,
         ),
         rule=_rule_spec(settings, rule),
-        model=model,
+        model=model.named(federation.feature_names, federation.class_names),
         training=settings.training,
         rounds=settings.rounds,
         protection=protection,

@@ -14,12 +14,13 @@ from harness.datasets.site_data import write_site_folder
 
 def main(folders: list[str]) -> int:
     """Write the folders; says how many training examples each holds, as ``keys new --samples`` wants it."""
-    sites = breast_cancer_five_hospitals(seed=0).sites
+    federation = breast_cancer_five_hospitals(seed=0)
+    sites = federation.sites
     if not 1 <= len(folders) <= len(sites):
         print(f"name 1 to {len(sites)} folders, found {len(folders)}", file=sys.stderr)
         return 2
     for site, folder in zip(sites, folders, strict=False):
-        write_site_folder(site, Path(folder))
+        write_site_folder(site, Path(folder), federation.names)
         print(f"{folder}: {len(site.train)} training and {len(site.test)} test examples ({site.note})")
     return 0
 

@@ -54,7 +54,8 @@ def breast_cancer_five_hospitals(seed: int) -> Federation:
         shares = REQUESTER_SHARES if number == 0 else CONTRIBUTOR_SHARES
         note = f"median radius {np.median(raw[rows, 0]):.1f} mm"
         sites.append(cut_site(name, X[rows], y[rows], shares, random, note))
-    return Federation("breast cancer, five hospitals", (X.shape[1],), ("benign", "malignant"), tuple(sites))
+    columns = tuple(str(name) for name in bundle.feature_names)
+    return Federation("breast cancer, five hospitals", (X.shape[1],), ("benign", "malignant"), tuple(sites), columns)
 
 
 def _owners(

@@ -38,7 +38,8 @@ def digits_sites(seed: int, sites: int = 5) -> Federation:
         shares = REQUESTER_SHARES if place == 0 else CONTRIBUTOR_SHARES
         centre = (CENTRAL_DIGIT - shift) % 10
         made.append(cut_site(f"site-{place}", X[rows], y[rows], shares, random, f"mostly digit {centre}"))
-    return Federation(f"digits, {sites} sites", (64,), tuple(str(digit) for digit in range(10)), tuple(made))
+    digits, pixels = tuple(str(digit) for digit in range(10)), tuple(str(name) for name in bundle.feature_names)
+    return Federation(f"digits, {sites} sites", (64,), digits, tuple(made), pixels)
 
 
 def _owners(

@@ -21,6 +21,8 @@ from protocol.errors import ConfigurationError
 
 FILES: Final = {"cleveland": "cleveland", "hungary": "hungarian", "switzerland": "switzerland", "va-long-beach": "va"}
 COLUMNS: Final = 14
+NAMES: Final = ("age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak")
+"""Of the kept columns without the target, as the data set's description has them."""
 DROPPED: Final = (10, 11, 12)
 CHEST_PAIN, RESTING_ECG = 2, 6
 LEVELS: Final = {CHEST_PAIN: (2.0, 3.0, 4.0), RESTING_ECG: (1.0, 2.0)}
@@ -76,7 +78,8 @@ def heart_disease(
         )
         for name in names
     )
-    return Federation("heart disease, four hospitals", sites[0].train.X.shape[1:], ("healthy", "diseased"), sites)
+    title, columns = "heart disease, four hospitals", _feature_names()
+    return Federation(title, (len(columns),), ("healthy", "diseased"), sites, columns)
 
 
 def _table(path: Path) -> NDArray[np.float64]:
@@ -106,6 +109,14 @@ def _features(table: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
         else:
             columns.append(values)
     return np.stack(columns, axis=1), (table[:, -1] > 0).astype(np.int64)
+
+
+def _feature_names() -> tuple[str, ...]:
+    """In the order of :func:`_features`."""
+    names: list[str] = []
+    for column, name in enumerate(NAMES):
+        names += [f"{name}={level:.0f}" for level in LEVELS[column]] if column in LEVELS else [name]
+    return tuple(names)
 
 
 def _standardised(site: SiteData) -> SiteData:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.data import Examples, LocalData, save_folder
+from client_agent.names import NO_NAMES, DataNames
 
 Rows = NDArray[np.int64]
 
@@ -28,12 +29,18 @@ class SiteData:
 
 @dataclass(frozen=True)
 class Federation:
-    """A data set split over sites; the first site is the requester."""
+    """A data set split over sites; the first site is the requester. ``feature_names`` is empty where none are known."""
 
     title: str
     inputs: tuple[int, ...]
     class_names: tuple[str, ...]
     sites: tuple[SiteData, ...]
+    feature_names: tuple[str, ...] = ()
+
+    @property
+    def names(self) -> DataNames:
+        """What columns and classes are called."""
+        return DataNames(self.feature_names, self.class_names)
 
     @property
     def requester(self) -> SiteData:
@@ -72,9 +79,9 @@ def describe(federation: Federation) -> tuple[SplitRow, ...]:
     )
 
 
-def write_site_folder(site: SiteData, folder: Path) -> None:
+def write_site_folder(site: SiteData, folder: Path, names: DataNames = NO_NAMES) -> None:
     """The folder that a site's agent reads: train.npz and test.npz; validation examples stay out of it."""
-    save_folder(folder, LocalData(site.train, site.test))
+    save_folder(folder, LocalData(site.train, site.test, names=names))
 
 
 def split_random(data_set: str, seed: int) -> np.random.Generator:

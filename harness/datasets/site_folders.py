@@ -1,34 +1,19 @@
 """A federation from a folder that holds one folder a site, each as a site's agent reads it.
 
-A site's ``train.npz`` may hold ``feature_names`` and ``class_names`` (arrays of text) beside X and y. Where one site
-has them all must, and they must be the same everywhere: a model that is trained on columns in another order, or on
-labels that mean something else, learns nonsense without any error.
+Names of columns and classes (client_agent.data) are compared between all sites: where one site gives them all must, the
+same ones in the same order.
 """
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
-import numpy as np
-
-from client_agent.data import Examples, load_folder
+from client_agent.data import Examples, folder_names, load_folder
+from client_agent.names import Named, require_same_names
 from harness.datasets.checks import check_classes
 from harness.datasets.site_data import Federation, SiteData
 from protocol.errors import ConfigurationError
-
-_KINDS: Final = ("feature_names", "class_names")
-
-
-@dataclass(frozen=True)
-class SiteNames:
-    """What a site calls its columns or labels; None where its files do not say."""
-
-    site: str
-    names: tuple[str, ...] | None
+from protocol.wire.names import NamesKind
 
 
 def load_site_folders(folder: Path, requester: str | None, inputs: tuple[int, ...], classes: int) -> Federation:
@@ -40,51 +25,15 @@ def load_site_folders(folder: Path, requester: str | None, inputs: tuple[int, ..
     if requester not in names:
         raise ConfigurationError(f"--requester: found {requester!r}; give one of the sites in {folder}: {names}")
     ordered = (requester, *(name for name in names if name != requester))
+    called = {name: folder_names(folder / name) for name in ordered}
+    for kind in NamesKind:
+        require_same_names([Named(name, names.of(kind)) for name, names in called.items()], kind, "sites", str(folder))
     sites = tuple(_site(folder / name, inputs, classes) for name in ordered)
-    found = {kind: [_names(folder / name, kind) for name in ordered] for kind in _KINDS}
-    for kind, of_sites in found.items():
-        check_same_names(of_sites, kind, str(folder))
-    classes_named = found["class_names"][0].names or tuple(str(number) for number in range(classes))
-    if len(classes_named) != classes:
-        raise ConfigurationError(
-            f"{folder}: class_names holds {len(classes_named)} names {list(classes_named)}, the model has {classes}"
-        )
-    federation = Federation(str(folder), inputs, classes_named, sites)
+    names_of_all = called[requester]
+    class_names = names_of_all.classes or tuple(str(number) for number in range(classes))
+    federation = Federation(str(folder), inputs, class_names, sites, names_of_all.features)
     check_classes(federation)
     return federation
-
-
-def check_same_names(found: Sequence[SiteNames], kind: str, where: str) -> None:
-    """All sites have the same names in the same order. Raises: ConfigurationError with the difference"""
-    first = found[0]
-    silent = [one.site for one in found if one.names is None]
-    if silent and len(silent) < len(found):
-        raise ConfigurationError(
-            f"{where}: {', '.join(silent)} give no {kind} and the others do: give them at every site, or at none"
-        )
-    for other in found[1:]:
-        if other.names != first.names:
-            raise ConfigurationError(
-                f"{where}: {kind} differ between sites {first.site!r} and {other.site!r}:\n{_difference(first, other)}"
-            )
-
-
-def _difference(one: SiteNames, other: SiteNames) -> str:
-    lines = difflib.unified_diff(one.names or (), other.names or (), one.site, other.site, lineterm="", n=1)
-    return "\n".join(lines)
-
-
-def _names(folder: Path, kind: str) -> SiteNames:
-    with np.load(folder / "train.npz", allow_pickle=False) as archive:
-        if kind not in archive.files:
-            return SiteNames(folder.name, None)
-        names = archive[kind]
-    if names.ndim != 1 or names.dtype.kind != "U":
-        raise ConfigurationError(
-            f"{folder / 'train.npz'}: array {kind!r} has type {names.dtype} and shape {list(names.shape)}, expected a "
-            "list of texts"
-        )
-    return SiteNames(folder.name, tuple(str(name) for name in names))
 
 
 def _site(folder: Path, inputs: tuple[int, ...], classes: int) -> SiteData:

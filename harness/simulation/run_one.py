@@ -12,6 +12,7 @@ from typing import Final
 
 import torch
 
+from client_agent.names import require_names_of_study
 from client_agent.study_file import StudyTable, study_from_table
 from harness.computing import ON_CPU, Computing
 from harness.correlations import SourceName
@@ -108,6 +109,7 @@ def simulated_study(table: StudyTable, source: str, federation: Federation, seed
             f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.classes} classes, the data "
             f"{federation.title!r} have {list(federation.inputs)} and {len(federation.class_names)}"
         )
+    require_names_of_study(table.model.names, federation.names, table.name, federation.title)
     rule = table.rule.model_copy(update={"erosion_applies": "next_round"})
     entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
     parties = make_parties("simulation", federation.requester.name, entries, derive(bytes(32), f"seed {seed}"))

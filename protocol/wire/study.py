@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 
 from protocol.parameters import Needs, StudyParameters
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
+from protocol.wire.names import require_model_names
 
 MOST_COUNTS_ROUNDS: Final = 8
 """How often a study may try to sum its class counts; those rounds do not count among its rounds."""
@@ -22,6 +23,10 @@ class StudyProtection(StrEnum):
     CKKS = "ckks"
 
 
+def _absent(names: tuple[str, ...]) -> bool:
+    return not names
+
+
 class LayerShape(Message):
     KIND: ClassVar[str] = "layer"
     name: str
@@ -32,6 +37,8 @@ class ModelSpec(Message):
     """A built-in model (``linear``, ``mlp``, ``cnn``) by its sizes, or ``plugin``; the shared layers are in order.
 
     ``personal`` names affine layers around the shared ones that never leave the site (Roschewitz et al. 2021).
+    ``feature_names`` and ``class_names`` say what the columns of a flat input and the classes are; every site compares
+    them with its own. Names that are not given are no part of the bytes.
     """
 
     KIND: ClassVar[str] = "model"
@@ -42,7 +49,18 @@ class ModelSpec(Message):
     activation: Literal["relu", "tanh"] = "relu"
     dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
     personal: tuple[Literal["input", "target"], ...] = ()
+    feature_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
+    class_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
     layers: tuple[LayerShape, ...]
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> ModelSpec:
+        require_model_names(self.feature_names, self.class_names, self.inputs, self.classes)
+        return self
+
+    def named(self, feature_names: tuple[str, ...], class_names: tuple[str, ...]) -> ModelSpec:
+        """The same model with these names. Raises: ValueError when they do not fit it"""
+        return ModelSpec(**{**dict(self), "feature_names": feature_names, "class_names": class_names})
 
 
 class TrainingSpec(Message):

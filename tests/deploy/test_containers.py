@@ -55,7 +55,8 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
     build_images()
     folder = tmp_path_factory.mktemp("deploy") / "demo"
     parties = prepare(folder)
-    study = study_from_toml(STUDY_FILE.read_text(encoding="utf-8"), STUDY_FILE.name, parties.roster.message, None)
+    text, roster = STUDY_FILE.read_text(encoding="utf-8"), parties.roster.message
+    study = study_from_toml(text, STUDY_FILE.name, roster, None, folder / SITES[0] / "data")
     deployment = Deployment(compose, f"moiety-test-{os.getpid()}", folder)
     try:
         deployment.up()

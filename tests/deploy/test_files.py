@@ -17,6 +17,7 @@ import yaml
 
 from client_agent.daemon import load_identity
 from client_agent.data import load_folder
+from client_agent.fitting import names_of
 from client_agent.settings import load_settings as load_agent_settings
 from client_agent.study_file import study_from_toml
 from deploy.prepare_demo import STUDY_FILE, demo_sites, prepare
@@ -141,7 +142,8 @@ def test_prepared_settings_are_accepted(tmp_path: Path) -> None:
 
 def test_the_demonstrations_study_has_the_settings_of_the_demo(tmp_path: Path) -> None:
     roster = prepare(tmp_path / "demo").roster.message
-    study = study_from_toml(STUDY_FILE.read_text(encoding="utf-8"), STUDY_FILE.name, roster, None)
+    data = tmp_path / "demo" / SITES[0] / "data"
+    study = study_from_toml(STUDY_FILE.read_text(encoding="utf-8"), STUDY_FILE.name, roster, None, data)
     assert study.training == BREAST_CANCER.training
     assert study.parameters.clip_norm == BREAST_CANCER.clip_norm
     assert study.parameters.least_contributors == len(SITES) - 1
@@ -150,6 +152,7 @@ def test_the_demonstrations_study_has_the_settings_of_the_demo(tmp_path: Path) -
         BREAST_CANCER.size_penalty,
     )
     assert study.model.inputs == breast_cancer_five_hospitals(0).inputs
+    assert names_of(study.model) == breast_cancer_five_hospitals(0).names
 
 
 class Answering(BaseHTTPRequestHandler):

@@ -199,7 +199,7 @@ def test_kill_at_every_step(federation: CrashFederation, undisturbed: np.ndarray
 def test_trained_models_equal_the_plain_ones_within_the_stated_error(tmp_path: Path) -> None:
     """FedAvg, and WFedAvg with its class counts through both servers, each against its plain twin."""
     data = breast_cancer_five_hospitals(0)
-    sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test)) for site in data.sites)
+    sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test, names=data.names)) for site in data.sites)
     with RunningFederation(FederationSpec("ckks", data.requester.name, sites, 5, ports=(0, 0)), tmp_path) as running:
         digest = running.parties.roster.message.digest()
         for rule in (RuleName.FEDAVG, RuleName.WFEDAVG):

@@ -31,7 +31,7 @@ DATA = breast_cancer_five_hospitals(0)
 
 
 def spec_of(data: Federation, seed: int | None) -> FederationSpec:
-    sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test)) for site in data.sites)
+    sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test, names=data.names)) for site in data.sites)
     return FederationSpec("federation", data.requester.name, sites, seed, ports=(0, 0))
 
 

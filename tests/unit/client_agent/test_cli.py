@@ -27,7 +27,7 @@ from protocol.wire.messages import Signed, Study, StudyEnd, StudyState, StudyVie
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
 from tests.unit.client_agent.test_rewards import record
-from tests.unit.client_agent.test_study_file import GOOD
+from tests.unit.client_agent.test_study_file import FLAT, GOOD, OWN, own_data
 
 
 def write_config(folder: Path, **more: str) -> Path:
@@ -132,7 +132,23 @@ def test_creating_says_how_to_follow_the_study(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     (tmp_path / "study.toml").write_text(GOOD)
     told = command("create", str(tmp_path / "study.toml"), "--config", str(config)).stdout
-    assert told == f"study first is queued; follow it with: moiety study watch first --config '{config}'\n"
+    assert told == (
+        f"study first is queued; follow it with: moiety study watch first --config '{config}'\n"
+        "it names no columns and no classes: no site will see whether its data mean the same\n"
+    )
+
+
+def test_creating_takes_the_names_of_the_requesters_data(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    own_data(tmp_path)
+    (tmp_path / "study.toml").write_text(FLAT)
+    told = command("create", str(tmp_path / "study.toml"), "--config", str(config)).stdout.splitlines()
+    assert told[1].startswith("it holds 2 feature_names and 3 class_names: every site compares its own with them")
+    (queued,) = outbox(tmp_path / "state").glob("*.json")
+    assert Study.parse(queued.read_bytes()).model.feature_names == OWN.features
+    queued.unlink()
+    answer = command("create", str(tmp_path / "study.toml"), "--config", str(config), "--json").stdout
+    assert (json.loads(answer)["feature_names"], json.loads(answer)["class_names"]) == (2, 3)
 
 
 def test_a_study_with_a_dealer_is_not_created(tmp_path: Path) -> None:

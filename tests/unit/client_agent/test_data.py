@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.data import Examples, LocalData, load_folder, save_folder
+from client_agent.data import Examples, LocalData, folder_names, load_folder, save_folder
+from client_agent.names import NO_NAMES, DataNames
 from protocol.errors import ConfigurationError
 
 
@@ -86,3 +87,53 @@ def test_missing_and_broken_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "array.npy").rename(tmp_path / "test.npz")
     with pytest.raises(ConfigurationError, match=r"test\.npz: array 'X' is missing; the file holds \[\]"):
         load_folder(tmp_path, (3,), 2)
+
+
+NAMES = DataNames(("age", "sex", "fare"), ("no", "yes"))
+
+
+def test_names_come_back_as_they_were_saved(tmp_path: Path) -> None:
+    save_folder(tmp_path, LocalData(examples(), examples(2), examples(1), NAMES))
+    assert load_folder(tmp_path, (3,), 2).names == folder_names(tmp_path) == NAMES
+    save_folder(tmp_path / "plain", LocalData(examples(), examples(2)))
+    assert folder_names(tmp_path / "plain") == folder_names(tmp_path / "nothing") == NO_NAMES
+
+
+@pytest.mark.parametrize("file", ["test.npz", "validation.npz"])
+def test_the_files_of_a_site_name_the_same_columns(tmp_path: Path, file: str) -> None:
+    save_folder(tmp_path, LocalData(examples(), examples(2), examples(1), NAMES))
+    turned, classes = np.array(["sex", "age", "fare"]), np.array(NAMES.classes)
+    np.savez(tmp_path / file, X=X, y=Y, feature_names=turned, class_names=classes)
+    with pytest.raises(ConfigurationError, match=f"differ between files 'train.npz' and '{file}', the same names in"):
+        load_folder(tmp_path, (3,), 2)
+    np.savez(tmp_path / file, X=X, y=Y)
+    with pytest.raises(ConfigurationError, match=f"{file} give no feature_names and the others do"):
+        load_folder(tmp_path, (3,), 2)
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (np.arange(3), "'feature_names' has type int64 .* expected a list of texts"),
+        (np.array([["age", "sex", "fare"]]), r"shape \[1, 3\], expected a list of texts"),
+        (np.array([], dtype=str), r"shape \[0\], expected a list of texts"),
+        (
+            np.array(["age", "sex", "fare"], dtype=object),
+            r"Object arrays cannot be loaded .* np\.array\(names, dtype=str\)",
+        ),
+        (np.array(["age", "sex", "age"]), "'age' is there more than once"),
+        (np.array(["age", "sex"]), r"feature_names holds 2 names and one example has shape \[3\]"),
+    ],
+)
+def test_names_are_texts_one_for_each_column(tmp_path: Path, names: np.ndarray, said: str) -> None:
+    for file in ("train.npz", "test.npz"):
+        np.savez(tmp_path / file, X=X, y=Y, feature_names=names)
+    with pytest.raises(ConfigurationError, match=said):
+        load_folder(tmp_path, (3,), 2)
+
+
+def test_more_names_than_a_study_holds_may_stand_in_files(tmp_path: Path) -> None:
+    genes = DataNames(tuple(f"gene-{number:06}" for number in range(10_000)))
+    part = Examples(np.ones((2, 10_000), np.float32), np.array([0, 1]))
+    save_folder(tmp_path, LocalData(part, part, names=genes))
+    assert load_folder(tmp_path, (10_000,), 2).names == genes

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from client_agent.names import NO_NAMES, DataNames
 from client_agent.plugin import load_plugin
 from client_agent.trainer import compute_update
 from client_agent.update import layer_shapes, model_vector
@@ -126,3 +127,30 @@ def test_a_loss_that_is_no_scalar(tmp_path: Path, returned: str, said: str) -> N
     model, data = plugin.model(SPEC, 0), plugin.data(tmp_path / "value", SPEC)
     with pytest.raises(ConfigurationError, match=f"loss.*{said}, expected a scalar"):
         compute_update(model, data.train, TrainingSpec(), round=1, seed=1, device=torch.device("cpu"), loss=plugin.loss)
+
+
+def names_function(folder: Path, returned: str) -> Path:
+    return plugin_file(folder, ("def model()", f"def names(path):\n    return {returned}\n\ndef model()"))
+
+
+def test_names_are_optional_and_may_be_given_in_part(tmp_path: Path) -> None:
+    value = tmp_path / "value"
+    assert load_plugin(plugin_file(tmp_path)).names(value) == NO_NAMES
+    plugin = load_plugin(names_function(tmp_path, "None, ['no', path.read_text()]"))
+    assert plugin.names(value) == DataNames(classes=("no", "1.5"))
+    assert plugin.data(value, SPEC).names == plugin.names(value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [
+        ("['a', 'b']", r"names\(\) gave \['a', 'b'\], expected \(feature_names, class_names\)"),
+        ("'ab', None", "feature_names 'ab', expected a list of texts or None"),
+        ("[], None", "expected a list of texts or None"),
+        ("None, [1, 2]", r"class_names \[1, 2\], expected a list of texts"),
+        ("['a', 'a'], None", r"names\(\): feature_names: 'a' is there more than once"),
+    ],
+)
+def test_names_that_are_none_are_refused(tmp_path: Path, returned: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        load_plugin(names_function(tmp_path, returned)).names(tmp_path / "value")

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from client_agent.data import Examples, LocalData, save_folder
+from client_agent.fitting import names_of
+from client_agent.names import NO_NAMES, DataNames
 from client_agent.study_file import study_from_toml
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import MOST_COUNTS_ROUNDS, RuleName
@@ -106,9 +110,63 @@ def test_a_plugin_model(tmp_path: Path) -> None:
         ("hidden = [10]", "hidden = [0]", "sizes start at 1"),
         ('name = "first"', 'name = "First Study"', "key 'name'"),
         ("inputs = [8, 8]", 'inputs = "8"', "key 'model.inputs'"),
+        ("classes = 3", 'classes = 3\nclass_names = ["a", "b"]', "class_names holds 2 names .*, the model has 3"),
+        ("classes = 3", 'classes = 3\nfeature_names = ["a"]', r"holds 1 names and one example has shape \[8, 8\]"),
+        ("classes = 3", "classes = 3\nclass_names = 3", "key 'model.class_names'"),
     ],
 )
 def test_wrong_studies(old: str, new: str, message: str) -> None:
     assert old in GOOD
     with pytest.raises(ConfigurationError, match=message):
         study_from_toml(GOOD.replace(old, new), "s.toml", ROSTER, None)
+
+
+FLAT = GOOD.replace("inputs = [8, 8]", "inputs = [2]")
+OWN = DataNames(("age", "sex"), ("healthy", "ill", "dead"))
+
+
+def own_data(folder: Path, names: DataNames = OWN) -> Path:
+    part = Examples(np.ones((3, 2), np.float32), np.array([0, 1, 2]))
+    save_folder(folder / "data", LocalData(part, part, names=names))
+    return folder / "data"
+
+
+def with_model(lines: str) -> str:
+    return FLAT.replace("classes = 3", f"classes = 3\n{lines}")
+
+
+def test_names_left_open_are_the_requesters(tmp_path: Path) -> None:
+    data = own_data(tmp_path)
+    assert names_of(study_from_toml(FLAT, "s.toml", ROSTER, None, data).model) == OWN
+    assert names_of(study_from_toml(FLAT, "s.toml", ROSTER, None).model) == NO_NAMES
+    partly = study_from_toml(with_model("feature_names = []"), "s.toml", ROSTER, None, data)
+    assert names_of(partly.model) == DataNames(classes=OWN.classes)
+    assert names_of(study_from_toml(FLAT, "s.toml", ROSTER, None, tmp_path / "elsewhere").model) == NO_NAMES
+
+
+def test_names_in_the_file_are_the_requesters_too(tmp_path: Path) -> None:
+    same, turned = with_model('feature_names = ["age", "sex"]'), with_model('feature_names = ["sex", "age"]')
+    assert names_of(study_from_toml(same, "s.toml", ROSTER, None, own_data(tmp_path)).model) == OWN
+    assert study_from_toml(turned, "s.toml", ROSTER, None).model.feature_names == ("sex", "age")
+    with pytest.raises(ConfigurationError, match="study 'first': its feature_names are not those of .*data, the same"):
+        study_from_toml(turned, "s.toml", ROSTER, None, own_data(tmp_path))
+
+
+def test_the_requesters_names_fit_the_model_and_a_study(tmp_path: Path) -> None:
+    wrong = own_data(tmp_path, DataNames(("age", "sex", "fare"), OWN.classes))
+    with pytest.raises(ConfigurationError, match=r"s\.toml, with the names from .*: feature_names holds 3 names"):
+        study_from_toml(FLAT, "s.toml", ROSTER, None, wrong)
+    many = own_data(tmp_path, DataNames(tuple(f"{n}{'x' * 190}" for n in range(400))))
+    wide = FLAT.replace("inputs = [2]", "inputs = [400]")
+    with pytest.raises(ConfigurationError, match=r"or say feature_names = \[\] in the study's \[model\] table"):
+        study_from_toml(wide, "s.toml", ROSTER, None, many)
+
+
+def test_a_plugins_names_are_taken_from_its_own_function(tmp_path: Path) -> None:
+    path = tmp_path / "site_model.py"
+    path.write_text(PLUGIN + "\ndef names(path):\n    return ['a', 'b', 'c', 'd'], None\n")
+    text = GOOD.replace('"mlp"', '"plugin"').replace("inputs = [8, 8]\nhidden = [10]\nclasses = 3", "inputs = [4]")
+    study = study_from_toml(text, "s.toml", ROSTER, path, tmp_path)
+    assert names_of(study.model) == DataNames(("a", "b", "c", "d"))
+    with pytest.raises(ConfigurationError, match="set key 'plugin'"):
+        study_from_toml(text, "s.toml", ROSTER, None, tmp_path)

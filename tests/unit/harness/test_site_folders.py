@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from client_agent.data import Examples
+from client_agent.names import DataNames
 from harness.datasets.checks import check_federation
 from harness.datasets.site_data import Federation, SiteData
 from harness.datasets.site_folders import load_site_folders
@@ -26,9 +27,9 @@ def write_site(
 ) -> None:
     folder.mkdir(parents=True)
     arrays = {"X": np.ones((len(y), 3), np.float32), "y": np.array(y, np.int64)}
-    np.savez(folder / "test.npz", **arrays)
     named = {"feature_names": features, "class_names": classes}
-    np.savez(folder / "train.npz", **arrays, **{kind: np.array(names) for kind, names in named.items() if names})
+    for file in ("test.npz", "train.npz"):
+        np.savez(folder / file, **arrays, **{kind: np.array(names) for kind, names in named.items() if names})
 
 
 def load(folder: Path) -> Federation:
@@ -40,7 +41,7 @@ def test_names_are_taken_from_the_files_where_all_agree(tmp_path: Path) -> None:
         write_site(tmp_path / name)
     federation = load(tmp_path)
     assert [site.name for site in federation.sites] == ["north", "east", "west"]
-    assert federation.class_names == ("died", "survived")
+    assert federation.names == DataNames(COLUMNS, ("died", "survived"))
     for name in ("a", "north"):
         write_site(tmp_path / "plain" / name, features=None, classes=None)
     assert load(tmp_path / "plain").class_names == ("0", "1")
@@ -49,7 +50,8 @@ def test_names_are_taken_from_the_files_where_all_agree(tmp_path: Path) -> None:
 def test_validation_examples_are_taken_where_a_site_has_some(tmp_path: Path) -> None:
     for name in ("north", "south"):
         write_site(tmp_path / name)
-    np.savez(tmp_path / "north" / "validation.npz", X=np.zeros((3, 3), np.float32), y=np.array([0, 1, 1]))
+    named = {"feature_names": np.array(COLUMNS), "class_names": np.array(["died", "survived"])}
+    np.savez(tmp_path / "north" / "validation.npz", X=np.zeros((3, 3), np.float32), y=np.array([0, 1, 1]), **named)
     north, south = load(tmp_path).sites
     assert (len(north.validation), len(south.validation)) == (3, 0)
 
@@ -81,14 +83,14 @@ def test_names_at_some_sites_only_are_refused(tmp_path: Path) -> None:
         load(tmp_path)
 
 
-def test_names_must_be_texts_and_as_many_as_classes(tmp_path: Path) -> None:
+def test_names_are_as_many_as_columns_and_classes(tmp_path: Path) -> None:
     write_site(tmp_path / "north", classes=("a", "b", "c"))
     with pytest.raises(ConfigurationError, match=r"class_names holds 3 names .*, the model has 2"):
         load(tmp_path)
-    arrays = {"X": np.ones((1, 3), np.float32), "y": np.zeros(1, np.int64), "feature_names": np.arange(3)}
-    np.savez(tmp_path / "north" / "train.npz", **arrays)
-    with pytest.raises(ConfigurationError, match=r"'feature_names' has type int64 .* expected a list of texts"):
-        load(tmp_path)
+    write_site(tmp_path / "wide" / "north")
+    write_site(tmp_path / "wide" / "south", features=(*COLUMNS, "weight"))
+    with pytest.raises(ConfigurationError, match=r"\+weight"):
+        load(tmp_path / "wide")
 
 
 def test_a_class_that_no_site_has_is_named(tmp_path: Path) -> None:
