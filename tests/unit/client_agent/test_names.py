@@ -68,5 +68,5 @@ def test_several_givers_agree_or_the_silent_one_is_named() -> None:
     require_same_names([silent, silent], NamesKind.FEATURES, "sites", "here")
     with pytest.raises(ConfigurationError, match="here: c give no feature_names and the others do: all sites give"):
         require_same_names([a, silent], NamesKind.FEATURES, "sites", "here")
-    with pytest.raises(ConfigurationError, match="class_names differ between sites 'a' and 'b':\n(.|\n)*-y\n\\+z"):
+    with pytest.raises(ConfigurationError, match=r"class_names differ between sites 'a' and 'b':\n(.|\n)*-y\n\+z"):
         require_same_names([a, b], NamesKind.CLASSES, "sites", "here")

@@ -111,6 +111,17 @@ def test_a_class_that_no_site_has_ends_the_study_and_the_servers_do_not_learn_wh
     public, why = ended(bench)
     assert public == "no site has a training example of some class, so no site can weigh itself"
     assert "classes [1]; check the labels" in why
+    assert "1" not in public
+
+
+def test_a_class_that_no_site_has_is_called_by_the_studys_name(bench: RequesterBench) -> None:
+    of = bench.requester.study
+    model = of.model.named((), ("benign", "malignant"))
+    bench.requester.study = of.model_copy(update={"model": model})
+    count(bench, (14, 0))
+    public, why = ended(bench)
+    assert "malignant" not in public
+    assert "classes ['malignant']; check the labels" in why
 
 
 def test_counts_that_cannot_be_summed_end_the_study(bench: RequesterBench) -> None:

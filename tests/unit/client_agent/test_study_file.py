@@ -148,7 +148,7 @@ def test_names_in_the_file_are_the_requesters_too(tmp_path: Path) -> None:
     same, turned = with_model('feature_names = ["age", "sex"]'), with_model('feature_names = ["sex", "age"]')
     assert names_of(study_from_toml(same, "s.toml", ROSTER, None, own_data(tmp_path)).model) == OWN
     assert study_from_toml(turned, "s.toml", ROSTER, None).model.feature_names == ("sex", "age")
-    with pytest.raises(ConfigurationError, match="study 'first': its feature_names are not those of .*data, the same"):
+    with pytest.raises(ConfigurationError, match=r"study 'first': its feature_names are not those of .*data, the same"):
         study_from_toml(turned, "s.toml", ROSTER, None, own_data(tmp_path))
 
 

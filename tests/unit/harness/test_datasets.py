@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from harness.datasets.site_data import Federation, SiteData, describe, split_ran
 from harness.demo_studies import HEART_DISEASE, heart_disease_study
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
+from protocol.wire.names import require_model_names
 
 PARTS = ("train", "validation", "test")
 
@@ -98,6 +100,15 @@ def test_digits_follow_distribution_b() -> None:
             digits_sites(0, n)
 
 
+@pytest.mark.parametrize("make", [breast_cancer_five_hospitals, digits_sites])
+def test_every_column_and_class_has_a_name(make: Callable[[int], Federation]) -> None:
+    federation = make(0)
+    assert (len(federation.feature_names),) == federation.inputs
+    require_model_names(
+        federation.feature_names, federation.class_names, federation.inputs, len(federation.class_names)
+    )
+
+
 def test_description_and_folder(tmp_path: Path) -> None:
     federation = digits_sites(0)
     rows = describe(federation)
@@ -105,8 +116,9 @@ def test_description_and_folder(tmp_path: Path) -> None:
     assert all(sum(row.class_counts) == row.train for row in rows)
     assert rows[0].note == "mostly digit 5"
     assert int(np.argmax(rows[0].class_counts)) == 5
-    write_site_folder(federation.sites[1], tmp_path)
+    write_site_folder(federation.sites[1], tmp_path, federation.names)
     loaded = load_folder(tmp_path, federation.inputs, len(federation.class_names))
+    assert loaded.names == federation.names
     np.testing.assert_array_equal(loaded.train.X, federation.sites[1].train.X)
     np.testing.assert_array_equal(loaded.test.y, federation.sites[1].test.y)
 
@@ -136,6 +148,12 @@ def test_heart_disease_is_prepared_as_described(hospitals: Path) -> None:
     federation = heart_disease(hospitals, seed=2, requester="hungary")
     assert [site.name for site in federation.sites] == ["hungary", "cleveland", "switzerland", "va-long-beach"]
     assert federation.inputs == (13,)
+    named = dict(zip(federation.feature_names, federation.requester.train.X.T, strict=True))
+    assert list(named)[:5] == ["age", "sex", "cp=2", "cp=3", "cp=4"]
+    # every row's age is another; of 15, some have each chest pain, and none two
+    assert len(set(named["age"])) == 15
+    assert all(len(set(named[f"cp={level}"])) == 2 for level in (2, 3, 4))
+    assert len(set(named["chol"])) == 1
     # 30 complete rows, 10 healthy and 20 diseased: 50 % / 16 % / 34 % of each class
     assert [len(getattr(federation.requester, part)) for part in PARTS] == [15, 5, 10]
     assert [len(getattr(federation.sites[1], part)) for part in PARTS] == [20, 0, 10]

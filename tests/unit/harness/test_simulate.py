@@ -106,6 +106,17 @@ def test_data_must_fit_the_model(tmp_path: Path) -> None:
         run_simulation(options(file))
 
 
+def test_names_in_the_study_are_those_of_the_data(tmp_path: Path) -> None:
+    file = study_file(tmp_path)
+    unnamed = file.read_text()
+    file.write_text(unnamed.replace("[rule]", 'class_names = ["benign", "malignant"]\n[rule]'))
+    once = SimulationOptions(file, "breast_cancer", None, (0,), Protection.PLAIN)
+    assert run_simulation(once).runs[0].released_rounds == 2
+    file.write_text(unnamed.replace("[rule]", 'class_names = ["malignant", "benign"]\n[rule]'))
+    with pytest.raises(ConfigurationError, match="its class_names are not those of breast cancer, five hospitals"):
+        run_simulation(once)
+
+
 @pytest.mark.parametrize("text", ["", "0,,1", "a", "0,0", "-1", "1.5"])
 def test_wrong_seeds(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--seeds"):

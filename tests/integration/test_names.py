@@ -1,0 +1,94 @@
+"""Columns in another order at one site: its agent refuses before it is ready, and takes part once they are mended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client_agent.daemon import create_study
+from client_agent.data import LocalData, save_folder
+from client_agent.events import EventKind
+from client_agent.names import DataNames
+from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from protocol.policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.messages import RuleName, RuleSpec
+from tests.integration.agents import (
+    MODEL,
+    REQUESTER,
+    AgentThreads,
+    final_model,
+    finished,
+    rounds_of,
+    site_data,
+    study_for,
+    wait_for,
+)
+
+CONTRIBUTORS = ("c1", "c2", "c3")
+SITES = (REQUESTER, *CONTRIBUTORS)
+NAMES = DataNames(("age", "sex", "pressure", "cholesterol", "glucose"), ("healthy", "ill"))
+TURNED = (0, 1, 3, 2, 4)
+STUDY = "named"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def turned(data: LocalData) -> LocalData:
+    """The same examples with two columns in each other's place, and named so."""
+    train, test = (replace(part, X=np.ascontiguousarray(part.X[:, TURNED])) for part in (data.train, data.test))
+    return replace(
+        data, train=train, test=test, names=DataNames(tuple(NAMES.features[n] for n in TURNED), NAMES.classes)
+    )
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[RunningFederation]:
+    data = {name: replace(site_data(place), names=NAMES) for place, name in enumerate(SITES)}
+    sites = tuple(SiteSpec(name, turned(own) if name == "c2" else own, SitePolicy()) for name, own in data.items())
+    running = RunningFederation(FederationSpec("names", REQUESTER, sites, seed=8, ports=(0, 0)), tmp_path)
+    try:
+        for side in Side:
+            running.start_server(side)
+        for side in Side:
+            running.wait_for(side, "/healthz")
+        yield running
+    finally:
+        running.stop()
+
+
+def test_a_site_with_columns_in_another_order_is_not_ready_until_they_are_mended(servers: RunningFederation) -> None:
+    of = study_for(servers, STUDY, RuleSpec(name=RuleName.FEDAVG), rounds=2, deadline_s=60.0)
+    agents = AgentThreads(servers, SITES)
+    try:
+        create_study(
+            servers.state(REQUESTER), of.model_copy(update={"model": MODEL.named(NAMES.features, NAMES.classes)})
+        )
+        wait_for("c2's refusal", lambda: bool(agents.texts(EventKind.PROBLEM, "c2")), agents.events)
+        (refused,) = agents.texts(EventKind.PROBLEM, "c2")
+        assert refused.startswith("configuration: study 'named': its feature_names are not those of")
+        assert "the same names in another order" in refused
+        gone, come = (set(re.findall(rf"^\{sign}(\w+)$", refused, re.MULTILINE)) for sign in "-+")
+        assert gone == come
+        assert gone in ({"pressure"}, {"cholesterol"})
+        assert rounds_of(servers, REQUESTER, STUDY) == ()
+        agents.stop("c2")
+        save_folder(servers.folder / "c2" / "data", replace(site_data(SITES.index("c2")), names=NAMES))
+        agents.start("c2")
+        wait_for("the end", finished(servers, STUDY, *SITES), agents.events)
+    finally:
+        agents.stop()
+    assert [record.took_part for record in rounds_of(servers, REQUESTER, STUDY)] == [SITES] * 2
+    assert len({final_model(servers, site, STUDY) for site in SITES}) == 1
