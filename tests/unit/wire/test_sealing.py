@@ -7,49 +7,32 @@ import tracemalloc
 from collections.abc import Iterator
 from itertools import pairwise
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import BrokenSeal, MalformedMessage, TooLarge, WrongRound
 from protocol.wire import sealing
-from protocol.wire.keys import SealingKey, generate_sealing_key
-from protocol.wire.sealing import CHUNK_BYTES, TAG_BYTES, BodyReader, SealedReader
-
-KEY = generate_sealing_key(bytes(range(96)))
-OTHER = generate_sealing_key(bytes(range(1, 97)))
-CONTENT_KEY = b"k" * 32
-SALT = b"s" * 32
-HEADER = b'{"round":3,"site":"north"}'
-SEALED_CHUNK = CHUNK_BYTES + TAG_BYTES
-KEY_PART = len(sealing.MAGIC) + 4 + len(HEADER)
-BODY_PART = KEY_PART + 4 + 1200
-EDGES = [0, 1, 15, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES - 7]
-
-
-def content(length: int) -> bytes:
-    return np.random.default_rng(length).bytes(length)
-
-
-def seal(plaintext: bytes, header: bytes = HEADER, content_key: bytes = CONTENT_KEY) -> bytes:
-    return b"".join(sealing.seal_stream(header, [plaintext], KEY.public, content_key, SALT))
-
-
-def read(sealed: bytes, key: SealingKey = KEY) -> bytes:
-    reader = SealedReader(key)
-    return b"".join(reader.feed(sealed)) + reader.finish()
-
-
-def read_body(body: bytes, content_key: bytes = CONTENT_KEY) -> bytes:
-    reader = BodyReader(content_key)
-    return b"".join(reader.feed(body)) + reader.finish()
-
-
-THREE = content(2 * CHUNK_BYTES + 1000)
-SEALED = seal(THREE)
-BODY = SEALED[BODY_PART:]
-
+from protocol.wire.sealing import CHUNK_BYTES, BodyReader, SealedReader
+from tests.unit.wire.sealed import (
+    BODY,
+    BODY_PART,
+    CONTENT_KEY,
+    EDGES,
+    HEADER,
+    KEY,
+    KEY_PART,
+    OTHER,
+    SALT,
+    SEALED,
+    SEALED_CHUNK,
+    THREE,
+    content,
+    flipped,
+    read,
+    read_body,
+    seal,
+)
 
 # Made once by this module: what was sealed must stay readable.
 OLD_MESSAGE = """
@@ -69,12 +52,6 @@ XkKjhkARMM3LQxcnIp/qKdmFAp/B8iojRru0TkfUw8yo5ccPV1UW1bpx1VqpDfyEMmj8DA8dgV/qd9Lh
 cUDu6pC2C6IYlI0vyJE6Y8vdKMCsD3w4vQ8gqK6jW36cA4Wpk8EqBQ4X5CGxRzyTjMaETQvRE30WQWpC9PkT5VBvv1NDWFU8N4aFwPm20r7jK3R8kcXS
 krv6uGvubSmJ5gJ7DLbCpqlmB+mUUKnhQamY/PCgOIqJoUyauZ6KquHV/S6meddm5IhC
 """
-
-
-def flipped(data: bytes, place: int, bit: int = 0) -> bytes:
-    changed = bytearray(data)
-    changed[place] ^= 1 << bit
-    return bytes(changed)
 
 
 # --- small messages
@@ -111,35 +88,7 @@ def test_key_part_of_a_stream_does_not_open_as_a_small_message() -> None:
         sealing.open_small(SEALED[KEY_PART + 4 : BODY_PART], KEY, b"moiety/1 sealed body\x00" + HEADER)
 
 
-# --- bodies
-
-
-@pytest.mark.parametrize("length", EDGES)
-def test_body_round_trip(length: int) -> None:
-    plaintext = content(length)
-    body = b"".join(sealing.encrypt_body(CONTENT_KEY, [plaintext]))
-    assert len(body) == sealing.sealed_length(length)
-    assert read_body(body) == plaintext
-
-
-def test_body_accepts_views_and_arrays_of_other_items() -> None:
-    array = np.arange(CHUNK_BYTES // 8 + 5, dtype=np.uint64)
-    empty = np.empty(0, dtype=np.uint64)
-    pieces = [memoryview(array), memoryview(empty), bytearray(b"end"), b""]
-    body = b"".join(sealing.encrypt_body(CONTENT_KEY, pieces))
-    assert body == b"".join(sealing.encrypt_body(CONTENT_KEY, [array.tobytes() + b"end"]))
-    assert read_body(body) == array.tobytes() + b"end"
-
-
-def test_sender_may_reuse_its_buffer_between_pieces() -> None:
-    def pieces() -> Iterator[bytearray]:
-        buffer = bytearray(1000)
-        for value in range(5):
-            buffer[:] = bytes([value]) * 1000
-            yield buffer
-
-    expected = b"".join(bytes([value]) * 1000 for value in range(5))
-    assert read_body(b"".join(sealing.encrypt_body(CONTENT_KEY, pieces()))) == expected
+# --- sealed messages
 
 
 cuts = st.lists(st.integers(0, 3 * CHUNK_BYTES + 60), max_size=12)
@@ -167,70 +116,6 @@ def test_byte_by_byte() -> None:
     reader = SealedReader(KEY)
     assert [piece for place in range(len(sealed)) for piece in reader.feed(sealed[place : place + 1])] == []
     assert reader.finish() == b"a few words"
-
-
-@pytest.mark.parametrize(
-    "place", [0, CHUNK_BYTES, SEALED_CHUNK, 2 * SEALED_CHUNK, 2 * SEALED_CHUNK + 999, len(BODY) - 1]
-)
-def test_altered_body_is_refused(place: int) -> None:
-    for bit in (0, 7):
-        with pytest.raises(BrokenSeal, match="altered, reordered or cut off"):
-            read_body(flipped(BODY, place, bit))
-
-
-def chunks_of(body: bytes) -> list[bytes]:
-    return [body[start : start + SEALED_CHUNK] for start in range(0, len(body), SEALED_CHUNK)]
-
-
-def test_reordered_repeated_or_missing_chunks_are_refused() -> None:
-    first, second, last = chunks_of(BODY)
-    for wrong in (
-        [second, first, last],
-        [first, last],
-        [second, last],
-        [first, first, last],
-        [first, first, second, last],
-        [first, second],
-        [first],
-        [last],
-        [first, second, last, last],
-        [first, second, last, b"\x00"],
-        [first, second, last, bytes(SEALED_CHUNK)],
-    ):
-        with pytest.raises(BrokenSeal):
-            read_body(b"".join(wrong))
-
-
-@pytest.mark.parametrize(
-    "length", [0, 1, 15, 16, 17, SEALED_CHUNK - 1, SEALED_CHUNK, SEALED_CHUNK + 1, SEALED_CHUNK + 16]
-)
-def test_truncated_body_is_refused(length: int) -> None:
-    with pytest.raises(BrokenSeal, match="cut off"):
-        read_body(BODY[:length])
-
-
-def test_whole_chunks_cut_at_the_end_are_refused_though_nothing_is_left_over() -> None:
-    body = b"".join(sealing.encrypt_body(CONTENT_KEY, [content(2 * CHUNK_BYTES)]))
-    assert len(body) == 2 * SEALED_CHUNK
-    with pytest.raises(BrokenSeal, match="last chunk 0"):
-        read_body(body[:SEALED_CHUNK])
-
-
-def test_chunk_of_another_body_is_refused() -> None:
-    other = b"".join(sealing.encrypt_body(b"o" * 32, [THREE]))
-    first, _, last = chunks_of(BODY)
-    with pytest.raises(BrokenSeal, match="chunk 1"):
-        read_body(first + chunks_of(other)[1] + last)
-    with pytest.raises(BrokenSeal, match="chunk 0"):
-        read_body(other)
-
-
-def test_a_body_has_one_form_only() -> None:
-    full = content(CHUNK_BYTES)
-    cipher = sealing.AESGCM(CONTENT_KEY)
-    needless = cipher.encrypt(bytes(12), full, None) + cipher.encrypt(bytes(10) + b"\x01\x01", b"", None)
-    with pytest.raises(BrokenSeal, match="empty chunk"):
-        read_body(needless)
 
 
 def test_readers_are_spent_after_an_end_or_an_error() -> None:
@@ -262,9 +147,6 @@ def test_wrong_lengths_of_secrets() -> None:
         sealing.seal_stream(HEADER, [], KEY.public, b"", SALT)
     with pytest.raises(MalformedMessage, match="salt has 31"):
         sealing.seal_stream(HEADER, [], KEY.public, CONTENT_KEY, SALT[1:])
-
-
-# --- sealed messages
 
 
 @pytest.mark.parametrize("length", EDGES)

@@ -1,0 +1,54 @@
+"""One batch between two servers' sessions, whose messages a test may alter on their way."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+
+from protocol.mpc.correlation import CorrelationHalf, open_ot_sessions
+from protocol.mpc.ot.digits import DEFAULT, IKNP, SOFTSPOKEN, Extension
+from protocol.mpc.ot.kernels import NUMBA, OtKernels
+from protocol.mpc.ot.session import OtReceiver, OtSender
+
+SESSION = b"session-identifier-0001"
+LENGTHS = [(5, 1, 1), (3,), (1, 2)]
+EXTENSIONS = pytest.mark.parametrize("extension", [IKNP, SOFTSPOKEN], ids=["iknp", "softspoken"])
+
+
+def seed(label: str) -> bytes:
+    return hashlib.sha256(label.encode()).digest()
+
+
+def open_pair(
+    label: str = "pair", kernels: OtKernels = NUMBA, extension: Extension = DEFAULT
+) -> tuple[OtReceiver, OtSender]:
+    return open_ot_sessions(SESSION, seed(label + "a"), seed(label + "b"), kernels, extension)
+
+
+class Exchange:
+    """One batch; ``alter`` rewrites a message on its way, by its step's name."""
+
+    def __init__(self, a: OtReceiver, b: OtSender, lengths: list[tuple[int, ...]], label: str = "batch", alter=None):
+        self.alter = alter or (lambda _, message: message)
+        self.batch_a, columns = a.extend(lengths)
+        self.sent = {"columns": columns}
+        self.batch_b, challenge = b.challenge(self.carry("columns"), lengths, seed(label + "b"))
+        self.sent["challenge"] = challenge
+        self.sent["answer"] = a.answer(self.batch_a, self.carry("challenge"))
+        self.halves_b, self.sent["products"] = b.respond(self.batch_b, self.carry("answer"))
+        self.halves_a = a.finish(self.batch_a, self.carry("products"))
+
+    def carry(self, step: str) -> bytes:
+        return self.alter(step, self.sent[step])
+
+
+def errors(a: CorrelationHalf, b: CorrelationHalf) -> list[int]:
+    """c_A + c_B - <a, b> for every product, in Python integers."""
+    assert a.lengths == b.lengths
+    found, at = [], 0
+    for p, length in enumerate(a.lengths):
+        pairs = zip(a.vector[at : at + length].tolist(), b.vector[at : at + length].tolist(), strict=True)
+        found.append((int(a.products[p]) + int(b.products[p]) - sum(x * y for x, y in pairs)) % 2**64)
+        at += length
+    return found
