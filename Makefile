@@ -12,6 +12,7 @@ PYTHON ?= python3.11
 PIP_FLAGS ?=
 DEMO_OUT ?= demo-out
 RESULTS_FLAGS ?=
+PYTEST_FLAGS ?= --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -36,8 +37,9 @@ demo: install
 results: install
 	$(BIN)/moiety results $(RESULTS_FLAGS)
 
+# On up to four processors, a module on one of them; PYTEST_FLAGS= runs one test after the other.
 test: install
-	$(BIN)/python -m pytest --cov=protocol --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov=protocol --cov-branch --cov-fail-under=100 --cov-report=term-missing:skip-covered
 
 # BASE_IMAGE: an image with Python 3.11; without one, a base is made here (root, debootstrap). Skipped without an engine.
 test-deploy: install

@@ -268,4 +268,5 @@ def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, dimension: in
 def _spec(sites: int) -> FederationSpec:
     names: Sequence[str] = (_REQUESTER, *(f"site-{number}" for number in range(1, sites + 1)))
     part = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
-    return FederationSpec("bench", _REQUESTER, tuple(SiteSpec(name, LocalData(part, part)) for name in names))
+    data = LocalData(part, part)
+    return FederationSpec("bench", _REQUESTER, tuple(SiteSpec(name, data) for name in names), ports=(0, 0))

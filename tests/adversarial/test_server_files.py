@@ -28,6 +28,7 @@ from protocol.sharing import Side
 from protocol.wire.keyfile import dump_party_keys
 from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.wire.sealing import SealedReader
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 NAMES = ("requester", "c1", "c2", "c3")
@@ -121,7 +122,8 @@ class Searched:
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
     """A study from its creation to its end, looked at all the time."""
-    spec = FederationSpec("search", NAMES[0], tuple(SiteSpec(name, site_data(i)) for i, name in enumerate(NAMES)))
+    sites = tuple(SiteSpec(name, site_data(i)) for i, name in enumerate(NAMES))
+    spec = FederationSpec("search", NAMES[0], sites, ports=free_ports())
     evidence = Evidence()
     with RunningFederation(spec, tmp_path_factory.mktemp("search")) as federation:
         study = Study(

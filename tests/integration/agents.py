@@ -19,6 +19,7 @@ from harness.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+from tests.ports import free_ports
 
 REQUESTER = "requester"
 MODEL = model_spec("linear", (5,), (), 2)
@@ -38,7 +39,7 @@ def site_data(seed: int) -> LocalData:
 def spec(policies: dict[str, SitePolicy], seed: int | None = 3) -> FederationSpec:
     names = (REQUESTER, *policies)
     sites = tuple(SiteSpec(name, site_data(i), policies.get(name, SitePolicy())) for i, name in enumerate(names))
-    return FederationSpec("testing", REQUESTER, sites, seed=seed)
+    return FederationSpec("testing", REQUESTER, sites, seed=seed, ports=free_ports())
 
 
 def study_for(federation: RunningFederation, name: str, rule: RuleSpec, rounds: int, deadline_s: float) -> Study:

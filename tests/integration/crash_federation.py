@@ -47,6 +47,7 @@ from protocol.wire.messages import (
     Study,
     TrainingSpec,
 )
+from tests.ports import free_ports
 
 assert servers.app is not None
 REQUESTER = "requester"
@@ -179,7 +180,7 @@ class CrashFederation(RunningFederation):
         nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
         sites = tuple(SiteSpec(name, LocalData(nothing, nothing)) for name in SITES)
         self._limits = limits or {}
-        super().__init__(FederationSpec("crashes", REQUESTER, sites, seed=5, ports=(0, 0)), folder)
+        super().__init__(FederationSpec("crashes", REQUESTER, sites, seed=5, ports=free_ports()), folder)
         self._plain = {name: self.config(name).read_text() for name in (A, B, *SITES)}
         for name in (A, B):
             self._plain[name] += "\n[limits]\n" + toml_lines(self._limits)

@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -27,8 +26,8 @@ from protocol.wire.commitment import MessageDigest
 from protocol.wire.keyfile import PartyKeys, dump_party_keys, dump_roster
 from protocol.wire.messages import Roster
 from protocol.wire.signing import DigestField, sign_request
+from tests.ports import HOST, free_ports
 
-HOST = "127.0.0.1"
 PROJECT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 60.0
 _CONTRIBUTION = "/contribution"
@@ -41,17 +40,6 @@ def digest_of(body: bytes, digest_field: DigestField) -> bytes:
     digest = MessageDigest()
     digest.update(body)
     return digest.digest()
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for one in sockets:
-            one.bind((HOST, 0))
-        return [one.getsockname()[1] for one in sockets]
-    finally:
-        for one in sockets:
-            one.close()
 
 
 @dataclass
@@ -146,7 +134,7 @@ def prepare_servers(
     limits: dict[str, Any] | None = None,
 ) -> Federation:
     """Write everything that two servers need; the first site is the requester unless another is named."""
-    ports = dict(zip(Side, free_ports(2), strict=True))
+    ports = dict(zip(Side, free_ports(), strict=True))
     urls = {side: f"https://{HOST}:{ports[side]}" for side in Side}
     entries = [SiteEntry(name, 100 + i) for i, name in enumerate(sites)]
     parties = make_parties("test", requester or sites[0], entries, secrets.token_bytes(32), urls)

@@ -27,6 +27,7 @@ from protocol.ckks.scheme import Scheme
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyProtection
 from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, A, B, CrashFederation, Kill, Outcome
+from tests.ports import free_ports
 
 pytest.importorskip("tenseal")
 FEDAVG = RuleSpec(name=RuleName.FEDAVG)
@@ -200,7 +201,9 @@ def test_trained_models_equal_the_plain_ones_within_the_stated_error(tmp_path: P
     """FedAvg, and WFedAvg with its class counts through both servers, each against its plain twin."""
     data = breast_cancer_five_hospitals(0)
     sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test, names=data.names)) for site in data.sites)
-    with RunningFederation(FederationSpec("ckks", data.requester.name, sites, 5, ports=(0, 0)), tmp_path) as running:
+    with RunningFederation(
+        FederationSpec("ckks", data.requester.name, sites, 5, ports=free_ports()), tmp_path
+    ) as running:
         digest = running.parties.roster.message.digest()
         for rule in (RuleName.FEDAVG, RuleName.WFEDAVG):
             settings = replace(BREAST_CANCER, name=rule.value, rounds=3)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from harness.rounds_plain import run_plain
 from protocol.errors import Unavailable
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study
+from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow
 DATA = breast_cancer_five_hospitals(0)
@@ -32,7 +32,7 @@ DATA = breast_cancer_five_hospitals(0)
 
 def spec_of(data: Federation, seed: int | None) -> FederationSpec:
     sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test, names=data.names)) for site in data.sites)
-    return FederationSpec("federation", data.requester.name, sites, seed, ports=(0, 0))
+    return FederationSpec("federation", data.requester.name, sites, seed, ports=free_ports())
 
 
 def study_for(federation: RunningFederation, rounds: int) -> Study:
@@ -40,8 +40,8 @@ def study_for(federation: RunningFederation, rounds: int) -> Study:
     return study_of(settings, DATA, RuleName.WEIGHT_EROSION, federation.parties.roster.message.digest(), 0)
 
 
-def one_run(folder: Path, seed: int | None, rounds: int, ports: tuple[int, int] = (0, 0)) -> FederatedRun:
-    with RunningFederation(replace(spec_of(DATA, seed), ports=ports), folder) as federation:
+def one_run(folder: Path, seed: int | None, rounds: int, ports: tuple[int, int] | None = None) -> FederatedRun:
+    with RunningFederation(replace(spec_of(DATA, seed), ports=ports or free_ports()), folder) as federation:
         return run_study(federation, study_for(federation, rounds), lambda progress: None)
 
 
@@ -134,10 +134,3 @@ def wait_until(happened: Callable[[], bool], within_s: float = 120) -> None:
     while not happened():
         assert time.monotonic() < end
         time.sleep(0.05)
-
-
-def free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as other:
-        one.bind(("127.0.0.1", 0))
-        other.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], other.getsockname()[1]

@@ -38,6 +38,7 @@ from tests.integration.agents import (
     site_data,
     wait_for,
 )
+from tests.ports import free_ports
 
 CONTRIBUTORS = ("c1", "c2", "c3", "c4")
 SITES = (REQUESTER, *CONTRIBUTORS)
@@ -111,7 +112,7 @@ def _one_thread() -> Iterator[None]:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
     sites = tuple(SiteSpec(name, data) for name, data in DATA.items())
     running = RunningFederation(
-        FederationSpec("rules", REQUESTER, sites, seed=5, ports=(0, 0)), tmp_path_factory.mktemp("federation")
+        FederationSpec("rules", REQUESTER, sites, seed=5, ports=free_ports()), tmp_path_factory.mktemp("federation")
     )
     try:
         for side in Side:
@@ -281,7 +282,7 @@ def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(run: Run
 def test_a_site_that_forbids_what_the_rule_opens_ends_the_study_before_it_begins(tmp_path: Path) -> None:
     policy = SitePolicy(may_open=(Needs.DISTANCES,))
     sites = tuple(SiteSpec(n, d, policy if n == "c2" else SitePolicy()) for n, d in DATA.items())
-    running = RunningFederation(FederationSpec("forbidden", REQUESTER, sites, seed=6, ports=(0, 0)), tmp_path)
+    running = RunningFederation(FederationSpec("forbidden", REQUESTER, sites, seed=6, ports=free_ports()), tmp_path)
     agents: AgentThreads | None = None
     try:
         for side in Side:
