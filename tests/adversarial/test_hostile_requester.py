@@ -7,6 +7,7 @@ A site that declines does so before it trains, tells the requester alone, and th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -56,7 +57,7 @@ from tests.integration.federation import Federation, start_servers
 
 LAYERS = (LayerShape(name="hidden", shape=(SMALL - 2,)), LayerShape(name="head.bias", shape=(2,)))
 CONTRIBUTORS = SITES[1:]
-CLOSES_IN_S = 8.0
+CLOSES_IN_S = 12.0
 """Long enough for a row's announcement, list and shares on a busy machine; all rows wait at the same time."""
 WITHOUT_VICTIM = tuple(site for site in SITES if site != VICTIM)
 
@@ -245,13 +246,13 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 def cases(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Case]]:
     """Every row's round is opened at once, so that their deadlines pass together."""
     made: dict[str, Case] = {}
-    for row in ROWS:
-        made[row.name] = case = open_case(pair, row, tmp_path_factory.mktemp("site"))
-        for site in WITHOUT_VICTIM:
-            case.opened.contribute(site)
-    yield made
-    for case in made.values():
-        case.site.close()
+    with ExitStack() as sites:
+        for row in ROWS:
+            made[row.name] = case = open_case(pair, row, tmp_path_factory.mktemp("site"))
+            sites.callback(case.site.close)
+            for site in WITHOUT_VICTIM:
+                case.opened.contribute(site)
+        yield made
 
 
 @pytest.mark.parametrize("name", [row.name for row in ROWS], ids=[row.name.replace(" ", "-") for row in ROWS])

@@ -229,6 +229,20 @@ def test_a_round_of_shares_in_a_study_of_ciphertexts(study: Encrypting, side: Si
 # --- and the others ---------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(scope="module")
+def too_few(federation: Federation) -> Iterator[Encrypting]:
+    """A round that closes with two contributors' ciphertexts; it waits while another test's round does."""
+    made = encrypting(federation, "too-few")
+    body = made.body(update(1))
+    announcement = made.announcement(1, closes_in_s=CLOSES_IN_S)
+    made.sites.announce(announcement)
+    for site in (REQUESTER, *CONTRIBUTORS[:2]):
+        assert made.put(site, made.sealed(site, announcement, body)).is_success
+    yield made
+    made.sites.close()
+
+
+@pytest.mark.usefixtures("too_few")
 def test_the_round_goes_on_with_the_others_and_the_next_one_keeps_the_key(federation: Federation) -> None:
     study = encrypting(federation, "going-on")
     try:
@@ -268,22 +282,13 @@ def test_the_round_goes_on_with_the_others_and_the_next_one_keeps_the_key(federa
         study.sites.close()
 
 
-def test_with_too_few_ciphertexts_both_servers_sign_the_skip(federation: Federation) -> None:
-    study = encrypting(federation, "too-few")
-    try:
-        body = study.body(update(1))
-        announcement = study.announcement(1, closes_in_s=CLOSES_IN_S)
-        study.sites.announce(announcement)
-        for site in (REQUESTER, *CONTRIBUTORS[:2]):
-            assert study.put(site, study.sealed(site, announcement, body)).is_success
-        for side in Side:
-            skipped = study.sites.wait_round(side, 1, RoundState.SKIPPED)
-            assert skipped.outcome is not None
-            names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
-            outcome = require_signatures(skipped.outcome, federation.roster, names)
-            assert "2 contributors, the announcement asks for at least 3" in outcome.reason
-    finally:
-        study.sites.close()
+def test_with_too_few_ciphertexts_both_servers_sign_the_skip(federation: Federation, too_few: Encrypting) -> None:
+    for side in Side:
+        skipped = too_few.sites.wait_round(side, 1, RoundState.SKIPPED)
+        assert skipped.outcome is not None
+        names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
+        outcome = require_signatures(skipped.outcome, federation.roster, names)
+        assert "2 contributors, the announcement asks for at least 3" in outcome.reason
 
 
 def assert_average(study: Encrypting, updates: dict[str, np.ndarray]) -> None:
