@@ -30,6 +30,7 @@ from tests.integration.agents import (
     study_for,
     wait_for,
 )
+from tests.ports import free_ports
 
 CONTRIBUTORS = ("c1", "c2", "c3")
 SITES = (REQUESTER, *CONTRIBUTORS)
@@ -58,7 +59,7 @@ def turned(data: LocalData) -> LocalData:
 def servers(tmp_path: Path) -> Iterator[RunningFederation]:
     data = {name: replace(site_data(place), names=NAMES) for place, name in enumerate(SITES)}
     sites = tuple(SiteSpec(name, turned(own) if name == "c2" else own, SitePolicy()) for name, own in data.items())
-    running = RunningFederation(FederationSpec("names", REQUESTER, sites, seed=8, ports=(0, 0)), tmp_path)
+    running = RunningFederation(FederationSpec("names", REQUESTER, sites, seed=8, ports=free_ports()), tmp_path)
     try:
         for side in Side:
             running.start_server(side)
