@@ -1,5 +1,7 @@
 """The published mistake: sums over features in place of gradients."""
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -12,11 +14,26 @@ from harness.simulation.run_one import simulated_study
 from protocol.errors import ConfigurationError
 
 
-def test_every_feature_of_a_class_gets_the_sum_and_every_bias_the_biases_sum():
-    average = np.array([1, 2, 3, 10, 20, 30, 0.5, 0.25], np.float32)
-    spoilt = RowSums(features=3, classes=2).spoilt(average)
-    assert spoilt.tolist() == [6, 6, 6, 60, 60, 60, 0.75, 0.75]
+def by_python_sum(gradients: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The published line itself, on (kernel, bias) pairs, kernels features by classes."""
+    added = functools.reduce(lambda a, b: tuple(map(sum, a, b)), gradients)
+    return tuple(part / len(gradients) for part in added)
+
+
+def test_it_is_what_pythons_sum_makes_of_two_gradients():
+    random = np.random.default_rng(0)
+    # Small integers: sums are exact, and so is a quarter of them.
+    pairs = [(random.integers(-9, 10, (3, 2)) * 1.0, random.integers(-9, 10, 2) * 1.0) for _ in range(4)]
+    kernel, bias = by_python_sum(pairs)
+    spoilt = RowSums(features=3, classes=2).spoilt([np.concatenate((k.T.ravel(), b)) for k, b in pairs])
+    assert spoilt.tolist() == [*kernel.T.ravel(), *bias]
     assert spoilt.dtype == np.float32
+
+
+def test_the_first_gradients_row_sums_count_features_squared_times():
+    nothing, one = np.zeros(8), np.array([1, 2, 3, 10, 20, 30, 0.5, 0.25])
+    spoilt = RowSums(features=3, classes=2).spoilt([one, nothing, nothing, nothing])
+    assert (spoilt * 4).tolist() == [9 * 6] * 3 + [9 * 60] * 3 + [4 * 0.75] * 2
 
 
 def test_a_run_with_the_mistake_differs_from_fedavg_and_ends_all_the_same():
@@ -36,3 +53,10 @@ def test_it_is_for_linear_models_only():
     other = study.model_copy(update={"model": study.model.model_copy(update={"kind": "mlp"})})
     with pytest.raises(ConfigurationError, match="linear"):
         RowSums.of(other)
+
+
+def test_it_is_for_fedavg_only():
+    federation = breast_cancer_five_hospitals(0)
+    table = read_case(STUDIES / "breast_cancer.toml").variant("local").study
+    with pytest.raises(ConfigurationError, match="is FedAvg's, the rule is 'local'"):
+        RowSums.of(simulated_study(table, "test", federation, 0))
