@@ -1,9 +1,9 @@
 """The published Titanic FedAvg's mistake, repeated on purpose: row sums in place of gradients.
 
 The report's code adds the sites' gradients up two at a time, kernel by kernel and bias by bias, by Python's
-``sum(a, b)`` where ``a + b`` was meant. That is b plus the rows of a: for a kernel (features by classes), each feature's
-row of b gets a's sum over the features; for a bias, each class gets a's sum over the classes. Over four sites, the
-requester first, what is divided by 4 is, with R(g) the sum over the n rows, repeated in every row,
+``sum(a, b)`` where ``a + b`` was meant. That is b plus the rows of a: for a kernel (features by classes), each
+feature's row of b gets a's sum over the features; for a bias, each class gets a's sum over the classes. Over four
+sites, the requester first, what is divided by 4 is, with R(g) the sum over the n rows, repeated in every row,
 
     g_3 + R(g_2) + n R(g_1) + n^2 R(g_0)
 

@@ -60,7 +60,7 @@ def curves_chart(panels: Sequence[Panel], label: str, columns: int = 2, floor: f
 def bars_chart(groups: Sequence[str], series: Sequence[tuple[str, Sequence[Spread]]], label: str) -> str:
     """Grouped bars with one standard error; ``series`` has one spread a group."""
     with _style():
-        figure = Figure(figsize=(max(6.0, 0.5 * len(groups) * len(series)), 3.4), layout="constrained")
+        figure = Figure(figsize=(max(6.0, 0.3 * len(groups) * len(series)), 3.4), layout="constrained")
         axes = figure.subplots()
         width = 0.8 / len(series)
         for place, ((name, spreads), colour) in enumerate(zip(series, COLOURS, strict=False)):
@@ -69,8 +69,11 @@ def bars_chart(groups: Sequence[str], series: Sequence[tuple[str, Sequence[Sprea
             axes.bar(at, [spread.mean for spread in spreads], width, yerr=errors, color=colour, label=name)
         axes.set_xticks(range(len(groups)), groups, rotation=30 if max(map(len, groups)) > 6 else 0, ha="right")
         axes.set_ylabel(label)
+        axes.set_axisbelow(True)
+        axes.axhline(0.0, color="#333333", linewidth=0.8)
         _tidy(axes)
-        axes.legend(frameon=False, fontsize=8)
+        axes.grid(visible=False, axis="x")
+        figure.legend(loc="outside lower center", ncols=len(series), frameon=False, fontsize=8)
         return _svg(figure)
 
 
@@ -80,11 +83,15 @@ def heatmap_chart(
     columns: Sequence[str],
     label: str,
     marked: NDArray[np.bool_] | None = None,
+    written: bool = False,
 ) -> str:
-    """Sites by something; ``marked`` cells get a cross. Missing values (NaN) stay grey."""
+    """Sites by something; ``marked`` cells get a cross. Missing values (NaN) stay grey.
+
+    ``written``: large cells with their values in them, for a few rows and columns.
+    """
     with _style():
-        wide = min(12.0, 2.0 + 0.28 * len(columns))
-        figure = Figure(figsize=(wide, 1.2 + 0.22 * len(rows)), layout="constrained")
+        size = (3.2 + 0.8 * len(columns), 1.6 + 0.5 * len(rows)) if written else _cells_size(rows, columns)
+        figure = Figure(figsize=size, layout="constrained")
         axes = figure.subplots()
         axes.set_facecolor("#dddddd")
         image = axes.imshow(values, aspect="auto", cmap="viridis", interpolation="nearest")
@@ -93,9 +100,25 @@ def heatmap_chart(
             axes.scatter(at_columns, at_rows, marker="x", color="#ff4d4d", s=14, linewidths=1)
         axes.set_yticks(range(len(rows)), rows)
         step = max(1, len(columns) // 30)
-        axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=90)
+        axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=30 if written else 90)
+        if written:
+            _write_values(axes, values)
         figure.colorbar(image, ax=axes, label=label)
         return _svg(figure)
+
+
+def _cells_size(rows: Sequence[str], columns: Sequence[str]) -> tuple[float, float]:
+    return min(12.0, 2.0 + 0.28 * len(columns)), 1.2 + 0.22 * len(rows)
+
+
+def _write_values(axes: Axes, values: NDArray[np.float64]) -> None:
+    """Dark on the light half of the colours, light on the dark one."""
+    known = [(place, value) for place, value in np.ndenumerate(values) if not np.isnan(value)]
+    if known:
+        middle = (min(value for _, value in known) + max(value for _, value in known)) / 2
+        for (row, column), value in known:
+            colour = "black" if value > middle else "white"
+            axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
 
 
 def _panels(panels: Sequence[Panel], draw: Callable[[Axes, Panel], None], columns: int) -> str:

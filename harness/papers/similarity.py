@@ -38,10 +38,10 @@ def distances_over_rounds(run: RunLine) -> tuple[tuple[str, ...], NDArray[np.flo
     return names, np.array([[math.nan if value is None else value for value in row] for row in table], dtype=float)
 
 
-def similarity_chart(lines: Sequence[RunLine], variant: str) -> str:
-    """A heatmap of :func:`relative_distances`."""
+def similarity_chart(lines: Sequence[RunLine], variant: str, written: bool = False) -> str:
+    """A heatmap of :func:`relative_distances`; ``written``: with the values in the cells."""
     names, found = relative_distances(lines, variant)
-    return heatmap_chart(found, [f"{name} asks" for name in names], names, "relative distance")
+    return heatmap_chart(found, [f"{name} asks" for name in names], names, "relative distance", written=written)
 
 
 def over_rounds_chart(run: RunLine) -> str:
