@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from client_agent.events import EventKind
 from client_agent.planning import Welcomed
-from client_agent.refusals import read_refusal, refusing_sites
+from client_agent.refusals import public_text, read_refusal, refusing_sites
 from protocol.errors import RefusedMessage
 from protocol.rules.interface import SiteFacts
 from protocol.wire.messages import StudyEndState, StudyView
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def await_contributors(owner: Requester) -> None:
     """Until everybody (or as many as this agent's settings say) is ready; after a while, the least number.
 
-    A site whose policy forbids what the study's rule opens ends the study instead.
+    A site whose policy forbids the study's protection, or what its rule opens, ends the study instead.
     """
     everybody = len(owner.context.roster.contributors)
     wanted = everybody if owner.context.start_when is None else min(owner.context.start_when, everybody)
@@ -82,8 +82,7 @@ def _hear_refusal(owner: Requester, view: StudyView, unreadable: set[str]) -> bo
             unreadable.add(sender)
             owner.problem(None, refused.detail)
             continue
-        opened = owner.study.rule.needs.value
-        public = f"site {sender!r} does not let the study's rule open {opened} about it; no round was begun"
+        public = public_text(owner.study, sender)
         owner.end_study(StudyEndState.FAILED, public, f"site {sender!r} refuses the study: {refusal.reason}")
         return True
     return False

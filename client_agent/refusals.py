@@ -1,4 +1,5 @@
-"""A site that will not let a study's rule open what it opens says so before the first round (docs/protocol.md 9).
+"""A site that will not let a study's rule open what it opens, or takes no part under CKKS, says so before the first
+round (docs/protocol.md 9).
 
 The refusal is signed by the site and sealed to the requester. The requester starts no study that a site refuses: it
 ends it as failed and names the site and the need. A refusal that comes after the first announcement only keeps its
@@ -15,10 +16,10 @@ from client_agent.participant import Participant
 from client_agent.server_client import Body
 from client_agent.site_context import RELAY
 from protocol.errors import PolicyRefusal
-from protocol.policy import check_needs_allowed
+from protocol.policy import check_needs_allowed, check_protection_allowed
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Signed, StudyView
+from protocol.wire.messages import Signed, Study, StudyProtection, StudyView
 
 _KIND: Final = "refusal"
 _NUMBER: Final = 0
@@ -26,8 +27,9 @@ _REASON_CHARACTERS: Final = 2000
 
 
 def refused_study(owner: Participant) -> PolicyRefusal | None:
-    """Why this site's policy forbids the study's rule; None when it does not."""
+    """Why this site's policy forbids the study's protection or its rule; None when it forbids neither."""
     try:
+        check_protection_allowed(owner.study.protection, owner.context.policy)
         check_needs_allowed(owner.study.rule.needs, owner.context.policy)
     except PolicyRefusal as refusal:
         return refusal
@@ -56,6 +58,17 @@ def refusing_sites(view: StudyView) -> tuple[str, ...]:
     """The sites whose refusal waits at the relaying server."""
     prefix = f"{paths.REFUSAL_TOPIC}/"
     return tuple(entry.removeprefix(prefix) for entry in view.mail if entry.startswith(prefix))
+
+
+def public_text(study: Study, site: str) -> str:
+    """Why the study ends, as the servers may read it: from the study alone, nothing of the site's letter.
+
+    A rule of a study under CKKS opens nothing about single sites, so there only the protection can be refused.
+    """
+    if study.protection is StudyProtection.CKKS:
+        return f"site {site!r} takes no part in a study under CKKS; no round was begun"
+    opened = study.rule.needs.value
+    return f"site {site!r} does not let the study's rule open {opened} about it; no round was begun"
 
 
 def read_refusal(owner: Participant, sender: str) -> StudyRefusal:

@@ -20,6 +20,7 @@ from protocol.wire.messages import PartyName, StudyName
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
 _PATHS: Final = ("roster", "keys", "data", "state_dir", "ca", "plugin")
+_SWITCH: Final = {"true": True, "false": False}
 _NUMBERS: Final = ("seed", "start_when", "start_timeout_s", "poll_s")
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
@@ -32,14 +33,14 @@ class TlsSettings(BaseModel):
 
 
 class _Environment(EnvSettingsSource):
-    """Variables are text: where a number belongs, the text of a number is taken; the file must hold a number."""
+    """Variables are text: that of a number or a switch is taken where one belongs; the file must hold the thing."""
 
     def __call__(self) -> dict[str, Any]:
         values = super().__call__()
         numbers: dict[str, object] = {key: _number(values[key]) for key in _NUMBERS if key in values}
         policy = values.get("policy")
         if isinstance(policy, dict):
-            numbers["policy"] = {key: _number(value) for key, value in policy.items()}
+            numbers["policy"] = {key: _SWITCH.get(str(value), _number(value)) for key, value in policy.items()}
         return {**values, **numbers}
 
 

@@ -40,6 +40,7 @@ from harness.warm import warm
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.errors import ConfigurationError
+from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName, Study, StudyProtection
 
 RULES: Final = {
@@ -128,7 +129,7 @@ def _run_data_set(data_set: DataSet, options: DemoOptions, console: Console) -> 
         shutil.rmtree(folder)
     try:
         with console.status("starting two servers and one agent a site"):
-            running = RunningFederation(_spec(data_set.key, federation, options.seed), folder)
+            running = RunningFederation(_spec(data_set.key, federation, options), folder)
         with running:
             return _serve(data_set, federation, running, options, console)
     finally:
@@ -201,14 +202,16 @@ def _study(
     )
 
 
-def _spec(name: str, federation: Federation, seed: int) -> FederationSpec:
+def _spec(name: str, federation: Federation, options: DemoOptions) -> FederationSpec:
+    policy = SitePolicy(allow_ckks=options.protection is StudyProtection.CKKS)
     return FederationSpec(
         name=name.replace("_", "-"),
         requester=federation.requester.name,
         sites=tuple(
-            SiteSpec(site.name, LocalData(site.train, site.test, names=federation.names)) for site in federation.sites
+            SiteSpec(site.name, LocalData(site.train, site.test, names=federation.names), policy)
+            for site in federation.sites
         ),
-        seed=seed,
+        seed=options.seed,
     )
 
 

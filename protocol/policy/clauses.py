@@ -15,7 +15,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import ReleasedSum, SiteMemory
 from protocol.policy.refusals import Clause, OutcomeUnknown, refusal
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, StudyProtection, WeightList
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
@@ -165,6 +165,16 @@ def check_needs_allowed(needs: Needs, policy: SitePolicy) -> None:
         allowed = ", ".join(one.value for one in policy.may_open) or "nothing"
         raise refusal(
             Clause.MAY_OPEN, f"the study's rule opens {needs.value} of this site to the requester, allowed: {allowed}"
+        )
+
+
+def check_protection_allowed(protection: StudyProtection, policy: SitePolicy) -> None:
+    """The site takes part under this protection; asked before a study starts, which has one for all its rounds."""
+    if protection is StudyProtection.CKKS and not policy.allow_ckks:
+        raise refusal(
+            Clause.ALLOW_CKKS,
+            "the study is under CKKS, where server A together with any one site can open every site's update; this "
+            "site's policy does not allow that: set allow_ckks = true, or ask for a study of shares",
         )
 
 

@@ -23,6 +23,7 @@ class Clause(StrEnum):
     SAME_SUM_AGAIN = "same_sum_again"
     MEASURED_FOR_NOTHING = "measured_for_nothing"
     MAY_OPEN = "may_open"
+    ALLOW_CKKS = "allow_ckks"
     MEASURED_TWICE = "measured_twice"
     COUNTED_ONCE = "counted_once"
     LEFT_OUT_TWICE = "left_out_twice"

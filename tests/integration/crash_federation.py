@@ -35,6 +35,7 @@ from client_agent.settings import load_settings
 from harness.parties import OPERATOR_NAMES
 from harness.processes import FederationSpec, Running, RunningFederation, SiteSpec, toml_lines
 from protocol.parameters import StudyParameters
+from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import (
     LayerShape,
@@ -176,9 +177,9 @@ class Outcome:
 class CrashFederation(RunningFederation):
     """Two servers and four sites; any of them can be armed."""
 
-    def __init__(self, folder: Path, limits: dict[str, Any] | None = None) -> None:
+    def __init__(self, folder: Path, limits: dict[str, Any] | None = None, policy: SitePolicy | None = None) -> None:
         nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
-        sites = tuple(SiteSpec(name, LocalData(nothing, nothing)) for name in SITES)
+        sites = tuple(SiteSpec(name, LocalData(nothing, nothing), policy or SitePolicy()) for name in SITES)
         self._limits = limits or {}
         super().__init__(FederationSpec("crashes", REQUESTER, sites, seed=5, ports=free_ports()), folder)
         self._plain = {name: self.config(name).read_text() for name in (A, B, *SITES)}

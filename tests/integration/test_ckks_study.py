@@ -24,6 +24,7 @@ from harness.regression_facts import UNIT, RoundFacts, encryption_error
 from harness.rounds_plain import run_plain
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
+from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyProtection
 from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, A, B, CrashFederation, Kill, Outcome
@@ -31,11 +32,12 @@ from tests.ports import free_ports
 
 pytest.importorskip("tenseal")
 FEDAVG = RuleSpec(name=RuleName.FEDAVG)
+WILLING = SitePolicy(allow_ckks=True)
 
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
-    with CrashFederation(tmp_path_factory.mktemp("ckks")) as running:
+    with CrashFederation(tmp_path_factory.mktemp("ckks"), policy=WILLING) as running:
         yield running
 
 
@@ -200,7 +202,9 @@ def test_kill_at_every_step(federation: CrashFederation, undisturbed: np.ndarray
 def test_trained_models_equal_the_plain_ones_within_the_stated_error(tmp_path: Path) -> None:
     """FedAvg, and WFedAvg with its class counts through both servers, each against its plain twin."""
     data = breast_cancer_five_hospitals(0)
-    sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test, names=data.names)) for site in data.sites)
+    sites = tuple(
+        SiteSpec(site.name, LocalData(site.train, site.test, names=data.names), WILLING) for site in data.sites
+    )
     with RunningFederation(
         FederationSpec("ckks", data.requester.name, sites, 5, ports=free_ports()), tmp_path
     ) as running:

@@ -53,6 +53,8 @@ def test_the_documented_defaults_are_the_codes(
             assert said == "required", name
         elif field.default is None:
             assert not re.fullmatch(r"required|\d.*|`.*`", said), name
+        elif isinstance(field.default, bool):
+            assert said == f"`{str(field.default).lower()}`", name
         elif isinstance(field.default, int | float):
             assert UNITS.get(said, said) in (field.default, f"{field.default:g}"), name
         elif isinstance(field.default, tuple):

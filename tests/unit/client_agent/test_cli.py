@@ -20,7 +20,14 @@ from client_agent.daemon import outbox, run_agent
 from client_agent.durable import new_folder
 from client_agent.events import Metrics, RoundRecord
 from client_agent.settings import AgentSettings, load_settings
-from protocol.errors import ConfigurationError, ConflictingMessage, MoietyError, Unavailable, UnknownStudy
+from protocol.errors import (
+    ConfigurationError,
+    ConflictingMessage,
+    MoietyError,
+    PolicyRefusal,
+    Unavailable,
+    UnknownStudy,
+)
 from protocol.sharing import Side
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import Signed, Study, StudyEnd, StudyState, StudyView
@@ -155,6 +162,16 @@ def test_a_study_with_a_dealer_is_not_created(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     (tmp_path / "study.toml").write_text('correlation_source = "dealer"\n' + GOOD)
     with pytest.raises(ConfigurationError, match="found 'dealer', which exists in simulation only"):
+        command("create", str(tmp_path / "study.toml"), "--config", str(config))
+    assert not outbox(tmp_path / "state").exists()
+
+
+def test_a_study_under_ckks_is_not_created_where_the_requesters_policy_forbids_it(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    (tmp_path / "study.toml").write_text(
+        'protection = "ckks"\n' + GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"fedavg"')
+    )
+    with pytest.raises(PolicyRefusal, match="set allow_ckks = true"):
         command("create", str(tmp_path / "study.toml"), "--config", str(config))
     assert not outbox(tmp_path / "state").exists()
 

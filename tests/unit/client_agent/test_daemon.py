@@ -17,7 +17,7 @@ from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import Signed, Study, StudyList
+from protocol.wire.messages import RuleName, RuleSpec, Signed, Study, StudyList, StudyProtection
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
 
 
@@ -199,4 +199,15 @@ def test_an_unusable_file_in_the_outbox_is_put_aside(sites: dict[str, Site], con
     path.write_bytes(content)
     agent(sites[REQUESTER], events)._find_own()
     assert len(events) == 1
+    assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]
+
+
+def test_the_requester_creates_no_study_that_its_own_policy_forbids(sites: dict[str, Site]) -> None:
+    state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
+    changes = {"rule": RuleSpec(name=RuleName.FEDAVG), "protection": StudyProtection.CKKS}
+    create_study(state, study().model_copy(update=changes))
+    made = agent(sites[REQUESTER], events)
+    made._find_own()
+    assert made.started == ()
+    assert events[0].text.startswith("policy_refusal: allow_ckks: ")
     assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]

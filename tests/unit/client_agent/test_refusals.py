@@ -18,7 +18,7 @@ from protocol.parameters import Needs
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import StudyEndState, StudyState, StudyView
+from protocol.wire.messages import RuleName, RuleSpec, StudyEndState, StudyProtection, StudyState, StudyView
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study
 
@@ -122,6 +122,27 @@ def test_the_requester_ends_the_study_and_names_site_and_need(tmp_path: Path) ->
         )
         assert bench.requester.progress.why.startswith("failed: site 'c1' refuses the study: may_open: ")
         assert not bench.requester.progress.alone
+
+
+def test_a_study_under_ckks_is_refused_unless_the_site_allows_it(tmp_path: Path) -> None:
+    under_ckks = STUDY.model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG), "protection": StudyProtection.CKKS})
+    (tmp_path / "willing").mkdir()
+    with contributor_bench(tmp_path / "willing", under_ckks, MODEL, SitePolicy(allow_ckks=True)) as bench:
+        assert refused_study(bench.contributor) is None
+    (tmp_path / "site").mkdir()
+    with contributor_bench(tmp_path / "site", under_ckks, MODEL) as bench:
+        bench.contributor.run()
+        assert (bench.contributor.state.finished or "").startswith("refused: allow_ckks: the study is under CKKS")
+        (sealed,) = bench.servers[Side.A].sent[TOPIC]
+    with requester_bench(tmp_path, under_ckks, MODEL) as bench:
+        bench.servers[Side.A].mail[TOPIC] = sealed
+        hand_views(bench, view(f"refusal/{SITE}").model_copy(update={"study_digest": under_ckks.digest()}))
+        await_contributors(bench.requester)
+        end = bench.requester.progress.end
+        assert end is not None
+        assert end.message.state is StudyEndState.FAILED
+        assert end.message.reason == "site 'c1' takes no part in a study under CKKS; no round was begun"
+        assert "set allow_ckks = true" in bench.requester.progress.why
 
 
 def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

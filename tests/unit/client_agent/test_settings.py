@@ -78,6 +78,20 @@ def test_numbers_in_the_environment_are_converted(file: Path, monkeypatch: pytes
     assert (settings.start_when, settings.site) == ("all", "12")
 
 
+def test_a_switch_is_true_or_false_in_the_file_or_in_the_environment(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write_text(GOOD)
+    assert load_settings(file).policy.allow_ckks is False
+    file.write_text(GOOD + "[policy]\nallow_ckks = true\n")
+    assert load_settings(file).policy.allow_ckks is True
+    monkeypatch.setenv("MOIETY_AGENT_POLICY__ALLOW_CKKS", "false")
+    assert load_settings(file).policy.allow_ckks is False
+    monkeypatch.setenv("MOIETY_AGENT_POLICY__ALLOW_CKKS", "1")
+    with pytest.raises(ConfigurationError, match=r"key 'policy.allow_ckks'"):
+        load_settings(file)
+
+
 @pytest.mark.parametrize("value", ["true", "soon", "nan", "0"])
 def test_what_is_no_number_is_refused(file: Path, monkeypatch: pytest.MonkeyPatch, value: str) -> None:
     monkeypatch.setenv("MOIETY_AGENT_POLL_S", value)

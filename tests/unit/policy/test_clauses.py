@@ -10,7 +10,7 @@ from protocol import policy as p
 from protocol.errors import ProtocolViolation
 from protocol.parameters import Needs
 from protocol.policy import SiteMemory, SitePolicy
-from protocol.wire.messages import ListedWeight, WeightList
+from protocol.wire.messages import ListedWeight, StudyProtection, WeightList
 from tests.unit.policy.lists import EVEN, ROSTER, STUDY, announcement, check, parameters, refused, weight_list
 
 
@@ -186,6 +186,14 @@ class TestOpens:
         p.check_needs_allowed(Needs.NOTHING, nothing)
         with refused(p.Clause.MAY_OPEN, "allowed: nothing"):
             p.check_needs_allowed(Needs.DISTANCES, nothing)
+
+
+class TestProtection:
+    def test_ckks_only_where_the_site_says_so(self) -> None:
+        p.check_protection_allowed(StudyProtection.SHARES, SitePolicy())
+        p.check_protection_allowed(StudyProtection.CKKS, SitePolicy(allow_ckks=True))
+        with refused(p.Clause.ALLOW_CKKS, "server A together with any one site", "set allow_ckks = true"):
+            p.check_protection_allowed(StudyProtection.CKKS, SitePolicy())
 
 
 class TestOwnWeight:
