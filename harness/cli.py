@@ -188,13 +188,14 @@ def _simulate_case(words: _Words, console: Console) -> None:
 def _compare(words: _Words, console: Console) -> None:
     if words.out is None:
         raise ConfigurationError("a comparison of personal models needs --out: the folder in which its runs are kept")
-    if words.protection is not Protection.PLAIN:
-        raise ConfigurationError(
-            "a comparison of personal models runs with --protection plain; for a protected run give a study file with "
-            "key 'model.personal'"
-        )
     options = PersonalOptions(
-        words.out, words.folder, words.parsed_seeds, words.variants or (), words.device, words.batched
+        words.out,
+        words.folder,
+        words.parsed_seeds,
+        words.variants or (),
+        words.device,
+        words.batched,
+        words.protection,
     )
     case = read_personal_case(words.study_file)
     lines = run_personal_case(case, options, lambda text: console.print(text, highlight=False))

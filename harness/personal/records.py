@@ -46,7 +46,7 @@ class Progress(BaseModel):
 
 
 class PersonalLine(BaseModel):
-    """A finished run; ``fine_tuned`` are the scores after local epochs from the last models."""
+    """A finished run; ``protection`` is plain or secure, ``fine_tuned`` the scores after further local epochs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     format: str = FORMAT
@@ -54,6 +54,7 @@ class PersonalLine(BaseModel):
     variant: str
     scheme: str
     seed: int
+    protection: str = "plain"
     rounds: int
     sites: tuple[str, ...]
     study_digest: str

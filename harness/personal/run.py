@@ -18,12 +18,13 @@ from harness.datasets.checks import check_classes, check_examples
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.measurements import versions
+from harness.personal.averaging import UnderTheProtocol, in_the_open
 from harness.personal.case import PersonalCase, Variant
 from harness.personal.records import Evaluated, PersonalLine, Progress, ResultFolder
 from harness.personal.schemes import Alone, Comparison, Mixing, SchemeState, load_site, scheme_of
 from harness.personal.scores import Scores, scores_of
 from harness.personal.tampering import tampered
-from harness.simulation.run_one import digest_of, simulated_study
+from harness.simulation.run_one import Protection, digest_of, simulated_study
 from harness.site_training import SiteTraining
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
@@ -33,7 +34,10 @@ OnEvaluation = Callable[[Evaluated], None]
 
 @dataclass(frozen=True)
 class Run:
-    """A variant and a seed; ``batched`` computes all sites' steps in one call where the model allows it."""
+    """A variant and a seed; ``batched`` computes all sites' steps in one call where the model allows it.
+
+    ``secure``: the sites' updates are shared and summed under the protocol.
+    """
 
     case: PersonalCase
     variant: Variant
@@ -41,6 +45,11 @@ class Run:
     data: Path | None
     device: torch.device
     batched: bool = False
+    secure: bool = False
+
+    @property
+    def protection(self) -> Protection:
+        return Protection.SECURE if self.secure else Protection.PLAIN
 
 
 def load_sites(case: PersonalCase, seed: int, data: Path | None) -> Federation:
@@ -66,16 +75,8 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
     federation = load_sites(run.case, run.seed, run.data)
     study = simulated_study(run.variant.study, run.case.source, federation, run.seed)
     table, digest = run.variant.table, digest_of(federation)
-    comparison = Comparison.of(
-        build_model(study.model, run.seed),
-        federation.sites,
-        run.seed,
-        study.training,
-        study.parameters.clip_norm,
-        Mixing(table.mixing, table.adaptive),
-        run.device,
-    )
-    identity = f"{run.variant.digest} {digest}"
+    comparison = _comparison(run, study, federation)
+    identity = f"{run.variant.digest} {digest}" + (" secure" if run.secure else "")
     progress, state = _rounds(run, study, comparison, folder, identity, show)
     fine_tuned, state = _fine_tuned(comparison, state, study.rounds, table.fine_tune_epochs)
     line = PersonalLine(
@@ -83,6 +84,7 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
         variant=table.name,
         scheme=table.scheme,
         seed=run.seed,
+        protection=run.protection.value,
         rounds=study.rounds,
         sites=tuple(site.name for site in federation.sites),
         study_digest=run.variant.digest,
@@ -95,6 +97,25 @@ def execute(run: Run, folder: ResultFolder, show: OnEvaluation = lambda evaluate
     )
     folder.finish(line, state)
     return line
+
+
+def _comparison(run: Run, study: Study, federation: Federation) -> Comparison:
+    """Raises: ConfigurationError for what has no protected run"""
+    table, model = run.variant.table, build_model(study.model, run.seed)
+    if run.secure and not table.scheme.protectable:
+        raise ConfigurationError(
+            f"{run.case.source}: variant {table.name!r} pools the sites' data, so it has no protected run; leave it out"
+        )
+    return Comparison.of(
+        model,
+        federation.sites,
+        run.seed,
+        study.training,
+        study.parameters.clip_norm,
+        Mixing(table.mixing, table.adaptive),
+        run.device,
+        UnderTheProtocol.of(study, federation.sites, model) if run.secure else in_the_open,
+    )
 
 
 def evaluated_sites(comparison: Comparison, state: SchemeState, round: int) -> Evaluated:

@@ -15,6 +15,7 @@ from harness.personal.detection import detections, detections_json
 from harness.personal.plots import write_plots
 from harness.personal.records import Evaluated, PersonalLine, ResultFolder
 from harness.personal.run import Run, execute
+from harness.simulation.run_one import Protection
 from protocol.errors import ConfigurationError
 
 
@@ -23,6 +24,7 @@ class PersonalOptions:
     """``data`` is the folder with the data sets (None: MOIETY_DATA); None of ``seeds`` and ``only`` is all of them.
 
     ``batched`` computes all sites' steps in one call, but APFL's; None: on a GPU, not on a CPU, where it saves no time.
+    ``protection``: plain, or secure, which leaves out what pools the data unless ``only`` names it.
     """
 
     out: Path
@@ -31,6 +33,7 @@ class PersonalOptions:
     only: tuple[str, ...] = ()
     device: str = "auto"
     batched: bool | None = None
+    protection: Protection = Protection.PLAIN
 
 
 def run_personal_case(
@@ -40,7 +43,13 @@ def run_personal_case(
 
     Raises: ConfigurationError, and when a finished run is of another file; UnusableUpdate when a model diverges
     """
-    folder, variants = ResultFolder(options.out), case.only(options.only)
+    if options.protection is Protection.CKKS:
+        raise ConfigurationError(
+            f"{case.source}: a comparison of personal models runs with --protection plain or secure; for ciphertexts "
+            "give a study file with key 'model.personal'"
+        )
+    secure = options.protection is Protection.SECURE
+    folder, variants = ResultFolder(options.out), _variants(case, options, tell)
     device = pick_device(options.device)
     batched = device.type == "cuda" if options.batched is None else options.batched
     threads = torch.get_num_threads()
@@ -48,8 +57,8 @@ def run_personal_case(
     try:
         for seed in options.seeds or tuple(case.table.seeds):
             for variant in variants:
-                if not _finished(folder.lines(), case, variant, seed):
-                    run = Run(case, variant, seed, options.data, device, batched)
+                if not _finished(folder.lines(), case, variant, seed, options.protection):
+                    run = Run(case, variant, seed, options.data, device, batched, secure)
                     execute(run, folder, _teller(f"{variant.table.name}, seed {seed}", variant.study.rounds, tell))
     finally:
         torch.set_num_threads(threads)
@@ -73,9 +82,27 @@ def _teller(name: str, rounds: int, tell: Callable[[str], None]) -> Callable[[Ev
     return show
 
 
-def _finished(lines: tuple[PersonalLine, ...], case: PersonalCase, variant: Variant, seed: int) -> bool:
-    """Whether the run has its line. Raises: ConfigurationError when that line is of another file"""
+def _variants(case: PersonalCase, options: PersonalOptions, tell: Callable[[str], None]) -> tuple[Variant, ...]:
+    """The named variants; of all, those that can be protected where protection is asked for."""
+    chosen = case.only(options.only)
+    if options.only or options.protection is Protection.PLAIN:
+        return chosen
+    for variant in chosen:
+        if not variant.table.scheme.protectable:
+            tell(f"{variant.table.name}: pools the sites' data, so it has no protected run; left out")
+    return tuple(variant for variant in chosen if variant.table.scheme.protectable)
+
+
+def _finished(
+    lines: tuple[PersonalLine, ...], case: PersonalCase, variant: Variant, seed: int, protection: Protection
+) -> bool:
+    """Whether the run has its line. Raises: ConfigurationError when lines are of another file or protection"""
     for line in lines:
+        if line.protection != protection.value:
+            raise ConfigurationError(
+                f"{case.source}: the folder holds {line.protection} runs, these are {protection.value}; "
+                "give another --out"
+            )
         if (line.variant, line.seed) == (variant.table.name, seed):
             if line.study_digest != variant.digest:
                 raise ConfigurationError(

@@ -23,7 +23,9 @@ from client_agent.trainer import apply_aggregate, site_seed
 from client_agent.update import Vector, load_personal, load_vector, model_vector, personal_vector
 from harness.datasets.site_data import SiteData
 from harness.personal.apfl import MixedSite, train_mixed
+from harness.personal.averaging import Averaging, in_the_open
 from harness.site_training import OneByOne, SiteTraining, repeated
+from harness.site_updates import ClippedUpdate
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.wire.messages import TrainingSpec
 
@@ -33,6 +35,11 @@ class SchemeName(StrEnum):
     MIXED = "mixed"
     ALONE = "alone"
     CENTRALISED = "centralised"
+
+    @property
+    def protectable(self) -> bool:
+        """Whether a protected run means anything: pooled data have left their sites."""
+        return self is not SchemeName.CENTRALISED
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +66,10 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What stays the same over a run; ``initial`` and ``initial_personal`` are the model's first values."""
+    """What stays the same over a run; ``initial`` and ``initial_personal`` are the model's first values.
+
+    ``average`` makes one of all sites' updates wherever a scheme shares them.
+    """
 
     model: nn.Module
     initial: Vector = field(repr=False)
@@ -70,6 +80,7 @@ class Comparison:
     clip_norm: float
     mixing: Mixing
     device: torch.device
+    average: Averaging = in_the_open
 
     @classmethod
     def of(
@@ -81,10 +92,11 @@ class Comparison:
         clip_norm: float,
         mixing: Mixing,
         device: torch.device,
+        average: Averaging = in_the_open,
     ) -> Comparison:
         """``model`` has its initial values now; later it is a tool that holds any site's."""
         first, personal = model_vector(model), personal_vector(model)
-        return cls(model, first, personal, sites, seed, training, clip_norm, mixing, device)
+        return cls(model, first, personal, sites, seed, training, clip_norm, mixing, device, average)
 
     def seeds(self) -> list[int]:
         return [site_seed(self.seed, site.name) for site in self.sites]
@@ -142,7 +154,7 @@ class Averaged:
 
     def round(self, state: SchemeState, number: int) -> tuple[SchemeState, float]:
         trained = self.sites.train(repeated(state.models[0], len(state.personal)), state.personal, number)
-        vector, clipped = averaged(self.comparison, state.models[0], trained.updates)
+        vector, clipped = averaged(self.comparison, state.models[0], trained.updates, number)
         return replace(state, models=vector[None], personal=trained.personal), clipped
 
 
@@ -176,7 +188,7 @@ class Mixed:
             )
             updates.append(update)
             kept.append(own)
-        vector, clipped = averaged(comparison, state.models[0], np.stack(updates))
+        vector, clipped = averaged(comparison, state.models[0], np.stack(updates), number)
         own_models = np.stack([site.own for site in kept])
         mixing = np.array([site.mixing for site in kept])
         return replace(state, models=vector[None], own=own_models, mixing=mixing), clipped
@@ -227,18 +239,15 @@ def pooled_training(comparison: Comparison) -> SiteTraining:
     return OneByOne(comparison.model, [pooled], seeds, comparison.training, comparison.device)
 
 
-def averaged(comparison: Comparison, vector: Vector, updates: NDArray[np.float32]) -> tuple[Vector, float]:
-    """Clip, average with equal weights and apply, as the plain run of a study does; and the share that was clipped.
+def averaged(comparison: Comparison, vector: Vector, updates: NDArray[np.float32], number: int) -> tuple[Vector, float]:
+    """Clip, average with equal weights and apply, as a study's run does; and the share that was clipped.
 
-    Raises: UnusableUpdate when an update is not finite
+    Raises: UnusableUpdate when an update is not finite; what the comparison's average raises
     """
-    clipped = []
-    total = np.zeros(len(vector), np.float64)
+    given = []
     for update in updates:
         check_finite(update, (("model", len(vector)),))
-        values, was_clipped = clip(update, comparison.clip_norm)
-        total += values
-        clipped.append(was_clipped)
-    average = (total / len(updates)).astype(np.float32)
+        given.append(ClippedUpdate(*clip(update, comparison.clip_norm)))
+    average = comparison.average(number, given)
     applied = apply_aggregate(vector, average, comparison.training.server_learning_rate)
-    return applied, sum(clipped) / len(clipped)
+    return applied, sum(update.was_clipped for update in given) / len(given)

@@ -22,7 +22,6 @@ from harness.personal.run import Run, execute, load_sites
 from harness.personal.scores import scores_of
 from harness.personal.summary import summaries, summary_table
 from harness.personal.tampering import Tampering, tampered
-from harness.simulation.run_one import Protection
 from protocol.errors import ConfigurationError
 from tests.unit.harness.personal.sites import CPU, FILE, federation
 
@@ -122,13 +121,11 @@ def test_the_command_skips_what_is_done_and_refuses_a_changed_file(
         simulate(path, str(tmp_path), out=out, only="fedavg", device="cpu")
 
 
-def test_the_command_needs_a_folder_and_no_protection(tmp_path: Path) -> None:
+def test_the_command_needs_a_folder(tmp_path: Path) -> None:
     path = tmp_path / "small.toml"
     path.write_text(FILE)
     with pytest.raises(ConfigurationError, match="needs --out"):
         simulate(path)
-    with pytest.raises(ConfigurationError, match=r"key 'model\.personal'"):
-        simulate(path, out=tmp_path, protection=Protection.SECURE)
 
 
 def test_summary_has_mean_and_standard_error_over_seeds(tmp_path: Path) -> None:
