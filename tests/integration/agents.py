@@ -138,7 +138,8 @@ class AgentThreads:
         settings = load_settings(self._federation.config(site))
 
         def learner(study: Study, seed: int) -> Learner:
-            real = TorchLearner(study, settings.data, None, "cpu", seed)
+            kept_in = StudyJournal(settings.state_dir, study.name).folder
+            real = TorchLearner(study, settings.data, None, "cpu", seed, kept_in)
             return self._odd[site](real) if site in self._odd else real
 
         run_agent(settings, stop, self.events.append, learner)
