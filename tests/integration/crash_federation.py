@@ -193,10 +193,11 @@ class CrashFederation(RunningFederation):
         log.touch()
         self._running[name] = Running(name, Forked(target, self.config(name), log), log)
 
-    def start_party(self, name: str, failpoint: str | None = None) -> None:
-        """Start it, armed or not."""
-        armed = "" if failpoint is None else toml_lines({"failpoint": failpoint})
-        self.config(name).write_text(armed + self._plain[name])
+    def start_party(self, name: str, failpoint: str | None = None, **settings: object) -> None:
+        """Start it, armed or not, with further top-level settings; what was left of it is forgotten."""
+        self._running.pop(name, None)
+        armed = {} if failpoint is None else {"failpoint": failpoint}
+        self.config(name).write_text(toml_lines({**armed, **settings}) + self._plain[name])
         if name in (A, B):
             self.start_server(Side.A if name == A else Side.B)
         else:

@@ -36,7 +36,9 @@ from protocol.wire.sealing import SealedReader
 from tests import layered_softmax as reference
 from tests.adversarial.test_server_files import where
 from tests.integration.agents import REQUESTER, AgentThreads, final_model, finished, journal, rounds_of, wait_for
+from tests.ports import free_ports
 
+pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
 KILLED = "c2"
 NAMES = (REQUESTER, "c1", KILLED, "c3")
@@ -125,7 +127,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     sites = tuple(SiteSpec(name, data) for name, data in DATA.items())
-    spec = FederationSpec("personal", REQUESTER, sites, seed=5, ports=(0, 0))
+    spec = FederationSpec("personal", REQUESTER, sites, seed=5, ports=free_ports())
     federation = RunningFederation(spec, tmp_path_factory.mktemp("personal"))
     agents = None
     try:

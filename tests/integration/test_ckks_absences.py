@@ -1,0 +1,153 @@
+"""Under CKKS over real processes: a site that joins late, a release set that never comes, a site that refuses."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from client_agent.events import RoundEnd, read_metrics
+from harness.regression_facts import UNIT, RoundFacts, encryption_error
+from protocol.policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.messages import Study, StudyProtection
+from servers.outcomes import RELEASE_SET_MISSING
+from tests.integration.agents import wait_for
+from tests.integration.crash_federation import REQUESTER, SITES, CrashFederation, LightLearner
+from tests.integration.test_ckks_study import FEDAVG
+
+pytest.importorskip("tenseal")
+LATE = "c3"
+EARLY = tuple(site for site in SITES if site != LATE)
+WILLING = SitePolicy(allow_ckks=True, least_contributors=2)
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
+    limits = {"grace_s": 1.0}
+    with CrashFederation(tmp_path_factory.mktemp("absences"), limits, WILLING) as running:
+        yield running
+
+
+def study_of(federation: CrashFederation, name: str, rounds: int, deadline_s: float = 60.0) -> Study:
+    made = federation.study(name)
+    parameters = made.parameters.model_copy(update={"least_contributors": 2})
+    changes = {"rule": FEDAVG, "protection": StudyProtection.CKKS, "rounds": rounds}
+    return made.model_copy(update={**changes, "parameters": parameters, "round_deadline_s": deadline_s})
+
+
+def died(federation: CrashFederation, name: str) -> None:
+    """Until its failpoint has killed it."""
+    wait_for(f"the death of {name}", lambda: federation.exit_code(name) is not None)
+    assert federation.exit_code(name) == -signal.SIGKILL, federation.tails()
+
+
+def over(federation: CrashFederation, study: Study) -> None:
+    wait_for(f"the end of {study.name}", lambda: federation._over(study))
+
+
+def at_both(federation: CrashFederation, query: str, study: Study) -> list[list[tuple[object, ...]]]:
+    found = []
+    for side in Side:
+        with closing(federation.database(side)) as database:
+            found.append(database.execute(query, (study.digest(),)).fetchall())
+    return found
+
+
+def assert_model_of(federation: CrashFederation, study: Study, took_part: Sequence[tuple[str, ...]]) -> None:
+    """Every site has one and the same model: that of plain rounds with these sites, within the encryption's error.
+
+    The updates are multiples of 1/256 and far enough from the middle of two, so a round adds its own error to the
+    model, the server's step times the average's, and two float32 roundings; nothing is amplified.
+    """
+    models = set(federation.outcome(study).models)
+    assert len(models) == 1
+    learners = {site: LightLearner(study, site) for site in SITES}
+    plain, allowed = learners[REQUESTER].initial(), 0.0
+    step, clip_norm = study.training.server_learning_rate, study.parameters.clip_norm
+    for number, sites in enumerate(took_part, 1):
+        updates = [learners[site].update(plain, number).astype(np.float64) for site in sites]
+        plain = learners[REQUESTER].apply(plain, np.mean(updates, axis=0).astype(np.float32))
+        facts = RoundFacts(len(sites), float(len(sites)), 1.0, 1.0, 1.0, 1.0, False, encrypted=True)
+        rounding = 2 * UNIT * (3 * step * clip_norm + float(np.linalg.norm(plain)) + 1)
+        allowed += step * encryption_error(facts, study.parameters) + rounding
+    assert allowed < 1e-4
+    model = np.frombuffer(models.pop(), dtype="<f4").astype(np.float64)
+    assert np.linalg.norm(model - plain) <= allowed
+
+
+def test_a_site_that_joins_in_round_3_gets_key_and_model_and_takes_part(federation: CrashFederation) -> None:
+    """The requester dies after round 2 and comes back when the late site has said that it is ready."""
+    federation.kill(LATE)
+    federation.kill(REQUESTER)
+    federation.start_party(REQUESTER, "after_settled:2", start_when=2)
+    study = study_of(federation, "late", rounds=4)
+    federation.hand_in(study)
+    died(federation, REQUESTER)
+    federation.start_party(LATE)
+    ready = "select site from ready_sites where study = ?"
+    wait_for("c3 to be ready", lambda: all((LATE,) in rows for rows in at_both(federation, ready, study)))
+    federation.start_party(REQUESTER, start_when=2)
+    over(federation, study)
+    records = federation.outcome(study).records
+    assert [(r.round, r.state) for r in records] == [(number, RoundEnd.RELEASED) for number in (1, 2, 3, 4)]
+    assert [r.took_part for r in records] == [EARLY, EARLY, SITES, SITES]
+    assert_model_of(federation, study, [EARLY, EARLY, SITES, SITES])
+    late, requester = (federation.journal(site, study.name).site_state() for site in (LATE, REQUESTER))
+    assert late is not None
+    assert requester is not None
+    assert late.ckks_key_seed == requester.ckks_key_seed
+    own = read_metrics(federation.journal(LATE, study.name).folder / "metrics.jsonl")
+    assert [r.round for r in own] == [3, 4]
+    assert (late.finished or "").startswith("completed: all rounds are done")
+
+
+@pytest.mark.slow
+def test_a_release_set_that_does_not_come_skips_the_round_and_the_study_goes_on(federation: CrashFederation) -> None:
+    """The requester dies with its release set signed and not sent, and comes back after the deadline."""
+    federation.kill(REQUESTER)
+    federation.start_party(REQUESTER, "after_opened_journalled:1")
+    study = study_of(federation, "unreleased", rounds=2, deadline_s=20.0)
+    federation.hand_in(study)
+    died(federation, REQUESTER)
+    states = "select state from rounds where study = ? and round = 1"
+    wait_for("the skip", lambda: at_both(federation, states, study) == [[("skipped",)], [("skipped",)]])
+    skipped = {site: federation.journal(site, study.name).folder / "metrics.jsonl" for site in SITES[1:]}
+    wait_for("the sites' records", lambda: all(len(read_metrics(path)) == 1 for path in skipped.values()))
+    for path in skipped.values():
+        (record,) = read_metrics(path)
+        assert (record.state, record.reason, record.model_version) == (RoundEnd.SKIPPED, RELEASE_SET_MISSING, 0)
+    assert at_both(federation, "select state from studies where digest = ?", study) == [[("open",)], [("open",)]]
+    federation.start_party(REQUESTER)
+    over(federation, study)
+    first, second = federation.outcome(study).records
+    assert (first.state, first.reason, first.took_part) == (RoundEnd.SKIPPED, RELEASE_SET_MISSING, ())
+    assert (second.state, second.took_part) == (RoundEnd.RELEASED, SITES)
+    assert_model_of(federation, study, [SITES])
+
+
+def test_a_site_that_allows_no_ckks_ends_the_study_before_its_first_round(federation: CrashFederation) -> None:
+    """The last test here: c2's policy stays as it is then."""
+    federation.kill("c2")
+    plain = federation._plain["c2"]
+    federation._plain["c2"] = plain.replace("allow_ckks = true", "allow_ckks = false")
+    assert federation._plain["c2"] != plain
+    federation.start_party("c2")
+    study = study_of(federation, "refused", rounds=2)
+    federation.hand_in(study)
+    state = lambda site: federation.journal(site, study.name).site_state()  # noqa: E731
+
+    def ended(site: str) -> bool:
+        found = state(site)
+        return found is not None and found.finished is not None
+
+    wait_for("everybody's end", lambda: all(ended(site) for site in SITES))
+    public = "failed: site 'c2' takes no part in a study under CKKS; no round was begun"
+    finished = {site: getattr(state(site), "finished", None) for site in SITES}
+    assert (finished["c1"], finished["c3"]) == (public, public)
+    assert finished["c2"].startswith("refused: allow_ckks: the study is under CKKS, where server A together with")
+    assert "set allow_ckks = true" in finished[REQUESTER]
+    assert at_both(federation, "select count(*) from rounds where study = ?", study) == [[(0,)], [(0,)]]
