@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from client_agent.data import Examples
+from client_agent.personal import personal_parameters
 from client_agent.trainer import (
     Batch,
     Loss,
@@ -48,8 +49,14 @@ class MixedSite:
         return (weight * self.own + (np.float32(1) - weight) * shared).astype(np.float32)
 
 
-def require_apfl_training(training: TrainingSpec) -> None:
-    """ConfigurationError for settings that APFL does not define."""
+def require_apfl(model: nn.Module, training: TrainingSpec) -> None:
+    """ConfigurationError for a model or settings that APFL does not define."""
+    personal = [name for name, _ in personal_parameters(model)]
+    if personal:
+        raise ConfigurationError(
+            f"APFL mixes whole models and takes none with personal layers, found {', '.join(personal)}; "
+            "leave 'personal' out of the variant's model"
+        )
     if training.update != "local_sgd" or training.momentum or training.l2:
         raise ConfigurationError(
             "APFL takes local SGD without momentum and l2, found "
@@ -71,9 +78,9 @@ def train_mixed(
 ) -> tuple[Vector, MixedSite]:
     """One round: the update of the shared model, float32[D], and what the site keeps.
 
-    Raises: ConfigurationError for training settings that APFL does not define
+    Raises: ConfigurationError for a model or training settings that APFL does not define
     """
-    require_apfl_training(training)
+    require_apfl(model, training)
     loss, factor = training_loss(training, data.y), rate_factor(training, round)
     networks = _Networks(model.to(device).train(), loss, shared, site)
     totals = [torch.zeros_like(w) for w in networks.w]

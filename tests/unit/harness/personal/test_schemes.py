@@ -155,6 +155,12 @@ def test_apfl_refuses_what_it_does_not_define(change: dict[str, object]) -> None
         Mixed(setup).round(Mixed(setup).start(), 1)
 
 
+def test_apfl_refuses_a_model_with_personal_layers() -> None:
+    setup = comparison(PERSONAL)
+    with pytest.raises(ConfigurationError, match=r"takes none with personal layers, found input\.bias"):
+        Mixed(setup).round(Mixed(setup).start(), 1)
+
+
 def test_an_update_that_is_not_finite_is_refused() -> None:
     setup = comparison(training=TRAINING.model_copy(update={"local_learning_rate": 1e30, "l2": 1e30}))
     scheme = Averaged(setup, setup.one_by_one())
