@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import stamina
 import structlog
@@ -20,6 +20,7 @@ from client_agent.daemon import Site, create_study, load_identity, run_agent
 from client_agent.events import AgentEvent, RoundRecord, read_metrics
 from client_agent.fitting import names_of
 from client_agent.journal import StudyJournal
+from client_agent.ranking_cli import show_rankings
 from client_agent.rewards_cli import show_rewards
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
 from client_agent.study_file import study_from_toml
@@ -39,6 +40,7 @@ NameArgument = Annotated[str, typer.Argument(help="The study's name.")]
 _POLL_S = 0.5
 _NAMED = ": every site compares its own with them, and both operators can read them"
 _NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
+_PURPOSES: Final = {Purpose.UPDATE: "", Purpose.COUNTS: " (class counts)", Purpose.RANKING: " (ranking)"}
 
 
 @agent_app.callback()
@@ -78,6 +80,16 @@ def rewards(
     settings = load_settings(config)
     roster, _ = load_identity(settings)
     show_rewards(settings.state_dir, settings.site, roster.requester, study, json_output=json_output)
+
+
+@agent_app.command()
+def ranking(
+    config: ConfigOption,
+    study: Annotated[str | None, typer.Option(help="One study; without it, all that were ranked.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Whose data resemble this site's: the other sites by transfer loss, at the requester of a study that ranks."""
+    show_rankings(load_settings(config).state_dir, study, json_output=json_output)
 
 
 @study_app.command()
@@ -278,7 +290,7 @@ def _round_line(record: RoundRecord) -> str:
     accuracy = "" if record.test_accuracy is None else f", accuracy {record.test_accuracy:.3f}"
     kilobytes = (record.bytes_up + record.bytes_down) / 1000
     reason = f" ({record.reason})" if record.reason else ""
-    what = record.state.value + (" (class counts)" if record.purpose is Purpose.COUNTS else "")
+    what = record.state.value + _PURPOSES[record.purpose]
     cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
     return f"round {record.round} {what}{reason}: {cost}{accuracy} {alphas}"
 

@@ -36,6 +36,7 @@ from protocol.wire import paths
 from protocol.wire.messages import Purpose, ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
 
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
+_WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, RoundEnd.RANKED})
 _IDLE_S: Final = 30.0
 _RETRY_S: Final = 0.5
 
@@ -176,6 +177,8 @@ class Contributor(Participant):
             self._finish(decision, a)
         elif a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
             self._record(decision, RoundEnd.SKIPPED, a.attempt, self._settle_skip(a, b))
+        elif a.state is RoundState.RANKED and b.state is RoundState.RANKED:
+            self._record(decision, RoundEnd.RANKED, a.attempt, decision.reason)
 
     def _settle_skip(self, a: RoundView, b: RoundView) -> str:
         """Remember a skip that both servers signed; its reason. Raises: UnknownResource until one of them shows it"""
@@ -243,7 +246,7 @@ class Contributor(Participant):
                 study=self.study.name,
                 site=self.context.site,
                 round=announcement.round,
-                state=end if decision.accepted or end is not RoundEnd.SKIPPED else RoundEnd.DECLINED,
+                state=end if decision.accepted or end not in _WITHOUT_SUM else RoundEnd.DECLINED,
                 attempt=attempt,
                 reason=reason,
                 model_version=self.state.model_version or 0,

@@ -115,7 +115,7 @@ class Decisions:
                 round=announcement.round,
                 site=context.site,
                 code=code,
-                reason=self._told(error)[:_REASON_CHARACTERS],
+                reason=self._told(announcement, error)[:_REASON_CHARACTERS],
             )
             signed = sign(decline, context.site, context.keys.signing)
             to = owner.requester_party
@@ -131,8 +131,10 @@ class Decisions:
         owner.event(EventKind.DECLINED, announcement.round, f"{code}: {error.detail}")
         return decision
 
-    def _told(self, error: MoietyError) -> str:
-        """The reason as the requester reads it: nothing of a weight or of counts that the site keeps to itself."""
+    def _told(self, announcement: Announcement, error: MoietyError) -> str:
+        """The reason as the requester reads it: nothing of a weight, counts or model that the site keeps to itself."""
+        if announcement.purpose is Purpose.RANKING and isinstance(error, UnusableUpdate):
+            return "this site's ridge regression is longer than the ranking's clip_norm; its length stays at this site"
         if not self._owner.study.rule.name.self_weighted:
             return error.detail
         if isinstance(error, UnusableUpdate):
@@ -184,7 +186,7 @@ class Decisions:
             self._catch_up_release(mail.previous)
         for skip in mail.skipped:
             number = skip.message.round
-            if number == owner.state.memory.unsettled:
+            if number in (owner.state.memory.unsettled, owner.state.memory.ranked):
                 require_skip(skip, self._context.roster, owner.study_digest, number)
                 owner.save(memory=remember_skip(owner.state.memory, number))
         if mail.counted is not None:
@@ -221,13 +223,16 @@ class Decisions:
     # --- model and policy ---
 
     def _check_purpose(self, announcement: Announcement) -> None:
-        """Class counts only for a rule that uses them, and no more updates than the study has rounds."""
+        """What the study says: class counts for a rule that uses them, a ranking, no more updates than its rounds."""
         study, round_number = self._owner.study, announcement.round
         if announcement.purpose is Purpose.COUNTS:
             if not study.rule.name.counts_classes:
                 raise AnnouncementMismatch(
                     f"round {round_number} sums class counts, which rule {study.rule.name.value!r} does not use"
                 )
+        elif announcement.purpose is Purpose.RANKING:
+            if study.ranking is None:
+                raise AnnouncementMismatch(f"round {round_number} ranks the sites, which this study does not")
         elif self._owner.update_number(round_number) > study.rounds:
             raise AnnouncementMismatch(
                 f"round {round_number} is update {self._owner.update_number(round_number)} of a study with "

@@ -1,4 +1,4 @@
-"""What a site encodes besides an update of a listed weight: one under its own weight, or its class counts.
+"""What a site encodes besides an update of a listed weight: one under its own weight, class counts, a linear model.
 
 Nobody else learns either: they leave the site as shares like any update (docs/protocol.md 2, 9).
 """
@@ -54,6 +54,11 @@ def encode_counts(counts: Sequence[int], parameters: StudyParameters, into: Path
     """
     write_pieces(into, [to_bytes(counts_vector(counts, parameters))])
     return EncodedUpdate(numerator=parameters.weight_grid, clipped=False, norm=0.0)
+
+
+def encode_whole(vector: NDArray[np.float64], parameters: StudyParameters, rounding_seed: bytes, into: Path) -> None:
+    """A short vector of a ranking, in one piece. Shapes: float64[L] -> uint64[L] in a file, f fraction bits"""
+    write_pieces(into, [_encoded(vector, Scaling(scale=parameters.scale), rounding_seed, 0)])
 
 
 def _encoded(

@@ -16,6 +16,7 @@ class RoundEnd(StrEnum):
     """How a round ended at this site."""
 
     RELEASED = "released"
+    RANKED = "ranked"
     SKIPPED = "skipped"
     DISCARDED = "discarded"
     DECLINED = "declined"

@@ -13,6 +13,7 @@ import structlog
 from numpy.typing import NDArray
 
 from client_agent.data import VALIDATION_FILE
+from client_agent.ridge import JudgingForm, Matrix, judging_form, ridge_model
 from protocol.errors import ConfigurationError
 from protocol.rules.server_optimiser import apply_aggregate
 from protocol.wire.messages import Study
@@ -50,6 +51,10 @@ class Learner(Protocol):
     def sample_count(self) -> int: ...
 
     def class_counts(self) -> tuple[int, ...]: ...
+
+    def ridge(self, penalty: float) -> Matrix: ...
+
+    def judging_form(self) -> JudgingForm: ...
 
     def accuracy(self, model: Vector) -> float | None: ...
 
@@ -126,6 +131,17 @@ class TorchLearner:
         """Number of training examples of each of the model's classes."""
         counts = np.bincount(self._data.train.y, minlength=self._study.model.classes)
         return tuple(int(count) for count in counts)
+
+    def ridge(self, penalty: float) -> Matrix:
+        """This site's own ridge regression on its training examples, for the ranking.
+
+        Shapes: -> float64[features + 1, classes]
+        """
+        return ridge_model(self._data.train, self._study.model.classes, penalty)
+
+    def judging_form(self) -> JudgingForm:
+        """The examples on which this site, the requester, judges the others' models. Raises: UnusableUpdate"""
+        return judging_form(self._data.train, self._data.validation, self._study.model.classes)
 
     def accuracy(self, model: Vector) -> float | None:
         """Share of right answers on the site's test examples, None when it has none."""

@@ -14,7 +14,7 @@ from client_agent.planning import RoundPlan
 from client_agent.watch import at_both
 from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
 from protocol.lock import check_transcript
-from protocol.mpc.measurement import OpenedSite
+from protocol.mpc.measurement import OpenedSite, OpeningShare
 from protocol.rules.interface import Measured
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
@@ -92,9 +92,17 @@ class Openings:
     def _measured(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
         """What both servers' shares of the measurement say."""
         owner = self._owner
+        agreed, shares = self.shares(a, b)
+        numerators = {site: self.numerator(site) for site in agreed.sites}
+        sites = open_sites(shares, numerators, owner.study.parameters, self._announcement.opens)
+        return self.judged(agreed, sites, numerators, a.attempt, facts)
+
+    def shares(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, dict[Side, tuple[OpeningShare, ...]]]:
+        """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
+        study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
-        fetched = at_both(lambda side: self._context.clients[side].opening(owner.study.name, self._number, a.attempt))
-        shares = {
+        fetched = at_both(lambda side: self._context.clients[side].opening(study, self._number, a.attempt))
+        return agreed, {
             side: read_opening(
                 fetched[side],
                 self._context.keys.sealing,
@@ -106,9 +114,6 @@ class Openings:
             )
             for side in Side
         }
-        numerators = {site: self.numerator(site) for site in agreed.sites}
-        sites = open_sites(shares, numerators, owner.study.parameters, self._announcement.opens)
-        return self.judged(agreed, sites, numerators, a.attempt, facts)
 
     def judged(
         self,

@@ -27,6 +27,7 @@ from client_agent.learner import Learner, Vector
 from client_agent.ledger import Totals
 from client_agent.mail import CountedClasses, PastRelease
 from client_agent.output import OutputReader
+from client_agent.ranking import encode_model
 from client_agent.site_context import SiteContext
 from client_agent.stopwatch import Stopwatch
 from client_agent.watch import StudyWatch
@@ -118,8 +119,14 @@ class Participant:
     # --- what the rule has a site weigh itself with ---
 
     def update_number(self, round_number: int) -> int:
-        """Which of the study's updates a round is: class counts are summed before the first one."""
-        return round_number - (0 if self.state.counted is None else self.state.counted.round)
+        """Which of the study's updates a round is: sites are ranked and class counts summed before the first one.
+
+        A site that saw neither takes it that all tries for the ranking were needed.
+        """
+        if self.state.counted is not None:
+            return round_number - self.state.counted.round
+        ranked = self.state.memory.ranked
+        return round_number - (self.study.last_round(Purpose.RANKING) if ranked is None else ranked)
 
     def own_weight(self) -> float | None:
         """The weight that this site gives itself; None where the list's weights count.
@@ -137,13 +144,13 @@ class Participant:
         return class_weight(self.learner.class_counts(), self.state.counted.totals, grid)
 
     def weight_in(self, announcement: Announcement) -> float | None:
-        """This site's own weight in one round; in a round of class counts no site has any."""
-        return None if announcement.purpose is Purpose.COUNTS else self.own_weight()
+        """This site's own weight in one round; in a round of class counts or of the ranking no site has any."""
+        return self.own_weight() if announcement.purpose is Purpose.UPDATE else None
 
     # --- a round ---
 
     def encode(self, announcement: Announcement, numerator: int) -> EncodedUpdate:
-        """The round's update or class counts, encoded in the journal; trained only the first time.
+        """The round's update, class counts or linear model, encoded in the journal; trained only the first time.
 
         Raises: UnusableUpdate, which names the layer
         """
@@ -153,6 +160,8 @@ class Participant:
             return known
         if announcement.purpose is Purpose.COUNTS:
             encoded = encode_counts(self.learner.class_counts(), self.study.parameters, folder / ENCODED)
+        elif announcement.purpose is Purpose.RANKING:
+            encoded = encode_model(self, announcement)
         else:
             encoded = self._encode_update(announcement, numerator, folder)
         self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
@@ -175,8 +184,10 @@ class Participant:
                 return encode_update(update, self.layers, numerator, parameters, seed, into)
             return encode_own_weighted(update, self.layers, weight, parameters, seed, into)
 
-    def encoded_file(self, round_number: int) -> EncodedFile:
-        return EncodedFile(self.journal.round_folder(round_number) / ENCODED, self.study.parameters.dimension)
+    def encoded_file(self, announcement: Announcement) -> EncodedFile:
+        """The round's encoded vector, in the journal."""
+        length = self.study.parameters_in(announcement.purpose).dimension
+        return EncodedFile(self.journal.round_folder(announcement.round) / ENCODED, length)
 
     def contribute(self, announcement: Announcement, attempt: int) -> None:
         """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""
@@ -185,7 +196,7 @@ class Participant:
             return
         with self.stopwatch.phase("sharing"):
             record = make_contribution(
-                self.encoded_file(announcement.round),
+                self.encoded_file(announcement),
                 announcement,
                 attempt,
                 self.context.site,

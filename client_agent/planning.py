@@ -51,6 +51,8 @@ class RequesterState(BaseModel):
     previous: PastRelease | None = None
     skipped: tuple[Signed[RoundOutcome], ...] = Field(default=(), description="rounds skipped since that release")
     counts_rounds: int = Field(default=0, description="how many rounds summed class counts, skipped ones included")
+    ranking_rounds: int = Field(default=0, description="how many rounds ranked the sites, skipped ones included")
+    ranked: bool = Field(default=False, description="whether the sites are ranked, or will not be")
     end: Signed[StudyEnd] | None = None
     why: str = Field(default="", description="the end and its full reason, for this site only")
     alone: bool = False
@@ -58,7 +60,7 @@ class RequesterState(BaseModel):
     @property
     def updates_done(self) -> int:
         """Rounds of updates behind this one; only those count among the study's rounds."""
-        return self.next_round - 1 - self.counts_rounds
+        return self.next_round - 1 - self.counts_rounds - self.ranking_rounds
 
 
 class RoundPlan(BaseModel):
@@ -102,8 +104,7 @@ def hindrance(owner: Requester) -> Hindrance | None:
 
 def new_plan(owner: Requester) -> RoundPlan:
     """Raises: PolicyRefusal, when a site following the policy would decline"""
-    number, study = owner.progress.next_round, owner.study
-    counts = study.rule.name.counts_classes and owner.state.counted is None
+    number, study, purpose = owner.progress.next_round, owner.study, _purpose(owner)
     weights = _weights(owner)
     least = _least(owner)
     if len(weights) < least:
@@ -121,13 +122,13 @@ def new_plan(owner: Requester) -> RoundPlan:
         round=number,
         listed=tuple(weight.site for weight in weights),
         least_contributors=least,
-        opens=Needs.NOTHING if counts else owner.rule.needs,
-        purpose=Purpose.COUNTS if counts else Purpose.UPDATE,
+        opens=_opens(owner, purpose),
+        purpose=purpose,
         model_version=owner.state.model_version or 0,
         model_digest=_model_digest(owner, number),
         weight_list_digest=weight_list.digest(),
         closes_at_s=math.ceil(owner.context.clock() + study.round_deadline_s),
-        ckks_key_id=None if counts else owner.ckks_key_id(),
+        ckks_key_id=owner.ckks_key_id() if purpose is Purpose.UPDATE else None,
     )
     _check_policy(owner, announcement, weight_list)
     own, key, counted = owner.context.site, owner.context.keys.signing, owner.state.counted
@@ -138,6 +139,20 @@ def new_plan(owner: Requester) -> RoundPlan:
         skipped=owner.progress.skipped,
         counted=None if counted is None else sign(counted, own, key),
     )
+
+
+def _purpose(owner: Requester) -> Purpose:
+    """Sites are ranked first, then class counts are summed, for studies that do."""
+    if owner.study.ranking is not None and not owner.progress.ranked:
+        return Purpose.RANKING
+    counts = owner.study.rule.name.counts_classes and owner.state.counted is None
+    return Purpose.COUNTS if counts else Purpose.UPDATE
+
+
+def _opens(owner: Requester, purpose: Purpose) -> Needs:
+    if purpose is Purpose.RANKING:
+        return Needs.INNER_PRODUCTS
+    return owner.rule.needs if purpose is Purpose.UPDATE else Needs.NOTHING
 
 
 def _weights(owner: Requester) -> tuple[ListedWeight, ...]:

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.contribution import CHUNK, EncodedFile, encode_update
 from client_agent.participant import Participant
 from protocol.arithmetic.fixed_point import decode
+from protocol.wire.messages import Announcement
 
 _ENCODED: Final = "probe.ring"
 _RECORD: Final = "probe.json"
@@ -28,12 +29,13 @@ class Probe(BaseModel):
     inner_product: float
 
 
-def make_probe(owner: Participant, round_number: int) -> Probe:
+def make_probe(owner: Participant, announcement: Announcement) -> Probe:
     """The round's probe, encoded in the journal; computed only the first time.
 
     Requires: the round's own update is encoded
     Raises:   UnusableUpdate; ConfigurationError without validation examples
     """
+    round_number = announcement.round
     folder = owner.journal.round_folder(round_number)
     known = owner.journal.read(folder / _RECORD, Probe)
     if known is not None:
@@ -43,7 +45,7 @@ def make_probe(owner: Participant, round_number: int) -> Probe:
         parameters = owner.study.parameters
         seed = owner.context.randomness.bytes(32, f"probe rounding {owner.study_digest} round {round_number}")
         encoded = encode_update(vector, owner.layers, parameters.weight_grid, parameters, seed, folder / _ENCODED)
-        own, pieces = owner.encoded_file(round_number), []
+        own, pieces = owner.encoded_file(announcement), []
         source = probe_file(owner, round_number)
         for start in range(0, parameters.dimension, CHUNK):
             stop = min(start + CHUNK, parameters.dimension)

@@ -1,5 +1,4 @@
-"""A site that will not let a study's rule open what it opens, or takes no part under CKKS, says so before the first
-round (docs/protocol.md 9).
+"""A site whose policy forbids what a study opens, or CKKS, says so before the first round (docs/protocol.md 9).
 
 The refusal is signed by the site and sealed to the requester. The requester starts no study that a site refuses: it
 ends it as failed and names the site and the need. A refusal that comes after the first announcement only keeps its
@@ -16,7 +15,8 @@ from client_agent.participant import Participant
 from client_agent.server_client import Body
 from client_agent.site_context import RELAY
 from protocol.errors import PolicyRefusal
-from protocol.policy import check_needs_allowed, check_protection_allowed
+from protocol.parameters import Needs
+from protocol.policy import check_needs_allowed, check_protection_allowed, check_ranking_allowed
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Signed, Study, StudyProtection, StudyView
@@ -27,10 +27,12 @@ _REASON_CHARACTERS: Final = 2000
 
 
 def refused_study(owner: Participant) -> PolicyRefusal | None:
-    """Why this site's policy forbids the study's protection or its rule; None when it forbids neither."""
+    """Why this site's policy forbids the study's protection, rule or ranking; None when it forbids none of them."""
     try:
         check_protection_allowed(owner.study.protection, owner.context.policy)
         check_needs_allowed(owner.study.rule.needs, owner.context.policy)
+        if owner.study.ranking is not None:
+            check_ranking_allowed(owner.context.policy)
     except PolicyRefusal as refusal:
         return refusal
     return None
@@ -67,8 +69,11 @@ def public_text(study: Study, site: str) -> str:
     """
     if study.protection is StudyProtection.CKKS:
         return f"site {site!r} takes no part in a study under CKKS; no round was begun"
-    opened = study.rule.needs.value
-    return f"site {site!r} does not let the study's rule open {opened} about it; no round was begun"
+    opened = f"rule open {study.rule.needs.value}"
+    if study.ranking is not None:
+        ranks = "ranking open inner_products"
+        opened = ranks if study.rule.needs is Needs.NOTHING else f"{opened} or its {ranks}"
+    return f"site {site!r} does not let the study's {opened} about it; no round was begun"
 
 
 def read_refusal(owner: Participant, sender: str) -> StudyRefusal:

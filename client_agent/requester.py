@@ -20,6 +20,7 @@ from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease
 from client_agent.participant import Participant
 from client_agent.planning import RequesterState, RoundPlan, hindrance, new_plan
 from client_agent.postbox import Postbox
+from client_agent.ranking_round import RankingRound, after_ranking
 from client_agent.requester_round import RequesterRound
 from client_agent.settled import Settled
 from client_agent.site_context import SiteContext
@@ -88,6 +89,8 @@ class Requester(Participant):
         self.prepare()
         if self.rule.needs is Needs.INNER_PRODUCTS:
             self.learner.probe(self.learner.initial())  # without validation data no study is begun
+        if self.study.ranking is not None:
+            self.learner.judging_form()  # nor without examples to judge by
         self._first_model()
         self._create()
         self.watch.start()
@@ -145,12 +148,16 @@ class Requester(Participant):
             if plan is None:
                 break
             try:
-                self._settle(plan, RequesterRound(self, plan).run())
+                self._settle(plan, self._round(plan).run())
             except LocalOptimumReached as optimum:
                 self.end_study(StudyEndState.COMPLETED, optimum.detail)
         if self.progress.end is None:
             self.end_study(StudyEndState.COMPLETED, "all rounds are done")
         self._deliver_end()
+
+    def _round(self, plan: RoundPlan) -> RequesterRound:
+        ranks = plan.announcement.message.purpose is Purpose.RANKING
+        return RankingRound(self, plan) if ranks else RequesterRound(self, plan)
 
     def welcome(self, sites: list[str], previous: PastRelease | None = None) -> None:
         """Send the sites' key and the present model; sent again, it is the same letter.
@@ -187,18 +194,21 @@ class Requester(Participant):
 
     def _settle(self, plan: RoundPlan, settled: Settled) -> None:
         """Rule, memory and list of absentees after a round; then its record."""
-        changes = self._after_declines(settled)
-        if settled.past is not None:
+        purpose = plan.announcement.message.purpose
+        changes = {} if purpose is Purpose.RANKING else self._after_declines(settled)
+        if purpose is Purpose.RANKING:
+            changes |= after_ranking(self, settled, plan.announcement.message.round)
+        elif settled.past is not None:
             changes["memory"] = self.remembered(self.progress.memory, settled.past)
             changes["previous"] = settled.past
             changes["skipped"] = ()
             changes["short_rounds"] = 0
         else:
-            changes |= self._after_skip(settled, plan.announcement.message.round)
+            changes |= self.after_skip(settled, plan.announcement.message.round)
             willing = len(plan.weight_list.weights) - len(settled.declines)
             short = willing < plan.announcement.message.least_contributors
             changes["short_rounds"] = self.progress.short_rounds + 1 if short else 0
-        if plan.announcement.message.purpose is Purpose.COUNTS:
+        if purpose is Purpose.COUNTS:
             changes["counts_rounds"] = self.progress.counts_rounds + 1
         elif settled.end is RoundEnd.RELEASED and settled.measured is not None:
             changes["rule_state"] = self.rule.apply(self.progress.rule_state, settled.measured)
@@ -218,7 +228,7 @@ class Requester(Participant):
                 f"too few sites were willing in {_SHORT_ROUNDS} rounds in a row: {settled.reason}",
             )
 
-    def _after_skip(self, settled: Settled, number: int) -> dict[str, object]:
+    def after_skip(self, settled: Settled, number: int) -> dict[str, object]:
         """The skip is settled here, and kept as evidence for sites that did not see it."""
         kept = self.progress.skipped if settled.skip is None else (*self.progress.skipped, settled.skip)
         return {"memory": remember_skip(self.progress.memory, number), "skipped": kept[-_SKIPS_KEPT:]}

@@ -108,7 +108,7 @@ class RequesterRound:
                 "its model has reached a local optimum and the study can be completed"
             )
         if self._announcement.opens is Needs.INNER_PRODUCTS:
-            self._probe = make_probe(self._owner, self._number)
+            self._probe = make_probe(self._owner, self._announcement)
 
     # --- turns ---
 
@@ -121,13 +121,20 @@ class RequesterRound:
         a, b = rounds
         if a.attempt != b.attempt:
             return None
+        settled = self._ended(a, b)
+        if settled is not None:
+            return settled
+        due = self._due(a, b)
+        if due is not None:
+            self._once(due, a, b)
+        return None
+
+    def _ended(self, a: RoundView, b: RoundView) -> Settled | None:
+        """The round's end, once both servers show it."""
         if a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
             return self._skipped(a, b)
         if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
             return self._finish(a, b)
-        due = self._due(a, b)
-        if due is not None:
-            self._once(due, a, b)
         return None
 
     def _due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
@@ -174,7 +181,7 @@ class RequesterRound:
                     transcript_digest,
                     self._number,
                     self._context.roster,
-                    study.parameters,
+                    study.parameters_in(self._announcement.purpose),
                     self._context.randomness,
                     label,
                 )
@@ -198,7 +205,7 @@ class RequesterRound:
             ones = (parameters.weight_grid,) * len(targets)
             return query_vector(challenge, probe_file(owner, self._number), ones, parameters)
         numerators = tuple(self._openings.numerator(site) for site in targets)
-        return query_vector(challenge, owner.encoded_file(self._number), numerators, parameters)
+        return query_vector(challenge, owner.encoded_file(self._announcement), numerators, parameters)
 
     def _facts(self) -> RequesterFacts:
         own, norm = self._context.site, 0.0 if self._encoded is None else self._encoded.norm

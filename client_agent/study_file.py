@@ -16,7 +16,7 @@ from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
 from protocol.rules.registry import require_sites, rule_for
-from protocol.wire.messages import ModelSpec, Roster, RuleSpec, Study, StudyProtection, TrainingSpec
+from protocol.wire.messages import ModelSpec, RankingSpec, Roster, RuleSpec, Study, StudyProtection, TrainingSpec
 from protocol.wire.names import NamesKind, require_model_names
 
 B = TypeVar("B", bound=BaseModel)
@@ -73,6 +73,7 @@ class StudyTable(_Table):
     round_deadline_s: float = 600.0
     correlation_source: str = Field(default="ot", pattern=r"^(ot|dealer)$")
     protection: StudyProtection = StudyProtection.SHARES
+    ranking: RankingSpec | None = None
     seed: int | None = None
     model: ModelTable
     rule: RuleSpec
@@ -122,6 +123,7 @@ def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Pat
             "round_deadline_s": table.round_deadline_s,
             "correlation_source": table.correlation_source,
             "protection": table.protection.value,
+            "ranking": None if table.ranking is None else table.ranking.model_dump(mode="json"),
             "seed": table.seed,
         },
         source,

@@ -12,6 +12,7 @@ PROTOCOL_VERSION: Final = "moiety/1"
 RANGE_PROJECTIONS: Final = 40
 SKETCH_BLOCKS: Final = 4
 MIN_SKETCH_LENGTH: Final = 2048
+MAX_SKETCH_LENGTH: Final = 2**17
 MAX_ENCODED_NORM_LOG2: Final = 21
 MAX_CLIP_NORM_LOG2: Final = 100
 """Between 2^-100 and 2^100 the scale, and an average in float32, neither overflow nor vanish."""
@@ -41,6 +42,17 @@ class Needs(StrEnum):
         return self in (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS)
 
 
+def check_clip_norm(clip_norm: float) -> None:
+    """ValueError unless C is a power of two of moderate size."""
+    if not 2.0**-MAX_CLIP_NORM_LOG2 <= clip_norm <= 2.0**MAX_CLIP_NORM_LOG2:
+        raise ValueError(
+            f"clip_norm must lie between 2^-{MAX_CLIP_NORM_LOG2} and 2^{MAX_CLIP_NORM_LOG2}, found {clip_norm}"
+        )
+    if math.frexp(clip_norm)[0] != 0.5:
+        below = 2.0 ** math.floor(math.log2(clip_norm))
+        raise ValueError(f"clip_norm must be a power of two, found {clip_norm}; use {below} or {2 * below}")
+
+
 class StudyParameters(BaseModel):
     """Fixed-point, sketch and cohort parameters of one study.
 
@@ -56,19 +68,13 @@ class StudyParameters(BaseModel):
     clip_norm: float = Field(gt=0, allow_inf_nan=False)
     encoded_norm_log2: int = Field(default=MAX_ENCODED_NORM_LOG2, ge=1, le=MAX_ENCODED_NORM_LOG2)
     weight_grid: int = Field(default=32, ge=1, le=2**16)
-    sketch_length: int = Field(default=MIN_SKETCH_LENGTH, ge=MIN_SKETCH_LENGTH, le=2**17)
+    sketch_length: int = Field(default=MIN_SKETCH_LENGTH, ge=MIN_SKETCH_LENGTH, le=MAX_SKETCH_LENGTH)
     least_contributors: int = Field(ge=1)
     assumed_colluders: int = Field(default=0, ge=0)
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyParameters:
-        if not 2.0**-MAX_CLIP_NORM_LOG2 <= self.clip_norm <= 2.0**MAX_CLIP_NORM_LOG2:
-            raise ValueError(
-                f"clip_norm must lie between 2^-{MAX_CLIP_NORM_LOG2} and 2^{MAX_CLIP_NORM_LOG2}, found {self.clip_norm}"
-            )
-        if math.frexp(self.clip_norm)[0] != 0.5:
-            below = 2.0 ** math.floor(math.log2(self.clip_norm))
-            raise ValueError(f"clip_norm must be a power of two, found {self.clip_norm}; use {below} or {2 * below}")
+        check_clip_norm(self.clip_norm)
         if self.sketch_length & (self.sketch_length - 1):
             raise ValueError(f"sketch_length must be a power of two, found {self.sketch_length}")
         floor = 16 * math.sqrt(self.dimension) * self.weight_grid

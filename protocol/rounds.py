@@ -4,6 +4,8 @@
          \\____________\\__________\\________\\-> skipped      (never after a release)
                                   \\-> burnt -> announced     (the next attempt, never after an opening has left)
 
+    A ranking releases nothing: locked or measured -> ranked, and never skipped by a server that has measured it.
+
     Under CKKS side B collects nothing and signs A's set: announced -> measured. A has nothing to measure either.
 
 A study is open or paused until it is completed, local_only, cancelled or failed, for ever.
@@ -27,6 +29,7 @@ class RoundEvent(StrEnum):
     AGREED = "agreed"
     MEASURED = "measured"
     RELEASED = "released"
+    RANKED = "ranked"
     SKIPPED = "skipped"
     BURNT = "burnt"
     RETRIED = "retried"
@@ -39,6 +42,8 @@ TRANSITIONS: Final[dict[tuple[RoundState, RoundEvent], RoundState]] = {
     (RoundState.ANNOUNCED, RoundEvent.AGREED): RoundState.MEASURED,
     (RoundState.LOCKED, RoundEvent.MEASURED): RoundState.MEASURED,
     (RoundState.MEASURED, RoundEvent.RELEASED): RoundState.RELEASED,
+    (RoundState.LOCKED, RoundEvent.RANKED): RoundState.RANKED,
+    (RoundState.MEASURED, RoundEvent.RANKED): RoundState.RANKED,
     (RoundState.ANNOUNCED, RoundEvent.SKIPPED): RoundState.SKIPPED,
     (RoundState.COLLECTING, RoundEvent.SKIPPED): RoundState.SKIPPED,
     (RoundState.LOCKED, RoundEvent.SKIPPED): RoundState.SKIPPED,
@@ -69,7 +74,7 @@ STUDY_TRANSITIONS: Final[dict[tuple[StudyState, StudyEvent], StudyState]] = {
     (StudyState.PAUSED, StudyEvent.ANNOUNCED): StudyState.OPEN,
     **{(state, event): end for state in (StudyState.OPEN, StudyState.PAUSED) for event, end in _ENDS.items()},
 }
-FINAL_STATES: Final = frozenset({RoundState.RELEASED, RoundState.SKIPPED})
+FINAL_STATES: Final = frozenset({RoundState.RELEASED, RoundState.RANKED, RoundState.SKIPPED})
 
 
 @dataclass(frozen=True)

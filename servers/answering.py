@@ -39,7 +39,7 @@ from servers.changes import wait_up_to
 from servers.collection import collected
 from servers.context import Server
 from servers.failpoints import Point
-from servers.measuring import Sketches, needed_lengths, prepare_products, queries_missing, seal_opening
+from servers.measuring import Sketches, needed_lengths, parameters_of, prepare_products, queries_missing, seal_opening
 from servers.ot_sender import OtSessions
 from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundKey, RoundRecord, StudyRecord
 
@@ -146,7 +146,7 @@ class Answering:
         if record.transcript.message != stated:
             raise TranscriptMismatch("another challenge was signed for this attempt")
         if record.state is RoundState.LOCKED:
-            self.sketches.begin(record, study.study.parameters)
+            self.sketches.begin(record, parameters_of(study, record))
         signature = record.transcript.signature_of(server.name)
         assert signature is not None, "this side has signed it"
         return ChallengeReply(signature=signature)
@@ -183,7 +183,7 @@ class Answering:
     async def _measured(
         self, study: StudyRecord, record: RoundRecord, header: ProductsHeader, masked: bytes, digest: str
     ) -> bytes:
-        server, parameters = self.server, study.study.parameters
+        server, parameters = self.server, parameters_of(study, record)
         assert record.transcript is not None, "checked by the caller"
         assert record.agreed_set is not None, "a locked round has its agreed set"
         if header.transcript_digest != record.transcript.message.digest():
@@ -197,8 +197,8 @@ class Answering:
         own = await asyncio.to_thread(prepare_products, server, record, sketches, halves, parameters)
         opening = await asyncio.to_thread(seal_opening, server, record, own, masked, key, parameters)
         answer = pack_frame(header, own.masked)
-        state = step(record.progress, RoundEvent.MEASURED).state
         server.failpoints.reach(Point.BEFORE_OPENING_STORED)
+        state = step(self._still_locked(record.key).progress, RoundEvent.MEASURED).state
         server.store.change_round(
             record.key,
             lambda r: replace(r, state=state),
@@ -209,3 +209,10 @@ class Answering:
         self.sessions.spend(header.correlations)
         self.sketches.forget(record.key)
         return answer
+
+    def _still_locked(self, key: RoundKey) -> RoundRecord:
+        """The attempt as it is now: no opening is made once its skip or burn is signed. Raises: WrongRound"""
+        record = self.round(key)
+        if record.state is not RoundState.LOCKED or record.outcome is not None:
+            raise WrongRound(f"round {key.round} became {record.state} meanwhile; its opening was not made")
+        return record

@@ -18,6 +18,7 @@ from protocol.wire.messages import (
     ContributionHeader,
     Purpose,
     Receipt,
+    RoundState,
     ShareKind,
     Signed,
     Study,
@@ -87,19 +88,13 @@ def _check_announced(server: Server, study: StudyRecord, number: int, announceme
     if announcement.round != number:
         raise WrongRound(f"the announcement is for round {announcement.round}, the address names round {number}")
     of = study.study
-    most = of.most_rounds if announcement.purpose is Purpose.UPDATE else of.most_rounds - of.rounds
-    if number > most and (announcement.purpose is Purpose.UPDATE or of.rule.name.counts_classes):
+    _check_purpose(server, study, announcement)
+    most = of.last_round(announcement.purpose)
+    if number > most:
         raise WrongRound(
             f"the study has at most {most} rounds of {announcement.purpose.value}, found an announcement for round "
             f"{number}"
         )
-    if announcement.measured and announcement.opens is not of.rule.needs:
-        raise MalformedMessage(
-            f"the round would open {announcement.opens.value}, the rule {of.rule.name.value!r} needs "
-            f"{of.rule.needs.value}; announce that"
-        )
-    if announcement.purpose is Purpose.COUNTS and not of.rule.name.counts_classes:
-        raise MalformedMessage(f"the round would sum class counts, which rule {of.rule.name.value!r} does not use")
     _check_key(server, study, announcement)
     places = [p.name for p in server.roster.contributors]
     order = [places.index(site) for site in announcement.listed if site in places]
@@ -111,6 +106,36 @@ def _check_announced(server: Server, study: StudyRecord, number: int, announceme
             f"closes_at_s {announcement.closes_at_s} is later than the study's round_deadline_s "
             f"{study.study.round_deadline_s} allows from now; check the clock"
         )
+
+
+def _check_purpose(server: Server, study: StudyRecord, announcement: Announcement) -> None:
+    """A round opens what the study says; sites are ranked before anything else, and not again once they may have been.
+
+    Raises: MalformedMessage, WrongRound
+    """
+    of = study.study
+    if announcement.purpose is Purpose.RANKING:
+        if of.ranking is None:
+            raise MalformedMessage("the round would rank the sites, which this study does not; announce an update")
+        last = server.store.current_round(study.digest)
+        if last is not None and not _may_rank_after(last, announcement):
+            raise WrongRound("the sites are ranked once, before the first update; this study is beyond that")
+        return
+    if announcement.measured and announcement.opens is not of.rule.needs:
+        raise MalformedMessage(
+            f"the round would open {announcement.opens.value}, the rule {of.rule.name.value!r} needs "
+            f"{of.rule.needs.value}; announce that"
+        )
+    if announcement.purpose is Purpose.COUNTS and not of.rule.name.counts_classes:
+        raise MalformedMessage(f"the round would sum class counts, which rule {of.rule.name.value!r} does not use")
+
+
+def _may_rank_after(last: RoundRecord, announcement: Announcement) -> bool:
+    """The same announcement again, or another try after rankings that were all skipped."""
+    before = last.announcement.message
+    if before == announcement:
+        return True
+    return before.purpose is Purpose.RANKING and last.state is not RoundState.RANKED
 
 
 def _check_key(server: Server, study: StudyRecord, announcement: Announcement) -> None:
@@ -260,12 +285,12 @@ def _plain_bytes(server: Server, site: str, study: StudyRecord, announcement: An
         return ciphertext_bytes(study.study)
     if share_kind(server, site) is ShareKind.SEED:
         return SEED_BYTES
-    return ELEMENT_BYTES * study.study.parameters.dimension
+    return ELEMENT_BYTES * study.study.parameters_in(announcement.purpose).dimension
 
 
 def _most_bytes(study: Study) -> int:
     """What the largest body of any round holds."""
-    share = ELEMENT_BYTES * study.parameters.dimension
+    share = ELEMENT_BYTES * max(study.parameters_in(purpose).dimension for purpose in Purpose)
     return max(share, ciphertext_bytes(study)) if study.protection is StudyProtection.CKKS else share
 
 
@@ -273,9 +298,10 @@ def _header_check(
     server: Server, caller: str, study: StudyRecord, record: RoundRecord, accepted: list[ContributionHeader]
 ) -> Callable[[bytes], None]:
     """A callback that accepts exactly the header this contribution must have, before anything is decrypted."""
-    encrypted = record.announcement.message.encrypted
+    announcement = record.announcement.message
+    encrypted = announcement.encrypted
     kind = ShareKind.CIPHERTEXT if encrypted else share_kind(server, caller)
-    length = study.study.encrypted_values if encrypted else study.study.parameters.dimension
+    length = study.study.encrypted_values if encrypted else study.study.parameters_in(announcement.purpose).dimension
 
     def accept(raw: bytes) -> None:
         header = ContributionHeader.parse(raw)
@@ -286,7 +312,7 @@ def _header_check(
                 f"the share is made for round {header.round}, attempt {header.attempt}; current are "
                 f"{record.key.round} and {record.key.attempt}"
             )
-        if header.study_digest != study.digest or header.announcement_digest != record.announcement.message.digest():
+        if header.study_digest != study.digest or header.announcement_digest != announcement.digest():
             raise AnnouncementMismatch("the share is bound to another study or announcement than this server holds")
         if header.side is not server.side:
             raise MalformedMessage(f"the share is for side {header.side.value!r}, this server is {server.side.value!r}")

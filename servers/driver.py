@@ -19,7 +19,6 @@ from protocol.errors import (
     UnknownResource,
 )
 from protocol.lock import agree, nonce_commitment, shortfall, transcript
-from protocol.mpc.quantity import product_lengths
 from protocol.rounds import RoundEvent, step
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -27,9 +26,9 @@ from protocol.wire.authentic import check_signature, with_signature
 from protocol.wire.messages import (
     AgreedSet,
     ChallengeTranscript,
+    Purpose,
     RoundState,
     Signed,
-    StudyProtection,
 )
 from protocol.wire.peer_messages import (
     ChallengeReply,
@@ -47,11 +46,20 @@ from servers.ckks_rounds import EncryptedRounds
 from servers.collection import collected, is_complete
 from servers.context import Server
 from servers.correlation_pool import CorrelationPool, Stock, stock_quietly
+from servers.demand import demand
 from servers.ending import Endings, NotYet, round_path
 from servers.failpoints import Point
 from servers.masked_sum_transfer import fetch_masked_sum, send_masked_sum
-from servers.measuring import Products, Sketches, needed_lengths, prepare_products, queries_missing, seal_opening
-from servers.outcomes import QUERIES_MISSING, RELEASE_SET_MISSING
+from servers.measuring import (
+    Products,
+    Sketches,
+    needed_lengths,
+    parameters_of,
+    prepare_products,
+    queries_missing,
+    seal_opening,
+)
+from servers.outcomes import QUERIES_MISSING, RANKED, RELEASE_SET_MISSING
 from servers.peer_client import PeerClient
 from servers.phases import Phases
 from servers.releasing import masking_side
@@ -149,21 +157,13 @@ class Driver:
 
     @staticmethod
     def _settled(record: RoundRecord) -> bool:
-        if record.state is RoundState.SKIPPED:
+        if record.state in (RoundState.SKIPPED, RoundState.RANKED):
             return record.outcome is not None and len(record.outcome.signatures) == _BOTH
         return record.progress.final
 
     def _demand(self, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
-        """What the next round will consume, as far as the last one or the rule tells; the requester's place is 0."""
-        counting = study.study.rule.name.counts_classes and (last is None or last.progress.state is RoundState.SKIPPED)
-        if study.study.protection is StudyProtection.CKKS and not counting:
-            return []
-        if last is None:
-            contributors, opens = len(self.server.roster.contributors), study.study.rule.needs
-        else:
-            contributors, opens = len(last.announcement.message.listed), last.announcement.message.opens
-        parameters = study.study.parameters
-        return [product_lengths(opens, place, place == 0, parameters) for place in range(contributors + 1)]
+        """What the next round will consume."""
+        return demand(self.server.roster, study, last)
 
     async def _advance(self, study: StudyRecord, record: RoundRecord) -> None:
         if record.state is RoundState.SKIPPED or record.outcome is not None:
@@ -234,12 +234,12 @@ class Driver:
             return
         record = await self._locked(study, record)
         record = await self._challenged(study, record)
-        sketching = self.sketches.begin(record, study.study.parameters)
+        parameters = parameters_of(study, record)
+        sketching = self.sketches.begin(record, parameters)
         record = await self._queries(record)
         if record.outcome is not None:
             return
         sketches, _ = await asyncio.gather(sketching, self.pool.check_session())
-        parameters = study.study.parameters
         stock = await self.pool.take(needed_lengths(self.server, record, parameters))
         halves = [c.half for c in stock.correlations]
         own = await asyncio.to_thread(prepare_products, self.server, record, sketches, halves, parameters)
@@ -314,7 +314,7 @@ class Driver:
         if theirs != header:
             raise ProtocolViolation("the peer answered with products for other sites or correlations")
         opening = await asyncio.to_thread(
-            seal_opening, self.server, record, own, masked, stock.zero_key, study.study.parameters
+            seal_opening, self.server, record, own, masked, stock.zero_key, parameters_of(study, record)
         )
         state = step(record.progress, RoundEvent.MEASURED).state
         self.server.failpoints.reach(Point.BEFORE_OPENING_STORED)
@@ -345,6 +345,9 @@ class Driver:
     # --- release ------------------------------------------------------------------------------------------------------
 
     async def _release(self, study: StudyRecord, record: RoundRecord) -> None:
+        if record.announcement.message.purpose is Purpose.RANKING:
+            await self.endings.rank(record, RANKED)
+            return
         self._phases.mark(study, "measured")
         record = await self._release_set(study, record)
         if record.release_set is None:

@@ -14,10 +14,10 @@ from protocol.errors import (
 )
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import ReleaseSet, RoundOutcome, RoundState, Signed
+from protocol.wire.messages import Purpose, ReleaseSet, RoundOutcome, RoundState, Signed
 from servers.context import Server
 from servers.failpoints import Point
-from servers.outcomes import commit_burn, commit_skip, outcome_of
+from servers.outcomes import commit_burn, commit_ranked, commit_skip, outcome_of
 from servers.peer_client import PeerClient
 from servers.releasing import accept_release_set
 from servers.store.interface import RoundRecord, StudyRecord
@@ -72,6 +72,14 @@ class Endings:
         self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
         await self.deliver(record)
 
+    async def rank(self, record: RoundRecord, reason: str) -> None:
+        """End a ranking, which releases nothing; a skip or burn that the peer refused to sign gives way."""
+        signed = self.server.sign(outcome_of(record, RoundState.RANKED, reason))
+        self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
+        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
+        self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
+        await self.deliver(record)
+
     async def burn(self, record: RoundRecord, reason: str) -> None:
         if record.key.attempt >= self.server.settings.limits.attempts:
             await self.skip(record, f"{record.key.attempt} attempts were burnt")
@@ -103,12 +111,19 @@ class Endings:
             raise ProtocolViolation("the peer signed an outcome of another round")
         if message.outcome is RoundState.BURNT:
             commit_burn(self.server, record, signed)
+        elif message.outcome is RoundState.RANKED:
+            commit_ranked(self.server, record, signed)
         else:
             commit_skip(self.server, record, signed)
 
     async def _outcome_refused(self, study: StudyRecord, record: RoundRecord, error: MoietyError) -> None:
         outcome = record.outcome
         assert outcome is not None, "it was just delivered"
+        if outcome.message.outcome is RoundState.RANKED:
+            raise NotYet(error.detail)
+        if _measured_at_peer(record, error):
+            await self.rank(record, "one server has its opening, the other could not make its own")
+            return
         if outcome.message.outcome is RoundState.BURNT:
             await self.skip(record, "one server has its opening, the other lost its correlations")
         elif _released_at_peer(record, error) and record.announcement.message.encrypted:
@@ -123,6 +138,13 @@ class Endings:
             commit_skip(self.server, record, outcome)
         else:
             raise NotYet(error.detail)
+
+
+def _measured_at_peer(record: RoundRecord, error: MoietyError) -> bool:
+    """Whether the peer refused to burn or skip a ranking, as it does once it holds its half of what is opened."""
+    ranks = record.announcement.message.purpose is Purpose.RANKING
+    under_way = record.state in (RoundState.LOCKED, RoundState.MEASURED)
+    return ranks and under_way and isinstance(error, WrongRound)
 
 
 def _released_at_peer(record: RoundRecord, error: MoietyError) -> bool:

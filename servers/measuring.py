@@ -19,7 +19,7 @@ from protocol.mpc.quantity import product_lengths
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import ChunkSource
-from protocol.wire.messages import OpeningHeader, QueryHeader, RoundState, ShareKind, Study
+from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
 from protocol.wire.sealing import MAX_HEADER_BYTES, seal_stream, sealed_message_length
 from servers.authentication import Caller
 from servers.bodies import HashOnly, SealedIntake, stream_into
@@ -114,6 +114,11 @@ class Sketches:
 # --- queries ----------------------------------------------------------------------------------------------------------
 
 
+def parameters_of(study: StudyRecord, record: RoundRecord) -> StudyParameters:
+    """The numbers that a round's vectors obey."""
+    return study.study.parameters_in(record.announcement.message.purpose)
+
+
 def targets_of(server: Server, record: RoundRecord) -> tuple[str, ...]:
     """The sites that the requester sends queries for: the agreed set without itself, none where it sends none."""
     if not record.announcement.message.opens.queried or record.agreed_set is None:
@@ -134,7 +139,7 @@ async def store_queries(
     """
     key = record.key
     targets = targets_of(server, record)
-    vector_bytes = ELEMENT_BYTES * study.study.parameters.sketched_length * len(targets)
+    vector_bytes = ELEMENT_BYTES * parameters_of(study, record).sketched_length * len(targets)
     largest = sealed_message_length(MAX_HEADER_BYTES, vector_bytes)
     if record.query_digest is not None:
         again = HashOnly()
@@ -189,7 +194,7 @@ def _require_same_queries(server: Server, record: RoundRecord, digest: str) -> N
 def _query_check(
     server: Server, study: StudyRecord, record: RoundRecord, targets: tuple[str, ...], accepted: list[QueryHeader]
 ) -> Callable[[bytes], None]:
-    length = study.study.parameters.sketched_length
+    length = parameters_of(study, record).sketched_length
 
     def accept(raw: bytes) -> None:
         header = QueryHeader.parse(raw)
@@ -239,10 +244,13 @@ def needed_lengths(server: Server, record: RoundRecord, parameters: StudyParamet
 
 
 def most_elements(study: Study, sites: int) -> int:
-    """The elements of one masked vector when all sites of the roster take part."""
-    needs = study.rule.needs
-    return sum(
-        sum(product_lengths(needs, place, is_requester=False, parameters=study.parameters)) for place in range(sites)
+    """The elements of the longest masked vector when all sites of the roster take part."""
+    rounds = [(study.rule.needs, study.parameters)]
+    if study.ranking is not None:
+        rounds.append((Needs.INNER_PRODUCTS, study.parameters_in(Purpose.RANKING)))
+    return max(
+        sum(sum(product_lengths(needs, place, is_requester=False, parameters=of)) for place in range(sites))
+        for needs, of in rounds
     )
 
 

@@ -8,13 +8,14 @@ from typing import Final
 from protocol.errors import AnnouncementMismatch, WrongRound
 from protocol.rounds import STUDY_TRANSITIONS, RoundEvent, StudyEvent, step, study_step
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import RoundOutcome, RoundState, Signed
+from protocol.wire.messages import Purpose, RoundOutcome, RoundState, Signed
 from servers.context import Server
 from servers.failpoints import Point
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 
 QUERIES_MISSING: Final = "the requester's queries are missing"
 RELEASE_SET_MISSING: Final = "the requester's release set is missing"
+RANKED: Final = "the losses are opened to the requester; nothing is summed"
 _ABSENT: Final = "the requester's "
 """How the reason of a skip begins that the requester's absence caused, ``lock.shortfall``'s included."""
 
@@ -41,6 +42,17 @@ def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcom
         _count_absence(server, record.key.study, outcome.message.reason)
     elif record.outcome != outcome:
         server.store.change_round(record.key, lambda r: replace(r, outcome=outcome))
+
+
+def commit_ranked(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
+    """The ranking is over: its shares are deleted, its opening stays for the requester. Done before: no change."""
+    if record.state is RoundState.RANKED:
+        return
+    state = step(record.progress, RoundEvent.RANKED).state
+    server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
+    server.files.delete(server.store.forget_attempt_files(record.key))
+    server.metrics.rounds.labels(RoundState.RANKED.value).inc()
+    _count_absence(server, record.key.study, outcome.message.reason)
 
 
 def _count_absence(server: Server, digest: str, reason: str) -> None:
@@ -79,7 +91,8 @@ def countersign_outcome(
     """Side B: agree to A's outcome, unless this side knows better; what has been signed is answered again.
 
     A release set alone does not stop a skip: A, which has signed, adds nothing any more, so no sum can leave. If it
-    could, sites would be shown a skip by one of the servers and count a released round for nothing.
+    could, sites would be shown a skip by one of the servers and count a released round for nothing. A ranking that this
+    side has measured is not skipped: the requester may hold what it opens, and sites would let it ask again.
 
     Raises: BadSignature, AnnouncementMismatch, WrongRound
     """
@@ -93,10 +106,17 @@ def countersign_outcome(
         return record.outcome
     if message.outcome is RoundState.SKIPPED and record.state is RoundState.RELEASED:
         raise WrongRound(f"round {key.round} has been released here; a round is not skipped after that")
+    ranks = record.announcement.message.purpose is Purpose.RANKING
+    if message.outcome is RoundState.SKIPPED and ranks and record.state is RoundState.MEASURED:
+        raise WrongRound(f"round {key.round} has been measured here; a ranking is not skipped after that")
+    if message.outcome is RoundState.RANKED and not ranks:
+        raise AnnouncementMismatch(f"round {key.round} ranks no sites; it is released or skipped")
     both = server.countersign(signed)
     server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
     if message.outcome is RoundState.SKIPPED:
         commit_skip(server, record, both)
+    elif message.outcome is RoundState.RANKED:
+        commit_ranked(server, record, both)
     else:
         commit_burn(server, record, both)
     server.failpoints.reach(Point.AFTER_OUTCOME_STORED)

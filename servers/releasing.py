@@ -16,7 +16,7 @@ from protocol.errors import (
 from protocol.rounds import RoundEvent, step
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import AgreedSet, OutputHeader, ReleaseSet, RoundState, ShareKind, Signed
+from protocol.wire.messages import AgreedSet, OutputHeader, Purpose, ReleaseSet, RoundState, ShareKind, Signed
 from protocol.wire.sealing import seal_stream
 from servers.ckks_output import sealed_sum
 from servers.collection import SEED_BYTES, expected_sites
@@ -35,9 +35,11 @@ def masking_side(round_number: int) -> Side:
 def accept_release_set(server: Server, record: RoundRecord, signed: Signed[ReleaseSet]) -> None:
     """Store the requester's release set: one a round, the same again changes nothing.
 
-    Raises: BadSignature, AnnouncementMismatch, MalformedMessage, ConflictingMessage, WrongRound
+    A ranking has none. Raises: BadSignature, AnnouncementMismatch, MalformedMessage, ConflictingMessage, WrongRound
     """
     release = require_signatures(signed, server.roster, [server.roster.requester])
+    if record.announcement.message.purpose is Purpose.RANKING:
+        raise WrongRound(f"round {record.key.round} ranks the sites; its vectors are never summed")
     if record.release_set is not None:
         if record.release_set.message != release:
             error = ConflictingMessage(f"{record.key.label} has another release set; there is one a round, for ever")

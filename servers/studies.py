@@ -204,7 +204,7 @@ def _picture(server: Server, record: StudyRecord) -> StudyPicture:
 
 def _round_view(server: Server, record: RoundRecord) -> RoundView:
     agreed = record.agreed_set
-    outcome = record.outcome if record.state is RoundState.SKIPPED else None
+    outcome = record.outcome if record.state in (RoundState.SKIPPED, RoundState.RANKED) else None
     if outcome is None and record.key.attempt > 1:
         before = server.store.round(RoundKey(record.key.study, record.key.round, record.key.attempt - 1))
         outcome = None if before is None else before.outcome

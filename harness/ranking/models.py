@@ -1,11 +1,8 @@
-"""What every site trains alone before it is ranked: ridge regression on one-hot classes, or a study's own model."""
+"""A study's own model, trained by every site alone before it is ranked: the plain variant."""
 
 from __future__ import annotations
 
 from pathlib import Path
-
-import numpy as np
-from numpy.typing import NDArray
 
 from client_agent.data import Examples
 from client_agent.models import build_model
@@ -19,29 +16,6 @@ from harness.site_updates import CPU
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
-
-Matrix = NDArray[np.float64]
-
-
-def design(examples: Examples) -> Matrix:
-    """One row an example: its features, flattened, and a constant 1."""
-    flat = examples.X.reshape(len(examples), -1).astype(np.float64)
-    return np.hstack((flat, np.ones((len(examples), 1))))
-
-
-def targets(examples: Examples, classes: int) -> Matrix:
-    """One-hot classes."""
-    return np.eye(classes)[examples.y]
-
-
-def ridge(X: Matrix, Y: Matrix, penalty: float) -> Matrix:
-    """argmin ||X W - Y||^2 / n + penalty ||W||^2.
-
-    Shapes:   X float64[n, p], Y float64[n, K] -> float64[p, K]
-    """
-    n, features = X.shape
-    solved: Matrix = np.linalg.solve(X.T @ X / n + penalty * np.eye(features), X.T @ Y / n)
-    return solved
 
 
 def study_for(path: Path, federation: Federation, seed: int) -> Study:

@@ -8,14 +8,14 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.data import Examples
+from client_agent.ridge import judging_form, ridge_model
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation, SiteData
-from harness.ranking.models import design, loss_of_own_model, ridge, study_for, targets
+from harness.datasets.site_data import Federation
+from harness.ranking.models import loss_of_own_model, study_for
 from harness.ranking.secure import OpenedLosses, open_losses
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
-from protocol.rules.transfer_loss import TransferLoss, predictor, quadratic_form, ranked
+from protocol.rules.transfer_loss import TransferLoss, predictor, ranked
 
 PLAIN_DISCLOSES: Final = (
     "In the plain variant every site gives its own trained model to the requester as it is: the requester learns the "
@@ -64,34 +64,27 @@ class Ranking(BaseModel):
 def rank(options: RankOptions) -> Ranking:
     """Raises: ConfigurationError, UnusableUpdate"""
     federation = load_data(options.request)
-    judged, judged_on = _judged_on(federation.requester)
+    requester, classes = federation.requester, len(federation.class_names)
+    judging = judging_form(requester.train, requester.validation, classes)
     if options.study is not None:
         if options.secure:
             raise ConfigurationError(
                 "--study: only linear models can be ranked securely; leave it out, or give --protection plain"
             )
         study = study_for(options.study, federation, options.request.seed)
-        losses = {s.name: loss_of_own_model(study, s, options.request.seed, judged).loss for s in federation.sites}
-        return _ranking(options, federation, study.model.kind, judged_on, losses, None)
-    classes = len(federation.class_names)
-    models = {s.name: ridge(design(s.train), targets(s.train, classes), options.penalty) for s in federation.sites}
-    form = quadratic_form(design(judged), targets(judged, classes))
-    vectors = {name: predictor(W) for name, W in models.items()}
+        seed, judged = options.request.seed, judging.examples
+        losses = {s.name: loss_of_own_model(study, s, seed, judged).loss for s in federation.sites}
+        return _ranking(options, federation, study.model.kind, judging.judged_on, losses, None)
+    form, judged_on = judging.form, judging.judged_on
+    vectors = {s.name: predictor(ridge_model(s.train, classes, options.penalty)) for s in federation.sites}
     losses = {name: form.loss(vector) for name, vector in vectors.items()}
     if not options.secure:
         return _ranking(options, federation, "ridge regression", judged_on, losses, None)
-    others = {name: vector for name, vector in vectors.items() if name != federation.requester.name}
-    seed = derive(bytes(32), f"moiety rank {options.request.seed}")
-    opened = open_losses(form, others, clip_norm=options.clip_norm, seed=seed)
-    kept = {federation.requester.name: losses[federation.requester.name]} | {o.site: o.loss for o in opened.losses}
+    others = {name: vector for name, vector in vectors.items() if name != requester.name}
+    draws = derive(bytes(32), f"moiety rank {options.request.seed}")
+    opened = open_losses(form, others, clip_norm=options.clip_norm, seed=draws)
+    kept = {requester.name: losses[requester.name]} | {one.site: one.loss for one in opened.losses}
     return _ranking(options, federation, "ridge regression", judged_on, kept, opened)
-
-
-def _judged_on(requester: SiteData) -> tuple[Examples, str]:
-    """Validation examples where the requester keeps some apart, else those it trains on; never the test set."""
-    if len(requester.validation):
-        return requester.validation, "validation"
-    return requester.train, "training"
 
 
 def _ranking(

@@ -6,14 +6,13 @@ coin toss (the challenge comes from the seed), sealing, signatures, files. Opene
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from client_agent.ranking import losses_of
 from harness.correlations import SourceName, correlations_from
 from protocol import sharing
 from protocol.arithmetic import fixed_point
@@ -21,12 +20,10 @@ from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.mpc import measurement, sketch
-from protocol.parameters import MIN_SKETCH_LENGTH, Needs, StudyParameters
+from protocol.parameters import Needs, StudyParameters
+from protocol.ranking import GRID, LONGEST, error_bound, query_scale, ranking_parameters
 from protocol.rules.transfer_loss import QuadraticForm, TransferLoss
 from protocol.sharing import Share, Side
-
-LONGEST: Final = 2**17
-_GRID: Final = 1
 
 
 @dataclass(frozen=True)
@@ -48,10 +45,7 @@ def parameters_for(length: int, clip_norm: float) -> StudyParameters:
             f"the model's quadratic form has {length} coordinates, at most {LONGEST} can be opened exactly (about 500 "
             "features); use fewer features, or --protection plain"
         )
-    longest = max(MIN_SKETCH_LENGTH, 1 << (length - 1).bit_length())
-    return StudyParameters(
-        dimension=length, clip_norm=clip_norm, weight_grid=_GRID, sketch_length=longest, least_contributors=1
-    )
+    return ranking_parameters(length, clip_norm)
 
 
 def open_losses(
@@ -69,8 +63,7 @@ def open_losses(
     Raises:   UnusableUpdate naming a site whose model is longer than ``clip_norm``; ConfigurationError
     """
     parameters = parameters_for(form.vector.size, clip_norm)
-    length = float(np.linalg.norm(form.vector))
-    scale = clip_norm / length if length > 0 else 1.0
+    scale = query_scale(form.length, clip_norm)
     query = fixed_point.encode(form.vector * scale, parameters, derive(seed, "rounding of the query"))
     shares = {site: _shared(site, vector, parameters, seed) for site, vector in predictors.items()}
     challenge = derive(seed, "challenge")
@@ -92,25 +85,8 @@ def open_losses(
         )
         for side in Side
     }
-    opened = _opened(operands, parameters, seed, source)
-    losses = tuple(
-        TransferLoss(one.site, form.with_product(one.inner_product / scale))
-        for one in opened
-        if one.inner_product is not None
-    )
-    failed = tuple(one.site for one in opened if not one.in_range)
-    return OpenedLosses(losses, failed, error_bound(parameters, length))
-
-
-def error_bound(parameters: StudyParameters, form_length: float) -> float:
-    """How far an opened loss can be from the plain one.
-
-    Both vectors have length at most C in their own scale; rounding moves each of L coordinates by less than one ring
-    unit 2^-f, so each vector by less than e = sqrt(L) 2^-f: |<q', z'> - <q, z>| <= e (C + C + e). Back in the loss's
-    scale that is times form_length / C.
-    """
-    e = math.sqrt(parameters.dimension) / parameters.scale
-    return e * (2 * parameters.clip_norm + e) * form_length / parameters.clip_norm
+    losses, failed = losses_of(_opened(operands, parameters, seed, source), form.constant, scale)
+    return OpenedLosses(losses, failed, error_bound(parameters, form.length))
 
 
 def _opened(
@@ -130,7 +106,7 @@ def _opened(
         ]
         for side in Side
     }
-    numerators = {one.site: _GRID for one in operands[Side.A]}
+    numerators = {one.site: GRID for one in operands[Side.A]}
     return measurement.open_all(shares[Side.A], shares[Side.B], numerators, parameters, Needs.INNER_PRODUCTS)
 
 

@@ -104,6 +104,10 @@ def simulated_study(table: StudyTable, source: str, federation: Federation, seed
     """
     if table.model.kind == "plugin":
         raise ConfigurationError(f"{source}: key 'model.kind': 'plugin' runs at a site's agent, not in a simulation")
+    if table.ranking is not None:
+        raise ConfigurationError(
+            f"{source}: key 'ranking': simulations only train; leave it out, and rank the sites by: moiety rank"
+        )
     if (table.model.inputs, table.model.classes) != (federation.inputs, len(federation.class_names)):
         raise ConfigurationError(
             f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.classes} classes, the data "

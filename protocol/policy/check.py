@@ -27,7 +27,8 @@ def check_weight_list(
 
     ``contributors`` are the roster's sites without the requester; ``needs`` is what the study's rule has opened.
     ``own_weight`` is the weight that the site gives itself under a self-weighted rule, None where the list's counts
-    (and in a round of class counts). ``rule_selects``: being left out says nothing, the rule releases only some sites.
+    (and in a round of class counts or a ranking). ``rule_selects``: being left out says nothing, the rule releases
+    only some sites.
     Raises: PolicyRefusal whose detail begins with the clause and says what was found and what is allowed;
             OutcomeUnknown when only the evidence of an earlier round's end is missing;
             ProtocolViolation when ``own_weight`` is outside [1/grid, 1]
@@ -36,7 +37,7 @@ def check_weight_list(
     clauses.check_announced_sites(site, announcement, weight_list)
     clauses.check_contributors_only(announcement, contributors)
     clauses.check_grid(weight_list, parameters)
-    if own_weight is not None or announcement.purpose is Purpose.COUNTS:
+    if own_weight is not None or announcement.purpose is not Purpose.UPDATE:
         clauses.check_uninformative(weight_list)
     clauses.check_least_number(announcement, parameters, memory)
     clauses.check_enough_contributors(announcement, parameters, policy)
@@ -46,6 +47,7 @@ def check_weight_list(
     clauses.check_model_version(announcement, memory)
     clauses.check_outcome_known(announcement, memory)
     clauses.check_counted_once(announcement, memory)
+    clauses.check_ranked_once(announcement, memory)
     clauses.check_same_sum_again(announcement, weight_list, memory)
     clauses.check_opens(announcement, needs, policy)
     clauses.check_measured_twice(announcement, memory)

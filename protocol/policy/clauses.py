@@ -153,6 +153,9 @@ def check_same_sum_again(announcement: Announcement, weight_list: WeightList, me
 
 def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) -> None:
     """Each measured round gives the requester numbers about this site: only what the rule needs and the site allows."""
+    if announcement.purpose is Purpose.RANKING:
+        check_ranking_allowed(policy)
+        return
     if announcement.measured and announcement.opens is not needs:
         found = f"round {announcement.round} opens {announcement.opens.value}"
         raise refusal(Clause.MEASURED_FOR_NOTHING, f"{found}, the study's rule needs {needs.value}: no more is opened")
@@ -161,11 +164,8 @@ def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) ->
 
 def check_needs_allowed(needs: Needs, policy: SitePolicy) -> None:
     """The site lets its requester learn this about it; asked before a study starts, and in every round."""
-    if needs is not Needs.NOTHING and needs not in policy.may_open:
-        allowed = ", ".join(one.value for one in policy.may_open) or "nothing"
-        raise refusal(
-            Clause.MAY_OPEN, f"the study's rule opens {needs.value} of this site to the requester, allowed: {allowed}"
-        )
+    if needs is not Needs.NOTHING:
+        _require_may_open("rule", needs, policy)
 
 
 def check_protection_allowed(protection: StudyProtection, policy: SitePolicy) -> None:
@@ -179,7 +179,9 @@ def check_protection_allowed(protection: StudyProtection, policy: SitePolicy) ->
 
 
 def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None:
-    """The site takes part in at most two measured rounds per model, released or not."""
+    """The site takes part in at most two measured rounds of updates per model, released or not."""
+    if announcement.purpose is Purpose.RANKING:
+        return
     if not announcement.measured or announcement.model_version != memory.model_version:
         return
     earlier = [r for r in memory.measured_rounds if r != announcement.round]
@@ -194,6 +196,22 @@ def check_counted_once(announcement: Announcement, memory: SiteMemory) -> None:
         found = f"round {announcement.round} sums class counts, which round {memory.counted} did already"
         raise refusal(
             Clause.COUNTED_ONCE, f"{found}, or this site has not seen both servers skip it; once a study is allowed"
+        )
+
+
+def check_ranking_allowed(policy: SitePolicy) -> None:
+    """The site lets its requester rank it; asked before a study starts, and in the round."""
+    if not policy.may_rank:
+        raise refusal(Clause.MAY_RANK, "the study ranks sites by their own models before training; may_rank is false")
+    _require_may_open("ranking", Needs.INNER_PRODUCTS, policy)
+
+
+def check_ranked_once(announcement: Announcement, memory: SiteMemory) -> None:
+    """Sites are ranked once a study: with another query each time, the answers would add up to the site's model."""
+    if announcement.purpose is Purpose.RANKING and memory.ranked not in (None, announcement.round):
+        found = f"round {announcement.round} ranks the sites, which round {memory.ranked} did already"
+        raise refusal(
+            Clause.RANKED_ONCE, f"{found}, or this site has not seen both servers skip it; once a study is allowed"
         )
 
 
@@ -212,6 +230,14 @@ def _released_against(announcement: Announcement, memory: SiteMemory) -> Release
 
 def _colluders(parameters: StudyParameters, policy: SitePolicy) -> int:
     return max(parameters.assumed_colluders, policy.assumed_colluders)
+
+
+def _require_may_open(who: str, needs: Needs, policy: SitePolicy) -> None:
+    if needs not in policy.may_open:
+        allowed = ", ".join(one.value for one in policy.may_open) or "nothing"
+        raise refusal(
+            Clause.MAY_OPEN, f"the study's {who} opens {needs.value} of this site to the requester, allowed: {allowed}"
+        )
 
 
 def _named(weights: tuple[ListedWeight, ...]) -> str:

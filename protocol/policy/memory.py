@@ -34,7 +34,7 @@ class SiteMemory(_Frozen):
     ``model_version`` is the newest model seen; ``measured_rounds`` and ``released`` concern that model.
     ``last_accepted`` is the last round whose list this site accepted, ``unsettled`` the same round while this site
     has seen neither its release nor a skip that both servers signed. ``counted`` is the round that summed class counts,
-    whether or not this site has seen how it ended.
+    whether or not this site has seen how it ended; ``ranked`` likewise the round that ranked the sites.
     """
 
     last_listed: tuple[ListedWeight, ...] = ()
@@ -44,6 +44,7 @@ class SiteMemory(_Frozen):
     last_accepted: Annotated[int, Field(ge=0)] = 0
     unsettled: int | None = None
     counted: int | None = None
+    ranked: int | None = None
     left_out: tuple[LeftOut, ...] = ()
 
     def last_numerator(self, site: str) -> int | None:
@@ -52,8 +53,13 @@ class SiteMemory(_Frozen):
 
 
 def remember_contribution(memory: SiteMemory, announcement: Announcement, weight_list: WeightList) -> SiteMemory:
-    """Memory once the list was accepted; store it before the first share leaves. Repeating it changes nothing."""
+    """Memory once the list was accepted; store it before the first share leaves. Repeating it changes nothing.
+
+    A ranking measures no update and releases nothing, so it is remembered as such and no more.
+    """
     memory = _on_model(memory, announcement.model_version)
+    if announcement.purpose is Purpose.RANKING:
+        return memory.model_copy(update={"ranked": announcement.round, "last_accepted": announcement.round})
     listed = {weight.site for weight in weight_list.weights}
     kept = tuple(weight for weight in memory.last_listed if weight.site not in listed)
     rounds = memory.measured_rounds
@@ -96,6 +102,8 @@ def remember_skip(memory: SiteMemory, round_number: int) -> SiteMemory:
     """Memory once both servers have signed that the round ended without a release."""
     if memory.counted == round_number:
         memory = memory.model_copy(update={"counted": None})
+    if memory.ranked == round_number:
+        memory = memory.model_copy(update={"ranked": None})
     return _settled(memory, round_number)
 
 

@@ -26,6 +26,8 @@ class Clause(StrEnum):
     ALLOW_CKKS = "allow_ckks"
     MEASURED_TWICE = "measured_twice"
     COUNTED_ONCE = "counted_once"
+    MAY_RANK = "may_rank"
+    RANKED_ONCE = "ranked_once"
     LEFT_OUT_TWICE = "left_out_twice"
 
 

@@ -28,13 +28,14 @@ class QuadraticForm:
     vector: Matrix
     constant: float
 
+    @property
+    def length(self) -> float:
+        """L2 norm of the vector."""
+        return float(np.linalg.norm(self.vector))
+
     def loss(self, predictor_vector: Matrix) -> float:
         """Mean squared loss, in plain."""
-        return self.with_product(float(self.vector @ predictor_vector))
-
-    def with_product(self, inner_product: float) -> float:
-        """Mean squared loss from the opened inner product."""
-        return inner_product + self.constant
+        return float(self.vector @ predictor_vector) + self.constant
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,6 @@ class TransferLoss:
 
     site: str
     loss: float
-
-
-def vector_length(features: int, outputs: int) -> int:
-    """Coordinates of :func:`predictor` and of a form's vector for p features and K outputs."""
-    return features * (features + 1) // 2 + features * outputs
 
 
 def quadratic_form(X: Matrix, Y: Matrix) -> QuadraticForm:

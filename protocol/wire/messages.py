@@ -1,6 +1,6 @@
 """Every control message between sites and servers, under one roof; what a server tells its callers is defined here.
 
-``message`` (what all are), ``roster`` (who), ``study`` (what), ``round`` (one round) hold the others.
+``message`` (what all are), ``roster`` (who), ``study`` and ``rule`` (what), ``round`` (one round) hold the others.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from protocol.wire.message import (
     StudyName,
     Version,
 )
+from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.roster import Party, Role, Roster
 from protocol.wire.round import (
     NO_COMMITMENT,
@@ -43,14 +44,12 @@ from protocol.wire.round import (
     ShareKind,
     WeightList,
 )
+from protocol.wire.rule import RuleName, RuleSpec, SecondWeight
 from protocol.wire.study import (
     MOST_COUNTS_ROUNDS,
     LayerShape,
     ModelSpec,
     ReadyNotice,
-    RuleName,
-    RuleSpec,
-    SecondWeight,
     Study,
     StudyEnd,
     StudyEndState,
@@ -62,6 +61,7 @@ from protocol.wire.study import (
 __all__ = [
     "MAX_CONTROL_BYTES",
     "MOST_COUNTS_ROUNDS",
+    "MOST_RANKING_ROUNDS",
     "NO_COMMITMENT",
     "AgreedSet",
     "Announcement",
@@ -82,6 +82,7 @@ __all__ = [
     "PartyName",
     "Purpose",
     "QueryHeader",
+    "RankingSpec",
     "ReadyNotice",
     "Receipt",
     "ReleaseSet",

@@ -13,18 +13,20 @@ from protocol.wire.message import Attempt, Digest, KeyId, Message, PartyName, Ro
 
 
 class Purpose(StrEnum):
-    """What the summed vectors are."""
+    """What the vectors are; those of a ranking are never summed."""
 
     UPDATE = "update"
     COUNTS = "counts"
+    RANKING = "ranking"
 
 
 class Announcement(Message):
     """The requester opens a round. ``listed`` are the contributors, in roster order, without the requester.
 
-    ``opens`` is what the requester learns about single sites. The vectors are updates, or every site's class counts
-    (once a study, docs/protocol.md 9). ``model_version`` counts the aggregates applied so far; ``model_digest`` is an
-    HMAC that only sites can check. ``ckks_key_id`` names the sites' key when they send ciphertexts instead of shares.
+    ``opens`` is what the requester learns about single sites. The vectors are updates, every site's class counts, or
+    its ridge regression (either once a study, docs/protocol.md 8 and 9). ``model_version`` counts the aggregates
+    applied so far; ``model_digest`` is an HMAC that only sites can check. ``ckks_key_id`` names the sites' key when
+    they send ciphertexts instead of shares.
     """
 
     KIND: ClassVar[str] = "announcement"
@@ -48,7 +50,9 @@ class Announcement(Message):
             raise ValueError(f"{len(self.listed)} sites listed, least_contributors is {self.least_contributors}")
         if self.purpose is Purpose.COUNTS and self.measured:
             raise ValueError("nothing is ever opened about class counts but their sum")
-        if self.encrypted and (self.purpose is Purpose.COUNTS or self.measured):
+        if self.purpose is Purpose.RANKING and self.opens is not Needs.INNER_PRODUCTS:
+            raise ValueError("a ranking opens inner products, once a study")
+        if self.encrypted and (self.purpose is not Purpose.UPDATE or self.measured):
             raise ValueError("only updates about which nothing is opened travel under CKKS")
         return self
 
@@ -229,16 +233,21 @@ class RoundState(StrEnum):
     LOCKED = "locked"
     MEASURED = "measured"
     RELEASED = "released"
+    RANKED = "ranked"
     SKIPPED = "skipped"
     BURNT = "burnt"
 
 
 class RoundOutcome(Message):
-    """A round that ended without a release, or an attempt that was burnt; signed by both servers."""
+    """A round that ended without a release, or an attempt that was burnt; signed by both servers.
+
+    ``ranked``: a ranking whose losses may have been opened to the requester. A server that holds its half of them signs
+    no skip of that round, so a skip with both signatures says that nothing was opened.
+    """
 
     KIND: ClassVar[str] = "round_outcome"
     study_digest: Digest
     round: RoundNumber
     attempt: Attempt
-    outcome: Literal[RoundState.SKIPPED, RoundState.BURNT]
+    outcome: Literal[RoundState.SKIPPED, RoundState.RANKED, RoundState.BURNT]
     reason: Annotated[str, Field(max_length=500)]

@@ -9,8 +9,12 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import Field, model_validator
 
 from protocol.parameters import Needs, StudyParameters
+from protocol.ranking import LONGEST, ranking_parameters, vector_length
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
 from protocol.wire.names import require_model_names
+from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
+from protocol.wire.round import Purpose
+from protocol.wire.rule import RuleName, RuleSpec
 
 MOST_COUNTS_ROUNDS: Final = 8
 """How often a study may try to sum its class counts; those rounds do not count among its rounds."""
@@ -86,96 +90,11 @@ class TrainingSpec(Message):
     class_weights: Literal["none", "inverse_frequency"] = "none"
 
 
-class RuleName(StrEnum):
-    WEIGHT_EROSION = "weight_erosion"
-    FEDAVG = "fedavg"
-    FEDAVG_BY_SAMPLES = "fedavg_by_samples"
-    WFEDAVG = "wfedavg"
-    FEDADAGRAD = "fedadagrad"
-    FEDADAM = "fedadam"
-    FEDYOGI = "fedyogi"
-    MULTI_KRUM = "multi_krum"
-    INFLUENCE = "influence"
-    LOCAL = "local"
-
-    @property
-    def self_weighted(self) -> bool:
-        """Whether every site computes its own weight, which nobody else sees (docs/protocol.md 9)."""
-        return self in (RuleName.FEDAVG_BY_SAMPLES, RuleName.WFEDAVG)
-
-    @property
-    def counts_classes(self) -> bool:
-        """Whether the sites' class counts are summed once, before the first update (docs/protocol.md 9)."""
-        return self is RuleName.WFEDAVG
-
-    @property
-    def only_averages(self) -> bool:
-        """Whether sums of weighted updates are all that the rule asks of a server: ciphertexts will do."""
-        return self in (RuleName.FEDAVG, RuleName.FEDAVG_BY_SAMPLES, RuleName.WFEDAVG, RuleName.LOCAL)
-
-
-_NEEDS: Final = {
-    RuleName.WEIGHT_EROSION: Needs.DISTANCES,
-    RuleName.MULTI_KRUM: Needs.PAIRS,
-    RuleName.INFLUENCE: Needs.INNER_PRODUCTS,
-}
-
-
-class SecondWeight(Message):
-    """A fixed factor of one site's weight."""
-
-    KIND: ClassVar[str] = "second_weight"
-    site: PartyName
-    weight: Annotated[float, Field(gt=0, le=1)]
-
-
-class RuleSpec(Message):
-    """The aggregation rule and its options; options a rule does not know are refused by the rule.
-
-    Weight Erosion: ``distance_penalty`` p_d, ``size_penalty`` p_s, ``epochs_counted`` in samples (the paper's formula)
-    or in batches (the MNIST study's code), ``second_weights`` beta_i. Server optimisers: ``server_momentum`` beta_1
-    (None: 0.9, FedAdagrad 0), ``second_moment_decay`` beta_2, ``adaptivity`` tau. Multi-Krum: ``byzantine`` f,
-    ``selected`` m (None: all but f). By samples: ``largest_count``, the number of samples whose weight is 1 (None: the
-    largest in the roster). Averaging rules: ``norm_bound``, the longest update that is released. Influence: ``step``,
-    how far a weight moves in a round.
-    """
-
-    KIND: ClassVar[str] = "rule"
-    name: RuleName
-    distance_penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    size_penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
-    erosion_applies: Literal["next_round", "same_round"] = "next_round"
-    epochs_counted: Literal["samples", "batches"] = "samples"
-    second_weights: tuple[SecondWeight, ...] = ()
-    server_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
-    second_moment_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    adaptivity: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
-    byzantine: Annotated[int, Field(ge=0)] = 1
-    selected: Annotated[int, Field(ge=1)] | None = None
-    largest_count: Annotated[int, Field(ge=1)] | None = None
-    norm_bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    step: Annotated[float, Field(gt=0, le=1)] = 0.5
-
-    @property
-    def needs(self) -> Needs:
-        """What the rule has opened to the requester in every round, besides the range check."""
-        return Needs.NORMS if self.norm_bound is not None else _NEEDS.get(self.name, Needs.NOTHING)
-
-    @model_validator(mode="after")
-    def _one_measurement(self) -> RuleSpec:
-        if self.norm_bound is not None and self.name in _NEEDS:
-            raise ValueError(
-                f"norm_bound is for averaging rules; rule {self.name.value!r} opens {_NEEDS[self.name].value} already: "
-                "leave it out"
-            )
-        return self
-
-
 class Study(Message):
     """Everything the parties agree on before round 1; its digest binds every later message.
 
     Signed by the requester and countersigned by both servers. ``seed`` fixes the training order in seeded
-    (loopback-only) federations.
+    (loopback-only) federations. With ``ranking`` the sites are ranked once, before the first update.
     """
 
     KIND: ClassVar[str] = "study"
@@ -190,6 +109,7 @@ class Study(Message):
     round_deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
     correlation_source: Literal["ot", "dealer"] = "ot"
     protection: StudyProtection = StudyProtection.SHARES
+    ranking: RankingSpec | None = None
     seed: int | None = None
 
     @property
@@ -223,6 +143,8 @@ class Study(Message):
             )
         if self.protection is StudyProtection.CKKS:
             self._require_averaging()
+        if self.ranking is not None:
+            self._require_rankable()
         if self.rule.erosion_applies == "same_round":
             raise ValueError(
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
@@ -242,10 +164,48 @@ class Study(Message):
                 "out, or take protection 'shares'"
             )
 
+    def _require_rankable(self) -> None:
+        if self.protection is StudyProtection.CKKS:
+            raise ValueError("protection 'ckks' opens nothing about single sites: leave ranking out, or take 'shares'")
+        if self.rule.name is RuleName.LOCAL:
+            raise ValueError("rule 'local' has no contributor to rank: leave ranking out, or take another rule")
+        if not self.model.inputs:
+            raise ValueError("ranking needs the shape of one example: fill in model.inputs, or leave ranking out")
+        if self.ranking_length > LONGEST:
+            raise ValueError(
+                f"ranking {prod(self.model.inputs)} features and {self.model.classes} classes takes vectors of "
+                f"{self.ranking_length} coordinates, at most {LONGEST} can be opened exactly (about 500 features): "
+                "leave ranking out, or take fewer features"
+            )
+
     @property
-    def most_rounds(self) -> int:
-        """The largest number that a round can have: class counts are summed before the first update."""
-        return self.rounds + (MOST_COUNTS_ROUNDS if self.rule.name.counts_classes else 0)
+    def ranking_length(self) -> int:
+        """Coordinates of a ranking's vectors: every feature and the constant 1, with one output a class."""
+        return vector_length(prod(self.model.inputs) + 1, self.model.classes)
+
+    def parameters_in(self, purpose: Purpose) -> StudyParameters:
+        """The numbers of a round: a ranking's vectors have their own length and clip norm, and are not sketched."""
+        if purpose is not Purpose.RANKING or self.ranking is None:
+            return self.parameters
+        return ranking_parameters(
+            self.ranking_length,
+            self.ranking.clip_norm,
+            least_contributors=self.parameters.least_contributors,
+            assumed_colluders=self.parameters.assumed_colluders,
+        )
+
+    def last_round(self, purpose: Purpose) -> int:
+        """The largest number that a round of this purpose can have; 0: the study has none.
+
+        Sites are ranked first, then class counts are summed, then updates.
+        """
+        rankings = 0 if self.ranking is None else MOST_RANKING_ROUNDS
+        counts = MOST_COUNTS_ROUNDS if self.rule.name.counts_classes else 0
+        return {
+            Purpose.RANKING: rankings,
+            Purpose.COUNTS: rankings + counts if counts else 0,
+            Purpose.UPDATE: rankings + counts + self.rounds,
+        }[purpose]
 
 
 class ReadyNotice(Message):

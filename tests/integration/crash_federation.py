@@ -31,6 +31,7 @@ from client_agent.data import Examples, LocalData
 from client_agent.events import RoundRecord, read_metrics
 from client_agent.journal import StudyJournal
 from client_agent.learner import Vector
+from client_agent.ridge import JudgingForm, Matrix, judging_form
 from client_agent.settings import load_settings
 from harness.parties import OPERATOR_NAMES
 from harness.processes import FederationSpec, Running, RunningFederation, SiteSpec, toml_lines
@@ -55,6 +56,7 @@ REQUESTER = "requester"
 SITES = (REQUESTER, "c1", "c2", "c3")
 A, B = OPERATOR_NAMES[Side.A], OPERATOR_NAMES[Side.B]
 ROUNDS = 2
+INPUTS = 2
 _GRID = 256.0
 _OVER_WITHIN_S = 90.0
 
@@ -83,6 +85,14 @@ class LightLearner:
 
     def class_counts(self) -> tuple[int, ...]:
         return class_counts(self._site)
+
+    def ridge(self, penalty: float) -> Matrix:
+        """One a site, whose vector is no longer than a ranking's default clip norm."""
+        return np.random.default_rng(SITES.index(self._site)).normal(size=(INPUTS + 1, 2))
+
+    def judging_form(self) -> JudgingForm:
+        drawn = np.random.default_rng(7).normal(size=(9, INPUTS)).astype(np.float32)
+        return judging_form(Examples(drawn, np.arange(9) % 2), None, 2)
 
     def accuracy(self, model: Vector) -> float | None:
         return None
@@ -224,7 +234,7 @@ class CrashFederation(RunningFederation):
             roster_digest=self.parties.roster.message.digest(),
             parameters=StudyParameters(dimension=dimension, clip_norm=4.0, least_contributors=len(SITES) - 1),
             rule=RuleSpec(name=RuleName.FEDAVG) if large else erosion,
-            model=ModelSpec(kind="linear", layers=(LayerShape(name="w", shape=(dimension,)),)),
+            model=ModelSpec(kind="linear", inputs=(INPUTS,), layers=(LayerShape(name="w", shape=(dimension,)),)),
             training=TrainingSpec(server_learning_rate=0.5),
             rounds=ROUNDS,
             round_deadline_s=60.0,

@@ -109,7 +109,7 @@ def test_class_counts_are_contributed_once_and_carry_no_weight(bench: Bench) -> 
     assert bench.contributor.state.memory.counted == 1
     encoded = bench.contributor.encode(decision.announcement, GRID)
     assert not encoded.clipped
-    vector = bench.contributor.encoded_file(1)(0, SIZE + 1)
+    vector = bench.contributor.encoded_file(decision.announcement)(0, SIZE + 1)
     assert vector.tolist() == [*COUNTS, *[0] * (SIZE - 1)]
     bench.contributor.save(memory=bench.contributor.state.memory.model_copy(update={"unsettled": None}))
     again = decided(bench, 2, purpose=Purpose.COUNTS)

@@ -25,7 +25,7 @@ def test_a_probe_is_made_once_and_knows_its_length_and_the_own_influence(tmp_pat
         owner = bench.requester
         announced = new_plan(owner).announcement.message
         owner.encode(announced, STUDY.parameters.weight_grid)
-        probe = make_probe(owner, 1)
+        probe = make_probe(owner, announced)
         parameters = STUDY.parameters
         # each factor is rounded by less than one ring unit, against .01 everywhere
         assert abs(probe.inner_product + SIZE * 0.01**2) <= SIZE * (2 * 0.01 + 1 / parameters.scale) / parameters.scale
@@ -34,7 +34,7 @@ def test_a_probe_is_made_once_and_knows_its_length_and_the_own_influence(tmp_pat
         encoded = probe_file(owner, 1)(0, SIZE)
         assert np.max(np.abs(decode(encoded, parameters) + 0.01)) <= 1 / parameters.scale + 0.01 * 2.0**-24
         owner.learner._update = np.ones(SIZE, dtype=np.float32)  # type: ignore[attr-defined]
-        assert make_probe(owner, 1) == probe
+        assert make_probe(owner, announced) == probe
         np.testing.assert_array_equal(probe_file(owner, 1)(0, SIZE), encoded)
 
 

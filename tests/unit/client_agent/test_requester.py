@@ -84,7 +84,7 @@ def test_a_skip_is_settled_and_enclosed_until_the_next_release(requester: Reques
 
 def test_only_the_last_skips_are_kept(requester: Requester) -> None:
     for number in range(1, 41):
-        requester.keep(**requester._after_skip(skipped(number), number))
+        requester.keep(**requester.after_skip(skipped(number), number))
     assert [skip.message.round for skip in requester.progress.skipped] == list(range(9, 41))
 
 

@@ -12,7 +12,7 @@ from client_agent.fitting import names_of
 from client_agent.names import NO_NAMES, DataNames
 from client_agent.study_file import study_from_toml
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import MOST_COUNTS_ROUNDS, RuleName
+from protocol.wire.messages import MOST_COUNTS_ROUNDS, Purpose, RuleName
 from tests.unit.client_agent.federation import ROSTER
 
 GOOD = """
@@ -55,7 +55,7 @@ def test_sites_that_weigh_themselves_share_one_coordinate_more() -> None:
     text = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "wfedavg"')
     study = study_from_toml(text, "s.toml", ROSTER, None)
     assert study.parameters.dimension == study.model_dimension + 1
-    assert study.most_rounds == study.rounds + MOST_COUNTS_ROUNDS
+    assert study.last_round(Purpose.UPDATE) == study.rounds + MOST_COUNTS_ROUNDS
 
 
 @pytest.mark.parametrize(

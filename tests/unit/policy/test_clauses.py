@@ -10,7 +10,7 @@ from protocol import policy as p
 from protocol.errors import ProtocolViolation
 from protocol.parameters import Needs
 from protocol.policy import SiteMemory, SitePolicy
-from protocol.wire.messages import ListedWeight, StudyProtection, WeightList
+from protocol.wire.messages import ListedWeight, Purpose, StudyProtection, WeightList
 from tests.unit.policy.lists import EVEN, ROSTER, STUDY, announcement, check, parameters, refused, weight_list
 
 
@@ -244,3 +244,21 @@ class TestOwnWeight:
         of = weight_list({"b": 4, "c": 4, "d": 3, "e": 4}, grid=4)
         with refused(p.Clause.GRID, "'d' has weight 3/4", "1 for all"):
             check(of, m=3, grid=4, own_weight=0.5)
+
+
+class TestRankingAllowed:
+    """A ranking opens an inner product, and needs the site's leave besides, whatever the study's rule needs."""
+
+    OF = weight_list(EVEN)
+    TOLD = announcement(OF, opens=Needs.INNER_PRODUCTS, purpose=Purpose.RANKING)
+
+    @pytest.mark.parametrize("needs", [Needs.NOTHING, Needs.DISTANCES, Needs.INNER_PRODUCTS])
+    def test_by_default_it_is(self, needs: Needs) -> None:
+        check(self.OF, self.TOLD, needs=needs)
+        p.check_ranking_allowed(SitePolicy())
+
+    def test_a_site_may_forbid_it_alone_or_with_all_inner_products(self) -> None:
+        with refused(p.Clause.MAY_RANK, "may_rank is false"):
+            check(self.OF, self.TOLD, policy=SitePolicy(may_rank=False))
+        with refused(p.Clause.MAY_OPEN, "ranking opens inner_products", "allowed: distances"):
+            check(self.OF, self.TOLD, policy=SitePolicy(may_open=(Needs.DISTANCES,)))

@@ -188,6 +188,46 @@ class TestCountedOnce:
             check(of, told)
 
 
+class TestRankedOnce:
+    """A requester that asked with another query each time would solve for the site's model."""
+
+    OF = weight_list(EVEN)
+    RANKING = announcement(OF, opens=Needs.INNER_PRODUCTS, purpose=Purpose.RANKING)
+    RANKED = p.remember_contribution(SiteMemory(), RANKING, OF)
+
+    def again(self, number: int = 2, version: int = 0) -> tuple[WeightList, Announcement]:
+        of = weight_list(EVEN, number)
+        return of, announcement(of, opens=Needs.INNER_PRODUCTS, purpose=Purpose.RANKING, version=version)
+
+    def test_a_second_one_is_refused_also_on_another_model(self) -> None:
+        check(self.OF, self.RANKING)
+        for version in (0, 1):
+            with refused(p.Clause.RANKED_ONCE, "round 2 ranks the sites, which round 1 did already"):
+                check(*self.again(version=version), memory=self.RANKED)
+
+    def test_the_same_round_again_and_one_after_a_signed_skip_are_not(self) -> None:
+        check(self.OF, self.RANKING, memory=self.RANKED)
+        check(*self.again(), memory=p.remember_skip(self.RANKED, 1))
+        assert p.remember_skip(self.RANKED, 7).ranked == 1
+
+    def test_it_leaves_the_measured_rounds_and_sums_of_updates_alone(self) -> None:
+        assert (self.RANKED.measured_rounds, self.RANKED.unsettled, self.RANKED.last_listed) == ((), None, ())
+        assert (self.RANKED.ranked, self.RANKED.last_accepted) == (1, 1)
+        check(weight_list(EVEN, 2), memory=self.RANKED)
+        twice = SiteMemory(measured_rounds=(1, 2))
+        check(*self.again(3), memory=twice)
+
+    def test_newer_models_do_not_make_a_site_forget_it(self) -> None:
+        of = weight_list(EVEN, 5)
+        memory = p.remember_contribution(self.RANKED, announcement(of, version=3), of)
+        assert p.remember_release(memory, announcement(of, version=3), of, tuple(EVEN)).ranked == 1
+
+    def test_the_list_says_one_for_all(self) -> None:
+        of = weight_list(EVEN | {"d": 31})
+        with refused(p.Clause.GRID, "'d'"):
+            check(of, announcement(of, opens=Needs.INNER_PRODUCTS, purpose=Purpose.RANKING))
+
+
 class TestOutcomeUnknown:
     """After round 1 of {b, c, d, e} on model 0, the requester announces round 2 without e on the same model."""
 

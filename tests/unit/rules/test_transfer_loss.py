@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import UnusableUpdate
-from protocol.rules.transfer_loss import TransferLoss, predictor, quadratic_form, ranked, vector_length
+from protocol.ranking import vector_length
+from protocol.rules.transfer_loss import TransferLoss, predictor, quadratic_form, ranked
 
 
 @given(n=st.integers(1, 30), p=st.integers(1, 7), k=st.integers(1, 4), seed=st.integers(0, 2**32))

@@ -91,3 +91,9 @@ def test_a_line_says_what_its_run_was_computed_on(update: str, computed_on: str,
 def test_a_policy_about_something_that_is_never_opened_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="may_open"):
         case(RuleName.FEDAVG, policy='policy = { may_open = ["updates"] }')
+
+
+def test_a_study_that_ranks_its_sites_is_not_simulated(tmp_path: Path) -> None:
+    text = CASE.format(policy="") + "[ranking]\n" + VARIANT.format(name="fedavg")
+    with pytest.raises(ConfigurationError, match="simulations only train; leave it out, and rank the sites by: moiety"):
+        run_case(parse_case(text, "case.toml"), CaseOptions(tmp_path))

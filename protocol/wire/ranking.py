@@ -1,0 +1,29 @@
+"""What a study fixes about the ranking of its sites before training (docs/protocol.md 8)."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field, model_validator
+
+from protocol.parameters import check_clip_norm
+from protocol.wire.message import Message
+
+MOST_RANKING_ROUNDS: Final = 3
+"""How often a study may try to rank its sites; those rounds do not count among its rounds."""
+
+
+class RankingSpec(Message):
+    """Sites are ranked once, before the first update, by the squared loss of their own ridge regressions.
+
+    ``penalty`` is the ridge's, per example; ``clip_norm`` the longest model vector that a site shares, a power of two.
+    """
+
+    KIND: ClassVar[str] = "ranking"
+    penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-2
+    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RankingSpec:
+        check_clip_norm(self.clip_norm)
+        return self

@@ -1,0 +1,33 @@
+"""Which correlations the next round will consume, so that they are made before it is locked (docs/protocol.md 7)."""
+
+from __future__ import annotations
+
+from protocol.mpc.quantity import product_lengths
+from protocol.parameters import Needs
+from protocol.wire.messages import Purpose, Roster, RoundState, StudyProtection
+from servers.store.interface import RoundRecord, StudyRecord
+
+
+def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
+    """Product lengths of every site, as far as the last round or the rule tells; the requester's place is 0."""
+    of = study.study
+    if ranks_next(study, last):
+        opens, parameters = Needs.INNER_PRODUCTS, of.parameters_in(Purpose.RANKING)
+        return [product_lengths(opens, place, place == 0, parameters) for place in range(len(roster.sites))]
+    if last is not None and last.announcement.message.purpose is Purpose.RANKING:
+        last = None
+    counting = of.rule.name.counts_classes and (last is None or last.progress.state is RoundState.SKIPPED)
+    if of.protection is StudyProtection.CKKS and not counting:
+        return []
+    if last is None:
+        contributors, opens = len(roster.contributors), of.rule.needs
+    else:
+        contributors, opens = len(last.announcement.message.listed), last.announcement.message.opens
+    return [product_lengths(opens, place, place == 0, of.parameters) for place in range(contributors + 1)]
+
+
+def ranks_next(study: StudyRecord, last: RoundRecord | None) -> bool:
+    """Whether the round under way, or the next one, ranks the sites: so does the first, and any try after a skip."""
+    if study.study.ranking is None or last is None:
+        return study.study.ranking is not None
+    return last.announcement.message.purpose is Purpose.RANKING and last.state is not RoundState.RANKED

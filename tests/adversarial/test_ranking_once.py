@@ -1,0 +1,227 @@
+"""A deviating server and the requester try to have a ranking measured and then skipped, so that sites allow another.
+
+Each ranking gives the requester one number of its choice about every site's model; a second one would be a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource, WrongRound
+from protocol.parameters import Needs
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import (
+    Announcement,
+    Purpose,
+    RankingSpec,
+    RoundOutcome,
+    RoundState,
+    Signed,
+    Study,
+    StudyState,
+)
+from servers.answering import Answering
+from servers.collection import _check_announced
+from servers.demand import demand, ranks_next
+from servers.measuring import most_elements
+from servers.outcomes import RANKED, countersign_outcome, outcome_of
+from servers.releasing import accept_release_set
+from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+from servers.store.migrate import upgrade
+from servers.store.sql import SqlStore
+from tests.adversarial.test_one_end_a_round import (
+    AGREED,
+    ALL,
+    FIVE,
+    OPERATORS,
+    PARTIES,
+    ROSTER,
+    Asked,
+    endings,
+    server_on,
+)
+from tests.unit.parties import announcement, study
+
+STUDY = study(ROSTER.digest()).model_copy(update={"ranking": RankingSpec()})
+KEY = RoundKey(STUDY.digest(), 1, 1)
+RANKS = {"opens": Needs.INNER_PRODUCTS, "purpose": Purpose.RANKING, "model_version": 0, "listed": FIVE[1:]}
+ANNOUNCED = announcement(STUDY.digest(), **RANKS)
+LOST = "one server has its opening, the other could not make its own"
+
+
+def record_in(state: RoundState, message: Announcement = ANNOUNCED) -> RoundRecord:
+    signed = Signed[Announcement](message=message)
+    return RoundRecord(KEY, state, signed, float(message.closes_at_s))
+
+
+def store_with(folder: Path, record: RoundRecord, of: Study = STUDY) -> SqlStore:
+    url = f"sqlite:///{folder / 'store.db'}"
+    upgrade(url)
+    made = SqlStore(url, lambda _: None)
+    made.add_study(StudyRecord(KEY.study, Signed[Study](message=of), StudyState.OPEN, "", 1))
+    made.add_round(record)
+    return made
+
+
+def by_a(record: RoundRecord, state: RoundState, reason: str = "too late") -> Signed[RoundOutcome]:
+    return sign(outcome_of(record, state, reason), OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
+
+
+@pytest.mark.parametrize("wanted", [RoundState.SKIPPED, RoundState.BURNT])
+def test_a_server_that_holds_an_opening_signs_neither_skip_nor_burn(tmp_path: Path, wanted: RoundState) -> None:
+    record = record_in(RoundState.MEASURED)
+    store = store_with(tmp_path, record)
+    server = server_on(Side.B, store)
+    with pytest.raises(WrongRound, match="round 1"):
+        countersign_outcome(server, store.study(KEY.study), KEY, by_a(record, wanted))
+    both = countersign_outcome(server, store.study(KEY.study), KEY, by_a(record, RoundState.RANKED, RANKED))
+    assert {signature.signer for signature in both.signatures} == set(OPERATORS)
+    ended = store.round(KEY)
+    assert ended is not None
+    assert (ended.state, ended.outcome) == (RoundState.RANKED, both)
+
+
+def test_before_that_it_is_skipped_like_any_round(tmp_path: Path) -> None:
+    record = record_in(RoundState.LOCKED)
+    store = store_with(tmp_path, record)
+    countersign_outcome(server_on(Side.B, store), store.study(KEY.study), KEY, by_a(record, RoundState.SKIPPED))
+    assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
+
+
+def test_no_opening_is_made_once_the_skip_is_signed(tmp_path: Path) -> None:
+    """Products were under way when A asked for the skip: what B was about to store is thrown away."""
+    record = record_in(RoundState.LOCKED)
+    store = store_with(tmp_path, record)
+    server = server_on(Side.B, store)
+    answering = Answering(server, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
+    assert answering._still_locked(KEY) == record
+    countersign_outcome(server, store.study(KEY.study), KEY, by_a(record, RoundState.SKIPPED))
+    with pytest.raises(WrongRound, match="became skipped meanwhile; its opening was not made"):
+        answering._still_locked(KEY)
+
+
+@pytest.mark.parametrize("given_up", [RoundState.SKIPPED, RoundState.BURNT])
+def test_a_server_that_lost_its_half_ends_the_ranking_when_the_peer_holds_the_other(
+    tmp_path: Path, given_up: RoundState
+) -> None:
+    record = record_in(RoundState.LOCKED)
+    store = store_with(tmp_path, record)
+    server, peer = server_on(Side.A, store), Asked(WrongRound("round 1 has been measured here"))
+    server.settings.limits.attempts = 3
+    ending = endings(server, peer)
+    ask = ending.skip if given_up is RoundState.SKIPPED else ending.burn
+    with pytest.raises(Exception, match="has been measured here"):
+        asyncio.run(ask(record, "lost"))
+    assert peer.asked == ["outcome", "outcome"]
+    kept = store.round(KEY)
+    assert kept is not None
+    assert kept.outcome is not None
+    assert (kept.outcome.message.outcome, kept.outcome.message.reason) == (RoundState.RANKED, LOST)
+
+
+def test_a_peer_that_never_heard_of_the_round_does_not_make_it_ranked(tmp_path: Path) -> None:
+    record = record_in(RoundState.COLLECTING)
+    store = store_with(tmp_path, record)
+    peer = Asked(WrongRound("round 1, attempt 1 is not known here yet"))
+    asyncio.run(endings(server_on(Side.A, store), peer).skip(record, "nobody came"))
+    assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
+
+
+def test_the_peer_that_measured_it_signs_that_it_ranked(tmp_path: Path) -> None:
+    record = record_in(RoundState.MEASURED)
+    store = store_with(tmp_path, record)
+
+    class Signs(Asked):
+        async def post(self, path: str, body: bytes, kind: str) -> bytes:
+            of_a = Signed[RoundOutcome].parse(body)
+            own = sign(of_a.message, OPERATORS[1], PARTIES.keys[OPERATORS[1]].signing).signatures
+            return of_a.model_copy(update={"signatures": (*of_a.signatures, *own)}).canonical()
+
+    ending = endings(server_on(Side.A, store), Signs(UnknownResource("not asked")))
+    asyncio.run(ending.rank(record, RANKED))
+    asyncio.run(ending.rank(store.round(KEY) or record, RANKED))
+    ended = store.round(KEY)
+    assert ended is not None
+    assert (ended.state, getattr(ended.outcome, "message", None)) == (
+        RoundState.RANKED,
+        outcome_of(record, RoundState.RANKED, RANKED),
+    )
+
+
+def test_a_round_of_updates_cannot_be_ended_as_a_ranking(tmp_path: Path) -> None:
+    record = record_in(RoundState.MEASURED, announcement(STUDY.digest(), listed=FIVE[1:]))
+    store = store_with(tmp_path, record)
+    with pytest.raises(AnnouncementMismatch, match="ranks no sites"):
+        countersign_outcome(
+            server_on(Side.B, store), store.study(KEY.study), KEY, by_a(record, RoundState.RANKED, RANKED)
+        )
+
+
+def test_a_ranking_takes_no_release_set(tmp_path: Path) -> None:
+    agreed = sign(AGREED, OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
+    record = replace(record_in(RoundState.MEASURED), agreed_set=agreed)
+    store = store_with(tmp_path, record)
+    with pytest.raises(WrongRound, match="never summed"):
+        accept_release_set(server_on(Side.B, store), record, ALL)
+
+
+class TestAnnounced:
+    """What a server takes for the announcement of a ranking, and when."""
+
+    def announce(self, folder: Path, last: RoundRecord | None, number: int, of: Study = STUDY) -> None:
+        server = server_on(Side.B, SimpleNamespace(current_round=lambda _: last))  # type: ignore[arg-type]
+        record = StudyRecord(KEY.study, Signed[Study](message=of), StudyState.OPEN, "", 1)
+        message = announcement(KEY.study, number, **RANKS)
+        _check_announced(server, record, number, message)
+
+    def test_first_again_and_after_a_skip(self, tmp_path: Path) -> None:
+        self.announce(tmp_path, None, 1)
+        self.announce(tmp_path, record_in(RoundState.RANKED), 1)
+        self.announce(tmp_path, record_in(RoundState.SKIPPED), 2)
+
+    @pytest.mark.parametrize(
+        "last",
+        [
+            record_in(RoundState.RANKED),
+            record_in(RoundState.RELEASED, announcement(STUDY.digest(), listed=FIVE[1:])),
+            record_in(RoundState.SKIPPED, announcement(STUDY.digest(), listed=FIVE[1:])),
+        ],
+    )
+    def test_not_once_it_ended_nor_after_an_update(self, tmp_path: Path, last: RoundRecord) -> None:
+        with pytest.raises(WrongRound, match="ranked once, before the first update"):
+            self.announce(tmp_path, last, 2)
+
+    def test_no_more_often_than_the_study_may_try(self, tmp_path: Path) -> None:
+        self.announce(tmp_path, record_in(RoundState.SKIPPED), 3)
+        with pytest.raises(WrongRound, match="at most 3 rounds of ranking"):
+            self.announce(tmp_path, record_in(RoundState.SKIPPED), 4)
+
+    def test_not_in_a_study_without_one(self, tmp_path: Path) -> None:
+        with pytest.raises(MalformedMessage, match="which this study does not"):
+            self.announce(tmp_path, None, 1, STUDY.model_copy(update={"ranking": None}))
+
+
+def test_correlations_are_made_for_the_ranking_until_it_ended() -> None:
+    record = StudyRecord(KEY.study, Signed[Study](message=STUDY), StudyState.OPEN, "", 1)
+    assert ranks_next(record, None)
+    assert ranks_next(record, record_in(RoundState.COLLECTING))
+    assert ranks_next(record, record_in(RoundState.SKIPPED))
+    assert not ranks_next(record, record_in(RoundState.RANKED))
+    plain = StudyRecord(KEY.study, Signed[Study](message=study(ROSTER.digest())), StudyState.OPEN, "", 1)
+    assert not ranks_next(plain, None)
+    ranking = ((), *[(2 * 18,)] * 4)
+    assert demand(ROSTER, record, None) == [of + (1,) * 40 for of in ranking]
+    update = ((), *[(6,)] * 4)
+    assert demand(ROSTER, record, record_in(RoundState.RANKED)) == [of + (1,) * 40 for of in update]
+
+
+def test_masked_vectors_may_be_as_long_as_a_rankings() -> None:
+    """Per site 2 L = 36 elements and one a projection of the range check, against 6 for an update's distance."""
+    assert most_elements(STUDY, 3) == 3 * (2 * 18 + 40)
+    assert most_elements(STUDY.model_copy(update={"ranking": None}), 3) == 3 * (6 + 40)

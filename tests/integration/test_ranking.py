@@ -1,0 +1,158 @@
+"""Sites ranked before training by real agents over two servers, and training after it (docs/protocol.md 8)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from client_agent import participant
+from client_agent.cli import agent_app
+from client_agent.contribution import EncodedUpdate
+from client_agent.daemon import create_study
+from client_agent.events import RoundEnd
+from client_agent.participant import Participant
+from client_agent.ranking import RANKING_FILE, Ranking, encode_model
+from client_agent.ridge import JudgedOn, judging_form, ridge_model
+from harness.processes import RunningFederation
+from protocol.parameters import StudyParameters
+from protocol.policy import SitePolicy
+from protocol.rules.transfer_loss import predictor
+from protocol.sharing import Side
+from protocol.wire.messages import Announcement, Purpose, RankingSpec, RuleName, RuleSpec, Study
+from tests.integration.agents import (
+    EROSION,
+    REQUESTER,
+    AgentThreads,
+    final_model,
+    finished,
+    journal,
+    rounds_of,
+    site_data,
+    spec,
+    study_for,
+    wait_for,
+)
+
+CONTRIBUTORS = ("c1", "c2", "c3")
+SITES = (REQUESTER, *CONTRIBUTORS)
+CLASSES, ROUNDS, PENALTY = 2, 2, 0.02
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
+    federation = RunningFederation(
+        spec({name: SitePolicy() for name in CONTRIBUTORS}), tmp_path_factory.mktemp("ranking")
+    )
+    try:
+        for side in Side:
+            federation.start_server(side)
+        for side in Side:
+            federation.wait_for(side, "/healthz")
+        yield federation
+    finally:
+        federation.stop()
+
+
+def ranking_study(run: RunningFederation, name: str) -> Study:
+    plain = study_for(run, name, EROSION, ROUNDS, 20.0)
+    return Study.model_validate({**dict(plain), "ranking": RankingSpec(penalty=PENALTY)})
+
+
+def counting_study(run: RunningFederation, name: str) -> Study:
+    """WFedAvg, under which every site of three may weigh as much as the others' least weights let it."""
+    parameters = StudyParameters(dimension=13, clip_norm=4.0, weight_grid=2, least_contributors=3)
+    rule = RuleSpec(name=RuleName.WFEDAVG)
+    return Study.model_validate({**dict(ranking_study(run, name)), "parameters": parameters, "rule": rule})
+
+
+def kept(run: RunningFederation, name: str) -> Ranking:
+    ranking = journal(run, REQUESTER, name).read(journal(run, REQUESTER, name).folder / RANKING_FILE, Ranking)
+    assert ranking is not None
+    return ranking
+
+
+@pytest.fixture(scope="module")
+def ranked(run: RunningFederation) -> Ranking:
+    """A study of Weight Erosion that ranks its sites first, run to its end."""
+    agents = AgentThreads(run, SITES)
+    try:
+        create_study(run.state(REQUESTER), ranking_study(run, "erosion"))
+        wait_for("the study's end", finished(run, "erosion", *SITES), agents.events)
+    finally:
+        agents.stop()
+    return kept(run, "erosion")
+
+
+def plain_losses() -> dict[str, float]:
+    """What every site's model does on the requester's training examples; it has no others to judge by."""
+    data = {name: site_data(number) for number, name in enumerate(SITES)}
+    form = judging_form(data[REQUESTER].train, None, CLASSES).form
+    return {name: form.loss(predictor(ridge_model(of.train, CLASSES, PENALTY))) for name, of in data.items()}
+
+
+def test_what_is_opened_is_the_plain_ranking_within_the_derived_bound(ranked: Ranking) -> None:
+    plain = plain_losses()
+    assert ranked.problem == ""
+    assert ranked.judged_on is JudgedOn.TRAINING
+    assert ranked.own_loss == plain[REQUESTER]
+    assert ranked.error_bound is not None
+    losses = {one.site: one.loss for one in ranked.sites}
+    assert set(losses) == set(CONTRIBUTORS)
+    assert all(loss is not None and abs(loss - plain[site]) <= ranked.error_bound for site, loss in losses.items())
+    assert min(abs(a - b) for a in plain.values() for b in plain.values() if a != b) > 2 * ranked.error_bound
+    assert [one.site for one in ranked.sites] == sorted(CONTRIBUTORS, key=lambda site: plain[site])
+
+
+def test_training_goes_on_after_it_and_nobody_but_the_requester_holds_a_loss(
+    run: RunningFederation, ranked: Ranking
+) -> None:
+    for site in SITES:
+        rounds = [(r.round, r.purpose, r.state) for r in rounds_of(run, site, "erosion")]
+        updates = [(number, Purpose.UPDATE, RoundEnd.RELEASED) for number in range(2, 2 + ROUNDS)]
+        assert rounds == [(1, Purpose.RANKING, RoundEnd.RANKED), *updates]
+    assert len({final_model(run, site, "erosion") for site in SITES}) == 1
+    assert not any((journal(run, site, "erosion").folder / RANKING_FILE).exists() for site in CONTRIBUTORS)
+
+
+def test_a_site_out_of_range_is_named_and_class_counts_are_summed_after_it(
+    run: RunningFederation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c3 puts 2^63 into every coordinate of its model; its update afterwards is in range."""
+
+    def wild(owner: Participant, announcement: Announcement) -> EncodedUpdate:
+        made = encode_model(owner, announcement)
+        if owner.context.site == "c3":
+            path = owner.encoded_file(announcement).path
+            path.write_bytes(np.full(made_length(path), 2**63, dtype="<u8").tobytes())
+        return made
+
+    def made_length(path: Path) -> int:
+        return path.stat().st_size // 8
+
+    monkeypatch.setattr(participant, "encode_model", wild)
+    agents = AgentThreads(run, SITES)
+    try:
+        create_study(run.state(REQUESTER), counting_study(run, "counted"))
+        wait_for("the study's end", finished(run, "counted", *SITES), agents.events)
+    finally:
+        agents.stop()
+    assert {one.site: one.loss is None for one in kept(run, "counted").sites} == {"c1": False, "c2": False, "c3": True}
+    assert kept(run, "counted").sites[-1].site == "c3"
+    rounds = rounds_of(run, "c3", "counted")
+    assert [r.purpose for r in rounds] == [Purpose.RANKING, Purpose.COUNTS, *[Purpose.UPDATE] * ROUNDS]
+    assert rounds[-1].took_part == SITES
+
+
+def test_the_command_shows_what_the_requester_keeps(run: RunningFederation, ranked: Ranking) -> None:
+    config = ["--config", str(run.config(REQUESTER))]
+    shown = CliRunner().invoke(agent_app, ["ranking", *config, "--study", "erosion", "--json"])
+    assert Ranking.model_validate(json.loads(shown.output)) == ranked
+    table = CliRunner().invoke(agent_app, ["ranking", *config]).output
+    assert all(f"{one.loss:.4f}" in table for one in ranked.sites)
+    other = CliRunner().invoke(agent_app, ["ranking", "--config", str(run.config("c1"))])
+    assert "no ranking of any study" in str(other.exception)

@@ -1,0 +1,377 @@
+"""A ranking at its sites: what a contributor shares or refuses, what the requester asks with, keeps and shows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.data import Examples
+from client_agent.events import EventKind, RoundEnd
+from client_agent.mail import PastRelease
+from client_agent.output import check_release
+from client_agent.planning import RoundPlan
+from client_agent.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, make_judging, spec_of
+from client_agent.ranking_cli import show_rankings
+from client_agent.ranking_round import RankingRound
+from client_agent.refusals import public_text, refused_study
+from client_agent.ridge import JudgedOn, JudgingForm, judging_form
+from client_agent.settled import Refused, Settled
+from protocol.arithmetic.fixed_point import decode
+from protocol.errors import ConfigurationError, ErrorCode, NotListed, ProtocolViolation, UnusableUpdate
+from protocol.mpc.measurement import OpenedSite
+from protocol.parameters import Needs
+from protocol.policy import SitePolicy
+from protocol.rules.transfer_loss import predictor
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.messages import (
+    MOST_RANKING_ROUNDS,
+    Purpose,
+    RankingSpec,
+    RoundOutcome,
+    RoundState,
+    RoundView,
+    RuleName,
+    Signed,
+    Study,
+)
+from tests.unit.client_agent.benches import (
+    Bench,
+    FakeLearner,
+    RequesterBench,
+    contributor_bench,
+    requester_bench,
+)
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys, release
+from tests.unit.client_agent.test_decisions import GRID, MODEL, decided, study_with
+
+RNG = np.random.default_rng(6)
+INPUTS, CLASSES = 3, 2
+MODELS = RNG.normal(size=(INPUTS + 1, CLASSES)) / 4
+JUDGED = Examples(RNG.normal(size=(12, INPUTS)).astype(np.float32), RNG.integers(0, CLASSES, 12))
+CLIP_NORM = 4.0
+
+
+def ranking_study(rule: RuleName = RuleName.FEDAVG) -> Study:
+    plain = study_with(rule)
+    model = plain.model.model_copy(update={"inputs": (INPUTS,), "classes": CLASSES})
+    return plain.model_copy(update={"model": model, "ranking": RankingSpec(clip_norm=CLIP_NORM)})
+
+
+STUDY = ranking_study()
+PARAMETERS = STUDY.parameters_in(Purpose.RANKING)
+
+
+@pytest.fixture(autouse=True)
+def _linear(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every site's own model is the same one."""
+    monkeypatch.setattr(FakeLearner, "ridge", lambda _, penalty: MODELS, raising=False)
+    monkeypatch.setattr(FakeLearner, "judging_form", lambda _: judging_form(JUDGED, None, CLASSES), raising=False)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Bench]:
+    with contributor_bench(tmp_path, STUDY, MODEL) as made:
+        yield made
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[RequesterBench]:
+    with requester_bench(tmp_path, STUDY, MODEL) as made:
+        yield made
+
+
+RANKS = {"purpose": Purpose.RANKING, "opens": Needs.INNER_PRODUCTS}
+
+
+class TestContributor:
+    def test_its_model_is_encoded_as_it_is(self, site: Bench) -> None:
+        """Rounding moves each coordinate by less than one ring unit."""
+        decision = decided(site, 1, **RANKS)
+        assert decision.accepted
+        assert site.contributor.weight_in(decision.announcement) is None
+        site.contributor.encode(decision.announcement, GRID)
+        encoded = site.contributor.encoded_file(decision.announcement)
+        assert encoded.length == PARAMETERS.dimension
+        opened = decode(encoded(0, encoded.length), PARAMETERS)
+        np.testing.assert_allclose(opened, predictor(MODELS), rtol=0, atol=1 / PARAMETERS.scale)
+
+    def test_a_second_ranking_with_another_query_is_refused(self, site: Bench) -> None:
+        assert decided(site, 1, **RANKS).accepted
+        again = decided(site, 2, **RANKS)
+        assert (again.accepted, again.code) == (False, ErrorCode.POLICY_REFUSAL)
+        assert again.reason.startswith("ranked_once: ")
+        assert decided(site, 3).accepted
+
+    def test_a_ranking_that_the_study_does_not_have_is_refused(self, tmp_path: Path) -> None:
+        with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL) as plain:
+            decision = decided(plain, 1, **RANKS)
+            assert (decision.accepted, decision.code) == (False, ErrorCode.ANNOUNCEMENT_MISMATCH)
+            assert "which this study does not" in decision.reason
+
+    def test_a_site_that_forbids_it_refuses_the_study_and_the_round(self, tmp_path: Path) -> None:
+        with contributor_bench(tmp_path, STUDY, MODEL, SitePolicy(may_rank=False)) as strict:
+            refusal = refused_study(strict.contributor)
+            assert refusal is not None
+            assert refusal.detail.startswith("may_rank: ")
+            assert decided(strict, 1, **RANKS).reason.startswith("may_rank: ")
+
+    def test_a_site_that_forbids_nothing_takes_the_study(self, site: Bench) -> None:
+        assert refused_study(site.contributor) is None
+
+    def test_a_model_that_is_too_long_is_declined_and_its_length_stays_here(
+        self, site: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(FakeLearner, "ridge", lambda _, penalty: 50 * MODELS)
+        decision = site.contributor._contribute(decided(site, 1, **RANKS), 1)
+        length = f"{np.linalg.norm(predictor(50 * MODELS)):.3g}"
+        assert (decision.accepted, decision.code) == (False, ErrorCode.UNUSABLE_UPDATE)
+        assert length in decision.reason
+        told = site.decline()
+        assert told.code == ErrorCode.UNUSABLE_UPDATE
+        assert told.reason == (
+            "this site's ridge regression is longer than the ranking's clip_norm; its length stays at this site"
+        )
+
+    def test_updates_are_numbered_after_it(self, site: Bench) -> None:
+        assert site.contributor.update_number(MOST_RANKING_ROUNDS + 1) == 1
+        decided(site, 1, **RANKS)
+        assert site.contributor.update_number(2) == 1
+
+    def test_both_servers_ending_it_is_recorded(self, site: Bench) -> None:
+        decision = decided(site, 1, **RANKS)
+        signed = sign(decision.announcement, REQUESTER, keys(REQUESTER).signing)
+        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
+        site.contributor._follow(view, view)
+        (record,) = [event.record for event in site.events if event.kind is EventKind.ROUND]
+        assert record is not None
+        assert (record.purpose, record.state, record.took_part) == (Purpose.RANKING, RoundEnd.RANKED, ())
+        assert site.contributor.state.memory.ranked == 1
+
+    def test_nothing_is_taken_for_a_release_of_it(self) -> None:
+        past: PastRelease = release().past
+        announced = past.announcement.model_copy(update=RANKS)
+        with pytest.raises(ProtocolViolation, match="vectors are never summed"):
+            check_release(past.model_copy(update={"announcement": announced}), ROSTER, announced.study_digest)
+
+
+def planned(bench: RequesterBench) -> RoundPlan:
+    plan = bench.requester._plan()
+    assert plan is not None
+    return plan
+
+
+def skip_of(number: int) -> Signed[RoundOutcome]:
+    message = RoundOutcome(
+        study_digest=STUDY.digest(), round=number, attempt=1, outcome=RoundState.SKIPPED, reason="a site is late"
+    )
+    a, b = operator_keys(Side.A), operator_keys(Side.B)
+    return countersign(sign(message, a.name, a.signing), b.name, b.signing)
+
+
+def ended(end: RoundEnd, number: int, *declines: Refused) -> Settled:
+    skip = skip_of(number) if end is RoundEnd.SKIPPED else None
+    return Settled(end, 1, "a site is late", declines, None, None, skip=skip)
+
+
+def kept(bench: RequesterBench) -> Ranking | None:
+    return bench.requester.journal.read(bench.requester.journal.folder / RANKING_FILE, Ranking)
+
+
+class TestRequester:
+    def test_it_ranks_before_it_trains_and_the_round_does_not_count(self, bench: RequesterBench) -> None:
+        plan = planned(bench)
+        announced = plan.announcement.message
+        assert (announced.round, announced.purpose, announced.opens) == (1, Purpose.RANKING, Needs.INNER_PRODUCTS)
+        assert isinstance(bench.requester._round(plan), RankingRound)
+        bench.requester._settle(plan, ended(RoundEnd.RANKED, 1))
+        following = planned(bench).announcement.message
+        assert (following.round, following.purpose) == (2, Purpose.UPDATE)
+        assert not isinstance(bench.requester._round(planned(bench)), RankingRound)
+        assert bench.requester.progress.updates_done == 0
+        assert bench.requester.progress.memory.ranked == 1
+
+    def test_a_site_that_declined_to_be_ranked_is_asked_to_train(self, bench: RequesterBench) -> None:
+        declined = Refused("c2", "policy_refusal", "may_rank: no")
+        bench.requester._settle(planned(bench), ended(RoundEnd.RANKED, 1, declined))
+        assert planned(bench).announcement.message.listed == CONTRIBUTORS
+
+    def test_skipped_rankings_are_tried_again_until_training_goes_on_without(self, bench: RequesterBench) -> None:
+        for number in range(1, MOST_RANKING_ROUNDS + 1):
+            plan = planned(bench)
+            assert (plan.announcement.message.round, plan.announcement.message.purpose) == (number, Purpose.RANKING)
+            assert kept(bench) is None
+            bench.requester._settle(plan, ended(RoundEnd.SKIPPED, number))
+        plan = planned(bench)
+        assert plan.announcement.message.purpose is Purpose.UPDATE
+        assert len(plan.skipped) == MOST_RANKING_ROUNDS
+        assert bench.requester.progress.updates_done == 0
+        ranking = kept(bench)
+        assert ranking is not None
+        assert ranking.problem == "3 rounds were skipped, the last one because: a site is late"
+        assert any("not ranked: 3 rounds were skipped" in text for text in bench.texts(EventKind.STUDY))
+
+    def test_its_own_vector_is_zeros_and_its_query_the_scaled_form(self, bench: RequesterBench) -> None:
+        ranking = bench.requester._round(planned(bench))
+        ranking._prepare_own()
+        own = bench.requester.encoded_file(planned(bench).announcement.message)
+        assert not own(0, own.length).any()
+        judging = make_judging(bench.requester, 1)
+        form = judging_form(JUDGED, None, CLASSES).form
+        assert judging.scale == pytest.approx(CLIP_NORM / form.length)
+        assert judging.own_loss == form.loss(predictor(MODELS))
+        assert judging.judged_on is JudgedOn.TRAINING
+        query = decode(ranking._query_vector(bytes(32), ("c1", "c2")), PARAMETERS).reshape(2, -1)
+        np.testing.assert_array_equal(query[0], query[1])
+        np.testing.assert_allclose(query[0], form.vector * judging.scale, rtol=0, atol=1 / PARAMETERS.scale)
+
+    def test_a_restart_asks_with_the_same_query_even_if_the_data_changed(
+        self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        first = make_judging(bench.requester, 1)
+        monkeypatch.setattr(FakeLearner, "judging_form", _changed_data)
+        assert make_judging(bench.requester, 1) == first
+
+    def test_a_half_that_a_server_lost_leaves_the_study_without_a_ranking(self, bench: RequesterBench) -> None:
+        ranking = bench.requester._round(planned(bench))
+        assert isinstance(ranking, RankingRound)
+        ranking._prepare_own()
+        signed = planned(bench).announcement
+        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
+        settled = ranking._ended(view, view)
+        assert settled is not None
+        assert (settled.end, settled.past, settled.skip) == (RoundEnd.RANKED, None, None)
+        lost = kept(bench)
+        assert lost is not None
+        assert lost.problem.startswith("one server lost its half")
+
+    def test_what_was_opened_once_is_not_opened_again(
+        self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ranking = bench.requester._round(planned(bench))
+        assert isinstance(ranking, RankingRound)
+        ranking._prepare_own()
+        made = Ranking(study=STUDY.name, requester=REQUESTER, round=1, sites=(RankedSite(site="c1", loss=0.5),))
+        monkeypatch.setattr(ranking, "_open", lambda a, b: made)
+        signed = planned(bench).announcement
+        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
+        assert ranking._ended(view, view) is not None
+        monkeypatch.setattr(ranking, "_open", _not_again)
+        assert ranking._ended(view, view) is not None
+        assert kept(bench) == made
+
+    def test_evidence_that_does_not_hold_ends_the_study(
+        self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ranking = bench.requester._round(planned(bench))
+        assert isinstance(ranking, RankingRound)
+        ranking._prepare_own()
+        monkeypatch.setattr(ranking, "_open", _refuses)
+        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=planned(bench).announcement)
+        with pytest.raises(ProtocolViolation, match="round 1: another server's answer"):
+            ranking._ended(view, view)
+
+    def test_nothing_is_released_while_it_is_measured(self, bench: RequesterBench) -> None:
+        ranking = bench.requester._round(planned(bench))
+        view = RoundView(round=1, attempt=1, state=RoundState.MEASURED, announcement=planned(bench).announcement)
+        assert ranking._due(view, view) is None
+        assert ranking._ended(view, view) is None
+
+
+def _changed_data(_: object) -> JudgingForm:
+    return judging_form(Examples(2 * JUDGED.X, JUDGED.y), None, CLASSES)
+
+
+def _not_again(a: RoundView, b: RoundView) -> Ranking:
+    raise AssertionError("opened twice")
+
+
+def _refuses(a: RoundView, b: RoundView) -> Ranking:
+    raise NotListed("another server's answer")
+
+
+def test_losses_are_put_in_order_and_failed_sites_named() -> None:
+    opened = [OpenedSite("c1", True, inner_product=4.0), OpenedSite("c2", False), OpenedSite("c3", True, None, 2.0)]
+    losses, failed = losses_of(opened, 1.0, 2.0)
+    assert [(one.site, one.loss) for one in losses] == [("c3", 2.0), ("c1", 3.0)]
+    assert failed == ("c2",)
+
+
+def test_a_study_that_ranks_nobody_has_no_penalty() -> None:
+    with pytest.raises(ProtocolViolation, match="ranks no sites"):
+        spec_of(study_with(RuleName.FEDAVG))
+
+
+def test_the_requester_begins_no_study_without_examples_to_judge_by(
+    bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(_: object) -> JudgingForm:
+        raise UnusableUpdate("the requester's examples hold NaN")
+
+    monkeypatch.setattr(FakeLearner, "judging_form", nothing)
+    monkeypatch.setattr(bench.requester, "prepare", lambda: None)
+    with pytest.raises(UnusableUpdate):
+        bench.requester.run()
+    assert bench.servers[Side.A].sent == {}
+
+
+RANKING = Ranking(
+    study="hearts",
+    requester=REQUESTER,
+    round=1,
+    judged_on=JudgedOn.VALIDATION,
+    own_loss=0.125,
+    error_bound=1e-4,
+    sites=(RankedSite(site="c2", loss=0.25), RankedSite(site="c1", loss=None)),
+    unranked=(UnrankedSite(site="c3", reason="it contributed nothing"),),
+)
+
+
+def written(folder: Path, ranking: Ranking) -> None:
+    place = folder / "studies" / ranking.study
+    place.mkdir(parents=True)
+    (place / RANKING_FILE).write_text(ranking.model_dump_json())
+
+
+def test_the_table_names_every_site(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    written(tmp_path, RANKING)
+    written(tmp_path, Ranking(study="lungs", requester=REQUESTER, round=3, problem="one server lost its half"))
+    show_rankings(tmp_path, None, json_output=False)
+    shown = capsys.readouterr().out
+    for text in (
+        "0.2500",
+        "failed its range check",
+        "not ranked: it",
+        "r0 itself",
+        "0.1250",
+        "exact to 0.0001",
+        "lungs: the sites were",
+    ):
+        assert text in shown
+    show_rankings(tmp_path, "hearts", json_output=True)
+    assert Ranking.model_validate(json.loads(capsys.readouterr().out)) == RANKING
+
+
+def test_no_ranking_and_a_broken_one_are_said(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="has no ranking of study 'hearts'"):
+        show_rankings(tmp_path, "hearts", json_output=False)
+    written(tmp_path, RANKING)
+    (tmp_path / "studies" / "hearts" / RANKING_FILE).write_text("{}")
+    with pytest.raises(ConfigurationError, match="3 fields are wrong"):
+        show_rankings(tmp_path, None, json_output=False)
+
+
+@pytest.mark.parametrize(
+    ("rule", "opened"),
+    [
+        (RuleName.FEDAVG, "ranking open inner_products"),
+        (RuleName.WEIGHT_EROSION, "rule open distances or its ranking open inner_products"),
+    ],
+)
+def test_a_study_that_a_site_refuses_names_the_ranking_in_public(rule: RuleName, opened: str) -> None:
+    said = public_text(ranking_study(rule), "c2")
+    assert said == f"site 'c2' does not let the study's {opened} about it; no round was begun"
