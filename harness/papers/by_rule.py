@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.papers.page import Page
@@ -19,9 +19,9 @@ class RuleRow:
 
 
 def rules_table(page: Page, requesters: Sequence[str], rows: Sequence[RuleRow], quoted: Sequence[RuleRow] = ()) -> None:
-    """Our rows, the best of every column in bold, then quoted ones, which have no mean."""
+    """Our rows, the best of every column's complete cells in bold, then quoted ones, which have no mean."""
     width = len(requesters) + 1
-    best = [_best(row.cells[place] for row in rows) for place in range(width)]
+    best = [_best([cell for row in rows if isinstance(cell := row.cells[place], Spread)]) for place in range(width)]
     shown = [
         (row.title, row.rate, *(_shown(cell, top) for cell, top in zip(row.cells, best, strict=True))) for row in rows
     ]
@@ -29,8 +29,10 @@ def rules_table(page: Page, requesters: Sequence[str], rows: Sequence[RuleRow], 
     page.table(("rule", "rate", *requesters, "mean"), [*shown, *blank])
 
 
-def _best(cells: Iterable[Spread | str | None]) -> float | None:
-    return max((cell.mean for cell in cells if isinstance(cell, Spread)), default=None)
+def _best(cells: Sequence[Spread]) -> float | None:
+    """Among those over the most runs."""
+    most = max((cell.count for cell in cells), default=0)
+    return max((cell.mean for cell in cells if cell.count == most), default=None)
 
 
 def _shown(cell: Spread | str | None, best: float | None) -> str:

@@ -85,7 +85,8 @@ def test_a_rule_with_fewer_halves_says_so_and_missing_ones_are_named(tmp_path):
     runs = runs_of(BASELINES | {"multi_krum": (0.80, 0.82)})
     some = {case: [one for one in of if (one.variant, one.seed) != ("multi_krum", 1)] for case, of in runs.items()}
     text = written(tmp_path, some)
-    assert "| multi-Krum (1 of 2 halves so far) | 3 | **.800** |" in text
+    assert "| multi-Krum (1 of 2 halves so far) | 3 | .800 |" in text
+    assert "| FedAvg | 3 | **.760 ± .010** |" in text
     assert "**Not run yet:** FedAvg by samples; WFedAvg;" in text
 
 
