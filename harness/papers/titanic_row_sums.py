@@ -39,7 +39,8 @@ def write(page: Page, lines: Mapping[str, Sequence[RunLine]], data: Path | None)
         "161 test rows right and a last batch, of one row, wrong: .593 pooled.) What tells the mistake from a right "
         "average is how the curve jumps from round to round, and for whom. The table has the mean size of that change "
         "over rounds 2 to 30: large for the same requesters in the report and here, but for up-to-35-a, and about the "
-        "same for all under a right average. For over-35 in AGE_STRICT the one-row batch halves it in the published measure."
+        "same for all under a right average. For over-35 in AGE_STRICT the one-row batch halves it in the published "
+        "measure."
     )
     page.table(
         (
