@@ -101,8 +101,14 @@ def test_a_failed_range_check_leaves_the_site_out_and_tells_it(pair: Pair, attac
 
 @pytest.mark.parametrize("factor", [8, -8])
 def test_a_boosted_update_shows_in_its_distance(pair: Pair, factor: int) -> None:
-    """Inside the range, far outside the clip norm: the requester sees how far, and leaves the site out of the sum."""
-    boosted = vectors.scaled_update(np.full(SMALL, 2**18, dtype=np.uint64), factor)
+    """Inside the range, far outside the clip norm: the requester sees how far, and leaves the site out of the sum.
+
+    Three entries of 0.31 clip norms, times eight: 4.3 clip norms long, and no signed sum of them reaches the eight clip
+    norms at which a projection is out of range.
+    """
+    update = np.zeros(SMALL, dtype=np.uint64)
+    update[:3] = 5 * 2**17
+    boosted = vectors.scaled_update(update, factor)
     opened = pair.round(updates={VICTIM: boosted})
     opened.advance(Phase.MEASURED)
     distance = opened.sites.openings(opened.current, {})[VICTIM].distance
