@@ -91,7 +91,10 @@ class Endings:
         await self.deliver(record)
 
     async def deliver(self, record: RoundRecord) -> None:
-        """Get the peer's signature. An opening that it has undoes a burn; nothing undoes a skip of shares."""
+        """Get the peer's signature. An opening that it has undoes a burn; nothing undoes a skip of shares.
+
+        Raises: ProtocolViolation when the peer signs anything but what it was asked to
+        """
         assert record.outcome is not None, "there is an outcome to deliver"
         study = self.server.store.study(record.key.study)
         path = round_path(paths.PEER_OUTCOME, study, record)
@@ -103,12 +106,12 @@ class Endings:
         signed = Signed[RoundOutcome].parse(body)
         names = [self.server.roster.operator_a.name, self.server.roster.operator_b.name]
         message = require_signatures(signed, self.server.roster, names)
-        if (message.study_digest, message.round, message.attempt) != (
-            record.key.study,
-            record.key.round,
-            record.key.attempt,
-        ):
-            raise ProtocolViolation("the peer signed an outcome of another round")
+        if message != record.outcome.message:
+            raise ProtocolViolation(
+                f"{record.key.label}: the peer answers with another outcome than the one that this side asked it to "
+                "sign; were it taken, a burnt attempt could go on beside a skip that both have signed: end the study "
+                "and compare the servers' records"
+            )
         if message.outcome is RoundState.BURNT:
             commit_burn(self.server, record, signed)
         elif message.outcome is RoundState.RANKED:

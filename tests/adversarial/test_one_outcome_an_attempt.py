@@ -1,0 +1,62 @@
+"""Server B and the requester want a burnt attempt and a skip of the same attempt, both with both signatures.
+
+Server A goes on to a second attempt after the burn, and opens or sums there; the skip tells every site that nothing
+was opened or summed, so that the next round may differ from this one in a single site.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from protocol.errors import MoietyError, ProtocolViolation, UnknownResource, WrongRound
+from protocol.parameters import Needs
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import Announcement, Purpose, RoundOutcome, RoundState, Signed
+from tests.adversarial.test_one_end_a_round import FIVE, OPERATORS, PARTIES, endings, server_on
+from tests.adversarial.test_ranking_once import ANNOUNCED, KEY, STUDY, record_in, store_with
+from tests.unit.parties import announcement
+
+UPDATES = announcement(STUDY.digest(), listed=FIVE[1:])
+COUNTS = announcement(STUDY.digest(), listed=FIVE[1:], purpose=Purpose.COUNTS, opens=Needs.NOTHING, model_version=0)
+
+
+@dataclass
+class SignsInPrivate:
+    """Signs whatever A asks for and keeps it; refuses the first time, then answers with what it signed first."""
+
+    refusal: MoietyError
+    kept: list[Signed[RoundOutcome]] = field(default_factory=list)
+
+    async def post(self, path: str, body: bytes, kind: str) -> bytes:
+        of_a = Signed[RoundOutcome].parse(body)
+        own = sign(of_a.message, OPERATORS[1], PARTIES.keys[OPERATORS[1]].signing).signatures
+        self.kept.append(of_a.model_copy(update={"signatures": (*of_a.signatures, *own)}))
+        if len(self.kept) == 1:
+            raise self.refusal
+        return self.kept[0].canonical()
+
+
+@pytest.mark.parametrize("message", [UPDATES, COUNTS, ANNOUNCED], ids=lambda message: message.purpose.value)
+@pytest.mark.parametrize("refusal", [UnknownResource("no such round"), WrongRound("round 1 is over here")], ids=repr)
+def test_a_burn_that_side_a_gave_up_is_not_taken_after_all(
+    tmp_path: Path, message: Announcement, refusal: MoietyError
+) -> None:
+    record = record_in(RoundState.LOCKED, message)
+    store = store_with(tmp_path, record)
+    server, peer = server_on(Side.A, store), SignsInPrivate(refusal)
+    server.settings.limits.attempts = 3
+    with pytest.raises(ProtocolViolation, match="another outcome than the one that this side asked it to sign"):
+        asyncio.run(endings(server, peer).burn(record, "the products were refused"))
+    assert peer.kept[0].message.outcome is RoundState.BURNT
+    assert peer.kept[1].message.outcome in (RoundState.SKIPPED, RoundState.RANKED)
+    now = store.current_round(KEY.study)
+    assert now is not None
+    assert now.key.attempt == 1
+    assert now.state is RoundState.LOCKED
+    assert now.outcome is not None
+    assert now.outcome.message == peer.kept[1].message
