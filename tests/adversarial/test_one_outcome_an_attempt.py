@@ -17,7 +17,7 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import Announcement, Purpose, RoundOutcome, RoundState, Signed
-from tests.adversarial.test_one_end_a_round import FIVE, OPERATORS, PARTIES, endings, server_on
+from tests.adversarial.test_one_end_a_round import FIVE, OPERATORS, PARTIES, Asked, endings, server_on
 from tests.adversarial.test_ranking_once import ANNOUNCED, KEY, STUDY, record_in, store_with
 from tests.unit.parties import announcement
 
@@ -26,10 +26,9 @@ COUNTS = announcement(STUDY.digest(), listed=FIVE[1:], purpose=Purpose.COUNTS, o
 
 
 @dataclass
-class SignsInPrivate:
+class SignsInPrivate(Asked):
     """Signs whatever A asks for and keeps it; refuses the first time, then answers with what it signed first."""
 
-    refusal: MoietyError
     kept: list[Signed[RoundOutcome]] = field(default_factory=list)
 
     async def post(self, path: str, body: bytes, kind: str) -> bytes:
@@ -37,7 +36,7 @@ class SignsInPrivate:
         own = sign(of_a.message, OPERATORS[1], PARTIES.keys[OPERATORS[1]].signing).signatures
         self.kept.append(of_a.model_copy(update={"signatures": (*of_a.signatures, *own)}))
         if len(self.kept) == 1:
-            raise self.refusal
+            raise self.outcome
         return self.kept[0].canonical()
 
 
