@@ -80,7 +80,7 @@ def _measured(
 ) -> Measured:
     """What was opened about the sites that passed, as a rule sees it."""
     values = tuple((site.site, site.distance) for site in sites if site.site in passed and site.distance is not None)
-    norms = opens is Needs.NORMS
+    norms = opens.of_norms
     both = {*passed, requester.name}
     return Measured(
         round=round_number,

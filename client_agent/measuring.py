@@ -27,6 +27,8 @@ from protocol.wire.messages import OpeningHeader, QueryHeader, Roster, ShareKind
 from protocol.wire.sealing import SealedReader, seal_stream
 
 _TOLERATED_DEVIATIONS: Final = 6.0
+_LENGTHS: Final = {Needs.NORMS: 1.0, Needs.WEIGHTED_NORMS: math.sqrt(2)}
+"""How many clip norms an honest measured vector is long at most, where it is no difference of two."""
 
 
 def seed_side(round_number: int) -> Side:
@@ -129,17 +131,18 @@ def too_long(
             allowed = longest_distance(parameters, numerator)
             beyond |= {name for other, d in near if d > allowed for name in (other, site.site)}
         elif site.distance is not None:
-            updates = 1 if opens is Needs.NORMS else 2
+            updates = _LENGTHS.get(opens, 2.0)
             if site.distance > longest_distance(parameters, numerator, updates):
                 beyond.add(site.site)
     return frozenset(beyond - {requester})
 
 
-def longest_distance(parameters: StudyParameters, numerator: int, updates: int = 2) -> float:
+def longest_distance(parameters: StudyParameters, numerator: int, updates: float = 2.0) -> float:
     """The largest distance two clipped updates can show: 2 C, the sketch's error and the rounding on top.
 
-    One update's norm: half of it. Rounding moves each of D coordinates of w g_i and of w g_0 by less than one ring
-    unit each. A sketched norm is off by more than six of its standard deviations, about 1 / sqrt(k / 2), hardly ever.
+    One update's norm: half of it; with its own weight, sqrt(2) C for (w g, w C). Rounding moves each of D coordinates
+    of w g_i and of w g_0 by less than one ring unit each. A sketched norm is off by more than six of its standard
+    deviations, about 1 / sqrt(k / 2), hardly ever.
     """
     rounding = updates * math.sqrt(parameters.dimension) / parameters.scale / (numerator / parameters.weight_grid)
     spread = 0.0 if parameters.exact_distances else _TOLERATED_DEVIATIONS / math.sqrt(parameters.sketch_length / 2)

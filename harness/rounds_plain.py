@@ -235,7 +235,14 @@ def _inputs(run: Run, state: RunState, announced: Announced, taking_part: tuple[
         opens=opens,
     )
     return RoundInputs(
-        announced.announcement, announced.weight_list, run.requester.name, own, updates, probe, bound_judge
+        announced.announcement,
+        announced.weight_list,
+        run.requester.name,
+        own,
+        updates,
+        probe,
+        bound_judge,
+        run.study.parameters.clip_norm,
     )
 
 

@@ -25,7 +25,7 @@ from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, Signed
 from protocol.mpc import distance, measurement, sketch
 from protocol.mpc.correlation import CorrelationHalf
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import StudyParameters
 from protocol.sharing import ChunkSource, Share, Side
 from protocol.wire.commitment import commitment_to
 from protocol.wire.messages import AgreedSet, Announcement, CollectedContribution, Roster
@@ -150,7 +150,7 @@ class SecureRound:
         """The requester: shares of w_i S g_0, or of S v, for every contributor; for norms both servers take zeros."""
         queries: dict[Side, dict[str, Ring]] = {Side.A: {}, Side.B: {}}
         contributors = [site for site in agreed.sites if site != self.roster.requester]
-        if self.announcement.opens is Needs.NORMS:
+        if self.announcement.opens.of_norms:
             zeros = np.zeros(self.parameters.sketched_length, dtype=np.uint64)
             return {side: dict.fromkeys(contributors, zeros) for side in Side}
         if not self.announcement.opens.queried:

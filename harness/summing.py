@@ -43,7 +43,10 @@ def everybody_in_range(announcement: Announcement, requester: str) -> Judge:
 
 @dataclass(frozen=True, eq=False)
 class RoundInputs:
-    """The sites' part of a round: the requester's update, every present contributor's, the requester's probe."""
+    """The sites' part of a round: the requester's update, every present contributor's, the requester's probe.
+
+    ``clip_norm`` is the study's C.
+    """
 
     announcement: Announcement
     weight_list: WeightList
@@ -52,6 +55,7 @@ class RoundInputs:
     updates: Mapping[str, ClippedUpdate]
     probe: NDArray[np.float64] | None = field(repr=False)
     judge: Judge
+    clip_norm: float
 
     @property
     def contributed(self) -> tuple[tuple[ListedWeight, ClippedUpdate], ...]:
@@ -120,8 +124,8 @@ def measured_plainly(inputs: RoundInputs) -> tuple[OpenedSite, ...]:
         site, values = weight.site, update.values
         if opens is Needs.DISTANCES:
             opened.append(OpenedSite(site, True, distance=_length(values - own)))
-        elif opens is Needs.NORMS:
-            opened.append(OpenedSite(site, True, distance=_length(values)))
+        elif opens.of_norms:
+            opened.append(OpenedSite(site, True, distance=_length(update.shared(inputs.clip_norm))))
         elif opens is Needs.PAIRS:
             pairs = tuple((other, _length(values - theirs)) for other, theirs in before.items())
             opened.append(OpenedSite(site, True, pairs=pairs))

@@ -21,13 +21,16 @@ MAX_CLIP_NORM_LOG2: Final = 100
 class Needs(StrEnum):
     """What a measured round opens to the requester besides the range check (docs/protocol.md 8).
 
-    ``distances``: of every contributor from the requester. ``norms``: of every contributor. ``pairs``: distances of
-    all pairs of sites. ``inner_products``: of every contributor with a vector of the requester's choice.
+    ``distances``: of every contributor from the requester. ``norms``: of every contributor's update;
+    ``weighted_norms``: of (w g, w C), where the site's own weight w is part of what it shares, which shows w within a
+    factor of 1.42. ``pairs``: distances of all pairs of sites. ``inner_products``: of every contributor with a vector
+    of the requester's choice.
     """
 
     NOTHING = "nothing"
     DISTANCES = "distances"
     NORMS = "norms"
+    WEIGHTED_NORMS = "weighted_norms"
     PAIRS = "pairs"
     INNER_PRODUCTS = "inner_products"
 
@@ -37,9 +40,14 @@ class Needs(StrEnum):
         return self in (Needs.DISTANCES, Needs.INNER_PRODUCTS)
 
     @property
+    def of_norms(self) -> bool:
+        """Whether the length of what each contributor shares is opened."""
+        return self in (Needs.NORMS, Needs.WEIGHTED_NORMS)
+
+    @property
     def bounds_norms(self) -> bool:
         """Whether the requester leaves out, by what it opens, updates that are longer than clipping allows."""
-        return self in (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS)
+        return self.of_norms or self in (Needs.DISTANCES, Needs.PAIRS)
 
 
 def check_clip_norm(clip_norm: float) -> None:

@@ -216,7 +216,7 @@ def _query_check(
 
 def _query_shares(server: Server, record: RoundRecord, parameters: StudyParameters) -> dict[str, Ring]:
     """Target -> its query share; a seed stands for all targets' vectors, one after the other; a norm's is zero."""
-    if record.announcement.message.opens is Needs.NORMS and record.agreed_set is not None:
+    if record.announcement.message.opens.of_norms and record.agreed_set is not None:
         zero = np.zeros(parameters.sketched_length, dtype=np.uint64)
         return {site: zero for site in record.agreed_set.message.sites if site != server.roster.requester}
     if record.query_header is None or record.query_file is None:

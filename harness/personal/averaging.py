@@ -73,6 +73,7 @@ class UnderTheProtocol:
             dict(zip(run.names, others, strict=True)),
             None,
             everybody_in_range(announced.announcement, requester),
+            run.study.parameters.clip_norm,
         )
         averaged = self.summing.updates(given).average
         if averaged is None:

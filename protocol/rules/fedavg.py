@@ -8,6 +8,7 @@ Needs:  nothing but the range check; the norms where updates beyond a bound are 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from protocol.parameters import Needs
 from protocol.rules.interface import (
@@ -32,9 +33,12 @@ class FedAvg:
     weights_never_rise: bool = True
     selects: bool = False
 
+    BOUNDED_BY: ClassVar[Needs] = Needs.NORMS
+    """What a norm bound has opened."""
+
     @property
     def needs(self) -> Needs:
-        return Needs.NOTHING if self.norm_bound is None else Needs.NORMS
+        return Needs.NOTHING if self.norm_bound is None else self.BOUNDED_BY
 
     def init(self, sites: tuple[SiteFacts, ...]) -> RuleState:
         return RuleState(sites=standings(sites, 1.0))

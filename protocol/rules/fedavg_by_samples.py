@@ -2,17 +2,22 @@
 
 Paper:  McMahan, Moore, Ramage, Hampson, Agüera y Arcas, "Communication-Efficient Learning of Deep Networks
         from Decentralized Data", AISTATS 2017: sum n_i g_i / sum n_i.
-Needs:  nothing but the range check. Each site scales its update by its own weight (``rules/self_weights.py``) and
-        shares that weight as one more coordinate, so that nobody else sees it; the list says 1 for every site.
+Needs:  nothing but the range check; with a norm bound the weighted norms. Each site scales its update by its own weight
+        (``rules/self_weights.py``) and shares that weight as one more coordinate, so that nobody else sees it (a norm
+        bound shows it to the requester); the list says 1 for every site.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from protocol.parameters import Needs
 from protocol.rules.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
 class FedAvgBySamples(FedAvg):
-    """What the requester does: list everybody. A norm bound does not exist: opened norms would show the weights."""
+    """What the requester does: list everybody. A norm bound shows it the weights, so sites must allow that."""
+
+    BOUNDED_BY: ClassVar[Needs] = Needs.WEIGHTED_NORMS

@@ -31,8 +31,8 @@ OPTIONS: Final[dict[RuleName, tuple[str, ...]]] = {
         "second_weights",
     ),
     RuleName.FEDAVG: _AVERAGING,
-    RuleName.FEDAVG_BY_SAMPLES: ("largest_count",),
-    RuleName.WFEDAVG: (),
+    RuleName.FEDAVG_BY_SAMPLES: (*_AVERAGING, "largest_count"),
+    RuleName.WFEDAVG: _AVERAGING,
     RuleName.FEDADAGRAD: _ADAPTIVE,
     RuleName.FEDADAM: _DECAYING,
     RuleName.FEDYOGI: _DECAYING,
@@ -42,7 +42,8 @@ OPTIONS: Final[dict[RuleName, tuple[str, ...]]] = {
 }
 """The options that each rule takes; the others must be left out.
 
-Self-weighted rules take no ``norm_bound``: the norm of (w g, w C) lies between w C and 1.42 w C, so it shows w.
+Where sites weigh themselves, ``norm_bound`` opens the norm of (w g, w C), which lies between w C and 1.42 w C and so
+shows w: a need of its own, which sites' policies do not allow by default.
 """
 
 _UNIFORM: Final[dict[RuleName, type[FedAvg]]] = {

@@ -2,18 +2,23 @@
 
 Paper:  Cerasti et al. 2023: w_i proportional to 1 / sum_j P_j p_ij^2, P_j the share of class j in all samples and
         p_ij its share at site i.
-Needs:  nothing but the range check. The class totals are summed once, before the first update; each site computes
-        its own weight from them (``rules/self_weights.py``), scales its update by it and shares it as one more
-        coordinate. Nobody learns another site's class counts or weight; the list says 1 for every site.
+Needs:  nothing but the range check; with a norm bound the weighted norms. The class totals are summed once, before the
+        first update; each site computes its own weight from them (``rules/self_weights.py``), scales its update by it
+        and shares it as one more coordinate. Nobody learns another site's class counts or weight (a norm bound shows
+        the requester the weight); the list says 1 for every site.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from protocol.parameters import Needs
 from protocol.rules.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
 class WFedAvg(FedAvg):
-    """What the requester does: list everybody. A norm bound does not exist: opened norms would show the weights."""
+    """What the requester does: list everybody. A norm bound shows it the weights, so sites must allow that."""
+
+    BOUNDED_BY: ClassVar[Needs] = Needs.WEIGHTED_NORMS

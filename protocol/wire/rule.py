@@ -61,7 +61,8 @@ class RuleSpec(Message):
     or in batches (the MNIST study's code), ``second_weights`` beta_i. Server optimisers: ``server_momentum`` beta_1
     (None: 0.9, FedAdagrad 0), ``second_moment_decay`` beta_2, ``adaptivity`` tau. Multi-Krum: ``byzantine`` f,
     ``selected`` m (None: all but f). By samples: ``largest_count``, the number of samples whose weight is 1 (None: the
-    largest in the roster). Averaging rules: ``norm_bound``, the longest update that is released. Influence: ``step``,
+    largest in the roster). Averaging rules: ``norm_bound``, the longest update that is released; where sites
+    weigh themselves, the longest (w g, w C): sqrt(B^2 + C^2) for updates of length B and weight 1. Influence: ``step``,
     how far a weight moves in a round.
     """
 
@@ -84,7 +85,9 @@ class RuleSpec(Message):
     @property
     def needs(self) -> Needs:
         """What the rule has opened to the requester in every round, besides the range check."""
-        return Needs.NORMS if self.norm_bound is not None else _NEEDS.get(self.name, Needs.NOTHING)
+        if self.norm_bound is not None:
+            return Needs.WEIGHTED_NORMS if self.name.self_weighted else Needs.NORMS
+        return _NEEDS.get(self.name, Needs.NOTHING)
 
     @model_validator(mode="after")
     def _one_measurement(self) -> RuleSpec:

@@ -47,11 +47,13 @@ SAMPLES = (60, 48, 30, 42, 54)
 ROUNDS = 2
 NORM_BOUND = 0.822
 """Between the norms of the sites' first gradients (.428, .818, .827 and .654): it leaves out one site a round."""
+WILLING = SitePolicy(may_open=tuple(needs for needs in Needs if needs is not Needs.NOTHING))
 RULES = {
     "weight-erosion": RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.05, size_penalty=0.1),
     "fedavg": RuleSpec(name=RuleName.FEDAVG),
     "fedavg-bounded": RuleSpec(name=RuleName.FEDAVG, norm_bound=NORM_BOUND),
     "by-samples": RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES),
+    "by-samples-bounded": RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=5.0),
     "wfedavg": RuleSpec(name=RuleName.WFEDAVG),
     "fedadagrad": RuleSpec(name=RuleName.FEDADAGRAD, adaptivity=0.1),
     "fedadam": RuleSpec(name=RuleName.FEDADAM, adaptivity=0.1),
@@ -110,7 +112,7 @@ def _one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
-    sites = tuple(SiteSpec(name, data) for name, data in DATA.items())
+    sites = tuple(SiteSpec(name, data, WILLING) for name, data in DATA.items())
     running = RunningFederation(
         FederationSpec("rules", REQUESTER, sites, seed=5, ports=free_ports()), tmp_path_factory.mktemp("federation")
     )
@@ -150,7 +152,7 @@ def plain_updates(history: RunHistory) -> list:
 @pytest.mark.parametrize("name", list(RULES))
 def test_a_rule_decides_as_in_the_plain_run_and_models_agree(run: RunningFederation, name: str, capsys) -> None:
     study = study_of(run, name, RULES[name])
-    plain = run_plain(study, in_one_process())
+    plain = run_plain(study, in_one_process(), policy=WILLING)
     records = updates(rounds_of(run, REQUESTER, name))
     assert [r.state for r in records] == [RoundEnd.RELEASED] * ROUNDS
     expected = plain_updates(plain)
@@ -177,6 +179,7 @@ def test_what_a_rule_opens_is_in_the_requesters_records_alone(run: RunningFedera
         "fedavg": set(),
         "fedavg-bounded": {"norms"},
         "by-samples": set(),
+        "by-samples-bounded": {"norms"},
         "wfedavg": set(),
         "fedadagrad": set(),
         "fedadam": set(),
@@ -195,6 +198,11 @@ def test_the_norm_bound_and_multi_krum_leave_sites_out(run: RunningFederation) -
     norms = [{v.site for v in r.norms if v.value > NORM_BOUND} for r in bounded]
     assert left_out == norms
     assert any(left_out)
+    for record in updates(rounds_of(run, REQUESTER, "by-samples-bounded")):
+        weights = {site: min(max(len(DATA[site].train.y) / max(SAMPLES), 0.5), 1.0) for site in CONTRIBUTORS}
+        # (w g, w C) with C = 4; fixed point moves each of its coordinates by less than 2^-19
+        assert all(4 * weights[v.site] - 1e-4 <= v.value <= 4 * weights[v.site] * 2**0.5 + 1e-4 for v in record.norms)
+        assert record.failed_check == ()
     for record in updates(rounds_of(run, REQUESTER, "multi-krum")):
         assert record.failed_check == ()
         assert len(record.pairs) == 10  # five sites

@@ -20,7 +20,9 @@ from harness.rounds_plain import run_plain
 from harness.rounds_secure import run_secure
 from harness.run_state import Attendance
 from protocol.arithmetic.ring import Ring
+from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
+from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, SecondWeight, Study
 
 FEDERATION = breast_cancer_five_hospitals(0)
@@ -34,6 +36,7 @@ class Case:
 
     rule: RuleSpec
     grid: int = 32
+    policy: SitePolicy | None = None
 
 
 CASES = {
@@ -49,6 +52,11 @@ CASES = {
     "fedavg": Case(RuleSpec(name=RuleName.FEDAVG)),
     "fedavg_norm_bound": Case(RuleSpec(name=RuleName.FEDAVG, norm_bound=2.5)),
     "fedavg_by_samples": Case(RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES), grid=2),
+    "fedavg_by_samples_norm_bound": Case(
+        RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=5.0),
+        grid=2,
+        policy=SitePolicy(may_open=(Needs.WEIGHTED_NORMS,)),
+    ),
     "wfedavg": Case(RuleSpec(name=RuleName.WFEDAVG), grid=2),
     # tau = 1: the bound's amplification is at most 1 / tau, and smaller ones make it say nothing
     "fedadagrad": Case(RuleSpec(name=RuleName.FEDADAGRAD, adaptivity=1.0)),
@@ -102,13 +110,23 @@ def test_no_rule_is_missing() -> None:
 @every_rule
 def test_secure_and_plain_agree(case: Case) -> None:
     of = study(case)
-    plain = run_plain(of, FEDERATION.sites)
-    secure = run_secure(of, FEDERATION.sites, correlation_source="dealer")
+    plain = run_plain(of, FEDERATION.sites, policy=case.policy)
+    secure = run_secure(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer")
     assert_twins(plain, secure, of)
     # influence: by then one site's weight is most of what is sure to be summed, and the policy ends the shared part
     shared = {RuleName.LOCAL: 0, RuleName.INFLUENCE: 4}.get(case.rule.name, ROUNDS)
     assert (plain.shared_rounds, len(plain.rounds)) == (shared, ROUNDS + case.rule.name.counts_classes)
     assert_the_requester_sees_the_same(plain, secure, of)
+
+
+def test_a_norm_bound_of_a_rule_in_which_sites_weigh_themselves_needs_every_sites_consent() -> None:
+    case = CASES["fedavg_by_samples_norm_bound"]
+    bounded = study(case).model_copy(update={"rule": case.rule.model_copy(update={"norm_bound": 4.3})})
+    first = run_secure(bounded, FEDERATION.sites, policy=case.policy, correlation_source="dealer").rounds[0]
+    longer = {one.site for one in first.norms if one.value > 4.3}
+    assert longer == {one.site for one in first.norms} - set(first.took_part) == {"screening-centre"}
+    with pytest.raises(ConfigurationError, match="may_open: the study's rule opens weighted_norms of this site"):
+        run_secure(bounded, FEDERATION.sites, correlation_source="dealer")
 
 
 def assert_the_requester_sees_the_same(plain: RunHistory, secure: RunHistory, of: Study) -> None:
@@ -119,7 +137,7 @@ def assert_the_requester_sees_the_same(plain: RunHistory, secure: RunHistory, of
     unit = np.sqrt(of.parameters.dimension) / of.parameters.scale
     opened = {
         Needs.DISTANCES: (first.distances, theirs.distances, 2.5 * unit),
-        Needs.NORMS: (first.norms, theirs.norms, unit),
+        of.rule.needs if of.rule.needs.of_norms else Needs.NORMS: (first.norms, theirs.norms, unit),
         # |<x, v>| moves by less than (|x| + |v| + 1 ring unit) 1.5 ring units, both norms at most C
         Needs.INNER_PRODUCTS: (
             first.inner_products,
@@ -144,8 +162,8 @@ def test_secure_and_plain_agree_with_sites_away(case: Case) -> None:
     of = study(case)
     missed = {(2, CLINIC), (3, CLINIC), (3, "screening-centre")}
     away = Attendance(joins=(("oncology-centre", 2),), missed=frozenset(missed))
-    plain = run_plain(of, FEDERATION.sites, attendance=away)
-    secure = run_secure(of, FEDERATION.sites, correlation_source="dealer", attendance=away)
+    plain = run_plain(of, FEDERATION.sites, policy=case.policy, attendance=away)
+    secure = run_secure(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer", attendance=away)
     assert_twins(plain, secure, of)
     if case.rule.name is not RuleName.LOCAL:
         assert "oncology-centre" not in [weight.site for weight in plain.rounds[0].handed_out]
@@ -164,8 +182,8 @@ def test_a_site_that_fails_its_range_check_is_as_good_as_away(case: Case) -> Non
 
     of = study(case)
     away = Attendance(missed=frozenset((number, CLINIC) for number in hostile))
-    plain = run_plain(of, FEDERATION.sites, attendance=away)
-    secure = run_secure(of, FEDERATION.sites, correlation_source="dealer", tamper=tamper)
+    plain = run_plain(of, FEDERATION.sites, policy=case.policy, attendance=away)
+    secure = run_secure(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer", tamper=tamper)
     assert_twins(plain, secure, of)
     if case.rule.name is not RuleName.LOCAL:
         expected = [

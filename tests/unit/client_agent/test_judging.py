@@ -53,7 +53,9 @@ def opened(opens: Needs, failing: tuple[str, ...] = (), **values: float) -> tupl
     return tuple(made)
 
 
-@pytest.mark.parametrize("opens", [Needs.NOTHING, Needs.DISTANCES, Needs.NORMS, Needs.INNER_PRODUCTS])
+@pytest.mark.parametrize(
+    "opens", [Needs.NOTHING, Needs.DISTANCES, Needs.NORMS, Needs.WEIGHTED_NORMS, Needs.INNER_PRODUCTS]
+)
 def test_everybody_in_range_stays_and_the_rule_sees_what_was_opened(opens: Needs) -> None:
     judgement = judged(opened(opens), opens)
     measured = judgement.measured
@@ -62,12 +64,9 @@ def test_everybody_in_range_stays_and_the_rule_sees_what_was_opened(opens: Needs
     assert (measured.round, measured.requester_norm) == (4, 1.5)
     assert (measured.probe_norm, measured.requester_inner_product) == (0.5, 0.25)
     ones = tuple((name, 1.0) for name in NAMES[1:])
-    seen = {
-        Needs.DISTANCES: measured.distances,
-        Needs.NORMS: measured.norms,
-        Needs.INNER_PRODUCTS: measured.inner_products,
-    }
-    assert seen == {kind: ones if kind is opens else () for kind in seen}
+    assert measured.distances == (ones if opens is Needs.DISTANCES else ())
+    assert measured.norms == (ones if opens in (Needs.NORMS, Needs.WEIGHTED_NORMS) else ())
+    assert measured.inner_products == (ones if opens is Needs.INNER_PRODUCTS else ())
 
 
 def test_a_failed_range_check_leaves_out_and_is_named() -> None:
@@ -85,8 +84,8 @@ def test_without_the_requester_nothing_is_released() -> None:
     assert not judgement.releases(1)
 
 
-@pytest.mark.parametrize(("opens", "updates"), [(Needs.DISTANCES, 2), (Needs.NORMS, 1)])
-def test_what_clipping_cannot_give_fails(opens: Needs, updates: int) -> None:
+@pytest.mark.parametrize(("opens", "updates"), [(Needs.DISTANCES, 2), (Needs.NORMS, 1), (Needs.WEIGHTED_NORMS, 2**0.5)])
+def test_what_clipping_cannot_give_fails(opens: Needs, updates: float) -> None:
     limit = longest_distance(PARAMETERS, 8, updates)
     assert judged(opened(opens, c1=limit * (1 - 1e-9)), opens).failed == ()
     assert judged(opened(opens, c1=limit * (1 + 1e-9)), opens).failed == ("c1",)

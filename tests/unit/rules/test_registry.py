@@ -6,6 +6,7 @@ import pytest
 
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.parameters import Needs
+from protocol.policy import SitePolicy
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.fedavg_by_samples import FedAvgBySamples
 from protocol.rules.fedopt import FedOpt
@@ -94,9 +95,12 @@ def test_an_option_the_rule_does_not_take_is_refused_by_name(name: RuleName, opt
 
 
 @pytest.mark.parametrize("name", [name for name in RuleName if name.self_weighted])
-def test_no_norm_is_opened_where_it_would_show_a_weight(name: RuleName) -> None:
-    with pytest.raises(ConfigurationError, match="norm_bound"):
-        rule_for(spec(name, norm_bound=1.0), batch_size=1, grid=32)
+def test_a_norm_that_shows_a_weight_is_a_need_of_its_own_which_no_policy_allows_by_default(name: RuleName) -> None:
+    rule = rule_for(spec(name, norm_bound=1.0), batch_size=1, grid=32)
+    assert rule.needs is spec(name, norm_bound=1.0).needs is Needs.WEIGHTED_NORMS
+    assert Needs.WEIGHTED_NORMS not in SitePolicy().may_open
+    opened = Measured(round=1, norms=(("b", 1.0), ("c", 1.0000001)), requester_norm=5.0, took_part=("b", "c"))
+    assert rule.select(rule.init(()), opened) == ("b",)
 
 
 def test_an_adaptivity_beyond_float32_is_refused_before_the_study() -> None:
