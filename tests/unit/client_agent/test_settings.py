@@ -31,8 +31,8 @@ def file(tmp_path: Path) -> Path:
         ("seed = true", "key 'seed': Input should be a valid integer, found True"),
         (
             '[policy]\nmay_open = ["distance"]',
-            "key 'policy.may_open.0': Input should be 'nothing', 'distances', 'norms', 'pairs' or 'inner_products', "
-            "found 'distance'",
+            "key 'policy.may_open.0': Input should be 'nothing', 'distances', 'norms', 'weighted_norms', 'pairs' or "
+            "'inner_products', found 'distance'",
         ),
         ('[policy]\nmay_open = "pairs"', "key 'policy.may_open': Input should be a valid tuple, found 'pairs'"),
         ('[policy]\nleast_contributors = "4"', "key 'policy.least_contributors': Input should be a valid integer"),

@@ -168,14 +168,14 @@ class TestLargestShare:
 class TestOpens:
     @pytest.mark.parametrize("needs", list(Needs))
     def test_a_round_opens_what_the_rule_needs_or_nothing(self, needs: Needs) -> None:
-        of = weight_list(EVEN)
+        of, willing = weight_list(EVEN), SitePolicy(may_open=tuple(one for one in Needs if one is not Needs.NOTHING))
         for opens in Needs:
             told = announcement(of, opens=opens)
             if opens in (needs, Needs.NOTHING):
-                check(of, told, needs=needs)
+                check(of, told, needs=needs, policy=willing)
             else:
                 with refused(p.Clause.MEASURED_FOR_NOTHING, f"round 1 opens {opens.value}", f"needs {needs.value}"):
-                    check(of, told, needs=needs)
+                    check(of, told, needs=needs, policy=willing)
 
     def test_the_site_says_what_may_be_opened_about_it(self) -> None:
         of, only_norms = weight_list(EVEN), SitePolicy(may_open=(Needs.NORMS,))
