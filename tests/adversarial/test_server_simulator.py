@@ -38,7 +38,7 @@ PARAMETERS = StudyParameters(dimension=D, clip_norm=1.0, weight_grid=4, least_co
 CHALLENGE = bytes(range(32))
 OPENS = [needs for needs in Needs if needs is not Needs.NOTHING]
 COMPARISONS = len(OPENS) * len(Side) + 2
-TESTS = 200
+TESTS = 250
 LIMIT_T = math.log(TESTS / 1e-7)
 View = dict[str, bytes]
 _LOUD = np.array([2**17, -(2**17)], dtype=np.int64)
@@ -73,7 +73,7 @@ def real_view(
             other, derive(seed, f"salt {site}"), derive(seed, f"content key {site}")
         )
     queries = query_shares(seed) if opens.queried else {s: {} for s in Side}
-    nothing = np.zeros(D, dtype=np.uint64) if opens is Needs.NORMS else None
+    nothing = np.zeros(D, dtype=np.uint64) if opens.of_norms else None
     lengths = tuple(product_lengths(opens, place, place == 0, PARAMETERS) for place in range(len(SITES)))
     halves = correlations_from("dealer", derive(seed, "correlations"))(lengths, "round 1")
     for own, half in zip(Side, halves, strict=True):
