@@ -23,19 +23,20 @@ COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a556
 
 @dataclass(frozen=True)
 class Panel:
-    """One set of axes: our curves, and published ones dashed in the same colours."""
+    """One set of axes: curves, and others dashed in the same colours, which the legend calls ``dashed_are``."""
 
     title: str
     curves: tuple[Curve, ...]
-    published: tuple[Curve, ...] = ()
+    dashed: tuple[Curve, ...] = ()
+    dashed_are: str = "published"
 
 
 def curves_chart(panels: Sequence[Panel], label: str, columns: int = 2, floor: float | None = None) -> str:
-    """Curves over rounds, the mean with a band of one standard error; what is published is dashed.
+    """Curves over rounds, the mean with a band of one standard error; without band where it is dashed.
 
     One colour a label, the same in all panels.
     """
-    names = list(dict.fromkeys(curve.label for panel in panels for curve in (*panel.curves, *panel.published)))
+    names = list(dict.fromkeys(curve.label for panel in panels for curve in (*panel.curves, *panel.dashed)))
 
     def draw(axes: Axes, panel: Panel) -> None:
         for one in panel.curves:
@@ -44,10 +45,12 @@ def curves_chart(panels: Sequence[Panel], label: str, columns: int = 2, floor: f
             low, high = np.array(one.means) - one.errors, np.array(one.means) + one.errors
             axes.plot(rounds, one.means, color=colour, label=one.label, linewidth=1.5)
             axes.fill_between(rounds, low, high, color=colour, alpha=0.2, linewidth=0)
-        for one in panel.published:
+        for one in panel.dashed:
             colour = COLOURS[names.index(one.label) % len(COLOURS)]
             rounds = np.arange(1, len(one.means) + 1)
-            axes.plot(rounds, one.means, color=colour, label=f"{one.label}, published", linewidth=1, linestyle="--")
+            axes.plot(
+                rounds, one.means, color=colour, label=f"{one.label}, {panel.dashed_are}", linewidth=1, linestyle="--"
+            )
         axes.set_xlabel("round")
         axes.set_ylabel(label)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))

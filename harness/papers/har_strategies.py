@@ -11,10 +11,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from harness.history import RoundKind
 from harness.papers.charts import Panel, curves_chart, heatmap_chart
 from harness.papers.page import Page
-from harness.papers.spread import Spread, curve, of_variant
-from harness.simulation.runs import RunLine
+from harness.papers.spread import Curve, Spread, curve, of_variant
+from harness.simulation.runs import RunLine, Values
 from protocol.ckks.ciphertext import Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters
 
@@ -59,11 +60,8 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     page.heading("How soon")
     page.text(f"The first round in which the mean accuracy is within {CLOSE:g} of the split's best last round.")
     page.table(("strategy", *done), [(title, *_rounds_needed(done, name)) for name, title in strategies.items()])
-    panels = [
-        Panel(split, tuple(curve(t, [r.test_accuracy for r in of_variant(lines, n)]) for n, t in strategies.items()))
-        for split, lines in done.items()
-    ]
-    page.figure("accuracy", curves_chart(panels, "accuracy"), "Accuracy over rounds.")
+    panels = [Panel(split, _curves(lines, ""), _curves(lines, "_tuned"), "tuned") for split, lines in done.items()]
+    page.figure("accuracy", curves_chart(panels, "accuracy"), "Accuracy over rounds; solid untuned, dashed tuned.")
     page.heading("By activity")
     for split, lines in done.items():
         table, names = _by_class(lines, strategies)
@@ -89,6 +87,17 @@ def _last(lines: Sequence[RunLine], variant: str) -> Spread | None:
     return Spread.of(run.last_accuracy for run in runs) if runs else None
 
 
+def _curves(lines: Sequence[RunLine], suffix: str) -> tuple[Curve, ...]:
+    """One a strategy that ran, of the untuned or the tuned ones."""
+    found = ((title, of_variant(lines, f"{name}{suffix}")) for name, title in STRATEGIES.items())
+    return tuple(curve(title, [_updates(run) for run in runs]) for title, runs in found if runs)
+
+
+def _updates(run: RunLine) -> Values:
+    """The accuracies after rounds of updates; WFedAvg's round of class counts comes before the first."""
+    return tuple(value for value, kind in zip(run.test_accuracy, run.kind, strict=True) if kind != RoundKind.COUNTED)
+
+
 def _against_fedavg(done: Mapping[str, Sequence[RunLine]]) -> list[str]:
     """Each strategy's last round less FedAvg's, tuned against tuned, averaged over the splits that have both."""
     sentences = []
@@ -110,7 +119,7 @@ def _rounds_needed(done: Mapping[str, Sequence[RunLine]], variant: str) -> list[
             cells.append("not run")
             continue
         lasts = [spread.mean for name in _strategies(done) if (spread := _last(lines, name)) is not None]
-        means = curve("", [run.test_accuracy for run in of_variant(lines, variant)]).means
+        means = curve("", [_updates(run) for run in of_variant(lines, variant)]).means
         reached = [place for place, value in enumerate(means, 1) if value >= max(lasts) - CLOSE]
         cells.append(str(reached[0]) if reached else "never")
     return cells
