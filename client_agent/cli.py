@@ -25,7 +25,7 @@ from client_agent.rewards_cli import show_rewards
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
 from client_agent.study_file import study_from_toml
 from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy
-from protocol.policy import check_protection_allowed
+from protocol.policy import check_study_allowed
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import Purpose, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState, StudyView
@@ -104,7 +104,7 @@ def create(
     _require_requester(settings, roster)
     study = study_from_toml(read_text(study_file), str(study_file), roster, settings.plugin, settings.data)
     _refuse_dealer(study, study_file)
-    check_protection_allowed(study.protection, settings.policy)
+    check_study_allowed(study, settings.policy)
     journal = settings.state_dir / "studies" / study.name
     if journal.exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")

@@ -36,7 +36,7 @@ from protocol.errors import (
     Unavailable,
     UnknownStudy,
 )
-from protocol.policy import check_protection_allowed
+from protocol.policy import check_study_allowed
 from protocol.sharing import Side
 from protocol.wire.authentic import require_roster, require_signatures, sign
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
@@ -204,7 +204,7 @@ class Agent:
             study = Study.parse(path.read_bytes())
             if study.roster_digest != self._context.roster.digest():
                 raise AnnouncementMismatch(f"study {study.name!r} pins another roster than this site's")
-            check_protection_allowed(study.protection, self._context.policy)
+            check_study_allowed(study, self._context.policy)
             journal = StudyJournal(self._context.state_dir, study.name)
             known = journal.read(journal.folder / "study.json", Signed[Study])
             if known is not None and known.message != study:

@@ -82,6 +82,7 @@ class Decisions:
         weight_list: WeightList | None = None
         try:
             self._check_announced(a, b)
+            owner.saw(announcement)
             mail = self._weight_mail(announcement)
             weight_list = mail.weight_list
             self._catch_up(mail)
@@ -134,7 +135,7 @@ class Decisions:
     def _told(self, announcement: Announcement, error: MoietyError) -> str:
         """The reason as the requester reads it: nothing of a weight, counts or model that the site keeps to itself."""
         if announcement.purpose is Purpose.RANKING and isinstance(error, UnusableUpdate):
-            return "this site's ridge regression is longer than the ranking's clip_norm; its length stays at this site"
+            return "this site has no ridge regression within the ranking's clip_norm; the numbers stay at this site"
         if not self._owner.study.rule.name.self_weighted:
             return error.detail
         if isinstance(error, UnusableUpdate):

@@ -40,6 +40,8 @@ class SiteState(BaseModel):
     """Where this site stands. ``model_version`` is None until the requester's welcome came.
 
     ``counted`` are the class counts of all sites together, once they were released, for a rule that uses them.
+    ``ranked_before`` is the first round that this site saw announced as something else than a ranking, in a study that
+    ranks its sites, whether it took part or not.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -51,6 +53,7 @@ class SiteState(BaseModel):
     model_version: int | None = None
     memory: SiteMemory = SiteMemory()
     counted: CountedClasses | None = None
+    ranked_before: int | None = None
     last_recorded_round: int = 0
     finished: str | None = None
 

@@ -6,7 +6,7 @@ cannot write one.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Final, TypeVar
 
 from pydantic import Field
 
@@ -33,6 +33,7 @@ M = TypeVar("M", bound=Message)
 
 MODEL_BEHIND = "model_behind"
 OUTCOME_UNKNOWN = "outcome_unknown"
+PASSING: Final = frozenset({MODEL_BEHIND, OUTCOME_UNKNOWN})
 """Reasons to decline that pass: the site misses a release, or the evidence of how a round ended."""
 
 

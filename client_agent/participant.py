@@ -121,12 +121,19 @@ class Participant:
     def update_number(self, round_number: int) -> int:
         """Which of the study's updates a round is: sites are ranked and class counts summed before the first one.
 
-        A site that saw neither takes it that all tries for the ranking were needed.
+        Rankings come first, so no more rounds ranked than lie before the first other one that was announced to this
+        site. A site that was away then counts as many as there can have been, at most two updates too few.
         """
         if self.state.counted is not None:
             return round_number - self.state.counted.round
-        ranked = self.state.memory.ranked
-        return round_number - (self.study.last_round(Purpose.RANKING) if ranked is None else ranked)
+        other = self.state.ranked_before or round_number
+        return round_number - min(self.study.last_round(Purpose.RANKING), other - 1)
+
+    def saw(self, announcement: Announcement) -> None:
+        """Remember the first round that ranks nobody, in a study that ranks; both servers signed its announcement."""
+        known = self.study.ranking is None or self.state.ranked_before is not None
+        if not known and announcement.purpose is not Purpose.RANKING:
+            self.save(ranked_before=announcement.round)
 
     def own_weight(self) -> float | None:
         """The weight that this site gives itself; None where the list's weights count.

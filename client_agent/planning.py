@@ -105,7 +105,7 @@ def hindrance(owner: Requester) -> Hindrance | None:
 def new_plan(owner: Requester) -> RoundPlan:
     """Raises: PolicyRefusal, when a site following the policy would decline"""
     number, study, purpose = owner.progress.next_round, owner.study, _purpose(owner)
-    weights = _weights(owner)
+    weights = _weights(owner, purpose)
     least = _least(owner)
     if len(weights) < least:
         raise PolicyRefusal(f"{len(weights)} contributors have weight left, at least {least} are needed")
@@ -155,11 +155,15 @@ def _opens(owner: Requester, purpose: Purpose) -> Needs:
     return owner.rule.needs if purpose is Purpose.UPDATE else Needs.NOTHING
 
 
-def _weights(owner: Requester) -> tuple[ListedWeight, ...]:
-    """The rule's weights in roster order, without the sites that are out."""
-    numerators = {w.site: w for w in owner.rule.numerators(owner.progress.rule_state)}
+def _weights(owner: Requester, purpose: Purpose) -> tuple[ListedWeight, ...]:
+    """The rule's weights in roster order, without the sites that are out; 1 for all where the rule weighs nobody."""
+    progress, grid = owner.progress, owner.study.parameters.weight_grid
+    if purpose is Purpose.UPDATE:
+        numerators = {w.site: w for w in owner.rule.numerators(progress.rule_state)}
+    else:
+        numerators = {s.name: ListedWeight(site=s.name, numerator=grid) for s in progress.rule_state.sites}
     names = (party.name for party in owner.context.roster.contributors)
-    return tuple(numerators[name] for name in names if name in numerators and name not in owner.progress.dropped)
+    return tuple(numerators[name] for name in names if name in numerators and name not in progress.dropped)
 
 
 def _least(owner: Requester) -> int:

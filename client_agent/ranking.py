@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.contribution import EncodedFile, EncodedUpdate
 from client_agent.encoding import encode_whole
-from client_agent.ridge import JudgedOn
+from client_agent.ridge import JudgedOn, JudgingForm
 from protocol.errors import ProtocolViolation, UnusableUpdate
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import StudyParameters
@@ -47,7 +47,8 @@ class UnrankedSite(_Frozen):
 class Ranking(_Frozen):
     """The smaller the loss, the more a site's data resemble the requester's; kept by the requester alone.
 
-    ``own_loss`` is the requester's own model on the same examples; ``error_bound`` how far a loss can be from the plain
+    ``own_loss`` is the requester's own model on the same examples, which it was trained on where ``judged_on`` says
+    training; ``error_bound`` how far a loss can be from the plain
     one, by fixed point's rounding. ``problem`` says why there is no ranking, where there is none.
     """
 
@@ -92,7 +93,7 @@ def spec_of(study: Study) -> RankingSpec:
 def encode_model(owner: Participant, announcement: Announcement) -> EncodedUpdate:
     """This site's vector of a ranking, encoded in the journal; the requester, which ranks, puts in zeros.
 
-    Raises: UnusableUpdate, when the model is longer than the study allows
+    Raises: UnusableUpdate, when there is no such model or it is longer than the study allows
     """
     study, parameters = owner.study, owner.study.parameters_in(Purpose.RANKING)
     if owner.context.site == owner.context.roster.requester:
@@ -109,6 +110,15 @@ def encode_model(owner: Participant, announcement: Announcement) -> EncodedUpdat
         )
     encode_whole(vector, parameters, seed, owner.encoded_file(announcement).path)
     return EncodedUpdate(numerator=parameters.weight_grid, clipped=False, norm=length)
+
+
+def try_judging(owner: Participant) -> None:
+    """The requester's form and own model, before the study is begun. Raises: UnusableUpdate"""
+    _own_loss(owner, owner.learner.judging_form())
+
+
+def _own_loss(owner: Participant, judging: JudgingForm) -> float:
+    return judging.form.loss(predictor(owner.learner.ridge(spec_of(owner.study).penalty)))
 
 
 def make_judging(owner: Participant, round_number: int) -> Judging:
@@ -130,7 +140,7 @@ def make_judging(owner: Participant, round_number: int) -> Judging:
         scale=scale,
         constant=form.constant,
         error_bound=error_bound(parameters, form.length),
-        own_loss=form.loss(predictor(owner.learner.ridge(spec_of(owner.study).penalty))),
+        own_loss=_own_loss(owner, judging),
         judged_on=judging.judged_on,
     )
     owner.journal.write(folder / _RECORD, made)

@@ -42,6 +42,8 @@ def _read(path: Path) -> Ranking:
 def _print(ranking: Ranking) -> None:
     if ranking.problem or ranking.own_loss is None or ranking.judged_on is None:
         Console().print(f"{ranking.study}: the sites were not ranked: {ranking.problem}")
+        for absent in ranking.unranked:
+            Console().print(f"  {absent.site}: {absent.reason}")
         return
     title = f"{ranking.study}: transfer losses on {ranking.requester}'s {ranking.judged_on.value} examples"
     exact = None if ranking.error_bound is None else f"exact to {ranking.error_bound:.1g}"
@@ -50,5 +52,6 @@ def _print(ranking: Ranking) -> None:
         table.add_row(str(place), one.site, "failed its range check" if one.loss is None else f"{one.loss:.4f}")
     for absent in ranking.unranked:
         table.add_row("", absent.site, f"not ranked: {absent.reason}")
-    table.add_row("", f"{ranking.requester} itself", f"{ranking.own_loss:.4f}", style="dim")
+    own = f"{ranking.requester} itself{ranking.judged_on.caveat}"
+    table.add_row("", own, f"{ranking.own_loss:.4f}", style="dim")
     Console().print(table)

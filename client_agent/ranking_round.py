@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from client_agent.events import EventKind, RoundEnd
 from client_agent.failpoints import Point
+from client_agent.mail import PASSING
 from client_agent.measuring import open_sites, query_vector
 from client_agent.ranking import (
     RANKING_FILE,
@@ -23,11 +24,11 @@ from client_agent.ranking import (
     make_judging,
 )
 from client_agent.requester_round import RequesterRound
-from client_agent.settled import Settled
+from client_agent.settled import Refused, Settled
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
 from protocol.mpc.measurement import OpenedSite
-from protocol.wire.messages import MOST_RANKING_ROUNDS, Purpose, RoundState, RoundView
+from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundState, RoundView
 
 if TYPE_CHECKING:
     from client_agent.planning import RoundPlan
@@ -102,7 +103,7 @@ class RankingRound(RequesterRound):
         opened = open_sites(shares, numerators, self._parameters, self._announcement.opens)
         others: tuple[OpenedSite, ...] = tuple(one for one in opened if one.site != own)
         losses, failed = losses_of(others, judging.constant, judging.scale)
-        said = {refused.site: f"{refused.code}: {refused.reason}" for refused in self._declines.values()}
+        said = {refused.site: _said(refused) for refused in self._declines.values()}
         absent = [site for site in self._announcement.listed if site not in agreed.sites]
         return self._ranking().model_copy(
             update={
@@ -130,22 +131,44 @@ class RankingRound(RequesterRound):
         )
 
 
-def after_ranking(owner: Requester, settled: Settled, number: int) -> dict[str, object]:
+def after_ranking(owner: Requester, settled: Settled, announcement: Announcement) -> dict[str, object]:
     """What the requester's state becomes: ranked, or one more try, or none any more, which ``ranking.json`` then says.
 
     Who declined to be ranked is asked for updates all the same.
     """
+    number = announcement.round
     tries = owner.progress.ranking_rounds + 1
     changes: dict[str, object] = {"ranking_rounds": tries, "ranked": settled.end is RoundEnd.RANKED}
     if settled.end is RoundEnd.RANKED:
         return changes
-    if tries >= MOST_RANKING_ROUNDS:
+    problem = _unwanted(settled, announcement)
+    if not problem and tries >= MOST_RANKING_ROUNDS:
         problem = f"{tries} rounds were skipped, the last one because: {settled.reason}"
-        gone = Ranking(study=owner.study.name, requester=owner.context.site, round=number, problem=problem)
+    if problem:
+        gone = Ranking(
+            study=owner.study.name,
+            requester=owner.context.site,
+            round=number,
+            problem=problem,
+            unranked=tuple(UnrankedSite(site=one.site, reason=_said(one)) for one in settled.declines),
+        )
         owner.journal.write(owner.journal.folder / RANKING_FILE, gone)
         owner.event(EventKind.STUDY, number, _summary(gone))
         changes["ranked"] = True
     return changes | owner.after_skip(settled, number)
+
+
+def _unwanted(settled: Settled, announcement: Announcement) -> str:
+    """Why another try would end like this one: those who declined for good leave too few sites; "" if they do not."""
+    declined = sum(one.code not in PASSING for one in settled.declines)
+    willing, needed = len(announcement.listed) - declined, announcement.least_contributors
+    if willing >= needed:
+        return ""
+    return f"{willing} sites were willing, {needed} are needed; trying again would not change that"
+
+
+def _said(refused: Refused) -> str:
+    return f"{refused.code}: {refused.reason}"
 
 
 def _summary(ranking: Ranking) -> str:

@@ -16,7 +16,7 @@ from client_agent.server_client import Body
 from client_agent.site_context import RELAY
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy import check_needs_allowed, check_protection_allowed, check_ranking_allowed
+from protocol.policy import check_study_allowed
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Signed, Study, StudyProtection, StudyView
@@ -29,10 +29,7 @@ _REASON_CHARACTERS: Final = 2000
 def refused_study(owner: Participant) -> PolicyRefusal | None:
     """Why this site's policy forbids the study's protection, rule or ranking; None when it forbids none of them."""
     try:
-        check_protection_allowed(owner.study.protection, owner.context.policy)
-        check_needs_allowed(owner.study.rule.needs, owner.context.policy)
-        if owner.study.ranking is not None:
-            check_ranking_allowed(owner.context.policy)
+        check_study_allowed(owner.study, owner.context.policy)
     except PolicyRefusal as refusal:
         return refusal
     return None

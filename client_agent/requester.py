@@ -16,10 +16,11 @@ from client_agent.events import EventKind, RoundEnd, RoundRecord, SitePair, Site
 from client_agent.failpoints import Point
 from client_agent.gathering import admit, await_contributors
 from client_agent.journal import StudyJournal
-from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease
+from client_agent.mail import MODEL_BEHIND, PASSING, PastRelease
 from client_agent.participant import Participant
 from client_agent.planning import RequesterState, RoundPlan, hindrance, new_plan
 from client_agent.postbox import Postbox
+from client_agent.ranking import try_judging
 from client_agent.ranking_round import RankingRound, after_ranking
 from client_agent.requester_round import RequesterRound
 from client_agent.settled import Settled
@@ -59,8 +60,6 @@ _UNUSABLE_TIMES: Final = 2
 _SHORT_ROUNDS: Final = 2
 _REASON_CHARACTERS: Final = 500
 _SKIPS_KEPT: Final = 32
-_PASSING: Final = frozenset({MODEL_BEHIND, OUTCOME_UNKNOWN})
-"""Declines of sites that were away or slow: they stay listed."""
 
 
 class StudyOver(Exception):
@@ -89,8 +88,8 @@ class Requester(Participant):
         self.prepare()
         if self.rule.needs is Needs.INNER_PRODUCTS:
             self.learner.probe(self.learner.initial())  # without validation data no study is begun
-        if self.study.ranking is not None:
-            self.learner.judging_form()  # nor without examples to judge by
+        if self.study.ranking is not None and self.state.model_version is None:
+            try_judging(self)  # nor without examples to judge by and a model of its own
         self._first_model()
         self._create()
         self.watch.start()
@@ -197,7 +196,7 @@ class Requester(Participant):
         purpose = plan.announcement.message.purpose
         changes = {} if purpose is Purpose.RANKING else self._after_declines(settled)
         if purpose is Purpose.RANKING:
-            changes |= after_ranking(self, settled, plan.announcement.message.round)
+            changes |= after_ranking(self, settled, plan.announcement.message)
         elif settled.past is not None:
             changes["memory"] = self.remembered(self.progress.memory, settled.past)
             changes["previous"] = settled.past
@@ -239,7 +238,7 @@ class Requester(Participant):
         gone = [
             refused.site
             for refused in settled.declines
-            if refused.code not in ("unusable_update", *_PASSING)
+            if refused.code not in ("unusable_update", *PASSING)
             or (refused.code == "unusable_update" and self.progress.unusable.count(refused.site) + 1 >= _UNUSABLE_TIMES)
         ]
         dropped = (*self.progress.dropped, *(site for site in gone if site not in self.progress.dropped))

@@ -7,14 +7,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.data import Examples
+from protocol.errors import UnusableUpdate
 from protocol.rules.transfer_loss import QuadraticForm, quadratic_form
 
 Matrix = NDArray[np.float64]
+_SCALE: Final = "bring the features to a common scale, or leave columns out"
 
 
 class JudgedOn(StrEnum):
@@ -22,6 +25,11 @@ class JudgedOn(StrEnum):
 
     VALIDATION = "validation"
     TRAINING = "training"
+
+    @property
+    def caveat(self) -> str:
+        """What is said beside the requester's own loss on them, which then is smaller than on examples not seen."""
+        return ", trained on the same examples" if self is JudgedOn.TRAINING else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,14 +56,23 @@ def ridge(X: Matrix, Y: Matrix, penalty: float) -> Matrix:
     """argmin ||X W - Y||^2 / n + penalty ||W||^2.
 
     Shapes:   X float64[n, p], Y float64[n, K] -> float64[p, K]
+    Raises:   UnusableUpdate where rounding hides the penalty, or numbers overflow
     """
     n, features = X.shape
-    solved: Matrix = np.linalg.solve(X.T @ X / n + penalty * np.eye(features), X.T @ Y / n)
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            solved: Matrix = np.linalg.solve(X.T @ X / n + penalty * np.eye(features), X.T @ Y / n)
+    except np.linalg.LinAlgError:
+        raise UnusableUpdate(
+            f"no ridge regression: rounding hides the penalty, as with equal columns of large numbers; {_SCALE}"
+        ) from None
+    if not np.isfinite(solved).all():
+        raise UnusableUpdate(f"no ridge regression: the features hold NaN or numbers that overflow; {_SCALE}")
     return solved
 
 
 def ridge_model(examples: Examples, classes: int, penalty: float) -> Matrix:
-    """A site's own model. Shapes: -> float64[features + 1, classes]"""
+    """A site's own model. Shapes: -> float64[features + 1, classes]. Raises: UnusableUpdate"""
     return ridge(design(examples), targets(examples, classes), penalty)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.mpc.quantity import product_lengths
 from protocol.parameters import Needs
-from protocol.wire.messages import Purpose, Roster, RoundState, StudyProtection
+from protocol.wire.messages import MOST_RANKING_ROUNDS, Purpose, Roster, RoundState, StudyProtection
 from servers.store.interface import RoundRecord, StudyRecord
 
 
@@ -27,7 +27,9 @@ def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list
 
 
 def ranks_next(study: StudyRecord, last: RoundRecord | None) -> bool:
-    """Whether the round under way, or the next one, ranks the sites: so does the first, and any try after a skip."""
+    """Whether the round under way, or the next one, ranks the sites: so does the first, and the tries after a skip."""
     if study.study.ranking is None or last is None:
         return study.study.ranking is not None
-    return last.announcement.message.purpose is Purpose.RANKING and last.state is not RoundState.RANKED
+    if last.announcement.message.purpose is not Purpose.RANKING or last.state is RoundState.RANKED:
+        return False
+    return last.state is not RoundState.SKIPPED or last.key.round < MOST_RANKING_ROUNDS

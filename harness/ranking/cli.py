@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
+from client_agent.ridge import JudgedOn
 from harness.datasets.registry import DataRequest
 from harness.live import console_for
 from harness.ranking.rank import PLAIN_DISCLOSES, Ranking, RankOptions, rank
@@ -59,5 +60,6 @@ def _table(ranking: Ranking) -> Table:
     for place, one in enumerate(ranking.sites, 1):
         loss = "failed its range check" if one.loss is None else f"{one.loss:.4f}"
         table.add_row(str(place), one.site, loss, str(one.samples))
-    table.add_row("", f"{ranking.requester} itself", f"{ranking.own_loss:.4f}", "", style="dim")
+    own = f"{ranking.requester} itself{JudgedOn(ranking.judged_on).caveat}"
+    table.add_row("", own, f"{ranking.own_loss:.4f}", "", style="dim")
     return table

@@ -27,6 +27,7 @@ from protocol.policy.clauses import (
     check_ranking_allowed,
     check_same_round,
     check_same_sum_again,
+    check_study_allowed,
     check_uninformative,
 )
 from protocol.policy.memory import (
@@ -70,6 +71,7 @@ __all__ = [
     "check_ranking_allowed",
     "check_same_round",
     "check_same_sum_again",
+    "check_study_allowed",
     "check_uninformative",
     "check_weight_list",
     "remember_contribution",

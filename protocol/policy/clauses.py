@@ -15,7 +15,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import ReleasedSum, SiteMemory
 from protocol.policy.refusals import Clause, OutcomeUnknown, refusal
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, StudyProtection, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, Study, StudyProtection, WeightList
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
@@ -178,6 +178,14 @@ def check_protection_allowed(protection: StudyProtection, policy: SitePolicy) ->
         )
 
 
+def check_study_allowed(study: Study, policy: SitePolicy) -> None:
+    """All that a site can refuse about a study before it starts: its protection, rule and ranking."""
+    check_protection_allowed(study.protection, policy)
+    check_needs_allowed(study.rule.needs, policy)
+    if study.ranking is not None:
+        check_ranking_allowed(policy)
+
+
 def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None:
     """The site takes part in at most two measured rounds of updates per model, released or not."""
     if announcement.purpose is Purpose.RANKING:
@@ -202,7 +210,12 @@ def check_counted_once(announcement: Announcement, memory: SiteMemory) -> None:
 def check_ranking_allowed(policy: SitePolicy) -> None:
     """The site lets its requester rank it; asked before a study starts, and in the round."""
     if not policy.may_rank:
-        raise refusal(Clause.MAY_RANK, "the study ranks sites by their own models before training; may_rank is false")
+        raise refusal(
+            Clause.MAY_RANK,
+            "the study ranks sites before training, which tells the requester one number of its choice about each "
+            "site's own model; this site's policy does not allow that: set may_rank = true, or ask for a study "
+            "without a [ranking] table",
+        )
     _require_may_open("ranking", Needs.INNER_PRODUCTS, policy)
 
 

@@ -19,8 +19,9 @@ class SitePolicy(BaseModel):
     ``least_contributors`` bounds m - t from below. ``largest_share`` is the largest part of the sum's smallest
     possible weight that may be the site's own. ``assumed_colluders`` is the site's own t; the larger of it and the
     study's counts: with t = 0 the site trusts that no other contributor tells the requester its update.
-    ``may_open`` is what a rule may have opened about the site to the requester; a ranking before training opens an
-    inner product, once a study, and needs ``may_rank`` besides. ``allow_ckks``: whether the site takes part where
+    ``may_open`` is what a rule may have opened about the site to the requester. ``may_rank``: whether a study may rank
+    the site before training, which opens an inner product with its own model, once a study (docs/threat_model.md,
+    "What each rule discloses"); like ``allow_ckks`` it must be said. ``allow_ckks``: whether the site takes part where
     server A together with any one site can open its update (docs/threat_model.md, the CKKS path); it does not unless
     it says so.
     """
@@ -32,7 +33,7 @@ class SitePolicy(BaseModel):
     assumed_colluders: Annotated[int, Field(ge=0)] = 0
     may_open: Opened = (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS, Needs.INNER_PRODUCTS)
     allow_ckks: bool = False
-    may_rank: bool = True
+    may_rank: bool = False
 
     @property
     def largest_share_exact(self) -> Fraction:

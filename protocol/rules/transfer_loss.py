@@ -50,7 +50,7 @@ def quadratic_form(X: Matrix, Y: Matrix) -> QuadraticForm:
     """The requester's side.
 
     Shapes:   X float64[n, p], Y float64[n, K] -> vector float64[p (p + 1) / 2 + p K]
-    Raises:   UnusableUpdate for no example, other shapes, NaN or infinity
+    Raises:   UnusableUpdate for no example, other shapes, NaN, infinity or products that overflow
     """
     if X.ndim != 2 or Y.ndim != 2 or len(X) != len(Y) or len(X) == 0:
         raise UnusableUpdate(f"examples and targets are two tables with one row each, found {X.shape} and {Y.shape}")
@@ -58,8 +58,14 @@ def quadratic_form(X: Matrix, Y: Matrix) -> QuadraticForm:
         raise UnusableUpdate("the requester's examples hold NaN or infinity; fill in or drop missing values first")
     rows, columns = np.triu_indices(X.shape[1])
     twice = np.where(rows == columns, 1.0, 2.0)
-    gram = (X.T @ X)[rows, columns] * twice
-    return QuadraticForm(np.concatenate((gram, -2 * (X.T @ Y).ravel())) / len(X), float(np.sum(Y * Y)) / len(X))
+    with np.errstate(over="ignore", invalid="ignore"):
+        gram = (X.T @ X)[rows, columns] * twice
+        vector = np.concatenate((gram, -2 * (X.T @ Y).ravel())) / len(X)
+        form = QuadraticForm(vector, float(np.sum(Y * Y)) / len(X))
+        finite = np.isfinite(form.length) and np.isfinite(form.constant)
+    if not finite:
+        raise UnusableUpdate("the requester's examples are so large that their products overflow: scale the features")
+    return form
 
 
 def predictor(W: Matrix) -> Matrix:

@@ -16,12 +16,14 @@ MOST_RANKING_ROUNDS: Final = 3
 class RankingSpec(Message):
     """Sites are ranked once, before the first update, by the squared loss of their own ridge regressions.
 
-    ``penalty`` is the ridge's, per example; ``clip_norm`` the longest model vector that a site shares, a power of two.
+    ``penalty`` is the ridge's, per example, at most 1 and at least 1e-4; ``clip_norm`` the longest model vector that a
+    site shares, a power of two from 1 to 1024. The requester chooses both: docs/threat_model.md says what it would
+    learn beyond these bounds.
     """
 
     KIND: ClassVar[str] = "ranking"
-    penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-2
-    clip_norm: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 16.0
+    penalty: Annotated[float, Field(ge=1e-4, le=1, allow_inf_nan=False)] = 1e-2
+    clip_norm: Annotated[float, Field(ge=1, le=1024, allow_inf_nan=False)] = 16.0
 
     @model_validator(mode="after")
     def _consistent(self) -> RankingSpec:

@@ -17,6 +17,7 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
+    MOST_RANKING_ROUNDS,
     Announcement,
     Purpose,
     RankingSpec,
@@ -213,6 +214,9 @@ def test_correlations_are_made_for_the_ranking_until_it_ended() -> None:
     assert ranks_next(record, record_in(RoundState.COLLECTING))
     assert ranks_next(record, record_in(RoundState.SKIPPED))
     assert not ranks_next(record, record_in(RoundState.RANKED))
+    third = replace(record_in(RoundState.SKIPPED), key=RoundKey(KEY.study, MOST_RANKING_ROUNDS, 1))
+    assert not ranks_next(record, third)
+    assert ranks_next(record, replace(third, state=RoundState.COLLECTING))
     plain = StudyRecord(KEY.study, Signed[Study](message=study(ROSTER.digest())), StudyState.OPEN, "", 1)
     assert not ranks_next(plain, None)
     ranking = ((), *[(2 * 18,)] * 4)

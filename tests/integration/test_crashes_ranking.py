@@ -12,6 +12,7 @@ import pytest
 
 from client_agent.events import RoundEnd
 from client_agent.ranking import RANKING_FILE, Ranking
+from protocol.policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
 from protocol.wire.messages import Purpose, RankingSpec, Study
 from tests.integration.crash_federation import (
@@ -51,7 +52,7 @@ REST = [pytest.param(kill, id=named(kill), marks=pytest.mark.soak) for kill in S
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
-    with CrashFederation(tmp_path_factory.mktemp("ranking")) as running:
+    with CrashFederation(tmp_path_factory.mktemp("ranking"), policy=SitePolicy(may_rank=True)) as running:
         yield running
 
 

@@ -126,11 +126,13 @@ def contributor_bench(
 
 
 @contextmanager
-def requester_bench(folder: Path, study: Study, model: np.ndarray) -> Iterator[RequesterBench]:
+def requester_bench(
+    folder: Path, study: Study, model: np.ndarray, policy: SitePolicy | None = None
+) -> Iterator[RequesterBench]:
     """The requester with all contributors admitted; its time stands still."""
     events: list[AgentEvent] = []
     servers = {side: FakeServer() for side in Side}
-    with _context(folder, REQUESTER, study, servers, events, SitePolicy(), model, (10, 30)) as context:
+    with _context(folder, REQUESTER, study, servers, events, policy or SitePolicy(), model, (10, 30)) as context:
         journal = StudyJournal(folder, study.name)
         made = Requester(context, sign(study, REQUESTER, keys(REQUESTER).signing), journal)
         made.adopt_model(model, 0, site_key="77" * 32)

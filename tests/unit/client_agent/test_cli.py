@@ -176,6 +176,15 @@ def test_a_study_under_ckks_is_not_created_where_the_requesters_policy_forbids_i
     assert not outbox(tmp_path / "state").exists()
 
 
+def test_a_study_that_ranks_is_not_created_where_the_requesters_policy_does_not_allow_it(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    (tmp_path / "study.toml").write_text(FLAT + "[ranking]\n")
+    own_data(tmp_path)
+    with pytest.raises(PolicyRefusal, match="set may_rank = true"):
+        command("create", str(tmp_path / "study.toml"), "--config", str(config))
+    assert not outbox(tmp_path / "state").exists()
+
+
 def test_a_study_is_cancelled_at_both_servers(tmp_path: Path, serve: Callable[[FakeServer], None]) -> None:
     server = FakeServer([])
     serve(server)

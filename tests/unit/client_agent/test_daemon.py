@@ -17,7 +17,7 @@ from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import RuleName, RuleSpec, Signed, Study, StudyList, StudyProtection
+from protocol.wire.messages import RankingSpec, RuleName, RuleSpec, Signed, Study, StudyList, StudyProtection
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
 
 
@@ -202,12 +202,23 @@ def test_an_unusable_file_in_the_outbox_is_put_aside(sites: dict[str, Site], con
     assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]
 
 
-def test_the_requester_creates_no_study_that_its_own_policy_forbids(sites: dict[str, Site]) -> None:
+@pytest.mark.parametrize(
+    ("changes", "clause"),
+    [
+        ({"rule": RuleSpec(name=RuleName.FEDAVG), "protection": StudyProtection.CKKS}, "allow_ckks"),
+        (
+            {"model": study().model.model_copy(update={"inputs": (2,), "classes": 2}), "ranking": RankingSpec()},
+            "may_rank",
+        ),
+    ],
+)
+def test_the_requester_creates_no_study_that_its_own_policy_forbids(
+    sites: dict[str, Site], changes: dict[str, object], clause: str
+) -> None:
     state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
-    changes = {"rule": RuleSpec(name=RuleName.FEDAVG), "protection": StudyProtection.CKKS}
     create_study(state, study().model_copy(update=changes))
     made = agent(sites[REQUESTER], events)
     made._find_own()
     assert made.started == ()
-    assert events[0].text.startswith("policy_refusal: allow_ckks: ")
+    assert events[0].text.startswith(f"policy_refusal: {clause}: ")
     assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]

@@ -11,33 +11,37 @@ import pytest
 
 from client_agent.data import Examples
 from client_agent.events import EventKind, RoundEnd
-from client_agent.mail import PastRelease
+from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease
 from client_agent.output import check_release
 from client_agent.planning import RoundPlan
 from client_agent.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, make_judging, spec_of
 from client_agent.ranking_cli import show_rankings
 from client_agent.ranking_round import RankingRound
 from client_agent.refusals import public_text, refused_study
-from client_agent.ridge import JudgedOn, JudgingForm, judging_form
+from client_agent.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
 from client_agent.settled import Refused, Settled
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ConfigurationError, ErrorCode, NotListed, ProtocolViolation, UnusableUpdate
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy
+from protocol.policy import SitePolicy, remember_skip
 from protocol.rules.transfer_loss import predictor
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.messages import (
     MOST_RANKING_ROUNDS,
+    ListedWeight,
     Purpose,
     RankingSpec,
     RoundOutcome,
     RoundState,
     RoundView,
     RuleName,
+    RuleSpec,
+    SecondWeight,
     Signed,
     Study,
+    StudyEndState,
 )
 from tests.unit.client_agent.benches import (
     Bench,
@@ -54,6 +58,7 @@ INPUTS, CLASSES = 3, 2
 MODELS = RNG.normal(size=(INPUTS + 1, CLASSES)) / 4
 JUDGED = Examples(RNG.normal(size=(12, INPUTS)).astype(np.float32), RNG.integers(0, CLASSES, 12))
 CLIP_NORM = 4.0
+EQUAL_COLUMNS = Examples(np.full((4, INPUTS), 1e9, dtype=np.float32), np.array([0, 1, 0, 1]))
 
 
 def ranking_study(rule: RuleName = RuleName.FEDAVG) -> Study:
@@ -63,6 +68,7 @@ def ranking_study(rule: RuleName = RuleName.FEDAVG) -> Study:
 
 
 STUDY = ranking_study()
+WILLING = SitePolicy(may_rank=True)
 PARAMETERS = STUDY.parameters_in(Purpose.RANKING)
 
 
@@ -75,14 +81,18 @@ def _linear(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def site(tmp_path: Path) -> Iterator[Bench]:
-    with contributor_bench(tmp_path, STUDY, MODEL) as made:
+    with contributor_bench(tmp_path, STUDY, MODEL, WILLING) as made:
         yield made
 
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[RequesterBench]:
-    with requester_bench(tmp_path, STUDY, MODEL) as made:
+    with requester_bench(tmp_path, STUDY, MODEL, WILLING) as made:
         yield made
+
+
+def saw_skip(bench: Bench, number: int) -> None:
+    bench.contributor.save(memory=remember_skip(bench.contributor.state.memory, number))
 
 
 RANKS = {"purpose": Purpose.RANKING, "opens": Needs.INNER_PRODUCTS}
@@ -108,19 +118,19 @@ class TestContributor:
         assert decided(site, 3).accepted
 
     def test_a_ranking_that_the_study_does_not_have_is_refused(self, tmp_path: Path) -> None:
-        with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL) as plain:
+        with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL, WILLING) as plain:
             decision = decided(plain, 1, **RANKS)
             assert (decision.accepted, decision.code) == (False, ErrorCode.ANNOUNCEMENT_MISMATCH)
             assert "which this study does not" in decision.reason
 
-    def test_a_site_that_forbids_it_refuses_the_study_and_the_round(self, tmp_path: Path) -> None:
-        with contributor_bench(tmp_path, STUDY, MODEL, SitePolicy(may_rank=False)) as strict:
+    def test_a_site_that_does_not_allow_it_refuses_the_study_and_the_round(self, tmp_path: Path) -> None:
+        with contributor_bench(tmp_path, STUDY, MODEL) as strict:
             refusal = refused_study(strict.contributor)
             assert refusal is not None
             assert refusal.detail.startswith("may_rank: ")
             assert decided(strict, 1, **RANKS).reason.startswith("may_rank: ")
 
-    def test_a_site_that_forbids_nothing_takes_the_study(self, site: Bench) -> None:
+    def test_a_site_that_allows_it_takes_the_study(self, site: Bench) -> None:
         assert refused_study(site.contributor) is None
 
     def test_a_model_that_is_too_long_is_declined_and_its_length_stays_here(
@@ -134,13 +144,50 @@ class TestContributor:
         told = site.decline()
         assert told.code == ErrorCode.UNUSABLE_UPDATE
         assert told.reason == (
-            "this site's ridge regression is longer than the ranking's clip_norm; its length stays at this site"
+            "this site has no ridge regression within the ranking's clip_norm; the numbers stay at this site"
         )
 
+    def test_a_site_without_a_model_declines_like_one_whose_model_is_too_long(
+        self, site: Bench, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(FakeLearner, "ridge", lambda _, penalty: ridge_model(EQUAL_COLUMNS, CLASSES, penalty))
+        decision = site.contributor._contribute(decided(site, 1, **RANKS), 1)
+        assert (decision.accepted, decision.code) == (False, ErrorCode.UNUSABLE_UPDATE)
+        assert "rounding hides the penalty" in decision.reason
+        assert "rounding" not in site.decline().reason
+
     def test_updates_are_numbered_after_it(self, site: Bench) -> None:
+        """Without having seen one, a site takes it that all tries were needed."""
         assert site.contributor.update_number(MOST_RANKING_ROUNDS + 1) == 1
+        assert site.contributor.update_number(MOST_RANKING_ROUNDS) == 1
         decided(site, 1, **RANKS)
-        assert site.contributor.update_number(2) == 1
+        decided(site, 2)
+        assert [site.contributor.update_number(number) for number in (2, 3, 9)] == [1, 2, 8]
+
+    def test_the_last_update_is_made_by_a_site_that_missed_the_ranking(self, site: Bench) -> None:
+        """Its ranking was skipped, another was made without it, and the first update too: it saw neither end."""
+        decided(site, 1, **RANKS)
+        for number in (4, 5, MOST_RANKING_ROUNDS + STUDY.rounds):
+            assert decided(site, number).accepted
+            saw_skip(site, number)
+        refused = decided(site, MOST_RANKING_ROUNDS + STUDY.rounds + 1)
+        assert (refused.accepted, refused.code) == (False, ErrorCode.ANNOUNCEMENT_MISMATCH)
+        assert refused.reason.endswith("is update 4 of a study with 3 rounds")
+
+    @pytest.mark.parametrize("tries", [1, 2, 3])
+    def test_a_site_that_declined_to_be_ranked_makes_no_update_too_many(
+        self, site: Bench, monkeypatch: pytest.MonkeyPatch, tries: int
+    ) -> None:
+        monkeypatch.setattr(FakeLearner, "ridge", lambda _, penalty: 50 * MODELS)
+        for number in range(1, tries + 1):
+            decision = decided(site, number, **RANKS)
+            if decision.accepted:
+                site.contributor._contribute(decision, 1)
+            saw_skip(site, number)
+        for number in range(tries + 1, tries + STUDY.rounds + 1):
+            assert decided(site, number).accepted
+            saw_skip(site, number)
+        assert not decided(site, tries + STUDY.rounds + 1).accepted
 
     def test_both_servers_ending_it_is_recorded(self, site: Bench) -> None:
         decision = decided(site, 1, **RANKS)
@@ -214,6 +261,40 @@ class TestRequester:
         assert ranking is not None
         assert ranking.problem == "3 rounds were skipped, the last one because: a site is late"
         assert any("not ranked: 3 rounds were skipped" in text for text in bench.texts(EventKind.STUDY))
+
+    def test_a_ranking_that_too_few_sites_want_is_not_tried_again(self, bench: RequesterBench) -> None:
+        plan = planned(bench)
+        long = Refused("c2", "unusable_update", "this site has no ridge regression within the ranking's clip_norm")
+        bench.requester._settle(plan, ended(RoundEnd.SKIPPED, 1, long))
+        following = planned(bench).announcement.message
+        assert (following.round, following.purpose, following.listed) == (2, Purpose.UPDATE, CONTRIBUTORS)
+        assert bench.requester.progress.updates_done == 0
+        ranking = kept(bench)
+        assert ranking is not None
+        assert ranking.problem == "2 sites were willing, 3 are needed; trying again would not change that"
+        assert ranking.unranked == (UnrankedSite(site="c2", reason=f"{long.code}: {long.reason}"),)
+
+    @pytest.mark.parametrize("passing", [MODEL_BEHIND, OUTCOME_UNKNOWN])
+    def test_a_site_that_was_only_late_is_waited_for(self, bench: RequesterBench, passing: str) -> None:
+        bench.requester._settle(planned(bench), ended(RoundEnd.SKIPPED, 1, Refused("c2", passing, "it was away")))
+        assert planned(bench).announcement.message.purpose is Purpose.RANKING
+        assert kept(bench) is None
+
+    def test_second_weights_count_for_updates_only(self, tmp_path: Path) -> None:
+        """One below 1, and one that the grid rounds to 0: their sites are ranked like any other."""
+        plain = ranking_study(RuleName.WEIGHT_EROSION)
+        betas = (SecondWeight(site="c1", weight=0.5), SecondWeight(site="c2", weight=0.01))
+        parameters = plain.parameters.model_copy(update={"least_contributors": 2})
+        rule = RuleSpec(name=RuleName.WEIGHT_EROSION, second_weights=betas)
+        of = plain.model_copy(update={"rule": rule, "parameters": parameters})
+        with requester_bench(
+            tmp_path, of, MODEL, SitePolicy(least_contributors=1, largest_share=1.0, may_rank=True)
+        ) as eroding:
+            told = planned(eroding).weight_list.weights
+            assert told == tuple(ListedWeight(site=site, numerator=GRID) for site in CONTRIBUTORS)
+            eroding.requester._settle(planned(eroding), ended(RoundEnd.RANKED, 1))
+            told = planned(eroding).weight_list.weights
+            assert [(one.site, one.numerator) for one in told] == [("c1", 1), ("c3", GRID)]
 
     def test_its_own_vector_is_zeros_and_its_query_the_scaled_form(self, bench: RequesterBench) -> None:
         ranking = bench.requester._round(planned(bench))
@@ -309,14 +390,45 @@ def test_a_study_that_ranks_nobody_has_no_penalty() -> None:
 def test_the_requester_begins_no_study_without_examples_to_judge_by(
     bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def nothing(_: object) -> JudgingForm:
-        raise UnusableUpdate("the requester's examples hold NaN")
-
-    monkeypatch.setattr(FakeLearner, "judging_form", nothing)
+    monkeypatch.setattr(FakeLearner, "judging_form", _nothing)
     monkeypatch.setattr(bench.requester, "prepare", lambda: None)
-    with pytest.raises(UnusableUpdate):
+    bench.requester.save(model_version=None)
+    with pytest.raises(UnusableUpdate, match="hold NaN"):
         bench.requester.run()
     assert bench.servers[Side.A].sent == {}
+
+
+def test_nor_without_a_model_of_its_own(bench: RequesterBench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeLearner, "ridge", lambda _, penalty: ridge_model(EQUAL_COLUMNS, CLASSES, penalty))
+    monkeypatch.setattr(bench.requester, "prepare", lambda: None)
+    bench.requester.save(model_version=None)
+    with pytest.raises(UnusableUpdate, match="rounding hides the penalty"):
+        bench.requester.run()
+    assert bench.servers[Side.A].sent == {}
+
+
+def test_data_that_became_unusable_after_the_start_end_the_study(
+    bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restart in a begun study: it ends as failed at both servers, it does not wait for ever."""
+    requester = bench.requester
+    monkeypatch.setattr(FakeLearner, "judging_form", _nothing)
+    for name in ("prepare", "_create", "_deliver_end"):
+        monkeypatch.setattr(requester, name, lambda: None)
+    for name in ("start", "close"):
+        monkeypatch.setattr(requester.watch, name, lambda: None)
+    monkeypatch.setattr(requester, "_shared_part", lambda: make_judging(requester, 1))
+    requester.run()
+    end = requester.progress.end
+    assert end is not None
+    assert (end.message.state, end.message.reason) == (
+        StudyEndState.FAILED,
+        "the requester's update cannot be shared",
+    )
+
+
+def _nothing(_: object) -> JudgingForm:
+    raise UnusableUpdate("the requester's examples hold NaN")
 
 
 RANKING = Ranking(
@@ -352,8 +464,19 @@ def test_the_table_names_every_site(tmp_path: Path, capsys: pytest.CaptureFixtur
         "lungs: the sites were",
     ):
         assert text in shown
+    assert "trained on" not in shown
     show_rankings(tmp_path, "hearts", json_output=True)
     assert Ranking.model_validate(json.loads(capsys.readouterr().out)) == RANKING
+
+
+def test_an_own_loss_on_training_examples_is_said_to_be_no_yardstick(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    written(tmp_path, RANKING.model_copy(update={"judged_on": JudgedOn.TRAINING}))
+    show_rankings(tmp_path, None, json_output=False)
+    shown = capsys.readouterr().out
+    assert "r0's training examples" in shown
+    assert "r0 itself, trained on" in shown
 
 
 def test_no_ranking_and_a_broken_one_are_said(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from client_agent.data import Examples
 from client_agent.ridge import JudgedOn, design, judging_form, ridge_model, targets
+from protocol.errors import UnusableUpdate
 from protocol.rules.transfer_loss import predictor
 
 
@@ -33,6 +34,23 @@ def test_no_model_nearby_has_a_smaller_penalised_loss() -> None:
     best = ridge_model(of, 2, penalty)
     rng = np.random.default_rng(3)
     assert all(cost(best + 1e-3 * rng.normal(size=best.shape)) > cost(best) for _ in range(20))
+
+
+@pytest.mark.parametrize(
+    ("X", "text"),
+    [
+        (np.full((4, 2), 1e9), "rounding hides the penalty"),
+        (np.full((4, 2), 1e200), "numbers that overflow"),
+        (np.array([[np.nan, 0.0], [1.0, 2.0]]), "hold NaN"),
+    ],
+)
+def test_where_there_is_no_model_it_is_said_what_to_do(X: np.ndarray, text: str) -> None:
+    """Two columns of 1e9: X'X / n is 1e18, whose rounding unit of 128 hides every penalty up to 1."""
+    of = Examples(X, np.arange(len(X)) % 2)
+    for penalty in (1e-4, 1.0):
+        with pytest.raises(UnusableUpdate, match=text) as raised:
+            ridge_model(of, 2, penalty)
+        assert "bring the features to a common scale" in raised.value.detail
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from protocol import policy as p
 from protocol.errors import ProtocolViolation
 from protocol.parameters import Needs
 from protocol.policy import SiteMemory, SitePolicy
-from protocol.wire.messages import ListedWeight, Purpose, StudyProtection, WeightList
+from protocol.wire.messages import ListedWeight, Purpose, RankingSpec, StudyProtection, WeightList
+from tests.unit.parties import study
 from tests.unit.policy.lists import EVEN, ROSTER, STUDY, announcement, check, parameters, refused, weight_list
 
 
@@ -253,12 +254,19 @@ class TestRankingAllowed:
     TOLD = announcement(OF, opens=Needs.INNER_PRODUCTS, purpose=Purpose.RANKING)
 
     @pytest.mark.parametrize("needs", [Needs.NOTHING, Needs.DISTANCES, Needs.INNER_PRODUCTS])
-    def test_by_default_it_is(self, needs: Needs) -> None:
-        check(self.OF, self.TOLD, needs=needs)
-        p.check_ranking_allowed(SitePolicy())
+    def test_only_where_the_site_says_so(self, needs: Needs) -> None:
+        check(self.OF, self.TOLD, needs=needs, policy=SitePolicy(may_rank=True))
+        with refused(p.Clause.MAY_RANK, "one number of its choice", "set may_rank = true"):
+            check(self.OF, self.TOLD, needs=needs)
 
-    def test_a_site_may_forbid_it_alone_or_with_all_inner_products(self) -> None:
-        with refused(p.Clause.MAY_RANK, "may_rank is false"):
-            check(self.OF, self.TOLD, policy=SitePolicy(may_rank=False))
+    def test_a_site_may_forbid_it_with_all_inner_products(self) -> None:
         with refused(p.Clause.MAY_OPEN, "ranking opens inner_products", "allowed: distances"):
-            check(self.OF, self.TOLD, policy=SitePolicy(may_open=(Needs.DISTANCES,)))
+            check(self.OF, self.TOLD, policy=SitePolicy(may_rank=True, may_open=(Needs.DISTANCES,)))
+
+    def test_a_study_is_asked_about_its_ranking_only_if_it_has_one(self) -> None:
+        plain = study("ab" * 32)
+        p.check_study_allowed(plain, SitePolicy())
+        ranking = plain.model_copy(update={"ranking": RankingSpec()})
+        p.check_study_allowed(ranking, SitePolicy(may_rank=True))
+        with refused(p.Clause.MAY_RANK, "set may_rank = true"):
+            p.check_study_allowed(ranking, SitePolicy())

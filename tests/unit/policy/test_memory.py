@@ -6,7 +6,7 @@ import pytest
 
 from protocol import policy as p
 from protocol.parameters import Needs
-from protocol.policy import SiteMemory
+from protocol.policy import SiteMemory, SitePolicy
 from protocol.wire.messages import Announcement, Purpose, WeightList
 from tests.unit.policy.lists import EVEN, announcement, check, refused, weight_list
 
@@ -195,19 +195,21 @@ class TestRankedOnce:
     RANKING = announcement(OF, opens=Needs.INNER_PRODUCTS, purpose=Purpose.RANKING)
     RANKED = p.remember_contribution(SiteMemory(), RANKING, OF)
 
+    WILLING = SitePolicy(may_rank=True)
+
     def again(self, number: int = 2, version: int = 0) -> tuple[WeightList, Announcement]:
         of = weight_list(EVEN, number)
         return of, announcement(of, opens=Needs.INNER_PRODUCTS, purpose=Purpose.RANKING, version=version)
 
     def test_a_second_one_is_refused_also_on_another_model(self) -> None:
-        check(self.OF, self.RANKING)
+        check(self.OF, self.RANKING, policy=self.WILLING)
         for version in (0, 1):
             with refused(p.Clause.RANKED_ONCE, "round 2 ranks the sites, which round 1 did already"):
-                check(*self.again(version=version), memory=self.RANKED)
+                check(*self.again(version=version), memory=self.RANKED, policy=self.WILLING)
 
     def test_the_same_round_again_and_one_after_a_signed_skip_are_not(self) -> None:
-        check(self.OF, self.RANKING, memory=self.RANKED)
-        check(*self.again(), memory=p.remember_skip(self.RANKED, 1))
+        check(self.OF, self.RANKING, memory=self.RANKED, policy=self.WILLING)
+        check(*self.again(), memory=p.remember_skip(self.RANKED, 1), policy=self.WILLING)
         assert p.remember_skip(self.RANKED, 7).ranked == 1
 
     def test_it_leaves_the_measured_rounds_and_sums_of_updates_alone(self) -> None:
@@ -215,7 +217,7 @@ class TestRankedOnce:
         assert (self.RANKED.ranked, self.RANKED.last_accepted) == (1, 1)
         check(weight_list(EVEN, 2), memory=self.RANKED)
         twice = SiteMemory(measured_rounds=(1, 2))
-        check(*self.again(3), memory=twice)
+        check(*self.again(3), memory=twice, policy=self.WILLING)
 
     def test_newer_models_do_not_make_a_site_forget_it(self) -> None:
         of = weight_list(EVEN, 5)

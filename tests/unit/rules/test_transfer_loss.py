@@ -37,6 +37,9 @@ def test_a_perfect_model_has_no_loss():
         (np.zeros((3, 2)), np.zeros(3), "one row each"),
         (np.array([[np.nan]]), np.zeros((1, 1)), "NaN"),
         (np.zeros((1, 1)), np.array([[np.inf]]), "NaN"),
+        (np.full((2, 2), 1e200), np.zeros((2, 1)), "products overflow: scale the features"),
+        (np.full((2, 2), 1e100), np.zeros((2, 1)), "products overflow: scale the features"),
+        (np.zeros((1, 1)), np.array([[1e200]]), "products overflow: scale the features"),
     ],
 )
 def test_unusable_data_are_refused(X: np.ndarray, Y: np.ndarray, text: str):

@@ -62,7 +62,10 @@ def test_rankings_come_first_then_counts_then_updates() -> None:
             r"784 features and 2 classes takes vectors of 310075 coordinates, at most 131072 can be opened exactly",
         ),
         ({"ranking": {"clip_norm": 3.0}}, "power of two, found 3.0; use 2.0 or 4.0"),
-        ({"ranking": {"penalty": 0.0}}, "greater than 0"),
+        ({"ranking": {"clip_norm": 0.5}}, "greater than or equal to 1"),
+        ({"ranking": {"clip_norm": 2048.0}}, "less than or equal to 1024"),
+        ({"ranking": {"penalty": 1e-5}}, "greater than or equal to 0.0001"),
+        ({"ranking": {"penalty": 1.5}}, "less than or equal to 1"),
     ],
 )
 def test_what_cannot_be_ranked_is_refused_with_what_to_do(changes: dict[str, object], text: str) -> None:
