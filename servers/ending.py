@@ -66,25 +66,20 @@ class Endings:
 
     async def skip(self, record: RoundRecord, reason: str) -> None:
         """Say durably that this side will not release, then ask the peer to sign the skip too."""
-        signed = self.server.sign(outcome_of(record, RoundState.SKIPPED, reason))
-        self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
-        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
-        self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
-        await self.deliver(record)
+        await self._sign_and_deliver(record, RoundState.SKIPPED, reason)
 
     async def rank(self, record: RoundRecord, reason: str) -> None:
         """End a ranking, which releases nothing; a skip or burn that the peer refused to sign gives way."""
-        signed = self.server.sign(outcome_of(record, RoundState.RANKED, reason))
-        self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
-        record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
-        self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
-        await self.deliver(record)
+        await self._sign_and_deliver(record, RoundState.RANKED, reason)
 
     async def burn(self, record: RoundRecord, reason: str) -> None:
         if record.key.attempt >= self.server.settings.limits.attempts:
             await self.skip(record, f"{record.key.attempt} attempts were burnt")
             return
-        signed = self.server.sign(outcome_of(record, RoundState.BURNT, reason))
+        await self._sign_and_deliver(record, RoundState.BURNT, reason)
+
+    async def _sign_and_deliver(self, record: RoundRecord, state: RoundState, reason: str) -> None:
+        signed = self.server.sign(outcome_of(record, state, reason))
         self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
         record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
         self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
