@@ -182,6 +182,7 @@ class TestAnnounced:
         _check_announced(server, record, number, message)
 
     def test_first_again_and_after_a_skip(self, tmp_path: Path) -> None:
+        """Taken: the check raises nothing."""
         self.announce(tmp_path, None, 1)
         self.announce(tmp_path, record_in(RoundState.RANKED), 1)
         self.announce(tmp_path, record_in(RoundState.SKIPPED), 2)

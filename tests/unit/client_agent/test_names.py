@@ -18,6 +18,7 @@ def refusal(found: DataNames) -> str:
 
 
 def test_what_the_study_does_not_name_is_not_compared() -> None:
+    """None of these is refused; the same names in another order are, below."""
     require_names_of_study(STUDY, STUDY, "heart", "/data")
     require_names_of_study(NO_NAMES, STUDY, "heart", "/data")
     require_names_of_study(DataNames(classes=STUDY.classes), DataNames(("x",), STUDY.classes), "heart", "/data")
