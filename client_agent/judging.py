@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from client_agent.measuring import too_long
+from client_agent.allowed_lengths import too_long
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.interface import Measured, PairDistance, Rule, RuleState, within_bound
@@ -61,7 +61,9 @@ def judge(
 
     Raises: ProtocolViolation when something that the rule needs was not opened
     """
-    beyond = too_long(sites, requester.name, numerators, parameters, opens)
+    beyond = too_long(
+        sites, requester.name, requester.norm, requester.probe_norm, numerators, parameters, opens, spec.byzantine
+    )
     passed = tuple(site.site for site in sites if site.in_range and site.site not in beyond)
     measured = _measured(sites, requester, passed, round, opens)
     bounded = within_bound(measured, spec.norm_bound)

@@ -6,9 +6,7 @@ of a stream, the other the vectors less that stream; which one alternates by rou
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -25,10 +23,6 @@ from protocol.sharing import ChunkSource, Side
 from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.messages import OpeningHeader, QueryHeader, Roster, ShareKind
 from protocol.wire.sealing import SealedReader, seal_stream
-
-_TOLERATED_DEVIATIONS: Final = 6.0
-_LENGTHS: Final = {Needs.NORMS: 1.0, Needs.WEIGHTED_NORMS: math.sqrt(2)}
-"""How many clip norms an honest measured vector is long at most, where it is no difference of two."""
 
 
 def seed_side(round_number: int) -> Side:
@@ -113,40 +107,6 @@ def open_sites(
 ) -> tuple[OpenedSite, ...]:
     """Range check of every site and what else the round opens, from both servers' shares."""
     return open_all(shares[Side.A], shares[Side.B], numerators, parameters, opens)
-
-
-def too_long(
-    sites: Sequence[OpenedSite],
-    requester: str,
-    numerators: Mapping[str, int],
-    parameters: StudyParameters,
-    opens: Needs,
-) -> frozenset[str]:
-    """Contributors whose update is longer than a clipped one can be, by what was opened about them."""
-    beyond = set()
-    for site in sites:
-        numerator = numerators[site.site]
-        if opens is Needs.PAIRS:
-            near = [(other, d) for other, d in site.pairs if requester in (other, site.site)]
-            allowed = longest_distance(parameters, numerator)
-            beyond |= {name for other, d in near if d > allowed for name in (other, site.site)}
-        elif site.distance is not None:
-            updates = _LENGTHS.get(opens, 2.0)
-            if site.distance > longest_distance(parameters, numerator, updates):
-                beyond.add(site.site)
-    return frozenset(beyond - {requester})
-
-
-def longest_distance(parameters: StudyParameters, numerator: int, updates: float = 2.0) -> float:
-    """The largest distance two clipped updates can show: 2 C, the sketch's error and the rounding on top.
-
-    One update's norm: half of it; with its own weight, sqrt(2) C for (w g, w C). Rounding moves each of D coordinates
-    of w g_i and of w g_0 by less than one ring unit each. A sketched norm is off by more than six of its standard
-    deviations, about 1 / sqrt(k / 2), hardly ever.
-    """
-    rounding = updates * math.sqrt(parameters.dimension) / parameters.scale / (numerator / parameters.weight_grid)
-    spread = 0.0 if parameters.exact_distances else _TOLERATED_DEVIATIONS / math.sqrt(parameters.sketch_length / 2)
-    return (updates * parameters.clip_norm + rounding) * (1 + spread)
 
 
 def _only(expected: OpeningHeader) -> Callable[[bytes], None]:

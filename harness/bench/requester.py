@@ -10,9 +10,10 @@ from typing import Final
 
 import numpy as np
 
+from client_agent.allowed_lengths import longest_distance
 from client_agent.contribution import ENCODED, ContributionRecord, EncodedFile
 from client_agent.mail import PastRelease
-from client_agent.measuring import longest_distance, open_sites, query_vector, read_opening, seal_queries
+from client_agent.measuring import open_sites, query_vector, read_opening, seal_queries
 from client_agent.randomness import SystemRandomness
 from client_agent.server_client import Body
 from harness.bench.agent import SyntheticAgent
@@ -142,7 +143,9 @@ class ScriptedRequester:
             for side in _SERVERS
         }
         for site in open_sites(shares, self._numerators, self.study.parameters):
-            longest = longest_distance(self.study.parameters, self._numerators[site.site])
+            longest = longest_distance(
+                self.study.parameters, self._numerators[site.site], self.study.parameters.clip_norm
+            )
             if not site.in_range or (site.distance is not None and not 0 < site.distance <= longest):
                 raise ProtocolViolation(f"benchmark: {site.site} shows distance {site.distance}, at most {longest}")
         return Opened(announcement, weights, agreed)

@@ -15,7 +15,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import ReleasedSum, SiteMemory
 from protocol.policy.refusals import Clause, OutcomeUnknown, refusal
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, Study, StudyProtection, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, RankingSpec, Study, StudyProtection, WeightList
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
@@ -184,6 +184,7 @@ def check_study_allowed(study: Study, policy: SitePolicy) -> None:
     check_needs_allowed(study.rule.needs, policy)
     if study.ranking is not None:
         check_ranking_allowed(policy)
+        check_penalty_allowed(study.ranking, policy)
 
 
 def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None:
@@ -217,6 +218,16 @@ def check_ranking_allowed(policy: SitePolicy) -> None:
             "without a [ranking] table",
         )
     _require_may_open("ranking", Needs.INNER_PRODUCTS, policy)
+
+
+def check_penalty_allowed(ranking: RankingSpec, policy: SitePolicy) -> None:
+    """The penalty hides single patients enough for this site, whatever the study's own bound lets through."""
+    if not ranking.penalty >= policy.least_ranking_penalty:
+        raise refusal(
+            Clause.RANKING_PENALTY,
+            f"the study ranks sites with a penalty of {ranking.penalty:g}, at least {policy.least_ranking_penalty:g} "
+            "is demanded: under a small one a rare feature's coefficient shows its patient's residual",
+        )
 
 
 def check_ranked_once(announcement: Announcement, memory: SiteMemory) -> None:

@@ -28,6 +28,7 @@ class Clause(StrEnum):
     COUNTED_ONCE = "counted_once"
     MAY_RANK = "may_rank"
     RANKED_ONCE = "ranked_once"
+    RANKING_PENALTY = "ranking_penalty"
     LEFT_OUT_TWICE = "left_out_twice"
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.parameters import Needs
+from protocol.wire.messages import LEAST_PENALTY
 
 Opened = Annotated[tuple[Annotated[Needs, Field(strict=False)], ...], Field(strict=False)]
 """A settings file has texts in a list, where strict validation asks for members in a tuple."""
@@ -21,9 +22,10 @@ class SitePolicy(BaseModel):
     study's counts: with t = 0 the site trusts that no other contributor tells the requester its update.
     ``may_open`` is what a rule may have opened about the site to the requester. ``may_rank``: whether a study may rank
     the site before training, which opens an inner product with its own model, once a study (docs/threat_model.md,
-    "What each rule discloses"); like ``allow_ckks`` it must be said. ``allow_ckks``: whether the site takes part where
-    server A together with any one site can open its update (docs/threat_model.md, the CKKS path); it does not unless
-    it says so.
+    "What each rule discloses"); like ``allow_ckks`` it must be said. ``least_ranking_penalty`` is the smallest penalty
+    of a ranking's ridge regression, no smaller than what any study may ask for. ``allow_ckks``: whether the site takes
+    part where server A together with any one site can open its update (docs/threat_model.md, the CKKS path); it does
+    not unless it says so.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -34,6 +36,7 @@ class SitePolicy(BaseModel):
     may_open: Opened = (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS, Needs.INNER_PRODUCTS)
     allow_ckks: bool = False
     may_rank: bool = False
+    least_ranking_penalty: Annotated[float, Field(ge=LEAST_PENALTY, le=1)] = LEAST_PENALTY
 
     @property
     def largest_share_exact(self) -> Fraction:

@@ -22,7 +22,7 @@ from protocol.wire.message import (
     StudyName,
     Version,
 )
-from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
+from protocol.wire.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.roster import Party, Role, Roster
 from protocol.wire.round import (
     NO_COMMITMENT,
@@ -59,6 +59,7 @@ from protocol.wire.study import (
 )
 
 __all__ = [
+    "LEAST_PENALTY",
     "MAX_CONTROL_BYTES",
     "MOST_COUNTS_ROUNDS",
     "MOST_RANKING_ROUNDS",

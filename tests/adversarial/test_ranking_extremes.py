@@ -10,14 +10,17 @@ import pytest
 from pydantic import ValidationError
 
 from client_agent.ridge import ridge
+from protocol.errors import PolicyRefusal
+from protocol.policy import SitePolicy, check_study_allowed
 from protocol.wire.messages import RankingSpec
+from tests.unit.parties import study
 
 RNG = np.random.default_rng(11)
 N, CLASSES = 40, 2
 X = np.hstack((RNG.integers(0, 2, (N, 3)), np.ones((N, 1)))).astype(float)
 Y = np.eye(CLASSES)[RNG.integers(0, CLASSES, N)]
 CELLS = X.T @ Y
-LEAST, LARGEST = 1e-4, 1.0
+LEAST, LARGEST = 1e-2, 1.0
 
 
 def refused(penalty: float) -> bool:
@@ -60,7 +63,32 @@ def test_a_tiny_penalty_would_show_one_patients_residual() -> None:
     assert not refused(LEAST)
 
 
+@pytest.mark.parametrize("penalty", [1e-4, 9.9e-3, 0.0, -1.0, float("nan")])
+def test_a_site_refuses_a_smaller_penalty_whatever_study_is_put_before_it(penalty: float) -> None:
+    """A study that some other program let through: the site's own policy has the same floor, and none goes below it."""
+    willing = SitePolicy(may_rank=True)
+    ranks = study("ab" * 32).model_copy(update={"ranking": RankingSpec()})
+    check_study_allowed(ranks, willing)
+    let_through = RankingSpec.model_construct(penalty=penalty, clip_norm=16.0)
+    with pytest.raises(PolicyRefusal, match=r"ranking_penalty: .* at least 0\.01 is demanded"):
+        check_study_allowed(ranks.model_copy(update={"ranking": let_through}), willing)
+    with pytest.raises(ValidationError, match="least_ranking_penalty"):
+        SitePolicy(may_rank=True, least_ranking_penalty=penalty)
+
+
+def test_one_patient_in_a_hundred_is_half_hidden_at_the_floor() -> None:
+    """The coefficient is the residual times 1 / (1 + n penalty), n = 100, but for the other features' share."""
+    x = np.ones((100, 1))
+    y = np.eye(CLASSES)[RNG.integers(0, CLASSES, 100)]
+    rare = np.zeros((100, 1))
+    rare[0] = 1
+    fitted = ridge(np.hstack((x, rare)), y, LEAST)
+    residual = y[0, 0] - fitted[0, 0]  # what the other features leave of this patient
+    assert fitted[-1, 0] == pytest.approx(residual / (1 + 100 * LEAST), rel=1e-9)
+    assert 1 / (1 + 100 * 1e-4) > 0.99
+
+
 def test_within_the_bounds_it_is_a_part_of_the_residual_that_grows_as_the_penalty_falls() -> None:
     """1 / (1 + n penalty) of what is left once the other features' coefficients are fitted with it."""
-    parts = [own_feature(penalty)[0] / own_feature(penalty)[1] for penalty in (LARGEST, RankingSpec().penalty, LEAST)]
-    assert 0 < parts[0] < parts[1] < parts[2] < 1
+    parts = [own_feature(penalty)[0] / own_feature(penalty)[1] for penalty in (LARGEST, 0.1, LEAST)]
+    assert 0 < parts[0] < parts[1] < parts[2] < 0.8

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import pytest
 
+from client_agent.allowed_lengths import largest_product, longest_distance, longest_norm
 from client_agent.judging import Judgement, RequesterFacts, judge
-from client_agent.measuring import longest_distance
 from protocol.errors import ProtocolViolation
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
@@ -84,9 +84,16 @@ def test_without_the_requester_nothing_is_released() -> None:
     assert not judgement.releases(1)
 
 
-@pytest.mark.parametrize(("opens", "updates"), [(Needs.DISTANCES, 2), (Needs.NORMS, 1), (Needs.WEIGHTED_NORMS, 2**0.5)])
-def test_what_clipping_cannot_give_fails(opens: Needs, updates: float) -> None:
-    limit = longest_distance(PARAMETERS, 8, updates)
+@pytest.mark.parametrize(
+    ("opens", "limit"),
+    [
+        (Needs.DISTANCES, longest_distance(PARAMETERS, 8, REQUESTER.norm)),
+        (Needs.NORMS, longest_norm(PARAMETERS, 8)),
+        (Needs.WEIGHTED_NORMS, longest_norm(PARAMETERS, 8, 2**0.5)),
+        (Needs.INNER_PRODUCTS, largest_product(PARAMETERS, 8, REQUESTER.probe_norm)),
+    ],
+)
+def test_what_clipping_cannot_give_fails(opens: Needs, limit: float) -> None:
     assert judged(opened(opens, c1=limit * (1 - 1e-9)), opens).failed == ()
     assert judged(opened(opens, c1=limit * (1 + 1e-9)), opens).failed == ("c1",)
 
@@ -104,7 +111,7 @@ def test_who_is_not_selected_has_not_failed() -> None:
 
 
 def test_pairs_of_sites_that_passed_are_seen_and_the_others_not() -> None:
-    far = longest_distance(PARAMETERS, 8) * 1.01
+    far = longest_distance(PARAMETERS, 8, REQUESTER.norm) * 1.01
     sites = (
         OpenedSite("user", True),
         OpenedSite("c1", True, pairs=(("user", 1.0),)),

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from client_agent.measuring import (
-    longest_distance,
     open_sites,
     query_vector,
     read_opening,
@@ -103,11 +102,3 @@ def test_an_opening_for_something_else_is_refused() -> None:
         read(sealed_opening(Side.A, numbers[1:]))
     with pytest.raises(BrokenSeal):
         read(sealed_opening(Side.A, numbers), reader="c1")
-
-
-def test_the_longest_distance_of_two_clipped_updates() -> None:
-    exact = longest_distance(PARAMETERS, 32)
-    # 2 C, and less than one unit 2^-f in each of D coordinates of both updates
-    assert exact == pytest.approx(8 + 2 * np.sqrt(1000) / PARAMETERS.scale, rel=1e-12)
-    assert longest_distance(SKETCHED, 32) / longest_distance(SKETCHED.model_copy(update={"dimension": 5000}), 32) == 1
-    assert longest_distance(SKETCHED, 1) > longest_distance(SKETCHED, 32) > 8 * (1 + 6 / np.sqrt(1024))

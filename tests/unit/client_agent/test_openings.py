@@ -8,9 +8,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from client_agent.allowed_lengths import longest_distance
 from client_agent.journal import StudyJournal
 from client_agent.judging import RequesterFacts
-from client_agent.measuring import longest_distance, open_sites
+from client_agent.measuring import open_sites
 from client_agent.openings import Openings
 from client_agent.planning import RoundPlan
 from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch, UnknownResource
@@ -99,7 +100,7 @@ def test_too_few_left_means_no_release(turn: Openings) -> None:
 
 
 def test_an_update_that_cannot_have_been_clipped_is_left_out(turn: Openings) -> None:
-    limit = longest_distance(PARAMETERS, 16)
+    limit = longest_distance(PARAMETERS, 16, 1.0)
     assert judged(turn, shares(distances={"c1": limit * (1 - 1e-6)})).left_out == ()
     assert judged(turn, shares(distances={"c1": limit * (1 + 1e-6)})).left_out == ("c1",)
 

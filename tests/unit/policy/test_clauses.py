@@ -270,3 +270,9 @@ class TestRankingAllowed:
         p.check_study_allowed(ranking, SitePolicy(may_rank=True))
         with refused(p.Clause.MAY_RANK, "set may_rank = true"):
             p.check_study_allowed(ranking, SitePolicy())
+
+    def test_a_penalty_below_the_sites_own_is_refused(self) -> None:
+        strict = SitePolicy(may_rank=True, least_ranking_penalty=0.1)
+        p.check_penalty_allowed(RankingSpec(penalty=0.1), strict)
+        with refused(p.Clause.RANKING_PENALTY, "penalty of 0.05", "at least 0.1 is demanded"):
+            p.check_penalty_allowed(RankingSpec(penalty=0.05), strict)

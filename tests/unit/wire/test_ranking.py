@@ -64,7 +64,7 @@ def test_rankings_come_first_then_counts_then_updates() -> None:
         ({"ranking": {"clip_norm": 3.0}}, "power of two, found 3.0; use 2.0 or 4.0"),
         ({"ranking": {"clip_norm": 0.5}}, "greater than or equal to 1"),
         ({"ranking": {"clip_norm": 2048.0}}, "less than or equal to 1024"),
-        ({"ranking": {"penalty": 1e-5}}, "greater than or equal to 0.0001"),
+        ({"ranking": {"penalty": 9e-3}}, "greater than or equal to 0.01"),
         ({"ranking": {"penalty": 1.5}}, "less than or equal to 1"),
     ],
 )
