@@ -34,6 +34,9 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "agent": Subcommand("client_agent.cli", "agent_app", "Run a site's agent."),
     "study": Subcommand("client_agent.cli", "study_app", "Create, watch and cancel studies, at the requester."),
     "keys": Subcommand("client_agent.keys_cli", "app", "Make keys, and make and sign the roster."),
+    "attack": Subcommand(
+        "harness.attack_cli", "app", "Attack a study that runs in this process, and print what it finds."
+    ),
     "demo": Subcommand("harness.cli", "demo", "Two servers and five sites on this machine, with a report.", False),
     "bench": Subcommand("harness.bench.cli", "app", "Measure what a round costs."),
     "rank": Subcommand("harness.ranking.cli", "rank_command", "Rank sites by transfer loss, before training.", False),

@@ -4,6 +4,8 @@
     contributions   sealed shares that are altered, misdirected or two-faced
     requests        signatures over too little, replays, other people's keys
     requester       announcements, weight lists and release sets of a malicious requester
+    reconstruction  every site's updates, estimated from a finished study's sums and lists
 
-None of them sends anything: they return what is to be sent.
+The first four send nothing: they return what is to be sent. The last one sends nothing at all: it computes with what
+everybody who takes part has.
 """

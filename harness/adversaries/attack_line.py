@@ -1,0 +1,66 @@
+"""What an attack on one finished study found, as a line of JSON."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from harness.adversaries.reconstruction import Prior
+from harness.simulation.runs import Values
+
+FORMAT: Final = "moiety-attack/1"
+
+
+class PartyErrors(BaseModel):
+    """What one party got with one prior: by site, the relative error of every released round."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    party: tuple[str, ...]
+    prior: Prior
+    errors: dict[str, Values]
+
+    def median(self, site: str) -> float | None:
+        """The error of a middling round, None for a site that was in no sum."""
+        found = sorted(error for error in self.errors.get(site, ()) if error is not None)
+        return found[len(found) // 2] if found else None
+
+    def least(self, site: str) -> float | None:
+        """The error of the round that is known best."""
+        return min((error for error in self.errors.get(site, ()) if error is not None), default=None)
+
+
+class AttackLine(BaseModel):
+    """One study, run once and attacked by everybody in it; lists have one entry a released round.
+
+    ``setting`` names what was changed about the study, ``rounds`` are the numbers of the released rounds, ``weight``
+    the weights in the sums, ``lists`` how many different ones there were.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    format: str = FORMAT
+    study: str
+    variant: str
+    setting: str
+    requester: str
+    seed: int
+    rule: str
+    end: str
+    reason: str
+    parameters: int
+    test_accuracy: float
+    rounds: tuple[int, ...]
+    lists: int
+    weight: dict[str, Values]
+    attacks: tuple[PartyErrors, ...]
+    seconds: float
+    versions: dict[str, str]
+
+    def by(self, party: tuple[str, ...], prior: Prior) -> PartyErrors | None:
+        """One party's result, None where it was not tried."""
+        return next((one for one in self.attacks if (one.party, one.prior) == (party, prior)), None)
+
+    @property
+    def key(self) -> tuple[str, str, str, str, int]:
+        """What tells a line from another."""
+        return (self.study, self.variant, self.setting, self.requester, self.seed)

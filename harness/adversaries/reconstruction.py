@@ -1,0 +1,153 @@
+"""Who took part in a study estimates the others' updates from its sums and lists (docs/protocol.md 9, isolation).
+
+Every released round gives s_r = sum_i w_ri u_ri, one linear equation a coordinate, with the list's weights in it. One
+round says little. Over many rounds the lists differ and the updates move slowly, so that the equations add up to a
+system with a solution. The best linear estimate under a prior with covariances C_i between site i's updates of two
+rounds, sites independent of each other, is
+
+    u_i = (diag(w_i) C_i)' M^-1 s         M = sum_i (w_i w_i') o C_i + noise          (Gaussian process regression)
+
+and all depends on what the attacker takes for C_i; :class:`Prior` says what it may know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.adversaries.recording import OpenedSum
+
+SUMS_OFF_BY: Final = 1e-6
+"""Relative error of an opened sum that the attacker counts with: float32, and the rounding of fixed point."""
+FRESHNESS: Final = (0.0, 0.03, 0.1, 0.3, 0.6, 1.0)
+COMMON: Final = (0.0, 0.3, 0.6, 0.9, 0.97)
+
+
+class Prior(StrEnum):
+    """What the attacker believes about the others' updates.
+
+    ``average``: nothing; every site's update is the opened average of those it does not know. This needs no attack.
+    ``own``: everybody's updates move over the rounds as its own do, and point elsewhere.
+    ``fitted``: likewise, but some part of every update is drawn afresh each round and some part is common to all; how
+    much of each is what makes the opened sums likeliest.
+    ``true``: how each site's own updates move, to the last digit: whoever knows a site's batches, and more.
+    """
+
+    AVERAGE = "average"
+    OWN = "own"
+    FITTED = "fitted"
+    TRUE = "true"
+
+
+@dataclass(frozen=True, eq=False)
+class Equations:
+    """What the attacker has: a sum a round less its own part, and the weights of all others.
+
+    Shapes: ``sums`` float64[K, D]; ``weights`` float64[K, N], 0 where a site was not in the sum; ``own_gram``
+    float64[K, K], the mean of the attackers' Gram matrices over rounds.
+    """
+
+    sites: tuple[str, ...]
+    sums: NDArray[np.float64] = field(repr=False)
+    weights: NDArray[np.float64]
+    own_gram: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """An attack on a finished study by ``party``, the sites that put together what they have.
+
+    It tries to learn every other site's update of every round. Its figure is the relative error
+    ||estimate - update|| / ||update||, by site and round; below 1 it knows something, and what ``average`` reaches
+    needs no attack.
+    """
+
+    party: tuple[str, ...]
+    prior: Prior
+
+    def errors(self, sums: Sequence[OpenedSum]) -> dict[str, tuple[float | None, ...]]:
+        """By site one error a released round; None where the site was not in the sum, or shared nothing but zeros."""
+        equations = equations_of(sums, self.party)
+        estimates = self._estimates(equations, sums)
+        return {
+            site: tuple(_error(estimates[place, k], one.updates.get(site)) for k, one in enumerate(sums))
+            for place, site in enumerate(equations.sites)
+        }
+
+    def _estimates(self, equations: Equations, sums: Sequence[OpenedSum]) -> NDArray[np.float64]:
+        if self.prior is Prior.AVERAGE:
+            return average_estimate(equations)
+        if self.prior is Prior.FITTED:
+            return fitted_estimate(equations)
+        if self.prior is Prior.OWN:
+            return linear_estimate(equations, [equations.own_gram] * len(equations.sites))
+        return linear_estimate(equations, [gram(sums, site) for site in equations.sites])
+
+
+def equations_of(sums: Sequence[OpenedSum], party: Sequence[str]) -> Equations:
+    """Take what the party knows itself out of every sum. A round that a colluder is not in stays as it is."""
+    sites = tuple(dict.fromkeys(site for one in sums for site in one.weights if site not in party))
+    known = [[one.weights[own] * one.updates[own] for own in party if own in one.weights] for one in sums]
+    totals = np.stack([one.total - sum(parts) for one, parts in zip(sums, known, strict=True)])
+    weights = np.array([[one.weights.get(site, 0.0) for site in sites] for one in sums])
+    return Equations(sites, totals, weights, np.mean([gram(sums, own) for own in party], axis=0))
+
+
+def gram(sums: Sequence[OpenedSum], site: str) -> NDArray[np.float64]:
+    """<u_r, u_r'> of one site's updates, float64[K, K]; zeros for rounds without it."""
+    nothing = np.zeros(len(sums[0].total), np.float32)
+    rows = np.stack([one.updates.get(site, nothing) for one in sums]).astype(np.float64)
+    found: NDArray[np.float64] = rows @ rows.T
+    return found
+
+
+def average_estimate(equations: Equations) -> NDArray[np.float64]:
+    """Everybody sent the same, float64[N, K, D]."""
+    of_weights = np.maximum(equations.weights.sum(axis=1), np.finfo(np.float64).tiny)
+    return np.broadcast_to(equations.sums / of_weights[:, None], (len(equations.sites), *equations.sums.shape))
+
+
+def linear_estimate(equations: Equations, covariances: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The best linear estimate for one covariance a site, float64[N, K, D]."""
+    weights = equations.weights
+    moved = sum(np.outer(w, w) * c for w, c in zip(weights.T, covariances, strict=True))
+    solved = np.linalg.solve(_with_noise(np.asarray(moved)), equations.sums)
+    return np.stack([(c * w) @ solved for w, c in zip(weights.T, covariances, strict=True)])
+
+
+def fitted_estimate(equations: Equations) -> NDArray[np.float64]:
+    """The own Gram matrix, made fresher and more common to all sites as the sums' likelihood says; float64[N, K, D]."""
+    weights, (rounds, dimension) = equations.weights, equations.sums.shape
+    observed = equations.sums @ equations.sums.T / dimension
+    together, apart = np.outer(weights.sum(axis=1), weights.sum(axis=1)), weights @ weights.T
+    best, chosen = -np.inf, (equations.own_gram, 0.0)
+    for fresh in FRESHNESS:
+        covariance = (1 - fresh) * equations.own_gram + fresh * np.diag(np.diag(equations.own_gram))
+        for common in COMMON:
+            matrix = _with_noise(covariance * ((1 - common) * apart + common * together))
+            misfit = float(np.trace(np.linalg.solve(matrix, observed))) / rounds  # the likeliest scale
+            likelihood = -rounds * np.log(max(misfit, np.finfo(np.float64).tiny)) - np.linalg.slogdet(matrix)[1]
+            if likelihood > best:
+                best, chosen = float(likelihood), (covariance, common)
+    covariance, common = chosen
+    solved = np.linalg.solve(_with_noise(covariance * ((1 - common) * apart + common * together)), equations.sums)
+    mixed = (1 - common) * weights + common * weights.sum(axis=1, keepdims=True)
+    return np.stack([(covariance * column) @ solved for column in mixed.T])
+
+
+def _with_noise(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+    noise = SUMS_OFF_BY**2 * np.trace(matrix) / len(matrix)
+    noisy: NDArray[np.float64] = matrix + noise * np.eye(len(matrix))
+    return noisy
+
+
+def _error(estimate: NDArray[np.float64], truth: NDArray[np.float32] | None) -> float | None:
+    length = 0.0 if truth is None else float(np.linalg.norm(truth))
+    if truth is None or length == 0:
+        return None
+    return float(np.linalg.norm(estimate - truth)) / length
