@@ -42,6 +42,7 @@ class Usage(IntEnum):
     ROUNDING = 13
     CANARY = 14
     SEEDED = 15
+    MEMORY = 16
 
 
 def expand(seed: bytes, usage: Usage, length: int, *, start: int = 0) -> Ring:

@@ -31,6 +31,8 @@ from protocol.policy.clauses import (
     check_study_allowed,
     check_uninformative,
 )
+from protocol.policy.isolation import Isolation, SeenSums
+from protocol.policy.kept_update import KEPT_LENGTH, kept_update, rounding_noise
 from protocol.policy.memory import (
     LeftOut,
     ReleasedSum,
@@ -42,16 +44,36 @@ from protocol.policy.memory import (
 )
 from protocol.policy.refusals import Clause, OutcomeUnknown
 from protocol.policy.site_policy import SitePolicy
+from protocol.policy.sums import (
+    MOST_RELEASE_SETS,
+    MOST_ROWS,
+    Exposure,
+    KnownSum,
+    SummedRow,
+    SummedWeight,
+    exposure,
+    release_sets,
+    release_sets_number,
+)
 
 __all__ = [
+    "KEPT_LENGTH",
     "MEASURED_ROUNDS_PER_MODEL",
+    "MOST_RELEASE_SETS",
+    "MOST_ROWS",
     "TIMES_LEFT_OUT",
     "Clause",
+    "Exposure",
+    "Isolation",
+    "KnownSum",
     "LeftOut",
     "OutcomeUnknown",
     "ReleasedSum",
+    "SeenSums",
     "SiteMemory",
     "SitePolicy",
+    "SummedRow",
+    "SummedWeight",
     "check_announced_sites",
     "check_contributors_only",
     "check_counted_once",
@@ -76,8 +98,13 @@ __all__ = [
     "check_study_allowed",
     "check_uninformative",
     "check_weight_list",
+    "exposure",
+    "kept_update",
+    "release_sets",
+    "release_sets_number",
     "remember_contribution",
     "remember_left_out",
     "remember_release",
     "remember_skip",
+    "rounding_noise",
 ]

@@ -26,6 +26,7 @@ USAGES = {
     "ROUNDING": 13,
     "CANARY": 14,
     "SEEDED": 15,
+    "MEMORY": 16,
 }
 
 

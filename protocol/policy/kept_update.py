@@ -1,0 +1,62 @@
+"""What a site keeps of an update to compare later ones with: all of a short one, a sketch of a long one.
+
+The sketch is four blocks of buckets; each coordinate falls in each block into one pseudo-random bucket with a
+pseudo-random sign (sparse Johnson-Lindenstrauss, Kane & Nelson 2014), from a seed that the site draws once and tells
+nobody. Isolation is the residual of a least-squares problem in the span of at most 200 updates. Solved on sketches it
+is at most the sketched length of the one residual that is truly best, and that vector's length, like the newest
+update's, is kept with a relative standard deviation of sqrt(1/2k), 1.1 % at k = 4096: so the figure, their quotient,
+comes out more than 5 % too high with a probability of about 1e-3. It comes out too low, where 200 rows are fitted, by
+a factor of about sqrt(1 - 200/k): 2.5 %.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.arithmetic.fixed_point import Real
+from protocol.arithmetic.prg import Usage, expand
+
+KEPT_LENGTH: Final = 4096
+_BLOCKS: Final = 4
+_BUCKETS: Final = KEPT_LENGTH // _BLOCKS
+_PIECE: Final = 2**16
+
+
+def kept_update(update: NDArray[np.float32] | Real, seed: bytes) -> Real:
+    """The update, or its sketch where it is longer than ``KEPT_LENGTH``; inner products are (nearly) the same.
+
+    Shapes:   float[D] -> float64[min(D, KEPT_LENGTH)]
+    Requires: ``seed`` the same for all updates that are compared
+    Raises:   MalformedMessage, when the seed is not 32 bytes
+    """
+    if update.size <= KEPT_LENGTH:
+        return update.astype(np.float64)
+    kept: Real = np.zeros(KEPT_LENGTH)
+    for start in range(0, update.size, _PIECE):
+        piece = update[start : start + _PIECE].astype(np.float64)
+        words = expand(seed, Usage.MEMORY, piece.size, start=start)
+        for block in range(_BLOCKS):
+            lane = (words >> np.uint64(16 * block)).astype(np.int64)
+            sign = 1.0 - 2.0 * ((lane >> 15) & 1)
+            into = kept[block * _BUCKETS : (block + 1) * _BUCKETS]
+            into += np.bincount(lane & (_BUCKETS - 1), weights=sign * piece, minlength=_BUCKETS)
+    kept /= np.sqrt(_BLOCKS)
+    return kept
+
+
+def rounding_noise(update: Real, weight: float, scale: float) -> float:
+    """Squared length that stochastic rounding is expected to add to the weighted, encoded update.
+
+    A value with the fraction phi is rounded up with probability phi, so its error has the variance phi (1 - phi). Of a
+    sum's noise this is the site's own part alone: less than there is, so that isolation is not overrated.
+
+    Shapes:   float64[D], clipped -> in the update's unit, squared; ``scale`` is 2^f
+    """
+    total = 0.0
+    for start in range(0, update.size, _PIECE):
+        fraction = np.mod(update[start : start + _PIECE] * (weight * scale), 1.0)
+        total += float(np.sum(fraction * (1.0 - fraction)))
+    return total / scale**2

@@ -1,0 +1,167 @@
+"""The sums of updates that a site knows of, and what one more would give away (docs/protocol.md 13).
+
+A row is one round's weights over the contributors, the requester left out: what it adds to a sum it knows. Columns
+are the sites' keys, so that rows of other studies over the same data count, whatever the sites are called there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from math import comb, prod
+from typing import Annotated, Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.arithmetic.fixed_point import Real
+from protocol.policy.isolation import Figures, SeenSums
+
+MOST_ROWS: Final = 200
+MOST_RELEASE_SETS: Final = 500
+_MOST_PASTS: Final = 32
+"""Ways in which unsettled rounds may have ended that are tried one by one; beyond, all of them count at once."""
+_MOST_SUMS: Final = 3 * MOST_ROWS
+"""Sums that may count at once; beyond, nothing counts as isolated."""
+
+
+class SummedWeight(BaseModel):
+    """What one site's update was multiplied by; ``site`` is its key's fingerprint."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    site: str
+    weight: Annotated[float, Field(gt=0, le=1)]
+
+
+class SummedRow(BaseModel):
+    """One round's sum, or the sums that its announcement admits while nobody has shown how it ended.
+
+    ``released`` are the contributors whose sum was opened, None while that is unknown; ``least`` is the announced
+    least number of them. ``dimension`` is the length of an update, ``noise`` the squared length of the sum's noise.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    study_digest: str
+    round: Annotated[int, Field(ge=1)]
+    dimension: Annotated[int, Field(ge=1)]
+    weights: tuple[SummedWeight, ...]
+    least: Annotated[int, Field(ge=0)]
+    released: tuple[str, ...] | None = None
+    noise: Annotated[float, Field(ge=0)] = 0.0
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Study and round."""
+        return self.study_digest, self.round
+
+    @property
+    def settled(self) -> bool:
+        """Whether a release named who was summed."""
+        return self.released is not None
+
+    @property
+    def possible(self) -> int:
+        """In how many ways the round can have ended."""
+        return 1 if self.settled else release_sets_number(len(self.weights), self.least)
+
+    def sums(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of contributors of which one was summed, as far as is known."""
+        if self.released is not None:
+            return (self.released,)
+        return release_sets(tuple(weight.site for weight in self.weights), self.least)
+
+
+def release_sets_number(listed: int, least: int) -> int:
+    """How many release sets an announcement admits."""
+    return sum(comb(listed, size) for size in range(least, listed + 1))
+
+
+def release_sets(listed: Sequence[str], least: int) -> tuple[tuple[str, ...], ...]:
+    """Every release set that an announcement admits, without the requester; the whole list first.
+
+    Those count too that leave a site out: their sum may complete an older one.
+    """
+    sizes = range(len(listed), least - 1, -1)
+    return tuple(chosen for size in sizes for chosen in combinations(listed, size))
+
+
+@dataclass(frozen=True)
+class KnownSum:
+    """A row with the site's own update, kept as :func:`protocol.policy.kept_update.kept_update` says.
+
+    ``update`` is a stand-in where the site was not in the sum, or None: then the newest one stands in.
+    """
+
+    row: SummedRow
+    update: Real | None
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """What the sums would give away with one more, at worst over all that its announcement admits.
+
+    ``newest`` is the isolation of each listed site's newest update, ``least`` the smallest of all updates that the
+    sums hold, ``of`` the key of the site that it belongs to.
+    """
+
+    newest: Mapping[str, float]
+    least: float
+    of: str
+
+
+def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluders: int = 0) -> Exposure:
+    """Every contributor's isolation once ``row`` is summed too, this site's updates standing in for everybody's.
+
+    Rows of other dimensions have nothing to do with it, an earlier word about the same round is replaced, and of what
+    is left the last ``MOST_ROWS`` count. Never raises for numbers: what cannot be computed counts as exposed.
+    """
+    kept = [known for known in past if known.row.dimension == row.dimension and known.row.name != row.name]
+    seen = kept[-(MOST_ROWS - 1) :]
+    sites = _columns([known.row for known in seen] + [row])
+    listed = {weight.site for weight in row.weights}
+    if not listed or not _countable([known.row for known in seen], row):
+        return Exposure(newest=dict.fromkeys(listed, 0.0), least=0.0, of=sites[0] if sites else "")
+    updates = np.stack([update if known.update is None else known.update for known in seen] + [update])
+    gram = updates @ updates.T
+    lists = np.stack([_weights(row, chosen, sites) for chosen in row.sums()])
+    newest, least = np.ones(len(sites)), np.ones(len(sites))
+    for rows in _pasts([known.row for known in seen], sites):
+        places = [place for place, _ in rows]
+        weights = np.stack([one for _, one in rows]) if rows else np.zeros((0, len(sites)))
+        noise = np.array([seen[place].row.noise for place in places])
+        opened = SeenSums(weights, gram[np.ix_(places, places)], noise, colluders=colluders)
+        figures = opened.after(lists, gram[-1, places], float(gram[-1, -1]), row.noise)
+        newest = np.minimum(newest, figures.newest.min(axis=0))
+        least = np.minimum(least, figures.least.min(axis=0))
+    worst = int(np.argmin(least))
+    own = {site: float(figure) for site, figure in zip(sites, newest, strict=True) if site in listed}
+    return Exposure(newest=own, least=float(least[worst]), of=sites[worst])
+
+
+def _countable(past: Sequence[SummedRow], row: SummedRow) -> bool:
+    """Whether all that may have been opened can be looked at."""
+    if row.possible > MOST_RELEASE_SETS:
+        return False
+    ways = [one.possible for one in past]
+    return prod(ways) <= _MOST_PASTS or sum(ways) <= _MOST_SUMS
+
+
+def _columns(rows: Sequence[SummedRow]) -> list[str]:
+    return sorted({weight.site for row in rows for weight in row.weights})
+
+
+def _weights(row: SummedRow, chosen: Sequence[str], sites: Sequence[str]) -> Figures:
+    of = {weight.site: weight.weight for weight in row.weights if weight.site in chosen}
+    return np.array([of.get(site, 0.0) for site in sites])
+
+
+def _pasts(rows: Sequence[SummedRow], sites: Sequence[str]) -> list[list[tuple[int, Figures]]]:
+    """Each way in which the rows may have ended: the rows' places and weights.
+
+    Too many ways make one, in which all sums were opened: more sums never hide an update better.
+    """
+    ends = [[(place, _weights(row, chosen, sites)) for chosen in row.sums()] for place, row in enumerate(rows)]
+    if prod(row.possible for row in rows) <= _MOST_PASTS:
+        return [list(past) for past in product(*ends)]
+    return [[one for ways in ends for one in ways]]

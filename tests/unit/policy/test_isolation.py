@@ -1,0 +1,186 @@
+"""Isolation against two independent ways to the same number: projections of tensors, and attackers who estimate."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from protocol.errors import ProtocolViolation
+from protocol.policy.isolation import MOST_COALITIONS, SeenSums
+
+SITES = 4
+
+
+def moving(rng: np.random.Generator, rows: int, dimension: int, pace: float) -> np.ndarray:
+    """Updates that change by about ``pace`` of their length from one round to the next."""
+    steps = rng.normal(size=(rows, dimension))
+    steps[1:] *= pace
+    return np.cumsum(steps, axis=0)
+
+
+def projected(weights: np.ndarray, updates: np.ndarray, row: int, site: int) -> float:
+    """Relative distance of e_s (x) u_t from the span of the rows R_r (x) u_r: least squares, nothing clever."""
+    rows = np.stack([np.kron(w, u) for w, u in zip(weights, updates, strict=True)])
+    target = np.kron(np.eye(weights.shape[1])[site], updates[row])
+    solution = np.linalg.lstsq(rows.T, target, rcond=1e-13)[0]
+    return float(np.linalg.norm(target - rows.T @ solution) / np.linalg.norm(target))
+
+
+@pytest.mark.parametrize("pace", [0.05, 0.5, 2.0])
+def test_the_figure_is_the_residual_of_a_least_squares_problem(pace: float) -> None:
+    rng = np.random.default_rng(5)
+    updates = moving(rng, 6, 30, pace)
+    weights = rng.integers(0, 5, (6, SITES)) / 4
+    table = SeenSums(weights, updates @ updates.T, np.zeros(6)).figures()
+    after = SeenSums(weights[:5], updates[:5] @ updates[:5].T, np.zeros(5)).after(
+        weights[5:], updates[:5] @ updates[5], float(updates[5] @ updates[5]), 0.0
+    )
+    least = np.ones(SITES)
+    for row in range(6):
+        for site in np.flatnonzero(weights[row]):
+            expected = projected(weights, updates, row, int(site))
+            assert table[row, site] == pytest.approx(expected, abs=1e-4)
+            least[site] = min(least[site], expected)
+            if row == 5:
+                assert after.newest[0, site] == pytest.approx(expected, abs=1e-4)
+    np.testing.assert_allclose(after.least[0], least, atol=1e-4)
+
+
+def test_an_attacker_who_knows_how_updates_move_errs_by_exactly_this_much() -> None:
+    """Every site's updates drawn with one covariance over the rounds; the best linear estimate from noisy sums."""
+    rng = np.random.default_rng(6)
+    rows, draws, noise = 5, 60_000, 0.05
+    path = moving(rng, rows, 8, 0.3)
+    gram = path @ path.T
+    weights = rng.integers(1, 5, (rows, SITES)) / 4
+    factor = np.linalg.cholesky(gram)
+    drawn = np.einsum("rk,skd->srd", factor, rng.normal(size=(SITES, rows, draws)))
+    sums = np.einsum("rs,srd->rd", weights, drawn) + np.sqrt(noise) * rng.normal(size=(rows, draws))
+    covariance = (weights @ weights.T) * gram + noise * np.eye(rows)
+    table = SeenSums(weights, gram, np.full(rows, noise)).figures()
+    for site in range(SITES):
+        for row in range(rows):
+            best = np.linalg.solve(covariance, weights[:, site] * gram[row]) @ sums
+            error = np.mean((best - drawn[site, row]) ** 2) / gram[row, row]
+            assert np.sqrt(error) == pytest.approx(table[row, site], rel=0.02)
+
+
+@pytest.mark.parametrize("sites", [3, 4, 9])
+def test_the_same_list_again_and_again_never_says_more_than_its_sum(sites: int) -> None:
+    """Also where the updates are all the same, two hundred times: the matrix is singular and the figure is not."""
+    for pace in (0.0, 1e-6, 0.3):
+        updates = moving(np.random.default_rng(1), 200, 12, pace)
+        table = SeenSums(np.ones((200, sites)), updates @ updates.T, np.zeros(200)).figures()
+        np.testing.assert_allclose(table, np.sqrt(1 - 1 / sites), atol=2e-5)
+
+
+def test_two_sums_that_differ_in_one_site_show_its_update() -> None:
+    update = np.random.default_rng(2).normal(size=20)
+    square = float(update @ update)
+    seen = SeenSums(np.ones((1, 4)), np.array([[square]]), np.zeros(1))
+    without = seen.after(np.array([[0.0, 1, 1, 1], [1, 1, 1, 1]]), np.array([square]), square, 0.0)
+    assert without.least[0, 0] < 1e-5
+    assert without.newest[0, 0] == 1
+    np.testing.assert_allclose(without.newest[0, 1:], np.sqrt(2 / 3), atol=1e-5)
+    np.testing.assert_allclose(without.least[1], np.sqrt(3 / 4), atol=1e-5)
+
+
+def test_more_rows_never_raise_it() -> None:
+    rng = np.random.default_rng(8)
+    for _ in range(20):
+        updates = moving(rng, 8, 10, rng.uniform(0.01, 1))
+        weights = rng.integers(0, 3, (8, SITES)) / 2
+        gram = updates @ updates.T
+        before = SeenSums(weights[:7], gram[:7, :7], np.zeros(7)).figures()
+        now = SeenSums(weights, gram, np.zeros(8)).figures()
+        assert np.all(now[:7] <= before + 1e-6)
+
+
+def test_the_worst_colluders_are_taken_out_and_nobody_is_their_own() -> None:
+    rng = np.random.default_rng(9)
+    updates = moving(rng, 4, 10, 0.5)
+    weights = rng.integers(1, 5, (4, SITES)) / 4
+    gram, noise = updates @ updates.T, np.zeros(4)
+    alone = [SeenSums(np.delete(weights, told, axis=1), gram, noise).figures() for told in range(SITES)]
+    expected = np.ones((4, SITES))
+    for told, figures in enumerate(alone):
+        others = [site for site in range(SITES) if site != told]
+        expected[:, others] = np.minimum(expected[:, others], figures)
+    found = SeenSums(weights, gram, noise, colluders=1)
+    np.testing.assert_allclose(found.figures(), expected, atol=1e-6)
+    after = SeenSums(weights[:3], gram[:3, :3], noise[:3], colluders=1).after(
+        weights[3:], gram[3, :3], float(gram[3, 3]), 0.0
+    )
+    np.testing.assert_allclose(after.newest[0], expected[3], atol=1e-6)
+    np.testing.assert_allclose(after.least[0], expected.min(axis=0), atol=1e-6)
+
+
+def test_all_others_collude() -> None:
+    table = SeenSums(np.ones((1, 3)), np.eye(1), np.zeros(1), colluders=9).figures()
+    np.testing.assert_allclose(table, 0, atol=1e-5)
+
+
+def test_scale_does_not_matter() -> None:
+    rng = np.random.default_rng(10)
+    updates = moving(rng, 5, 10, 0.2)
+    weights = rng.integers(1, 33, (5, SITES)) / 32
+    gram = updates @ updates.T
+    one = SeenSums(weights, gram, np.zeros(5)).figures()
+    for scale in (1e-60, 1e60):
+        np.testing.assert_allclose(SeenSums(weights, gram * scale, np.zeros(5)).figures(), one, rtol=1e-6)
+
+
+def test_what_cannot_be_computed_counts_as_exposed() -> None:
+    nobody = np.zeros((1, 2))
+    for broken in (np.nan, np.inf):
+        seen = SeenSums(np.ones((1, 2)), np.array([[broken]]), np.zeros(1))
+        np.testing.assert_array_equal(seen.after(np.ones((1, 2)), np.ones(1), 1.0, 0.0).least, nobody)
+    sound = SeenSums(np.ones((1, 2)), np.ones((1, 1)), np.zeros(1))
+    np.testing.assert_array_equal(sound.after(np.ones((1, 2)), np.full(1, np.nan), 1.0, 0.0).newest, nobody)
+    np.testing.assert_array_equal(sound.after(np.ones((1, 2)), np.ones(1), 0.0, 0.0).newest, nobody)
+    many = 2 * MOST_COALITIONS
+    crowd = SeenSums(np.ones((1, many)), np.ones((1, 1)), np.zeros(1), colluders=2)
+    assert crowd.after(np.ones((1, many)), np.ones(1), 1.0, 0.0).least.max() == 0
+    np.testing.assert_array_equal(crowd.figures(), np.zeros((1, many)))
+
+
+def test_a_matrix_that_is_no_covariance_counts_as_exposed() -> None:
+    """No updates have such products, so whoever made them is not believed."""
+    seen = SeenSums(np.ones((2, 3)), np.array([[1.0, 5.0], [5.0, 1.0]]), np.zeros(2))
+    assert seen.after(np.ones((1, 3)), np.ones(2), 1.0, 0.0).least.max() == 0
+
+
+def test_sums_of_nothing_and_updates_of_nothing_say_nothing() -> None:
+    seen = SeenSums(np.array([[0.0, 0.0], [1.0, 1.0]]), np.diag([1.0, 0.0]), np.zeros(2))
+    np.testing.assert_array_equal(seen.figures(), np.ones((2, 2)))
+    after = seen.after(np.array([[1.0, 0.0], [0.0, 0.0]]), np.zeros(2), 1.0, 0.0)
+    np.testing.assert_allclose(after.least, [[0, 1], [1, 1]], atol=1e-5)
+
+
+def test_no_sums_yet() -> None:
+    first = SeenSums(np.zeros((0, 3)), np.zeros((0, 0)), np.zeros(0)).after(np.ones((1, 3)), np.zeros(0), 2.0, 0.0)
+    np.testing.assert_allclose(first.least, np.sqrt(2 / 3), atol=1e-6)
+
+
+def test_noise_hides() -> None:
+    noisy = SeenSums(np.eye(2), np.eye(2), np.array([0.0, 1.0])).figures()
+    np.testing.assert_allclose(noisy, [[0, 1], [1, np.sqrt(0.5)]], atol=1e-5)
+
+
+def test_shapes_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(ProtocolViolation, match="need as many"):
+        SeenSums(np.ones((2, 3)), np.eye(3), np.zeros(2))
+
+
+def test_two_hundred_rows_of_ten_sites_take_a_second_at_most() -> None:
+    rng = np.random.default_rng(11)
+    updates = moving(rng, 200, 400, 0.3)
+    gram = updates @ updates.T
+    lists = rng.integers(0, 33, (500, 10)) / 32
+    began = time.perf_counter()
+    seen = SeenSums(rng.integers(1, 33, (199, 10)) / 32, gram[:199, :199], np.zeros(199))
+    figures = seen.after(lists, gram[199, :199], float(gram[199, 199]), 0.0).least
+    assert np.all((figures >= 0) & (figures <= 1))
+    assert time.perf_counter() - began < 5

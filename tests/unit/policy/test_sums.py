@@ -1,0 +1,162 @@
+"""What one more sum would give away: over release sets, unsettled rounds, other studies and other dimensions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from protocol.policy.sums import (
+    MOST_RELEASE_SETS,
+    MOST_ROWS,
+    KnownSum,
+    SummedRow,
+    SummedWeight,
+    exposure,
+    release_sets,
+    release_sets_number,
+)
+
+UPDATE = np.array([3.0, -1.0, 2.0, 0.5])
+OTHER = np.array([0.5, 2.0, 1.0, -3.0])
+
+
+def row(
+    sites: str,
+    number: int = 1,
+    *,
+    least: int | None = None,
+    released: str | None = None,
+    study: str = "one",
+    **more: object,
+) -> SummedRow:
+    """A row over the sites named by one letter each, all weights 1; settled as the whole list unless said otherwise."""
+    named = {
+        "study_digest": study,
+        "round": number,
+        "dimension": len(UPDATE),
+        "weights": tuple(SummedWeight(site=site, weight=1.0) for site in sites),
+        "least": len(sites) if least is None else least,
+        "released": None if released is None else tuple(released),
+    }
+    return SummedRow.model_validate(named | more)
+
+
+def known(sites: str, number: int = 1, update: np.ndarray | None = UPDATE, **more: object) -> KnownSum:
+    return KnownSum(row(sites, number, **more), update)  # type: ignore[arg-type]
+
+
+def test_release_sets() -> None:
+    assert release_sets("abc", 2) == (("a", "b", "c"), ("a", "b"), ("a", "c"), ("b", "c"))
+    assert release_sets("abc", 4) == ()
+    assert [release_sets_number(10, least) for least in (3, 8, 10, 11)] == [968, 56, 1, 0]
+
+
+def test_a_first_sum_isolates_nobody() -> None:
+    first = exposure((), row("abcd", 1, least=3), UPDATE)
+    assert first.least == pytest.approx(np.sqrt(2 / 3), abs=1e-5)
+    assert first.newest["a"] == pytest.approx(np.sqrt(2 / 3), abs=1e-5)
+    assert set(first.newest) == set("abcd")
+
+
+def test_the_same_list_again_needs_everybody_where_updates_do_not_move() -> None:
+    past = [known("abcd", 1, released="abcd")]
+    assert exposure(past, row("abcd", 2), UPDATE).least == pytest.approx(np.sqrt(3 / 4), abs=1e-5)
+    short = exposure(past, row("abcd", 2, least=3), UPDATE)
+    assert short.least < 1e-5
+    moved = exposure(past, row("abcd", 2, least=3), OTHER)
+    assert moved.least > 0.5
+
+
+def test_who_is_left_out_is_looked_after() -> None:
+    left_out = exposure([known("abcd", 1, released="abcd")], row("bcd", 2), UPDATE)
+    assert (left_out.least, left_out.of) == (pytest.approx(0, abs=1e-5), "a")
+    assert min(left_out.newest.values()) == pytest.approx(np.sqrt(2 / 3), abs=1e-5)
+    assert "a" not in left_out.newest
+
+
+def test_an_unsettled_round_counts_as_every_sum_that_it_admits() -> None:
+    """It may have been {b, c, d}: then the next sum of all four would complete it."""
+    assert exposure([known("abcd", 1, least=3)], row("abcd", 2), UPDATE).least < 1e-5
+    assert exposure([known("abcd", 1, least=4)], row("abcd", 2), UPDATE).least > 0.8
+    assert exposure([known("abcd", 1, least=3, released="abcd")], row("abcd", 2), UPDATE).least > 0.8
+
+
+def test_many_unsettled_rounds_count_as_all_their_sums_at_once() -> None:
+    rng = np.random.default_rng(1)
+    updates = rng.normal(size=(6, 4))
+    past = [known("abcd", number + 1, update, least=3) for number, update in enumerate(updates)]
+    found = exposure(past, row("abcd", 9), UPDATE)
+    assert found.least < 1e-4
+    one_by_one = exposure(past[:2], row("abcd", 9), UPDATE)
+    assert one_by_one.least > found.least
+
+
+def test_more_than_can_be_looked_at_counts_as_exposed() -> None:
+    crowd = "abcdefghij"
+    assert exposure((), row(crowd, 1, least=3), UPDATE).least == 0
+    assert exposure((), row(crowd, 1, least=4), UPDATE).least == 0
+    assert exposure((), row(crowd, 1, least=6), UPDATE).least > 0.9
+    past = [known(crowd, number, least=6) for number in (1, 2)]
+    assert exposure(past, row(crowd, 3), UPDATE).least == 0
+    assert exposure((), row("", 1), UPDATE).least == 0
+    assert release_sets_number(10, 4) > MOST_RELEASE_SETS
+
+
+def test_other_dimensions_have_nothing_to_do_with_it() -> None:
+    past = [known("abcd", 1, np.ones(5), released="abcd", dimension=5)]
+    assert exposure(past, row("bcd", 2), UPDATE).least == pytest.approx(np.sqrt(2 / 3), abs=1e-5)
+
+
+def test_other_studies_count() -> None:
+    past = [known("abcd", 1, released="abcd", study="cancelled")]
+    assert exposure(past, row("bcd", 1), UPDATE).least < 1e-5
+
+
+def test_an_earlier_word_on_the_same_round_is_replaced() -> None:
+    assert exposure([known("abcd", 1)], row("bcd", 1), UPDATE).least > 0.8
+
+
+def test_only_the_last_rows_count() -> None:
+    old = [known("abcd", 1, released="abcd", study="long ago")]
+    rng = np.random.default_rng(3)
+    fresh = [known("efg", number, rng.normal(size=4), released="efg") for number in range(1, MOST_ROWS)]
+    assert exposure(old + fresh[1:], row("bcd", 500), UPDATE).least < 1e-4
+    assert exposure(old + fresh, row("bcd", 500), UPDATE).of not in ("a", "b", "c", "d")
+
+
+def test_the_newest_update_stands_in_where_there_was_none() -> None:
+    assert exposure([known("abcd", 1, None, released="abcd")], row("bcd", 2), UPDATE).least < 1e-5
+
+
+def test_a_site_that_was_left_out_of_its_own_sum_still_knows_of_it() -> None:
+    past = [known("abcd", 1, least=3, released="bcd")]
+    assert exposure(past, row("abcd", 2), UPDATE).least < 1e-5
+
+
+def test_colluders_count() -> None:
+    alone = exposure((), row("abcd"), UPDATE).least
+    assert exposure((), row("abcd"), UPDATE, colluders=1).least == pytest.approx(np.sqrt(2 / 3), abs=1e-5)
+    assert alone == pytest.approx(np.sqrt(3 / 4), abs=1e-5)
+
+
+def test_weights_count() -> None:
+    heavy = row("abc").model_copy(
+        update={"weights": tuple(SummedWeight(site=s, weight=w) for s, w in (("a", 1.0), ("b", 0.25), ("c", 0.25)))}
+    )
+    found = exposure((), heavy, UPDATE)
+    assert found.of == "a"
+    assert found.least == pytest.approx(np.sqrt(1 - 1 / (1 + 2 / 16)), abs=1e-5)
+
+
+def test_noise_of_the_sum_counts() -> None:
+    square = float(UPDATE @ UPDATE)
+    assert exposure((), row("a", noise=square), UPDATE).least == pytest.approx(np.sqrt(0.5), abs=1e-5)
+
+
+def test_a_row_is_what_it_says() -> None:
+    sound = row("abc", 2, released="ab")
+    assert SummedRow.model_validate_json(sound.model_dump_json()) == sound
+    assert (sound.settled, row("abc").settled, row("abc", least=2).possible, sound.possible) == (True, False, 4, 1)
+    with pytest.raises(ValidationError):
+        SummedWeight(site="a", weight=0.0)
