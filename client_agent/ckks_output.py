@@ -14,14 +14,15 @@ from client_agent.output import check_release
 from client_agent.scratch import MemoryFile
 from client_agent.server_client import ServerClient
 from protocol.ckks.cipher import Decryptor
-from protocol.ckks.ciphertext import Kind
+from protocol.ckks.ciphertext import Kind, body_bytes
+from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import SecretKey
 from protocol.ckks.update import average, body_header
 from protocol.errors import TranscriptMismatch
 from protocol.sharing import Side
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import OutputHeader, Roster, ShareKind, Study
-from protocol.wire.sealing import SealedReader
+from protocol.wire.sealing import MAX_HEADER_BYTES, SealedReader, sealed_message_length
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,18 @@ class EncryptedOutput:
         if past.announcement.ckks_key_id != self.key.id.hex():
             raise TranscriptMismatch(f"round {past.announcement.round}: the sum is under another key than this site's")
         return self.clients[Side.A].fetch_output(
-            self.study.name, past.announcement.round, lambda pieces: self._average(past, pieces)
+            self.study.name,
+            past.announcement.round,
+            lambda pieces: self._average(past, pieces),
+            sealed_message_length(
+                MAX_HEADER_BYTES, body_bytes(CkksParameters(), Kind.SUM, self.study.encrypted_values)
+            ),
         )
+
+    @property
+    def _most_bytes(self) -> int:
+        whole = body_bytes(CkksParameters(), Kind.SUM, self.study.encrypted_values)
+        return sealed_message_length(MAX_HEADER_BYTES, whole)
 
     def _average(self, past: PastRelease, pieces: Iterator[bytes]) -> NDArray[np.float32]:
         with closing(MemoryFile()) as scratch:

@@ -22,7 +22,7 @@ from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import ChunkSource, Side
 from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.messages import OpeningHeader, QueryHeader, Roster, ShareKind
-from protocol.wire.sealing import SealedReader, seal_stream
+from protocol.wire.sealing import MAX_HEADER_BYTES, SealedReader, seal_stream, sealed_message_length
 
 
 def seed_side(round_number: int) -> Side:
@@ -71,6 +71,11 @@ def seal_queries(
         salt = randomness.bytes(32, f"query salt {side} {label}")
         sealed[side] = b"".join(seal_stream(header.canonical(), [shares[side]], key, content_key, salt))
     return sealed
+
+
+def opening_bytes(sites: int) -> int:
+    """The most that one server's sealed opening of so many sites takes: range checks, and at most one value a pair."""
+    return sealed_message_length(MAX_HEADER_BYTES, ELEMENT_BYTES * sites * (RANGE_PROJECTIONS + sites))
 
 
 def read_opening(

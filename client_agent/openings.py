@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.failpoints import Point
 from client_agent.judging import RequesterFacts, judge
-from client_agent.measuring import open_sites, read_opening
+from client_agent.measuring import open_sites, opening_bytes, read_opening
 from client_agent.planning import RoundPlan
 from client_agent.watch import at_both
 from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
@@ -101,7 +101,8 @@ class Openings:
         """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
         study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
-        fetched = at_both(lambda side: self._context.clients[side].opening(study, self._number, a.attempt))
+        most = opening_bytes(len(agreed.sites))
+        fetched = at_both(lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most))
         return agreed, {
             side: read_opening(
                 fetched[side],

@@ -29,7 +29,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import OutputHeader, Purpose, Roster, ShareKind
-from protocol.wire.sealing import SealedReader
+from protocol.wire.sealing import MAX_HEADER_BYTES, SealedReader, sealed_message_length
 
 T = TypeVar("T")
 _AVERAGED_AT_ONCE: Final = 2**16
@@ -129,10 +129,13 @@ class OutputReader:
         number = past.announcement.round
         mask_from = masking_side(number)
         seed = self.clients[mask_from].fetch_output(
-            self.study, number, lambda pieces: self._seed(past, mask_from, pieces)
+            self.study, number, lambda pieces: self._seed(past, mask_from, pieces), _sealed_bytes(SEED_BYTES)
         )
         return self.clients[mask_from.other].fetch_output(
-            self.study, number, lambda pieces: take(_Vector(past, mask_from.other, pieces, seed))
+            self.study,
+            number,
+            lambda pieces: take(_Vector(past, mask_from.other, pieces, seed)),
+            _sealed_bytes(ELEMENT_BYTES * self.parameters.dimension),
         )
 
     def _reader(self, past: PastRelease, side: Side, kind: ShareKind) -> SealedReader:
@@ -213,6 +216,11 @@ class _Vector:
     side: Side
     pieces: Iterator[bytes]
     seed: bytes = field(repr=False)
+
+
+def _sealed_bytes(plain_bytes: int) -> int:
+    """The most that a server sends for so many bytes of output."""
+    return sealed_message_length(MAX_HEADER_BYTES, plain_bytes)
 
 
 def _opened(reader: SealedReader, pieces: Iterator[bytes]) -> Iterator[bytes]:

@@ -1,7 +1,8 @@
 """One server's HTTP interface, as a site sees it: every request signed, safe ones retried, errors mapped back.
 
 Requests may be sent again after a transport error or a 502 to 504 or 507: servers answer identical redelivery with the
-stored answer. Every attempt carries a fresh nonce and time.
+stored answer. Every attempt carries a fresh nonce and time. Nothing of an answer is read beyond what it can have; one
+that is longer is an error at once, not something to try again.
 """
 
 from __future__ import annotations
@@ -18,13 +19,15 @@ from typing import Final, TypeVar
 import httpx
 import stamina
 
+from client_agent.answer import LETTER_BYTES, NOTHING_BYTES, PROBLEM_BYTES, Answer, no_cookies
 from client_agent.randomness import SystemRandomness
 from protocol import errors
-from protocol.errors import ErrorCode, MalformedMessage, MoietyError, RefusedMessage, Unavailable
+from protocol.errors import ErrorCode, MalformedMessage, MoietyError, RefusedMessage, TooLarge, Unavailable
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import (
+    MAX_CONTROL_BYTES,
     Announcement,
     Message,
     Party,
@@ -117,7 +120,7 @@ class ServerClient:
         self._clock = clock
         self._nonces = SystemRandomness()  # seeded ones would repeat after a restart and be refused as replays
         timeout = httpx.Timeout(30.0, read=120.0)
-        self._http = httpx.Client(transport=transport, trust_env=False, timeout=timeout)
+        self._http = httpx.Client(transport=transport, trust_env=False, timeout=timeout, cookies=no_cookies())
 
     def close(self) -> None:
         self._http.close()
@@ -136,10 +139,10 @@ class ServerClient:
         return Signed[Study].parse(self._send("GET", paths.fill(paths.STUDY, study=name), _EMPTY, "read study"))
 
     def ready(self, name: str, notice: ReadyNotice) -> None:
-        self._send("POST", paths.fill(paths.READY, study=name), Body.of(notice.canonical()), "ready")
+        self._send("POST", paths.fill(paths.READY, study=name), Body.of(notice.canonical()), "ready", NOTHING_BYTES)
 
     def end(self, name: str, end: Signed[StudyEnd]) -> None:
-        self._send("POST", paths.fill(paths.END, study=name), Body.of(end.canonical()), "end study")
+        self._send("POST", paths.fill(paths.END, study=name), Body.of(end.canonical()), "end study", NOTHING_BYTES)
 
     def view(self, name: str, after: int | None = None, wait_s: float = 0.0) -> StudyView:
         """The server's view of a study; with ``after`` it waits up to ``wait_s`` for a newer one."""
@@ -153,14 +156,16 @@ class ServerClient:
     def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
         """Leave sealed bytes for another site."""
         path = paths.fill(paths.MAIL, study=name, topic=topic, recipient=recipient)
-        self._send("PUT", path, body, f"mail {topic}")
+        self._send("PUT", path, body, f"mail {topic}", NOTHING_BYTES)
 
-    def get_mail(self, name: str, topic: str, recipient: str, sender: str) -> bytes:
-        return self._send("GET", self._mail_path(name, topic, recipient, sender), _EMPTY, f"mail {topic}")
+    def get_mail(self, name: str, topic: str, recipient: str, sender: str, most_bytes: int = LETTER_BYTES) -> bytes:
+        """Sealed bytes from another site. Raises: TooLarge"""
+        path = self._mail_path(name, topic, recipient, sender)
+        return self._send("GET", path, _EMPTY, f"mail {topic}", most_bytes)
 
-    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path) -> None:
+    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path, most_bytes: int) -> None:
         """As ``get_mail``, streamed to a file."""
-        self._fetch(self._mail_path(name, topic, recipient, sender), f"mail {topic}", into)
+        self._fetch(self._mail_path(name, topic, recipient, sender), f"mail {topic}", into, most_bytes)
 
     @staticmethod
     def _mail_path(name: str, topic: str, recipient: str, sender: str) -> str:
@@ -178,43 +183,54 @@ class ServerClient:
 
     def send_queries(self, name: str, round_number: int, attempt: int, body: Body) -> None:
         path = paths.fill(paths.QUERIES, study=name, round=round_number, attempt=attempt)
-        self._send("POST", path, body, "queries")
+        self._send("POST", path, body, "queries", NOTHING_BYTES)
 
-    def opening(self, name: str, round_number: int, attempt: int) -> bytes:
+    def opening(self, name: str, round_number: int, attempt: int, most_bytes: int) -> bytes:
         path = paths.fill(paths.OPENING, study=name, round=round_number, attempt=attempt)
-        return self._send("GET", path, _EMPTY, "opening")
+        return self._send("GET", path, _EMPTY, "opening", most_bytes)
 
     def release(self, name: str, release: Signed[ReleaseSet]) -> None:
         message = release.message
         path = paths.fill(paths.RELEASE_SET, study=name, round=message.round, attempt=message.attempt)
-        self._send("PUT", path, Body.of(release.canonical()), "release set")
+        self._send("PUT", path, Body.of(release.canonical()), "release set", NOTHING_BYTES)
 
-    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
+    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
         """This side's half of a released sum, sealed to this site: what ``take`` makes of its pieces.
 
         Where the connection breaks, all pieces come again and ``take`` begins anew.
         """
         path = paths.fill(paths.OUTPUT, study=name, round=round_number)
         for attempt in self._attempts():
-            with attempt, self._exchange("GET", path, _EMPTY, "output", 0.0) as response:
-                return take(response.iter_bytes())
+            with attempt, self._exchange("GET", path, _EMPTY, "output", 0.0) as answer:
+                return take(answer.pieces(most_bytes))
         raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
 
     # --- requests ---
 
-    def _send(self, method: str, path: str, body: Body, purpose: str, extra_s: float = 0.0) -> bytes:
+    def _send(
+        self,
+        method: str,
+        path: str,
+        body: Body,
+        purpose: str,
+        most_bytes: int = MAX_CONTROL_BYTES,
+        extra_s: float = 0.0,
+    ) -> bytes:
         for attempt in self._attempts():
-            with attempt, self._exchange(method, path, body, purpose, extra_s) as response:
-                return response.read()
+            with attempt, self._exchange(method, path, body, purpose, extra_s) as answer:
+                return answer.whole(most_bytes)
         raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
 
-    def _fetch(self, path: str, purpose: str, into: Path) -> None:
+    def _fetch(self, path: str, purpose: str, into: Path, most_bytes: int) -> None:
         temporary = into.with_name(into.name + ".part")
-        for attempt in self._attempts():
-            with attempt, self._exchange("GET", path, _EMPTY, purpose, 0.0) as response, temporary.open("wb") as file:
-                for piece in response.iter_bytes():
-                    file.write(piece)
-        temporary.replace(into)
+        try:
+            for attempt in self._attempts():
+                with attempt, self._exchange("GET", path, _EMPTY, purpose, 0.0) as answer, temporary.open("wb") as file:
+                    for piece in answer.pieces(most_bytes):
+                        file.write(piece)
+            temporary.replace(into)
+        finally:
+            temporary.unlink(missing_ok=True)
 
     def _attempts(self) -> Iterator[stamina.Attempt]:
         retry = self._retry
@@ -259,7 +275,7 @@ class ServerClient:
 
 
 class _Exchange:
-    """One request and its answer; an answer that is an error raises it."""
+    """One request and its answer; an answer that is anything but a success raises it."""
 
     def __init__(self, http: httpx.Client, request: httpx.Request, server: str) -> None:
         self._http = http
@@ -267,31 +283,43 @@ class _Exchange:
         self._server = server
         self._response: httpx.Response | None = None
 
-    def __enter__(self) -> httpx.Response:
+    def __enter__(self) -> Answer:
         if self._http.is_closed:
             raise TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
         try:
-            response = self._http.send(self._request, stream=True)
-        except httpx.TransportError as error:
-            raise TransportFailure(
-                f"server {self._server!r} cannot be reached: {type(error).__name__}: {error}"
-            ) from None
-        if response.status_code >= 400:
-            try:
-                response.read()
-            except httpx.TransportError as error:
-                raise TransportFailure(f"server {self._server!r} broke off: {error}") from None
-            finally:
-                response.close()
-            raise problem_to_error(response.status_code, response.content, self._server)
-        self._response = response
-        return response
+            self._response = self._http.send(self._request, stream=True)
+            return self._accepted(self._response)
+        except BaseException as error:
+            self._close()
+            if isinstance(error, httpx.TransportError):
+                raise self._failure(error) from None
+            raise
+
+    def _accepted(self, response: httpx.Response) -> Answer:
+        if not response.is_success:
+            raise problem_to_error(response.status_code, _problem(response, self._server), self._server)
+        return Answer(response, self._server)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._close()
+        if isinstance(error, httpx.TransportError):
+            raise self._failure(error) from None
+
+    def _close(self) -> None:
         if self._response is not None:
             self._response.close()
-        if isinstance(error, httpx.TransportError):
-            raise TransportFailure(f"server {self._server!r} broke off: {type(error).__name__}: {error}") from None
+
+    def _failure(self, error: httpx.TransportError) -> TransportFailure:
+        what = "cannot be reached" if self._response is None else "broke off"
+        return TransportFailure(f"server {self._server!r} {what}: {type(error).__name__}: {error}")
+
+
+def _problem(response: httpx.Response, server: str) -> bytes:
+    """The body of an error; one that no server of ours writes explains nothing, and its status alone counts."""
+    try:
+        return Answer(response, server).whole(PROBLEM_BYTES)
+    except (MalformedMessage, TooLarge):
+        return b""
 
 
 class TransportFailure(Unavailable):

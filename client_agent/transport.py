@@ -21,10 +21,14 @@ import httpcore
 import httpx
 
 from client_agent.ledger import CONNECTION, HANDSHAKE, Ledger, LedgerEntry
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, TooLarge
 
 T = TypeVar("T")
 _READ_BYTES: Final = 2**18
+_HEAD_BYTES: Final = 2**16
+_BEFORE_HEAD_BYTES: Final = 2**19
+"""What may arrive before an answer's head is complete: interim answers too, and the body's first read behind it."""
+_HEADERS_TOO_LARGE: Final = 431
 _TLS_VERSIONS: Final = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 
@@ -39,11 +43,18 @@ def tls_context(ca: Path, minimum: str = "1.2") -> ssl.SSLContext:
 
 
 class Account:
-    """Socket bytes of one request or handshake."""
+    """Socket bytes of one request or handshake; with ``most_bytes`` no more than those are received."""
 
-    def __init__(self) -> None:
+    def __init__(self, most_bytes: int | None = None) -> None:
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.most_bytes = most_bytes
+
+    def received(self, count: int) -> None:
+        """Raises: TooLarge"""
+        self.received_bytes += count
+        if self.most_bytes is not None and self.received_bytes > self.most_bytes:
+            raise _head_too_large()
 
 
 class Meter:
@@ -66,7 +77,7 @@ class Meter:
         self._current().sent_bytes += count
 
     def received(self, count: int) -> None:
-        self._current().received_bytes += count
+        self._current().received(count)
 
     def _current(self) -> Account:
         account: Account = getattr(self._local, "account", self.unclaimed)
@@ -186,6 +197,13 @@ def _with_records_at_hand(tls: ssl.SSLObject, first: bytes) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+def _head_too_large() -> TooLarge:
+    return TooLarge(
+        f"the server's answer has a head of more than the {_HEAD_BYTES} bytes that are allowed, or none within "
+        f"{_BEFORE_HEAD_BYTES} bytes; ask its operator, or whoever runs a proxy on the way"
+    )
+
+
 @contextlib.contextmanager
 def _mapped(timeout: type[Exception], failure: type[Exception]) -> Iterator[None]:
     try:
@@ -242,7 +260,7 @@ class CountingTransport(httpx.BaseTransport):
         return self._tls_version
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        exchange = _Exchange(request, Account(), self._finish)
+        exchange = _Exchange(request, Account(_BEFORE_HEAD_BYTES), self._finish)
         inner = httpcore.Request(
             method=request.method,
             url=httpcore.URL(
@@ -258,9 +276,11 @@ class CountingTransport(httpx.BaseTransport):
         try:
             with self._meter.charging(exchange.account), _as_httpx(request):
                 response = self._pool.handle_request(inner)
+                _require_small_head(response)
         except BaseException:
             exchange.finish()
             raise
+        exchange.account.most_bytes = None
         exchange.status = response.status
         return httpx.Response(
             status_code=response.status,
@@ -352,6 +372,13 @@ class _CountedBody(httpx.SyncByteStream):
         self._exchange.finish()
 
 
+def _require_small_head(response: httpcore.Response) -> None:
+    """Raises: TooLarge"""
+    if sum(len(name) + len(value) for name, value in response.headers) > _HEAD_BYTES:
+        response.close()
+        raise _head_too_large()
+
+
 @contextlib.contextmanager
 def _as_httpx(request: httpx.Request) -> Iterator[None]:
     """httpcore's errors as the ones httpx users know."""
@@ -362,4 +389,6 @@ def _as_httpx(request: httpx.Request) -> Iterator[None]:
     except httpcore.TimeoutException as error:
         raise httpx.ReadTimeout(str(error), request=request) from error
     except (httpcore.NetworkError, httpcore.ProtocolError) as error:
+        if getattr(error.__context__, "error_status_hint", None) == _HEADERS_TOO_LARGE:  # h11's, behind httpcore's
+            raise _head_too_large() from None
         raise httpx.NetworkError(str(error), request=request) from error

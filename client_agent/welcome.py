@@ -17,7 +17,7 @@ from protocol.rules.server_optimiser import state_vectors
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import Purpose, Signed
-from protocol.wire.sealing import BodyReader
+from protocol.wire.sealing import BodyReader, sealed_length
 
 
 def open_welcome(owner: Participant, version: int) -> Welcome:
@@ -65,13 +65,14 @@ def open_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
     topic = paths.fill(paths.CHECKPOINT_TOPIC, version=welcome.model_version)
     path = owner.journal.folder / "checkpoint.sealed"
     requester = owner.context.roster.requester
-    owner.context.clients[RELAY].fetch_mail(owner.study.name, topic, paths.EVERY_SITE, requester, path)
+    expected = 4 * owner.study.model_dimension * state_vectors(owner.study.rule.name)
+    most = sealed_length(expected)
+    owner.context.clients[RELAY].fetch_mail(owner.study.name, topic, paths.EVERY_SITE, requester, path, most)
     reader = BodyReader(bytes.fromhex(welcome.content_key))
     data = b"".join(reader.feed(path.read_bytes())) + reader.finish()
     path.unlink()
     if not hmac.compare_digest(hashlib.sha256(data).hexdigest(), welcome.checkpoint_digest):
         raise BrokenSeal("the checkpoint is not the one that the welcome names")
-    expected = 4 * owner.study.model_dimension * state_vectors(owner.study.rule.name)
     if len(data) != expected:
         raise BrokenSeal(f"the checkpoint holds {len(data)} bytes, expected {expected}")
     return np.frombuffer(data, dtype="<f4").astype(np.float32)

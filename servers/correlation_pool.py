@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from protocol.errors import MoietyError, UnknownResource
-from protocol.mpc.ot.session import OtReceiver
+from protocol.mpc.ot.session import OtReceiver, products_message_bytes
+from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
 from protocol.wire.peer_messages import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
 from servers import log
@@ -120,19 +121,20 @@ class CorrelationPool:
         session.batches += 1
         pending, columns = await asyncio.to_thread(session.receiver.extend, lengths_list)
         header = BatchHeader(session=session.name, batch=number, lengths=tuple(lengths_list))
-        challenge = await self._step(PEER_EXTEND, header, columns)
+        challenge = await self._step(PEER_EXTEND, header, columns, MAX_CONTROL_BYTES)
         self._server.failpoints.reach(Point.OT_BATCH_MIDWAY)
         answer = await asyncio.to_thread(session.receiver.answer, pending, challenge)
-        corrections = await self._step(PEER_ANSWER, header, answer)
+        most = products_message_bytes(sum(map(sum, lengths_list)))
+        corrections = await self._step(PEER_ANSWER, header, answer, most)
         halves = await asyncio.to_thread(session.receiver.finish, pending, corrections)
         for index, half in enumerate(halves):
             self._free[half.lengths].append(Correlation(session.name, number, index, half))
         self._server.metrics.correlations.labels("made").inc(len(halves))
         self._count()
 
-    async def _step(self, template: str, header: BatchHeader, body: bytes) -> bytes:
+    async def _step(self, template: str, header: BatchHeader, body: bytes, most_bytes: int) -> bytes:
         path = fill(template, session=header.session, batch=header.batch)
-        return await self._peer.post(path, pack_frame(header, body), "ot")
+        return await self._peer.post(path, pack_frame(header, body), "ot", most_bytes)
 
 
 async def stock_quietly(pool: CorrelationPool, wanted: Sequence[Lengths]) -> None:

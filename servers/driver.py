@@ -24,6 +24,7 @@ from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import check_signature, with_signature
 from protocol.wire.messages import (
+    MAX_CONTROL_BYTES,
     AgreedSet,
     ChallengeTranscript,
     Purpose,
@@ -331,7 +332,7 @@ class Driver:
         deadline = self._deadline_s(record)
         while True:
             try:
-                return await self.peer.post(path, frame, "products")
+                return await self.peer.post(path, frame, "products", MAX_CONTROL_BYTES + len(frame))
             except Unavailable:
                 self._require_open(record)
                 if self.server.clock() >= deadline:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 
 from protocol.wire import paths
+from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.sealing import CONTENT_KEY_BYTES, SALT_BYTES
 from servers.collection import ELEMENT_BYTES
 from servers.context import Server
@@ -37,8 +39,11 @@ async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord,
     draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
     try:
         intake = FetchedMaskedSum(server, record, study.study.parameters, draft)
-        async for piece in peer.stream(round_path(paths.PEER_MASKED_SUM, study, record), "masked_sum"):
-            await asyncio.to_thread(intake.feed, piece)
+        most = MAX_CONTROL_BYTES + ELEMENT_BYTES * study.study.parameters.dimension
+        path = round_path(paths.PEER_MASKED_SUM, study, record)
+        async with aclosing(peer.stream(path, "masked_sum", most)) as pieces:
+            async for piece in pieces:
+                await asyncio.to_thread(intake.feed, piece)
         intake.finish()
         await asyncio.to_thread(draft.keep, output_name(record))
     except BaseException:

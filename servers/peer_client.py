@@ -1,4 +1,8 @@
-"""Side A's calls to side B: signed, over one kept connection, errors turned back into the project's own."""
+"""Side A's calls to side B: signed, over one kept connection, errors turned back into the project's own.
+
+B is not trusted with A's memory or time: every answer has a bound that the caller states (servers/peer_answer.py) and
+a least speed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,8 @@ import asyncio
 import hashlib
 import secrets
 import ssl
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from itertools import islice
 from typing import Final
 
@@ -14,6 +19,7 @@ import httpx
 
 from protocol.errors import PeerUnreachable
 from protocol.wire.commitment import head_digest
+from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.sealing import (
     CHUNK_BYTES,
     CONTENT_KEY_BYTES,
@@ -23,10 +29,12 @@ from protocol.wire.sealing import (
 )
 from protocol.wire.signing import DigestField, sign_request
 from servers.context import Server
+from servers.peer_answer import PROBLEM_BYTES, answer_pieces, no_cookies, problem_bytes
 from servers.problems import error_from
 
 _CONNECT_TIMEOUT_S: Final = 5.0
 _PIECE_BYTES: Final = 2**20
+_LEAST_BYTES_PER_S: Final = 2**16
 _EMPTY: Final = hashlib.sha256(b"").digest()
 
 
@@ -38,19 +46,20 @@ class PeerClient:
         ca = server.settings.peer_ca
         context = ssl.create_default_context(cafile=None if ca is None else str(ca))
         timeout = httpx.Timeout(server.settings.limits.peer_timeout_s, connect=_CONNECT_TIMEOUT_S)
-        self._client = httpx.AsyncClient(verify=context, timeout=timeout, trust_env=False)
+        self._client = httpx.AsyncClient(verify=context, timeout=timeout, trust_env=False, cookies=no_cookies())
 
     async def close(self) -> None:
         await self._client.aclose()
 
     async def get(self, path: str, kind: str) -> bytes:
-        return await self._whole("GET", path, b"", kind)
+        return await self._whole("GET", path, b"", kind, MAX_CONTROL_BYTES)
 
-    async def post(self, path: str, body: bytes, kind: str) -> bytes:
-        return await self._whole("POST", path, body, kind)
+    async def post(self, path: str, body: bytes, kind: str, most_bytes: int = MAX_CONTROL_BYTES) -> bytes:
+        """The answer, of at most so many bytes."""
+        return await self._whole("POST", path, body, kind, most_bytes)
 
     async def put(self, path: str, body: bytes, kind: str) -> bytes:
-        return await self._whole("PUT", path, body, kind)
+        return await self._whole("PUT", path, body, kind, MAX_CONTROL_BYTES)
 
     async def put_sealed(
         self, path: str, header: bytes, pieces: Iterator[bytes], plain_bytes: int, secret: bytes, kind: str
@@ -72,48 +81,62 @@ class PeerClient:
 
         self._count("out", kind, length)
         headers = (*signed, ("content-length", str(length)))
-        return await self._sent(
-            self._client.build_request("PUT", self._url(path), content=body(), headers=headers), kind
-        )
+        request = self._client.build_request("PUT", self._url(path), content=body(), headers=headers)
+        return await self._sent(request, kind, MAX_CONTROL_BYTES, sent_bytes=length)
 
-    async def stream(self, path: str, kind: str) -> AsyncIterator[bytes]:
-        """The answer's body, piece by piece."""
+    async def stream(self, path: str, kind: str, most_bytes: int) -> AsyncGenerator[bytes]:
+        """The answer's body in pieces of about a megabyte, at most ``most_bytes`` in all."""
         headers = self._headers("GET", path, _EMPTY)
-        try:
-            async with self._client.stream("GET", self._url(path), headers=headers) as response:
-                if response.is_error:
-                    raise error_from(await response.aread(), response.status_code)
-                async for piece in response.aiter_bytes(_PIECE_BYTES):
-                    self._count("in", kind, len(piece))
-                    yield piece
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
+        request = self._client.build_request("GET", self._url(path), headers=headers)
+        async with self._answered(request, most_bytes) as pieces:
+            held = bytearray()
+            async for piece in pieces:
+                self._count("in", kind, len(piece))
+                held += piece
+                if len(held) >= _PIECE_BYTES:
+                    yield bytes(held)
+                    held = bytearray()
+            if held:
+                yield bytes(held)
 
     async def reachable(self) -> None:
         """Return if the peer's /healthz answers."""
-        try:
-            response = await self._client.get(self._url("/healthz"))
-        except httpx.TransportError as error:
-            raise self._unreachable(error) from error
-        if response.is_error:
-            raise PeerUnreachable(f"the peer's /healthz answers with status {response.status_code}")
+        await self._sent(self._client.build_request("GET", self._url("/healthz")), "health", PROBLEM_BYTES)
 
-    async def _whole(self, method: str, path: str, body: bytes, kind: str) -> bytes:
+    async def _whole(self, method: str, path: str, body: bytes, kind: str, most_bytes: int) -> bytes:
         headers = self._headers(method, path, hashlib.sha256(body).digest())
         self._count("out", kind, len(body))
-        return await self._sent(
-            self._client.build_request(method, self._url(path), content=body, headers=headers), kind
-        )
+        request = self._client.build_request(method, self._url(path), content=body, headers=headers)
+        return await self._sent(request, kind, most_bytes, sent_bytes=len(body))
 
-    async def _sent(self, request: httpx.Request, kind: str) -> bytes:
+    async def _sent(self, request: httpx.Request, kind: str, most_bytes: int, sent_bytes: int = 0) -> bytes:
         try:
-            response = await self._client.send(request)
+            async with asyncio.timeout(self._longest_s(sent_bytes)) as deadline:
+                async with self._answered(request, most_bytes) as pieces:
+                    deadline.reschedule(asyncio.get_running_loop().time() + self._longest_s(most_bytes))
+                    body = b"".join([piece async for piece in pieces])
+        except TimeoutError as error:
+            raise self._unreachable(error) from error
+        self._count("in", kind, len(body))
+        return body
+
+    def _longest_s(self, moved_bytes: int) -> float:
+        """A request and the answer's head, or its body, take no longer: a peer that trickles is out of reach."""
+        return self._server.settings.limits.peer_timeout_s + moved_bytes / _LEAST_BYTES_PER_S
+
+    @asynccontextmanager
+    async def _answered(self, request: httpx.Request, most_bytes: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send a request; its body as it arrives. Raises: PeerUnreachable, TooLarge; what the peer answered with"""
+        try:
+            response = await self._client.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    raise error_from(await problem_bytes(response), response.status_code)
+                yield answer_pieces(response, most_bytes)
+            finally:
+                await response.aclose()
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
-        if response.is_error:
-            raise error_from(response.content, response.status_code)
-        self._count("in", kind, len(response.content))
-        return response.content
 
     def _headers(
         self, method: str, path: str, digest: bytes, field: DigestField = DigestField.CONTENT
@@ -121,7 +144,7 @@ class PeerClient:
         created = int(self._server.clock())
         nonce = secrets.token_urlsafe(24)
         signing = self._server.keys.signing
-        return sign_request(
+        signed = sign_request(
             method,
             self._url(path),
             digest,
@@ -131,6 +154,7 @@ class PeerClient:
             nonce=nonce,
             digest_field=field,
         )
+        return ("accept-encoding", "identity"), *signed
 
     def _url(self, path: str) -> str:
         return self._server.settings.peer_url + path

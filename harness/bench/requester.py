@@ -13,7 +13,7 @@ import numpy as np
 from client_agent.allowed_lengths import longest_distance
 from client_agent.contribution import ENCODED, ContributionRecord, EncodedFile
 from client_agent.mail import PastRelease
-from client_agent.measuring import open_sites, query_vector, read_opening, seal_queries
+from client_agent.measuring import open_sites, opening_bytes, query_vector, read_opening, seal_queries
 from client_agent.randomness import SystemRandomness
 from client_agent.server_client import Body
 from harness.bench.agent import SyntheticAgent
@@ -130,9 +130,10 @@ class ScriptedRequester:
         targets = tuple(site for site in agreed.message.sites if site != self.agent.site)
         self._query(announcement.round, challenge, transcript_digest, targets)
         self._wait(lambda view: view.state is RoundState.MEASURED)
+        most = opening_bytes(len(agreed.message.sites))
         shares = {
             side: read_opening(
-                self._clients[side].opening(self.study.name, announcement.round, 1),
+                self._clients[side].opening(self.study.name, announcement.round, 1, most),
                 self.agent.keys.sealing,
                 side,
                 transcript_digest,

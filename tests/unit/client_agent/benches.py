@@ -39,10 +39,10 @@ class FakeServer:
     sent: dict[str, list[bytes]] = field(default_factory=dict)
     refuses: MoietyError | None = None
 
-    def get_mail(self, name: str, topic: str, recipient: str, sender: str) -> bytes:
+    def get_mail(self, name: str, topic: str, recipient: str, sender: str, most_bytes: int = 0) -> bytes:
         return self.mail[f"{topic}/{recipient}"]
 
-    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path) -> None:
+    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path, most_bytes: int) -> None:
         into.write_bytes(self.mail[f"{topic}/{recipient}"])
 
     def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:

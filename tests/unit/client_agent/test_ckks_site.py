@@ -296,7 +296,7 @@ class OutputServer:
     body: bytes
     changes: dict[str, object] = field(default_factory=dict)
 
-    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
+    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
         header = OutputHeader(
             release_digest=PAST.release_set.message.digest(),
             side=Side.A,
@@ -333,7 +333,9 @@ def test_the_sum_of_another_release_or_for_another_site_is_refused() -> None:
 
 def test_a_round_under_another_key_is_refused_before_anything_is_fetched() -> None:
     class Nothing(OutputServer):
-        def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
+        def fetch_output(
+            self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int
+        ) -> T:
             raise AssertionError("fetched")
 
     announced: Announcement = PAST.announcement.model_copy(update={"ckks_key_id": "ab" * 16})

@@ -62,7 +62,7 @@ class FakeServer:
     extra: bytes = b""
     breaks: int = 0
 
-    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
+    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
         vector = masking_side(round_number) is not self.side
         mask = expand(SEED, Usage.OUTPUT_MASK, self.total.size)
         body = to_bytes(self.total.view(np.uint64) - mask) if vector else SEED

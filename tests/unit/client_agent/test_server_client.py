@@ -128,7 +128,7 @@ def test_a_file_is_streamed_up_and_an_answer_streamed_down(tmp_path: Path) -> No
 
     server = client(answer)
     server.put_mail("unit", "checkpoint-0", "every-site", Body.file(path, hashlib.sha256(content).digest()))
-    server.fetch_mail("unit", "checkpoint-0", "every-site", "r0", tmp_path / "down")
+    server.fetch_mail("unit", "checkpoint-0", "every-site", "r0", tmp_path / "down", len(content))
     assert stored == [content]
     assert (tmp_path / "down").read_bytes() == content
     assert not (tmp_path / "down.part").exists()
@@ -153,7 +153,7 @@ def test_an_answer_that_breaks_off_is_fetched_again() -> None:
         taken.extend(pieces)
         return len(taken)
 
-    assert client(answer).fetch_output("unit", 1, take) == 1
+    assert client(answer).fetch_output("unit", 1, take, 5) == 1
     assert taken == [b"whole"]
     assert len(calls) == 2
 
