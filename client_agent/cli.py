@@ -28,7 +28,17 @@ from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable,
 from protocol.policy import check_study_allowed
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import Purpose, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState, StudyView
+from protocol.wire.messages import (
+    EndCause,
+    Purpose,
+    Roster,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    StudyState,
+    StudyView,
+)
 from protocol.wire.names import NamesKind
 
 agent_app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -158,7 +168,7 @@ def cancel(
     with Site(settings) as site:
         _require_requester(settings, site.roster)
         digest = site.clients[Side.A].study(name).message.digest()
-        end = StudyEnd(study_digest=digest, state=StudyEndState.CANCELLED, reason=reason)
+        end = StudyEnd(study_digest=digest, state=StudyEndState.CANCELLED, cause=EndCause.CANCELLED, reason=reason)
         _end_at_both(site, name, sign(end, site.keys.name, site.keys.signing))
     if json_output:
         _line({"study": name, "state": "cancelled", "reason": reason})

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from client_agent.ckks_key import welcomed_seed
-from client_agent.decisions import NOT_LISTED, Decision, Decisions
+from client_agent.decisions import Decision, Decisions
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
@@ -168,7 +168,7 @@ class Contributor(Participant):
         if a.round <= self.state.last_recorded_round:
             return
         decision = self._decisions.decide(a, b)
-        if decision.code == NOT_LISTED:
+        if not decision.listed:
             return
         both_open = a.state in _OPEN and b.state in _OPEN and a.attempt == b.attempt
         if decision.accepted and both_open:

@@ -16,8 +16,6 @@ from client_agent.durable import write_durably
 from client_agent.events import EventKind
 from client_agent.failpoints import Point
 from client_agent.mail import (
-    MODEL_BEHIND,
-    OUTCOME_UNKNOWN,
     CountedClasses,
     PastRelease,
     WeightMail,
@@ -30,6 +28,7 @@ from client_agent.site_context import RELAY
 from client_agent.skips import require_skip
 from protocol.errors import (
     AnnouncementMismatch,
+    ErrorCode,
     ModelDiverged,
     MoietyError,
     PolicyRefusal,
@@ -38,13 +37,12 @@ from protocol.errors import (
     UnusableUpdate,
 )
 from protocol.lock import model_digest
-from protocol.policy import Clause, OutcomeUnknown, check_weight_list, remember_contribution, remember_skip
+from protocol.policy import Clause, check_weight_list, remember_contribution, remember_skip
 from protocol.rules.registry import rule_for
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Announcement, Decline, Purpose, RoundView, Signed, WeightList
 
-NOT_LISTED: Final = "not_listed"
 _REASON_CHARACTERS: Final = 2000
 
 
@@ -55,7 +53,9 @@ class Decision(BaseModel):
     announcement: Announcement
     weight_list: WeightList | None = None
     accepted: bool
-    code: str = ""
+    listed: bool = True
+    code: ErrorCode | None = None
+    clause: Clause | None = None
     reason: str = ""
 
 
@@ -76,7 +76,7 @@ class Decisions:
             return known
         announcement = a.announcement.message
         if self._context.site not in announcement.listed:
-            decision = Decision(announcement=announcement, accepted=False, code=NOT_LISTED)
+            decision = Decision(announcement=announcement, accepted=False, listed=False)
             owner.journal.write(path, decision)
             return decision
         weight_list: WeightList | None = None
@@ -107,7 +107,7 @@ class Decisions:
         The decision keeps the whole reason; the letter leaves out what only this site may know.
         """
         owner, context = self._owner, self._context
-        code = _decline_code(error)
+        clause = error.clause if isinstance(error, PolicyRefusal) else None
         folder = owner.journal.round_folder(announcement.round)
         letter = folder / "decline.sealed"
         if not letter.exists():
@@ -115,7 +115,8 @@ class Decisions:
                 study_digest=owner.study_digest,
                 round=announcement.round,
                 site=context.site,
-                code=code,
+                code=error.code,
+                clause=clause,
                 reason=self._told(announcement, error)[:_REASON_CHARACTERS],
             )
             signed = sign(decline, context.site, context.keys.signing)
@@ -126,27 +127,24 @@ class Decisions:
         body = Body.of(letter.read_bytes())
         context.clients[RELAY].put_mail(owner.study.name, topic, context.roster.requester, body)
         decision = Decision(
-            announcement=announcement, weight_list=weight_list, accepted=False, code=code, reason=error.detail
+            announcement=announcement,
+            weight_list=weight_list,
+            accepted=False,
+            code=error.code,
+            clause=clause,
+            reason=error.detail,
         )
         owner.journal.write(folder / "decision.json", decision)
-        owner.event(EventKind.DECLINED, announcement.round, f"{code}: {error.detail}")
+        owner.event(EventKind.DECLINED, announcement.round, f"{error.code.value}: {error.detail}")
         return decision
 
     def _told(self, announcement: Announcement, error: MoietyError) -> str:
         """The reason as the requester reads it: nothing of a weight, counts or model that the site keeps to itself."""
         if announcement.purpose is Purpose.RANKING and isinstance(error, UnusableUpdate):
             return "this site has no ridge regression within the ranking's clip_norm; the numbers stay at this site"
-        if not self._owner.study.rule.name.self_weighted:
-            return error.detail
-        if isinstance(error, UnusableUpdate):
+        if self._owner.study.rule.name.self_weighted and isinstance(error, UnusableUpdate):
             return "what this site would share cannot be encoded; the numbers stay at this site"
-        if isinstance(error, PolicyRefusal) and error.detail.startswith(Clause.LARGEST_SHARE):
-            advice = error.detail.rpartition("; ")[2]  # what would admit any site's weight, not this one's
-            return (
-                f"{Clause.LARGEST_SHARE}: the weight that this site gives itself is too large a part of the smallest "
-                f"sum it could end up in; {advice}"
-            )
-        return error.detail
+        return error.told if isinstance(error, PolicyRefusal) else error.detail
 
     # --- the evidence ---
 
@@ -244,9 +242,10 @@ class Decisions:
         owner = self._owner
         version = owner.state.model_version
         if version != announcement.model_version:
-            raise _ModelBehind(
+            raise PolicyRefusal(
+                Clause.MODEL_BEHIND,
                 f"round {announcement.round} is for model {announcement.model_version}, this site has {version}; "
-                "it needs the requester's checkpoint"
+                "it needs the requester's checkpoint",
             )
         key = bytes.fromhex(owner.state.site_key or "")
         own = model_digest(key, owner.study_digest, announcement.round, owner.require_kept().astype("<f4").tobytes())
@@ -272,14 +271,3 @@ class Decisions:
             own_weight=self._owner.weight_in(announcement),
             rule_selects=rule.selects,
         )
-
-
-class _ModelBehind(ModelDiverged):
-    """This site missed a release that it cannot fetch any more; the requester can send a checkpoint."""
-
-
-def _decline_code(error: MoietyError) -> str:
-    """What the requester reads; the two named first do not drop the site."""
-    if isinstance(error, _ModelBehind):
-        return MODEL_BEHIND
-    return OUTCOME_UNKNOWN if isinstance(error, OutcomeUnknown) else error.code.value

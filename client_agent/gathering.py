@@ -10,7 +10,7 @@ from client_agent.planning import Welcomed
 from client_agent.refusals import public_text, read_refusal, refusing_sites
 from protocol.errors import RefusedMessage
 from protocol.rules.interface import SiteFacts
-from protocol.wire.messages import StudyEndState, StudyView
+from protocol.wire.messages import EndCause, StudyEndState, StudyView
 
 if TYPE_CHECKING:
     from client_agent.requester import Requester
@@ -83,6 +83,7 @@ def _hear_refusal(owner: Requester, view: StudyView, unreadable: set[str]) -> bo
             owner.problem(None, refused.detail)
             continue
         public = public_text(owner.study, sender)
-        owner.end_study(StudyEndState.FAILED, public, f"site {sender!r} refuses the study: {refusal.reason}")
+        why = f"site {sender!r} refuses the study: {refusal.reason}"
+        owner.end_study(StudyEndState.FAILED, EndCause.STUDY_REFUSED, public, why, clause=refusal.clause, site=sender)
         return True
     return False

@@ -6,11 +6,12 @@ cannot write one.
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, TypeVar
+from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import Field
 
-from protocol.errors import BadSignature
+from protocol.clauses import Clause
+from protocol.errors import BadSignature, ErrorCode
 from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.messages import (
     AgreedSet,
@@ -30,11 +31,6 @@ from protocol.wire.messages import (
 from protocol.wire.sealing import open_small, seal_small
 
 M = TypeVar("M", bound=Message)
-
-MODEL_BEHIND = "model_behind"
-OUTCOME_UNKNOWN = "outcome_unknown"
-PASSING: Final = frozenset({MODEL_BEHIND, OUTCOME_UNKNOWN})
-"""Reasons to decline that pass: the site misses a release, or the evidence of how a round ended."""
 
 
 class PastRelease(Message):
@@ -61,12 +57,16 @@ class CountedClasses(Message):
 
 
 class StudyRefusal(Message):
-    """A site takes no part in a study, and tells the requester (alone) why, before the first round."""
+    """A site takes no part in a study, and tells the requester (alone) why, before the first round.
+
+    ``clause`` is the demand of its policy that the study breaks; ``reason`` is for people.
+    """
 
     KIND: ClassVar[str] = "study_refusal"
     study_digest: Digest
     site: PartyName
-    code: str
+    code: ErrorCode
+    clause: Clause | None = None
     reason: Annotated[str, Field(max_length=2000)]
 
 
@@ -106,7 +106,7 @@ class WeightMail(Message):
 
 def letter_info(kind: str, study_digest: str, sender: str, recipient: str, number: int) -> bytes:
     """What a letter's seal is bound to; names hold no spaces."""
-    return f"moiety/1 letter {kind} {study_digest} {sender} {recipient} {number}".encode()
+    return f"moiety/2 letter {kind} {study_digest} {sender} {recipient} {number}".encode()
 
 
 def seal_letter(message: Message, kind: str, study_digest: str, sender: str, recipient: Party, number: int) -> bytes:

@@ -11,12 +11,13 @@ from client_agent.mail import CountedClasses, PastRelease
 from protocol.errors import PolicyRefusal
 from protocol.lock import model_digest
 from protocol.parameters import Needs
-from protocol.policy import SiteMemory, check_for_every_site
+from protocol.policy import Clause, SiteMemory, check_for_every_site
 from protocol.rules.interface import RuleState
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
     MOST_COUNTS_ROUNDS,
     Announcement,
+    EndCause,
     ListedWeight,
     Purpose,
     RoundOutcome,
@@ -78,6 +79,7 @@ class Hindrance(BaseModel):
     """Why the study ends as failed; the servers read ``public``, which tells nothing about the sites' data."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+    cause: EndCause
     public: str
     why: str
 
@@ -89,16 +91,17 @@ def hindrance(owner: Requester) -> Hindrance | None:
     counted, progress = owner.state.counted, owner.progress
     if counted is None and progress.memory.counted is not None:
         text = "the sum of the class counts broke its bounds, and counts are summed once a study; start another one"
-        return Hindrance(public=text, why=text)
+        return Hindrance(cause=EndCause.COUNTS_OUT_OF_BOUNDS, public=text, why=text)
     if counted is None and progress.counts_rounds >= MOST_COUNTS_ROUNDS:
         text = f"the class counts could not be summed in {MOST_COUNTS_ROUNDS} rounds; see why they were skipped"
-        return Hindrance(public=text, why=text)
+        return Hindrance(cause=EndCause.COUNTS_NOT_SUMMED, public=text, why=text)
     named = owner.study.model.class_names or range(owner.study.model.classes)
     totals = () if counted is None else counted.totals
     missing = [name for name, total in zip(named, totals, strict=False) if total == 0]
     if missing:
         text = "no site has a training example of some class, so no site can weigh itself"
-        return Hindrance(public=text, why=f"{text}: classes {missing}; check the labels, or leave the classes out")
+        why = f"{text}: classes {missing}; check the labels, or leave the classes out"
+        return Hindrance(cause=EndCause.CLASS_WITHOUT_EXAMPLE, public=text, why=why)
     return None
 
 
@@ -108,7 +111,9 @@ def new_plan(owner: Requester) -> RoundPlan:
     weights = _weights(owner, purpose)
     least = _least(owner)
     if len(weights) < least:
-        raise PolicyRefusal(f"{len(weights)} contributors have weight left, at least {least} are needed")
+        raise PolicyRefusal(
+            Clause.ENOUGH_CONTRIBUTORS, f"{len(weights)} contributors have weight left, at least {least} are needed"
+        )
     salt = owner.context.randomness.bytes(32, f"weight list salt {owner.study_digest} round {number}")
     weight_list = WeightList(
         study_digest=owner.study_digest,

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Final
 
 from client_agent.events import EventKind, RoundEnd
 from client_agent.failpoints import Point
-from client_agent.mail import PASSING
 from client_agent.measuring import open_sites, query_vector
 from client_agent.ranking import (
     RANKING_FILE,
@@ -160,7 +159,7 @@ def after_ranking(owner: Requester, settled: Settled, announcement: Announcement
 
 def _unwanted(settled: Settled, announcement: Announcement) -> str:
     """Why another try would end like this one: those who declined for good leave too few sites; "" if they do not."""
-    declined = sum(one.code not in PASSING for one in settled.declines)
+    declined = sum(not one.passes for one in settled.declines)
     willing, needed = len(announcement.listed) - declined, announcement.least_contributors
     if willing >= needed:
         return ""
@@ -168,7 +167,7 @@ def _unwanted(settled: Settled, announcement: Announcement) -> str:
 
 
 def _said(refused: Refused) -> str:
-    return f"{refused.code}: {refused.reason}"
+    return f"{refused.code.value}: {refused.reason}"
 
 
 def _summary(ranking: Ranking) -> str:

@@ -43,8 +43,9 @@ def send_refusal(owner: Participant, refusal: PolicyRefusal) -> None:
         message = StudyRefusal(
             study_digest=owner.study_digest,
             site=context.site,
-            code=refusal.code.value,
-            reason=refusal.detail[:_REASON_CHARACTERS],
+            code=refusal.code,
+            clause=refusal.clause,
+            reason=refusal.told[:_REASON_CHARACTERS],
         )
         signed = sign(message, context.site, context.keys.signing)
         to = owner.requester_party

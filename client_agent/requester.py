@@ -16,7 +16,7 @@ from client_agent.events import EventKind, RoundEnd, RoundRecord, SitePair, Site
 from client_agent.failpoints import Point
 from client_agent.gathering import admit, await_contributors
 from client_agent.journal import StudyJournal
-from client_agent.mail import MODEL_BEHIND, PASSING, PastRelease
+from client_agent.mail import PastRelease
 from client_agent.participant import Participant
 from client_agent.planning import RequesterState, RoundPlan, hindrance, new_plan
 from client_agent.postbox import Postbox
@@ -27,6 +27,7 @@ from client_agent.settled import Settled
 from client_agent.site_context import SiteContext
 from client_agent.watch import Stopped
 from protocol.errors import (
+    ErrorCode,
     LocalOptimumReached,
     PolicyRefusal,
     ProtocolViolation,
@@ -42,6 +43,7 @@ from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
+    EndCause,
     Purpose,
     RuleName,
     Signed,
@@ -101,7 +103,8 @@ class Requester(Participant):
             self._finish(str(over))
         except (ProtocolViolation, UnusableUpdate) as broken:
             public = "the requester's update cannot be shared" if isinstance(broken, UnusableUpdate) else broken.detail
-            self.end_study(StudyEndState.FAILED, public, broken.detail)
+            cause = EndCause.UPDATE_UNUSABLE if isinstance(broken, UnusableUpdate) else EndCause.PROTOCOL_BROKEN
+            self.end_study(StudyEndState.FAILED, cause, public, broken.detail)
             self._deliver_end()
             self._finish(self.progress.why)
         finally:
@@ -138,7 +141,7 @@ class Requester(Participant):
     def _shared_part(self) -> None:
         """All rounds with contributors, until the study's end."""
         if self.progress.end is None and self.study.rule.name is RuleName.LOCAL:
-            self.end_study(StudyEndState.LOCAL_ONLY, "the rule uses no contributor")
+            self.end_study(StudyEndState.LOCAL_ONLY, EndCause.NO_CONTRIBUTOR_NEEDED, "the rule uses no contributor")
         if self.progress.end is None and self.progress.next_round == 1:
             await_contributors(self)
         while self.progress.end is None and self.progress.updates_done < self.study.rounds:
@@ -149,9 +152,9 @@ class Requester(Participant):
             try:
                 self._settle(plan, self._round(plan).run())
             except LocalOptimumReached as optimum:
-                self.end_study(StudyEndState.COMPLETED, optimum.detail)
+                self.end_study(StudyEndState.COMPLETED, EndCause.LOCAL_OPTIMUM, optimum.detail)
         if self.progress.end is None:
-            self.end_study(StudyEndState.COMPLETED, "all rounds are done")
+            self.end_study(StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE, "all rounds are done")
         self._deliver_end()
 
     def _round(self, plan: RoundPlan) -> RequesterRound:
@@ -174,13 +177,13 @@ class Requester(Participant):
         plan = self.journal.read(path, RoundPlan)
         hindered = hindrance(self)
         if plan is None and hindered is not None:
-            self.end_study(StudyEndState.FAILED, hindered.public, hindered.why)
+            self.end_study(StudyEndState.FAILED, hindered.cause, hindered.public, hindered.why)
             return None
         if plan is None:
             try:
                 plan = new_plan(self)
             except PolicyRefusal as refusal:
-                self.end_study(StudyEndState.LOCAL_ONLY, _without_weights(refusal), refusal.detail)
+                self._end_by_policy(refusal)
                 return None
             self.journal.reach(Point.BEFORE_PLAN_JOURNALLED)
             self.journal.write(path, plan)
@@ -218,12 +221,13 @@ class Requester(Participant):
         self.journal.reach(Point.BEFORE_SETTLED)
         self.keep()
         self.journal.reach(Point.AFTER_SETTLED)
-        behind = [refused.site for refused in settled.declines if refused.code == MODEL_BEHIND]
+        behind = [refused.site for refused in settled.declines if refused.clause is Clause.MODEL_BEHIND]
         if behind and self.progress.end is None:
             self.welcome(behind, self.progress.previous)
         if self.progress.short_rounds >= _SHORT_ROUNDS and self.progress.end is None:
             self.end_study(
                 StudyEndState.LOCAL_ONLY,
+                EndCause.TOO_FEW_WILLING,
                 f"too few sites were willing in {_SHORT_ROUNDS} rounds in a row: {settled.reason}",
             )
 
@@ -234,12 +238,12 @@ class Requester(Participant):
 
     def _after_declines(self, settled: Settled) -> dict[str, object]:
         """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time."""
-        unusable = tuple(r.site for r in settled.declines if r.code == "unusable_update")
+        unusable = tuple(r.site for r in settled.declines if r.code is ErrorCode.UNUSABLE_UPDATE)
         gone = [
             refused.site
             for refused in settled.declines
-            if refused.code not in ("unusable_update", *PASSING)
-            or (refused.code == "unusable_update" and self.progress.unusable.count(refused.site) + 1 >= _UNUSABLE_TIMES)
+            if not refused.passes
+            and (refused.site not in unusable or self.progress.unusable.count(refused.site) + 1 >= _UNUSABLE_TIMES)
         ]
         dropped = (*self.progress.dropped, *(site for site in gone if site not in self.progress.dropped))
         return {"unusable": unusable, "dropped": dropped}
@@ -275,12 +279,37 @@ class Requester(Participant):
 
     # --- the end ---
 
-    def end_study(self, state: StudyEndState, reason: str, why: str | None = None) -> None:
+    def _end_by_policy(self, refusal: PolicyRefusal) -> None:
+        """No further weight list passes; the servers may know of it the clause, not the numbers."""
+        if refusal.clause is Clause.ENOUGH_CONTRIBUTORS:
+            cause, reason = EndCause.TOO_FEW_CONTRIBUTORS, "too few contributors are left"
+        else:
+            cause = EndCause.ISOLATION if refusal.clause is Clause.ISOLATION else EndCause.POLICY
+            reason = f"the next weight list would break the sites' policy ({refusal.clause.value})"
+        self.end_study(StudyEndState.LOCAL_ONLY, cause, reason, refusal.detail, clause=refusal.clause)
+
+    def end_study(
+        self,
+        state: StudyEndState,
+        cause: EndCause,
+        reason: str,
+        why: str | None = None,
+        *,
+        clause: Clause | None = None,
+        site: str | None = None,
+    ) -> None:
         """Decide the end; journalled, delivered by ``_deliver_end``.
 
         The servers read ``reason``, which must hold no weight and nothing of an update; ``why`` stays at this site.
         """
-        end = StudyEnd(study_digest=self.study_digest, state=state, reason=reason[:_REASON_CHARACTERS])
+        end = StudyEnd(
+            study_digest=self.study_digest,
+            state=state,
+            cause=cause,
+            clause=clause,
+            site=site,
+            reason=reason[:_REASON_CHARACTERS],
+        )
         self.journal.reach(Point.BEFORE_END_JOURNALLED)
         self.keep(
             end=sign(end, self.context.site, self.context.keys.signing),
@@ -331,14 +360,6 @@ class Requester(Participant):
                 self.problem(None, later.detail)
                 if self.context.stop.wait(_RETRY_S):
                     raise Stopped from None
-
-
-def _without_weights(refusal: PolicyRefusal) -> str:
-    """What the servers may know of a refused list: the clause, not the numbers."""
-    clause = refusal.detail.split(":", 1)[0]
-    if clause in {known.value for known in Clause}:
-        return f"the next weight list would break the sites' policy ({clause})"
-    return "too few contributors are left"
 
 
 def _values(opened: tuple[tuple[str, float], ...]) -> tuple[SiteValue, ...]:

@@ -239,10 +239,10 @@ class RequesterRound:
                 decline = self._owner.retried(partial(self._owner.postbox.read_decline, self._number, sender))
             except RefusedMessage as unreadable:
                 self._owner.problem(self._number, unreadable.detail)
-                self._declines[sender] = Refused(sender, unreadable.code.value, unreadable.detail)
+                self._declines[sender] = Refused(sender, unreadable.code, None, unreadable.detail)
                 continue
-            self._declines[sender] = Refused(sender, decline.code, decline.reason)
-            self._owner.event(EventKind.DECLINED, self._number, f"{sender}: {decline.code}: {decline.reason}")
+            self._declines[sender] = Refused(sender, decline.code, decline.clause, decline.reason)
+            self._owner.event(EventKind.DECLINED, self._number, f"{sender}: {decline.code.value}: {decline.reason}")
 
     # --- the end ---
 

@@ -22,7 +22,15 @@ import stamina
 from client_agent.answer import LETTER_BYTES, NOTHING_BYTES, PROBLEM_BYTES, Answer, no_cookies
 from client_agent.randomness import SystemRandomness
 from protocol import errors
-from protocol.errors import ErrorCode, MalformedMessage, MoietyError, RefusedMessage, TooLarge, Unavailable
+from protocol.errors import (
+    ErrorCode,
+    MalformedMessage,
+    MoietyError,
+    PolicyRefusal,
+    RefusedMessage,
+    TooLarge,
+    Unavailable,
+)
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.keyfile import PartyKeys
@@ -351,7 +359,7 @@ def _most_precise() -> dict[str, type[MoietyError]]:
     table: dict[str, type[MoietyError]] = {}
     for kind in _leaves(MoietyError):
         code = kind.__dict__.get("code")
-        if isinstance(code, ErrorCode):
+        if isinstance(code, ErrorCode) and not issubclass(kind, PolicyRefusal):  # a server has no policy to refuse by
             table[code.value] = kind  # children come after their parents
     return table
 

@@ -6,17 +6,25 @@ from dataclasses import dataclass
 
 from client_agent.events import RoundEnd
 from client_agent.mail import PastRelease
+from protocol.clauses import Clause
+from protocol.errors import ErrorCode
 from protocol.rules.interface import Measured
 from protocol.wire.messages import RoundOutcome, Signed
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A site that declined, and why."""
+    """A site that declined, and why; ``reason`` is for people."""
 
     site: str
-    code: str
+    code: ErrorCode
+    clause: Clause | None
     reason: str
+
+    @property
+    def passes(self) -> bool:
+        """Whether the site would take part with evidence or a model that it lacks."""
+        return self.clause is not None and self.clause.passes
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Final
 
 from harness.datasets.site_data import SiteData
 from harness.run_state import Run, RunState
+from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import Needs
 from protocol.policy import SitePolicy, check_for_every_site, check_needs_allowed, check_weight_list
@@ -64,11 +65,13 @@ def announce(run: Run, state: RunState, round_number: int) -> Announced:
     """The next shared round. Raises: PolicyRefusal when a site would decline, or too few have weight left"""
     parameters, purpose = run.study.parameters, run.purpose(state)
     if purpose is Purpose.COUNTS and state.counts_rounds >= run.study.rounds:
-        raise PolicyRefusal(f"the class counts could not be summed in {state.counts_rounds} rounds")
+        tried = f"the class counts could not be summed in {state.counts_rounds} rounds"
+        raise PolicyRefusal(Clause.COUNTED_ONCE, tried)
     weights = _weights(run, state)
     if len(weights) < parameters.least_contributors:
         raise PolicyRefusal(
-            f"{len(weights)} contributors have weight left, at least {parameters.least_contributors} are needed"
+            Clause.ENOUGH_CONTRIBUTORS,
+            f"{len(weights)} contributors have weight left, at least {parameters.least_contributors} are needed",
         )
     weight_list = WeightList(
         study_digest=run.study.digest(),

@@ -93,9 +93,9 @@ class SecureRound:
         numerators = {given.site: _numerator(given, self.parameters) for given in inputs}
         held = [contribution.collected for contribution in contributions.values()]
         agreed = lock.agree(self.announcement, _ATTEMPT, self.roster, held, held)
-        reason = lock.shortfall(agreed, self.announcement, self.roster.requester)
-        if reason is not None:
-            return SecureResult(None, skipped_because=reason)
+        lacking = lock.shortfall(agreed, self.announcement, self.roster.requester)
+        if lacking is not None:
+            return SecureResult(None, skipped_because=lacking.reason)
         judgement = judge(self._measure(agreed, contributions, numerators, probe))
         if not judgement.releases(self.announcement.least_contributors):
             return SecureResult(None, judgement=judgement, skipped_because="too few sites are left after the checks")

@@ -3,7 +3,7 @@
     MoietyError
     ├── ConfigurationError          a file, option or key on this machine is wrong: fix it and start again
     ├── UnusableUpdate              a site's own update or model cannot be shared (NaN, shape, buffers)
-    ├── PolicyRefusal               a site declines a weight list, and says which clause broke
+    ├── PolicyRefusal               a site declines a study, weight list or model: ``clause`` says which demand broke
     ├── LocalOptimumReached         ||g_0|| = 0 leaves the relative distance undefined
     ├── RefusedMessage              the other party's message is refused at the edge; nothing was changed
     │   ├── MalformedMessage        not the agreed format, version, length or range
@@ -23,7 +23,8 @@
     │   └── ModelDiverged           the model digest differs from the announced one
     └── Unavailable                 try again later
         ├── StorageFull
-        └── PeerUnreachable
+        ├── PeerUnreachable
+        └── OtherVersion            the other party speaks another version of the protocol: wait, say what to install
 
 Every error carries a stable ``code``, a ``detail`` (what was found, what is allowed, what to do) and no secret.
 """
@@ -31,6 +32,8 @@ Every error carries a stable ``code``, a ``detail`` (what was found, what is all
 from __future__ import annotations
 
 from enum import StrEnum
+
+from protocol.clauses import Clause
 
 
 class ErrorCode(StrEnum):
@@ -59,6 +62,7 @@ class ErrorCode(StrEnum):
     UNAVAILABLE = "unavailable"
     STORAGE_FULL = "storage_full"
     PEER_UNREACHABLE = "peer_unreachable"
+    OTHER_VERSION = "other_version"
 
 
 class MoietyError(Exception):
@@ -80,7 +84,14 @@ class UnusableUpdate(MoietyError):
 
 
 class PolicyRefusal(MoietyError):
+    """``clause`` is the demand that broke; ``told`` the text for others, without what only this site may know."""
+
     code = ErrorCode.POLICY_REFUSAL
+
+    def __init__(self, clause: Clause, detail: str, told: str | None = None) -> None:
+        super().__init__(f"{clause.value}: {detail}")
+        self.clause = clause
+        self.told = self.detail if told is None else f"{clause.value}: {told}"
 
 
 class LocalOptimumReached(MoietyError):
@@ -173,3 +184,7 @@ class StorageFull(Unavailable):
 
 class PeerUnreachable(Unavailable):
     code = ErrorCode.PEER_UNREACHABLE
+
+
+class OtherVersion(Unavailable):
+    code = ErrorCode.OTHER_VERSION

@@ -5,9 +5,11 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from protocol.errors import ProtocolViolation, TranscriptMismatch
 from protocol.parameters import PROTOCOL_VERSION
+from protocol.wire.causes import OutcomeCause, outcome_text
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -54,13 +56,27 @@ def agree(
     )
 
 
-def shortfall(agreed: AgreedSet, announcement: Announcement, requester: str) -> str | None:
+@dataclass(frozen=True)
+class Shortfall:
+    """Why a round must be skipped; ``found`` and ``needed`` count contributors."""
+
+    cause: OutcomeCause
+    found: int | None = None
+    needed: int | None = None
+
+    @property
+    def reason(self) -> str:
+        """In words, for people."""
+        return outcome_text(self.cause, self.found, self.needed)
+
+
+def shortfall(agreed: AgreedSet, announcement: Announcement, requester: str) -> Shortfall | None:
     """Why the round must be skipped, or None: too few contributors, or the requester's own share is missing."""
     if requester not in agreed.sites:
-        return "the requester's own contribution is missing"
+        return Shortfall(OutcomeCause.REQUESTER_MISSING)
     contributors = len(agreed.sites) - 1
     if contributors < announcement.least_contributors:
-        return f"{contributors} contributors, the announcement asks for at least {announcement.least_contributors}"
+        return Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, contributors, announcement.least_contributors)
     return None
 
 

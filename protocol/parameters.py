@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-PROTOCOL_VERSION: Final = "moiety/1"
+PROTOCOL_VERSION: Final = "moiety/2"
 RANGE_PROJECTIONS: Final = 40
 SKETCH_BLOCKS: Final = 4
 MIN_SKETCH_LENGTH: Final = 2048

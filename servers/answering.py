@@ -121,9 +121,9 @@ class Answering:
             )
         if any(mine[c.site] != c for c in agreed.contributions):
             raise ProtocolViolation("the agreed set holds other commitments than this server received")
-        reason = shortfall(agreed, record.announcement.message, self.server.roster.requester)
-        if reason is not None:
-            raise ProtocolViolation(f"the round cannot be locked: {reason}")
+        lacking = shortfall(agreed, record.announcement.message, self.server.roster.requester)
+        if lacking is not None:
+            raise ProtocolViolation(f"the round cannot be locked: {lacking.reason}")
 
     def challenge(self, study: StudyRecord, key: RoundKey, reveal: ChallengeReveal) -> ChallengeReply:
         """Check A's opening, sign the transcript, start sketching.

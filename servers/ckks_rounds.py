@@ -20,7 +20,7 @@ from protocol.lock import agree, shortfall
 from protocol.rounds import RoundEvent, step
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import NO_COMMITMENT, AgreedSet, RoundState, Signed
+from protocol.wire.messages import NO_COMMITMENT, AgreedSet, OutcomeCause, RoundState, Signed
 from servers.changes import wait_up_to
 from servers.ckks_output import write_sum
 from servers.collection import collected, expected_sites, is_complete
@@ -64,9 +64,9 @@ class EncryptedRounds:
         record = server.store.round(record.key) or record
         held, announcement = collected(server, record).contributions, record.announcement.message
         agreed = agree(announcement, record.key.attempt, server.roster, held, held)
-        reason = shortfall(agreed, announcement, server.roster.requester)
-        if reason is not None:
-            await self.endings.skip(record, reason)
+        lacking = shortfall(agreed, announcement, server.roster.requester)
+        if lacking is not None:
+            await self.endings.skip(record, lacking)
             return
         state, signed = step(record.progress, RoundEvent.LOCKED).state, server.sign(agreed)
         server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
@@ -80,7 +80,7 @@ class EncryptedRounds:
         """Get B's signature. There is nothing to measure after it."""
         assert record.agreed_set is not None, "a locked round has its agreed set"
         if self.server.clock() >= self.deadline_s(record):
-            await self.endings.skip(record, "the two servers could not agree on the set in time")
+            await self.endings.skip(record, OutcomeCause.NOT_AGREED_IN_TIME)
             return
         path = round_path(paths.PEER_AGREED_SET, study, record)
         try:
@@ -144,6 +144,6 @@ def _check_agreed(server: Server, record: RoundRecord, agreed: AgreedSet) -> Non
         (c.announcement_digest, c.commitment_b) != (announcement.digest(), NO_COMMITMENT) for c in agreed.contributions
     ):
         raise ProtocolViolation("the agreed set names shares for side B, or contributions to another announcement")
-    reason = shortfall(agreed, announcement, server.roster.requester)
-    if reason is not None:
-        raise ProtocolViolation(f"the round cannot be agreed on: {reason}")
+    lacking = shortfall(agreed, announcement, server.roster.requester)
+    if lacking is not None:
+        raise ProtocolViolation(f"the round cannot be agreed on: {lacking.reason}")

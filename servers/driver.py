@@ -27,6 +27,7 @@ from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     AgreedSet,
     ChallengeTranscript,
+    OutcomeCause,
     Purpose,
     RoundState,
     Signed,
@@ -60,7 +61,6 @@ from servers.measuring import (
     queries_missing,
     seal_opening,
 )
-from servers.outcomes import QUERIES_MISSING, RANKED, RELEASE_SET_MISSING
 from servers.peer_client import PeerClient
 from servers.phases import Phases
 from servers.releasing import masking_side
@@ -195,7 +195,7 @@ class Driver:
         except UnknownResource:
             if self.server.clock() < record.closes_at_s:
                 raise NotYet("the peer does not know this round yet") from None
-            await self.endings.skip(record, "the other server never got the announcement")
+            await self.endings.skip(record, OutcomeCause.ANNOUNCED_AT_ONE_SERVER)
             return
         if not theirs.complete:
             return
@@ -203,9 +203,9 @@ class Driver:
         mine = collected(self.server, record)
         announcement = record.announcement.message
         agreed = agree(announcement, record.key.attempt, self.server.roster, mine.contributions, theirs.contributions)
-        reason = shortfall(agreed, announcement, self.server.roster.requester)
-        if reason is not None:
-            await self.endings.skip(record, reason)
+        lacking = shortfall(agreed, announcement, self.server.roster.requester)
+        if lacking is not None:
+            await self.endings.skip(record, lacking)
             return
         nonce = self.server.randomness.draw(32, f"{record.key.label} challenge nonce")
         state = step(record.progress, RoundEvent.LOCKED).state
@@ -228,10 +228,10 @@ class Driver:
 
     async def _measure(self, study: StudyRecord, record: RoundRecord) -> None:
         if self.server.store.correlations_used(record.key):
-            await self.endings.burn(record, "side A lost the attempt's correlations before the products were done")
+            await self.endings.burn(record, OutcomeCause.CORRELATIONS_LOST)
             return
         if record.transcript is None and self.server.clock() >= self._deadline_s(record):
-            await self.endings.skip(record, "the two servers could not agree on the set in time")
+            await self.endings.skip(record, OutcomeCause.NOT_AGREED_IN_TIME)
             return
         record = await self._locked(study, record)
         record = await self._challenged(study, record)
@@ -289,7 +289,7 @@ class Driver:
                 break
             self._require_open(record)
             if self.server.clock() >= deadline:
-                await self.endings.skip(record, QUERIES_MISSING)
+                await self.endings.skip(record, OutcomeCause.QUERIES_MISSING)
                 return self.server.store.round(record.key) or record
             await wait_up_to(change, deadline - self.server.clock())
         return record
@@ -336,18 +336,18 @@ class Driver:
             except Unavailable:
                 self._require_open(record)
                 if self.server.clock() >= deadline:
-                    await self.endings.skip(record, QUERIES_MISSING)
+                    await self.endings.skip(record, OutcomeCause.QUERIES_MISSING)
                     return None
                 await asyncio.sleep(_FIRST_RETRY_S)
             except (RefusedMessage, ProtocolViolation) as error:
-                await self.endings.burn(record, f"the products were refused: {error.code}")
+                await self.endings.burn(record, OutcomeCause.PRODUCTS_REFUSED, error.code)
                 return None
 
     # --- release ------------------------------------------------------------------------------------------------------
 
     async def _release(self, study: StudyRecord, record: RoundRecord) -> None:
         if record.announcement.message.purpose is Purpose.RANKING:
-            await self.endings.rank(record, RANKED)
+            await self.endings.rank(record, OutcomeCause.RANKED)
             return
         self._phases.mark(study, "measured")
         record = await self._release_set(study, record)
@@ -378,7 +378,7 @@ class Driver:
             await self.endings.take_peers_release_set(study, record)
         except UnknownResource:
             if left_s <= 0:
-                await self.endings.skip(record, RELEASE_SET_MISSING)
+                await self.endings.skip(record, OutcomeCause.RELEASE_SET_MISSING)
         return self.server.store.round(record.key) or record
 
     # --- small things -------------------------------------------------------------------------------------------------

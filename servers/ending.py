@@ -6,15 +6,17 @@ from dataclasses import dataclass, replace
 
 from protocol.errors import (
     ConflictingMessage,
+    ErrorCode,
     MoietyError,
     ProtocolViolation,
     Unavailable,
     UnknownResource,
     WrongRound,
 )
+from protocol.lock import Shortfall
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Purpose, ReleaseSet, RoundOutcome, RoundState, Signed
+from protocol.wire.messages import OutcomeCause, Purpose, ReleaseSet, RoundOutcome, RoundState, Signed
 from servers.context import Server
 from servers.failpoints import Point
 from servers.outcomes import commit_burn, commit_ranked, commit_skip, outcome_of
@@ -64,22 +66,23 @@ class Endings:
         refuse(self.server, study.digest, self.server.roster.requester, error)
         return self.server.store.round(record.key) or record
 
-    async def skip(self, record: RoundRecord, reason: str) -> None:
+    async def skip(self, record: RoundRecord, cause: OutcomeCause | Shortfall) -> None:
         """Say durably that this side will not release, then ask the peer to sign the skip too."""
-        await self._sign_and_deliver(record, RoundState.SKIPPED, reason)
+        await self._sign_and_deliver(record, outcome_of(record, RoundState.SKIPPED, cause))
 
-    async def rank(self, record: RoundRecord, reason: str) -> None:
+    async def rank(self, record: RoundRecord, cause: OutcomeCause) -> None:
         """End a ranking, which releases nothing; a skip or burn that the peer refused to sign gives way."""
-        await self._sign_and_deliver(record, RoundState.RANKED, reason)
+        await self._sign_and_deliver(record, outcome_of(record, RoundState.RANKED, cause))
 
-    async def burn(self, record: RoundRecord, reason: str) -> None:
+    async def burn(self, record: RoundRecord, cause: OutcomeCause, code: ErrorCode | None = None) -> None:
+        """``code`` is that of the message that was refused, where one was."""
         if record.key.attempt >= self.server.settings.limits.attempts:
-            await self.skip(record, f"{record.key.attempt} attempts were burnt")
+            await self.skip(record, Shortfall(OutcomeCause.ATTEMPTS_BURNT, found=record.key.attempt))
             return
-        await self._sign_and_deliver(record, RoundState.BURNT, reason)
+        await self._sign_and_deliver(record, outcome_of(record, RoundState.BURNT, cause, code))
 
-    async def _sign_and_deliver(self, record: RoundRecord, state: RoundState, reason: str) -> None:
-        signed = self.server.sign(outcome_of(record, state, reason))
+    async def _sign_and_deliver(self, record: RoundRecord, outcome: RoundOutcome) -> None:
+        signed = self.server.sign(outcome)
         self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
         record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
         self.server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
@@ -120,10 +123,10 @@ class Endings:
         if outcome.message.outcome is RoundState.RANKED:
             raise NotYet(error.detail)
         if _measured_at_peer(record, error):
-            await self.rank(record, "one server has its opening, the other could not make its own")
+            await self.rank(record, OutcomeCause.OPENING_AT_ONE_SERVER)
             return
         if outcome.message.outcome is RoundState.BURNT:
-            await self.skip(record, "one server has its opening, the other lost its correlations")
+            await self.skip(record, OutcomeCause.OPENING_AT_ONE_SERVER)
         elif _released_at_peer(record, error) and record.announcement.message.encrypted:
             cleared = self.server.store.change_round(record.key, lambda r: replace(r, outcome=None))
             await self.take_peers_release_set(study, cleared)

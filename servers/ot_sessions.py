@@ -54,7 +54,7 @@ def in_batches(wanted: Sequence[Lengths]) -> list[list[Lengths]]:
 
 def zero_key(part_a: bytes, part_b: bytes) -> bytes:
     """The zero-sharing key, from one part of each server: uniform if one of the two parts is."""
-    return hashlib.sha256(b"moiety/1 zero sharing key\x00" + part_a + part_b).digest()
+    return hashlib.sha256(b"moiety/2 zero sharing key\x00" + part_a + part_b).digest()
 
 
 def seal_key_part(server: Server, session: str, part: bytes) -> str:
@@ -68,4 +68,4 @@ def open_key_part(server: Server, session: str, sealed: str) -> bytes:
 
 
 def _info(session: str, sender: Side) -> bytes:
-    return f"moiety/1 zero sharing key of session {session} from side {sender.value}".encode()
+    return f"moiety/2 zero sharing key of session {session} from side {sender.value}".encode()

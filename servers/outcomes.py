@@ -3,31 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Final
 
-from protocol.errors import AnnouncementMismatch, WrongRound
+from protocol.errors import AnnouncementMismatch, ErrorCode, WrongRound
+from protocol.lock import Shortfall
 from protocol.rounds import STUDY_TRANSITIONS, RoundEvent, StudyEvent, step, study_step
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Purpose, RoundOutcome, RoundState, Signed
+from protocol.wire.messages import OutcomeCause, Purpose, RoundOutcome, RoundState, Signed
 from servers.context import Server
 from servers.failpoints import Point
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 
-QUERIES_MISSING: Final = "the requester's queries are missing"
-RELEASE_SET_MISSING: Final = "the requester's release set is missing"
-RANKED: Final = "the losses are opened to the requester; nothing is summed"
-_ABSENT: Final = "the requester's "
-"""How the reason of a skip begins that the requester's absence caused, ``lock.shortfall``'s included."""
 
-
-def outcome_of(record: RoundRecord, state: RoundState, reason: str) -> RoundOutcome:
+def outcome_of(
+    record: RoundRecord,
+    state: RoundState,
+    cause: OutcomeCause | Shortfall,
+    code: ErrorCode | None = None,
+) -> RoundOutcome:
+    """The statement about one attempt. ``cause`` with its numbers where it has any, ``code`` of a refused message."""
+    why = cause if isinstance(cause, Shortfall) else Shortfall(cause)
     return RoundOutcome.model_validate(
         {
             "study_digest": record.key.study,
             "round": record.key.round,
             "attempt": record.key.attempt,
             "outcome": state,
-            "reason": reason,
+            "cause": why.cause,
+            "found": why.found,
+            "needed": why.needed,
+            "code": code,
         }
     )
 
@@ -39,7 +43,7 @@ def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcom
         server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
         server.files.delete(server.store.forget_attempt_files(record.key))
         server.metrics.rounds.labels(RoundState.SKIPPED.value).inc()
-        _count_absence(server, record.key.study, outcome.message.reason)
+        _count_absence(server, record.key.study, outcome.message.cause)
     elif record.outcome != outcome:
         server.store.change_round(record.key, lambda r: replace(r, outcome=outcome))
 
@@ -52,19 +56,18 @@ def commit_ranked(server: Server, record: RoundRecord, outcome: Signed[RoundOutc
     server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
     server.files.delete(server.store.forget_attempt_files(record.key))
     server.metrics.rounds.labels(RoundState.RANKED.value).inc()
-    _count_absence(server, record.key.study, outcome.message.reason)
+    _count_absence(server, record.key.study, outcome.message.cause)
 
 
-def _count_absence(server: Server, digest: str, reason: str) -> None:
+def _count_absence(server: Server, digest: str, cause: OutcomeCause) -> None:
     limit = server.settings.limits.pause_after_skips
-    absent = reason.startswith(_ABSENT)
+    absent = cause.requester_absent
 
     def counted(study: StudyRecord) -> StudyRecord:
         count = study.absent_in_a_row + 1 if absent else 0
         if (study.state, StudyEvent.REQUESTER_STAYED_AWAY) in STUDY_TRANSITIONS and count >= limit:
-            why = f"{count} rounds in a row were skipped: {reason}; the requester's next announcement resumes it"
             state = study_step(study.state, StudyEvent.REQUESTER_STAYED_AWAY)
-            return replace(study, state=state, reason=why, absent_in_a_row=count)
+            return replace(study, state=state, absent_in_a_row=count)
         return replace(study, absent_in_a_row=count)
 
     server.store.change_study(digest, counted)

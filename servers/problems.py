@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from protocol.errors import ErrorCode, MalformedMessage, MoietyError, RefusedMessage, Unavailable
+from protocol.errors import ErrorCode, MalformedMessage, MoietyError, PolicyRefusal, RefusedMessage, Unavailable
 
 MEDIA_TYPE: Final = "application/problem+json"
 _TYPE_PREFIX: Final = "urn:moiety:problem:"
@@ -47,6 +47,7 @@ PROBLEMS: Final[dict[ErrorCode, Problem]] = {
     ErrorCode.UNAVAILABLE: Problem(503, "Not available now; try again"),
     ErrorCode.STORAGE_FULL: Problem(507, "No room left to store this"),
     ErrorCode.PEER_UNREACHABLE: Problem(502, "The other server cannot be reached"),
+    ErrorCode.OTHER_VERSION: Problem(400, "Another version of the protocol is spoken here"),
 }
 
 
@@ -94,4 +95,6 @@ def error_from(body: bytes, status: int) -> MoietyError:
         return Unavailable(f"the peer answered with status {status} and no readable problem")
     matching = [kind for kind in _tree(MoietyError) if kind.__dict__.get("code") is code]
     exact = [kind for kind in matching if kind is not RefusedMessage]
-    return (exact[0] if exact else MalformedMessage)(detail)
+    if not exact or issubclass(exact[0], PolicyRefusal):  # a server has no policy to refuse by
+        return MalformedMessage(detail)
+    return exact[0](detail)

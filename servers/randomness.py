@@ -16,7 +16,7 @@ class Randomness:
     """
 
     def __init__(self, seed: int | None, party: str) -> None:
-        self._root = None if seed is None else hashlib.sha256(f"moiety/1 seeded {seed} {party}".encode()).digest()
+        self._root = None if seed is None else hashlib.sha256(f"moiety/2 seeded {seed} {party}".encode()).digest()
 
     @property
     def seeded(self) -> bool:

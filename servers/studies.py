@@ -20,6 +20,8 @@ from protocol.rules.registry import require_sites, rule_for
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
+    PauseCause,
+    PauseNotice,
     ReadyNotice,
     RoundState,
     RoundView,
@@ -191,8 +193,8 @@ def _picture(server: Server, record: StudyRecord) -> StudyPicture:
     everybody = StudyView(
         study=record.name,
         study_digest=record.digest,
-        state=record.state,
-        reason=record.reason,
+        end=record.end,
+        pause=_pause(record),
         cursor=record.cursor,
         ready=server.store.ready_sites(record.digest),
         mail=(),
@@ -200,6 +202,12 @@ def _picture(server: Server, record: StudyRecord) -> StudyPicture:
     )
     recipients = (EVERY_SITE, *(site.name for site in server.roster.sites))
     return StudyPicture(everybody, tuple(server.store.mail_for(record.digest, recipients)))
+
+
+def _pause(record: StudyRecord) -> PauseNotice | None:
+    if record.state is not StudyState.PAUSED:
+        return None
+    return PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=max(1, record.absent_in_a_row))
 
 
 def _round_view(server: Server, record: RoundRecord) -> RoundView:

@@ -49,11 +49,11 @@ class Scheme:
         """
         if len(seed) != KEY_SEED_BYTES:
             raise MalformedMessage(f"a CKKS key seed has {len(seed)} bytes, must have {KEY_SEED_BYTES}")
-        words = _WORDS_OF_SEED.unpack(hashlib.sha512(f"moiety/1 ckks key {study_digest} ".encode() + seed).digest())
+        words = _WORDS_OF_SEED.unpack(hashlib.sha512(f"moiety/2 ckks key {study_digest} ".encode() + seed).digest())
         key = self.seal.KeyGenerator(self._context(words)).secret_key()
         data = key.data()
         coefficients = np.array([data.data(i) for i in range(self.parameters.ring_degree)], dtype=WORD)
-        digest = hashlib.sha256(b"moiety/1 ckks key id\x00" + coefficients.tobytes()).digest()
+        digest = hashlib.sha256(b"moiety/2 ckks key id\x00" + coefficients.tobytes()).digest()
         return SecretKey(self, digest[:KEY_ID_BYTES], key)
 
     def _context(self, generator_seed: tuple[int, ...] | None) -> SealObject:
@@ -73,7 +73,7 @@ class Scheme:
         """Differs when ring, modulus or scale do, or when another SEAL expands seeds differently."""
         generator = self.seal.Blake2xbPRNG(list(_WORDS_OF_SEED.unpack(bytes(SEED_BYTES))))
         expanded = self.seal.util.sample_poly_uniform(generator, self._encryption_parameters())
-        stated = f"moiety/1 ckks {self.parameters.model_dump_json()} ".encode()
+        stated = f"moiety/2 ckks {self.parameters.model_dump_json()} ".encode()
         return hashlib.sha256(stated + np.array(expanded, dtype=WORD).tobytes()).digest()[:FINGERPRINT_BYTES]
 
 

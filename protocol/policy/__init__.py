@@ -4,6 +4,7 @@
 :func:`check_weight_list` asks every clause.
 """
 
+from protocol.clauses import Clause
 from protocol.policy.check import check_for_every_site, check_weight_list
 from protocol.policy.clauses import (
     MEASURED_ROUNDS_PER_MODEL,
@@ -42,7 +43,7 @@ from protocol.policy.memory import (
     remember_release,
     remember_skip,
 )
-from protocol.policy.refusals import Clause, OutcomeUnknown
+from protocol.policy.refusals import OutcomeUnknown
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.sums import (
     MOST_RELEASE_SETS,

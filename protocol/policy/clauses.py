@@ -10,10 +10,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Final
 
+from protocol.clauses import Clause
 from protocol.errors import ProtocolViolation
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import ReleasedSum, SiteMemory
-from protocol.policy.refusals import Clause, OutcomeUnknown, refusal
+from protocol.policy.refusals import OutcomeUnknown, refusal
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, RankingSpec, Study, StudyProtection, WeightList
 
@@ -104,8 +105,12 @@ def check_largest_share(
     if own > policy.largest_share_exact * total:
         part = f"weight {float(own):g} of {float(total):g} that are sure to be in the sum"
         found = f"{part} ({float(100 * own / total):.1f} %)"
-        advice = "" if own_weight is None else f"; {_advice(counted, policy)}"
-        raise refusal(Clause.LARGEST_SHARE, f"site {site!r}: {found}, allowed is {policy.largest_share} of it{advice}")
+        detail = f"site {site!r}: {found}, allowed is {policy.largest_share} of it"
+        if own_weight is None:
+            raise refusal(Clause.LARGEST_SHARE, detail)
+        advice = _advice(counted, policy)
+        told = "the weight that this site gives itself is too large a part of the smallest sum it could end up in"
+        raise refusal(Clause.LARGEST_SHARE, f"{detail}; {advice}", f"{told}; {advice}")
 
 
 def check_uninformative(weight_list: WeightList) -> None:
@@ -138,7 +143,7 @@ def check_outcome_known(announcement: Announcement, memory: SiteMemory) -> None:
         return
     found = f"round {memory.unsettled} used model {memory.model_version} too and this site has not seen how it ended"
     raise OutcomeUnknown(
-        f"{Clause.OUTCOME_UNKNOWN.value}: {found}; its release, or a skip signed by both servers, must come first"
+        Clause.OUTCOME_UNKNOWN, f"{found}; its release, or a skip signed by both servers, must come first"
     )
 
 

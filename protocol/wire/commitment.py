@@ -2,8 +2,8 @@
 
 Both rest on the body hash, SHA-256 of the encrypted body, so that every byte is hashed once at either end:
 
-    digest      SHA-256("moiety/1 sealed message\\x00" || head || body hash)        head: all before the encrypted body
-    commitment  HMAC-SHA256(salt, "moiety/1 share\\x00" || content key || body hash)
+    digest      SHA-256("moiety/2 sealed message\\x00" || head || body hash)        head: all before the encrypted body
+    commitment  HMAC-SHA256(salt, "moiety/2 share\\x00" || content key || body hash)
 
 The commitment fixes the share although AES-GCM commits to no key, because it covers the key itself: key and body hash
 leave one plaintext. It hides the share as long as the salt is secret. docs/adr/0009 has the argument.
@@ -32,9 +32,9 @@ from protocol.wire.sealing import (
 COMMITMENT_BYTES: Final = 32
 BODY_HASH_BYTES: Final = 32
 
-_DIGEST_DOMAIN: Final = b"moiety/1 sealed message\x00"
-_HEAD_DOMAIN: Final = b"moiety/1 sealed head\x00"
-_COMMITMENT_DOMAIN: Final = b"moiety/1 share\x00"
+_DIGEST_DOMAIN: Final = b"moiety/2 sealed message\x00"
+_HEAD_DOMAIN: Final = b"moiety/2 sealed head\x00"
+_COMMITMENT_DOMAIN: Final = b"moiety/2 share\x00"
 _PREFIX_BYTES: Final = len(MAGIC) + 4
 
 

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from protocol.errors import MalformedMessage
 from protocol.parameters import PROTOCOL_VERSION
+from protocol.versions import require_version
 
 PartyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
 StudyName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
@@ -23,9 +24,10 @@ KeyId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 SignatureHex = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
 RoundNumber = Annotated[int, Field(ge=1, le=10**6)]
 Attempt = Annotated[int, Field(ge=1, le=1000)]
-Version = Literal["moiety/1"]
+Version = Literal["moiety/2"]
 
 MAX_CONTROL_BYTES: Final = 4 * 2**20
+_VERSION_FIELD: Final = "version"
 
 
 class Message(BaseModel):
@@ -44,12 +46,15 @@ class Message(BaseModel):
 
     @classmethod
     def parse(cls, data: bytes) -> Self:
-        """Parse received bytes; MalformedMessage names the first field that is wrong."""
+        """Parse received bytes; MalformedMessage names the first field that is wrong, OtherVersion the version."""
         if len(data) > MAX_CONTROL_BYTES:
             raise MalformedMessage(f"{cls.KIND}: {len(data)} bytes, at most {MAX_CONTROL_BYTES} are allowed")
         try:
             return cls.model_validate_json(data)
         except ValidationError as error:
+            for wrong in error.errors(include_url=False):
+                if wrong["loc"] and wrong["loc"][-1] == _VERSION_FIELD:
+                    require_version(f"this {cls.KIND}", wrong["input"])
             first = error.errors(include_url=False, include_input=False)[0]
             where = ".".join(str(part) for part in first["loc"]) or "body"
             raise MalformedMessage(f"{cls.KIND}: {where}: {first['msg']}") from None

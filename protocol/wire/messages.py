@@ -5,8 +5,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from enum import StrEnum
+from typing import Annotated, ClassVar
 
+from pydantic import Field
+
+from protocol.wire.causes import EndCause, OutcomeCause
 from protocol.wire.message import (
     MAX_CONTROL_BYTES,
     Attempt,
@@ -72,15 +76,19 @@ __all__ = [
     "ContributionHeader",
     "Decline",
     "Digest",
+    "EndCause",
     "KeyId",
     "LayerShape",
     "ListedWeight",
     "Message",
     "ModelSpec",
     "OpeningHeader",
+    "OutcomeCause",
     "OutputHeader",
     "Party",
     "PartyName",
+    "PauseCause",
+    "PauseNotice",
     "Purpose",
     "QueryHeader",
     "RankingSpec",
@@ -129,18 +137,58 @@ class RoundView(Message):
     outcome: Signed[RoundOutcome] | None = None
 
 
+class PauseCause(StrEnum):
+    """Why a server waits for the requester before the study goes on."""
+
+    REQUESTER_AWAY = "requester_away"
+
+
+class PauseNotice(Message):
+    """A study waits, after so many skips in a row for this cause; the requester's next announcement resumes it."""
+
+    KIND: ClassVar[str] = "pause"
+    cause: PauseCause
+    skips: Annotated[int, Field(ge=1)]
+
+    @property
+    def reason(self) -> str:
+        """In words, for people."""
+        return (
+            f"{self.skips} rounds in a row were skipped because the requester was away; its next announcement "
+            "resumes the study"
+        )
+
+
 class StudyView(Message):
-    """One server's view of a study. ``cursor`` grows with every change: pass it back to wait for the next."""
+    """One server's view of a study. ``cursor`` grows with every change: pass it back to wait for the next.
+
+    A study has ended when its requester says so, over its signature: ``end`` is that statement, and nothing else in a
+    view ends anything. ``pause`` is this server's own.
+    """
 
     KIND: ClassVar[str] = "study_view"
     study: StudyName
     study_digest: Digest
-    state: StudyState
-    reason: str
+    end: Signed[StudyEnd] | None = None
+    pause: PauseNotice | None = None
     cursor: int
     ready: tuple[PartyName, ...]
     mail: tuple[str, ...]
     current: RoundView | None = None
+
+    @property
+    def state(self) -> StudyState:
+        """Where the server says the study stands; whoever acts on an end checks its signature first."""
+        if self.end is not None:
+            return StudyState(self.end.message.state.value)
+        return StudyState.OPEN if self.pause is None else StudyState.PAUSED
+
+    @property
+    def reason(self) -> str:
+        """Why it is paused or ended, for people."""
+        if self.end is not None:
+            return self.end.message.reason
+        return "" if self.pause is None else self.pause.reason
 
 
 class StudyList(Message):

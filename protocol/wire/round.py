@@ -7,8 +7,11 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
+from protocol.clauses import Clause
+from protocol.errors import ErrorCode
 from protocol.parameters import Needs
 from protocol.sharing import Side
+from protocol.wire.causes import BURN_CAUSES, RANKED_CAUSES, SKIP_CAUSES, OutcomeCause, outcome_text
 from protocol.wire.message import Attempt, Digest, KeyId, Message, PartyName, RoundNumber, Secret32, Version
 
 
@@ -91,13 +94,17 @@ class WeightList(Message):
 
 
 class Decline(Message):
-    """A site does not contribute to this round, and tells the requester (alone) why."""
+    """A site does not contribute to this round, and tells the requester (alone) why.
+
+    ``code`` is the kind of error, ``clause`` the demand of the site's policy that broke; ``reason`` is for people.
+    """
 
     KIND: ClassVar[str] = "decline"
     study_digest: Digest
     round: RoundNumber
     site: PartyName
-    code: str
+    code: ErrorCode
+    clause: Clause | None = None
     reason: Annotated[str, Field(max_length=2000)]
 
 
@@ -120,7 +127,7 @@ class ContributionHeader(Message):
     """
 
     KIND: ClassVar[str] = "contribution"
-    version: Version = "moiety/1"
+    version: Version = "moiety/2"
     study_digest: Digest
     round: RoundNumber
     attempt: Attempt
@@ -185,7 +192,7 @@ class QueryHeader(Message):
     """Public header of the requester's sealed query shares: one vector of ``length`` per target, in this order."""
 
     KIND: ClassVar[str] = "query"
-    version: Version = "moiety/1"
+    version: Version = "moiety/2"
     transcript_digest: Digest
     side: Side
     share_kind: ShareKind
@@ -219,7 +226,7 @@ class OutputHeader(Message):
     """Public header of one output share, sealed to one site: the masked vector, or the mask's seed."""
 
     KIND: ClassVar[str] = "output"
-    version: Version = "moiety/1"
+    version: Version = "moiety/2"
     release_digest: Digest
     side: Side
     share_kind: ShareKind
@@ -243,6 +250,7 @@ class RoundOutcome(Message):
 
     ``ranked``: a ranking whose losses may have been opened to the requester. A server that holds its half of them signs
     no skip of that round, so a skip with both signatures says that nothing was opened.
+    ``found`` and ``needed`` are the numbers that a cause speaks of, ``code`` the error that burnt an attempt.
     """
 
     KIND: ClassVar[str] = "round_outcome"
@@ -250,4 +258,26 @@ class RoundOutcome(Message):
     round: RoundNumber
     attempt: Attempt
     outcome: Literal[RoundState.SKIPPED, RoundState.RANKED, RoundState.BURNT]
-    reason: Annotated[str, Field(max_length=500)]
+    cause: OutcomeCause
+    found: Annotated[int, Field(ge=0)] | None = None
+    needed: Annotated[int, Field(ge=0)] | None = None
+    code: ErrorCode | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> RoundOutcome:
+        if self.cause not in _CAUSES[self.outcome]:
+            raise ValueError(f"{self.cause.value} is no cause of a round that is {self.outcome.value}")
+        return self
+
+    @property
+    def reason(self) -> str:
+        """The cause in words, for people."""
+        text = outcome_text(self.cause, self.found, self.needed)
+        return text if self.code is None else f"{text}: {self.code.value}"
+
+
+_CAUSES: Final = {
+    RoundState.SKIPPED: SKIP_CAUSES,
+    RoundState.BURNT: BURN_CAUSES,
+    RoundState.RANKED: RANKED_CAUSES,
+}

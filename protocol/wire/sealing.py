@@ -36,8 +36,8 @@ _ENCAPSULATION_BYTES: Final = KEM.MLKEM768_X25519.enc_length()
 _SEALED_KEY_BYTES: Final = _ENCAPSULATION_BYTES + CONTENT_KEY_BYTES + SALT_BYTES + TAG_BYTES
 _LENGTH_BYTES: Final = 4
 _PREFIX_BYTES: Final = len(MAGIC) + _LENGTH_BYTES
-_BODY_INFO: Final = b"moiety/1 sealed body\x00"
-_SMALL_INFO: Final = b"moiety/1 sealed message\x00"
+_BODY_INFO: Final = b"moiety/2 sealed body\x00"
+_SMALL_INFO: Final = b"moiety/2 sealed message\x00"
 _COUNTER_BYTES: Final = 11
 
 Octets: TypeAlias = bytes | bytearray | memoryview

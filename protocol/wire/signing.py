@@ -24,9 +24,11 @@ from http_message_signatures.exceptions import HTTPMessageSignaturesException
 from http_message_signatures.resolvers import MappingKeyResolver
 
 from protocol.errors import BadSignature, MalformedMessage
+from protocol.parameters import PROTOCOL_VERSION
+from protocol.versions import require_version
 from protocol.wire.keys import SigningKey, VerifyKey, require_length
 
-TAG: Final = "moiety/1"
+TAG: Final = PROTOCOL_VERSION
 COMPONENTS: Final = ("@method", "@target-uri", "content-digest")
 """What the signature covers; the last place is that of the digest field."""
 DIGEST_BYTES: Final = 32
@@ -38,6 +40,7 @@ _PARAMETERS: Final = ("created", "keyid", "alg", "nonce", "tag")
 _NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _KEY_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
 _DOMAIN: Final = re.compile(r"[\x20-\x7e]{1,64}")
+_TAGGED: Final = re.compile(r';tag="([^"]{1,64})"')
 _DIGEST: Final = ":([A-Za-z0-9+/]{42}[AEIMQUYcgkosw048]=):"
 
 
@@ -141,8 +144,9 @@ def verify_request(
     Checks:  exactly one signature, over exactly the fixed components and parameters; created between
              ``now - max_age_s`` and ``now + max_skew_s``; the signature itself
     Leaves:  the body's digest and the nonce's freshness to the caller
-    Raises:  BadSignature
+    Raises:  BadSignature; OtherVersion, when the signature's tag names another version of the protocol
     """
+    _require_own_version(headers)
     field, body_digest = _signed_digest(headers)
     _only_line(headers, "signature-input")
     _only_line(headers, "signature")
@@ -165,7 +169,7 @@ def verify_request(
 
 
 def sign_message(domain: str, payload: bytes, key: SigningKey) -> bytes:
-    """Ed25519 over "moiety/1 " || domain || 0 || payload; ``domain`` says what kind of thing is signed.
+    """Ed25519 over "moiety/2 " || domain || 0 || payload; ``domain`` says what kind of thing is signed.
 
     Raises: MalformedMessage on a domain that is empty, too long or not printable ASCII
     """
@@ -188,6 +192,14 @@ def _only_line(headers: Sequence[tuple[str, str]], name: str) -> str:
     if len(lines) != 1:
         raise BadSignature(f"the request has {len(lines)} {name} headers, must have exactly one: sign it once")
     return lines[0].strip(" \t")
+
+
+def _require_own_version(headers: Sequence[tuple[str, str]]) -> None:
+    """Before anything else is read: another version may cover, name and order other things."""
+    for name, value in headers:
+        found = _TAGGED.search(value) if name.lower() == "signature-input" else None
+        if found is not None:
+            require_version("the request", found[1])
 
 
 def _signed_digest(headers: Sequence[tuple[str, str]]) -> tuple[DigestField, bytes]:

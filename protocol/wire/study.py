@@ -8,8 +8,10 @@ from typing import Annotated, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
+from protocol.clauses import Clause
 from protocol.parameters import Needs, StudyParameters
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
+from protocol.wire.causes import EndCause
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
 from protocol.wire.names import require_model_names
 from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
@@ -98,7 +100,7 @@ class Study(Message):
     """
 
     KIND: ClassVar[str] = "study"
-    version: Version = "moiety/1"
+    version: Version = "moiety/2"
     name: StudyName
     roster_digest: Digest
     parameters: StudyParameters
@@ -224,11 +226,17 @@ class StudyEndState(StrEnum):
 
 
 class StudyEnd(Message):
-    """The requester ends the study, in a named state with a reason."""
+    """The requester ends the study, in a named state; ``reason`` is for people.
+
+    ``clause`` is the demand that no further weight list meets, ``site`` the one that refuses the study.
+    """
 
     KIND: ClassVar[str] = "study_end"
     study_digest: Digest
     state: StudyEndState
+    cause: EndCause
+    clause: Clause | None = None
+    site: PartyName | None = None
     reason: Annotated[str, Field(max_length=500)]
 
 

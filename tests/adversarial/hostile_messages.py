@@ -213,7 +213,7 @@ def too_few_listed(r: OpenRound) -> httpx.Response:
 
 def wrong_version_of_a_study(r: OpenRound) -> httpx.Response:
     body = sign(r.sites.study, REQUESTER, r.sites.me.keys.signing).canonical()
-    return r.sites.me.send(Side.A, "POST", paths.STUDIES, body.replace(b'"moiety/1"', b'"moiety/2"'))
+    return r.sites.me.send(Side.A, "POST", paths.STUDIES, body.replace(b'"moiety/2"', b'"moiety/3"'))
 
 
 def ready_for_somebody_else(r: OpenRound) -> httpx.Response:

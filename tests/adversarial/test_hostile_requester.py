@@ -16,7 +16,7 @@ import pytest
 
 from client_agent.decisions import Decision
 from client_agent.events import RoundEnd
-from client_agent.mail import MODEL_BEHIND, PastRelease, WeightMail, open_letter, seal_letter
+from client_agent.mail import PastRelease, WeightMail, open_letter, seal_letter
 from harness.adversaries import requester as malicious
 from harness.adversaries.vectors import entry_near_the_range_bound
 from protocol.errors import ErrorCode
@@ -169,7 +169,7 @@ ROWS = (
     SiteRow(
         "an old model's digest", ErrorCode.MODEL_DIVERGED, "not the requester's", announced={"model_digest": "old"}
     ),
-    SiteRow("a model this site does not have yet", MODEL_BEHIND, "checkpoint", announced={"model_version": 3}),
+    SiteRow("a model this site does not have yet", POLICY, "model_behind", announced={"model_version": 3}),
 )
 
 

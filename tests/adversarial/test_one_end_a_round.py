@@ -21,6 +21,7 @@ from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     CollectedContribution,
+    OutcomeCause,
     ReleaseSet,
     RoundState,
     Signed,
@@ -161,7 +162,7 @@ def test_a_round_whose_skip_one_server_signed_is_not_released_for_a_late_release
     """B keeps A's signature under the skip, refuses the skip and shows a release set: A signs no second end."""
     server, peer = server_on(Side.A, store), Asked(WrongRound("round 1 has been released here"), ALL)
     with pytest.raises(ProtocolViolation, match="this side has signed a skip"):
-        asyncio.run(endings(server, peer).skip(record, "the requester's release set is missing"))
+        asyncio.run(endings(server, peer).skip(record, OutcomeCause.RELEASE_SET_MISSING))
     assert peer.asked == ["outcome"]
     kept = store.round(KEY)
     assert kept is not None
@@ -174,7 +175,11 @@ def test_a_server_that_only_holds_the_release_set_signs_the_skip_and_releases_no
     """Its own sum has not left, and with its signature under the skip it never does, not even one under way."""
     server = server_on(Side.B, store)
     held = store.change_round(KEY, lambda r: replace(r, release_set=ALL))
-    skip = sign(outcome_of(held, RoundState.SKIPPED, "too late"), OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
+    skip = sign(
+        outcome_of(held, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME),
+        OPERATORS[0],
+        PARTIES.keys[OPERATORS[0]].signing,
+    )
     both = countersign_outcome(server, store.study(KEY.study), KEY, skip)
     assert require_signatures(both, ROSTER, OPERATORS).outcome is RoundState.SKIPPED
     with pytest.raises(WrongRound, match="released"):
@@ -186,6 +191,10 @@ def test_a_released_round_is_not_skipped(store: SqlStore, record: RoundRecord) -
     server, study_record = server_on(Side.B, store), store.study(KEY.study)
     held = store.change_round(KEY, lambda r: replace(r, release_set=ALL))
     commit_release(server, study_record, held, "output")
-    skip = sign(outcome_of(held, RoundState.SKIPPED, "too late"), OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
+    skip = sign(
+        outcome_of(held, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME),
+        OPERATORS[0],
+        PARTIES.keys[OPERATORS[0]].signing,
+    )
     with pytest.raises(WrongRound, match="has been released here"):
         countersign_outcome(server, study_record, KEY, skip)

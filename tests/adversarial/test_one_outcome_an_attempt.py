@@ -16,7 +16,7 @@ from protocol.errors import MoietyError, ProtocolViolation, UnknownResource, Wro
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import Announcement, Purpose, RoundOutcome, RoundState, Signed
+from protocol.wire.messages import Announcement, OutcomeCause, Purpose, RoundOutcome, RoundState, Signed
 from tests.adversarial.test_one_end_a_round import FIVE, OPERATORS, PARTIES, Asked, endings, server_on
 from tests.adversarial.test_ranking_once import ANNOUNCED, KEY, STUDY, record_in, store_with
 from tests.unit.parties import announcement
@@ -50,7 +50,7 @@ def test_a_burn_that_side_a_gave_up_is_not_taken_after_all(
     server, peer = server_on(Side.A, store), SignsInPrivate(refusal)
     server.settings.limits.attempts = 3
     with pytest.raises(ProtocolViolation, match="another outcome than the one that this side asked it to sign"):
-        asyncio.run(endings(server, peer).burn(record, "the products were refused"))
+        asyncio.run(endings(server, peer).burn(record, OutcomeCause.PRODUCTS_REFUSED))
     assert peer.kept[0].message.outcome is RoundState.BURNT
     assert peer.kept[1].message.outcome in (RoundState.SKIPPED, RoundState.RANKED)
     now = store.current_round(KEY.study)

@@ -19,6 +19,7 @@ from protocol.wire.authentic import sign
 from protocol.wire.messages import (
     MOST_RANKING_ROUNDS,
     Announcement,
+    OutcomeCause,
     Purpose,
     RankingSpec,
     RoundOutcome,
@@ -31,7 +32,7 @@ from servers.answering import Answering
 from servers.collection import _check_announced
 from servers.demand import demand, ranks_next
 from servers.measuring import most_elements
-from servers.outcomes import RANKED, countersign_outcome, outcome_of
+from servers.outcomes import countersign_outcome, outcome_of
 from servers.releasing import accept_release_set
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
@@ -53,7 +54,6 @@ STUDY = study(ROSTER.digest()).model_copy(update={"ranking": RankingSpec()})
 KEY = RoundKey(STUDY.digest(), 1, 1)
 RANKS = {"opens": Needs.INNER_PRODUCTS, "purpose": Purpose.RANKING, "model_version": 0, "listed": FIVE[1:]}
 ANNOUNCED = announcement(STUDY.digest(), **RANKS)
-LOST = "one server has its opening, the other could not make its own"
 
 
 def record_in(state: RoundState, message: Announcement = ANNOUNCED) -> RoundRecord:
@@ -70,8 +70,15 @@ def store_with(folder: Path, record: RoundRecord, of: Study = STUDY) -> SqlStore
     return made
 
 
-def by_a(record: RoundRecord, state: RoundState, reason: str = "too late") -> Signed[RoundOutcome]:
-    return sign(outcome_of(record, state, reason), OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
+CAUSES = {
+    RoundState.SKIPPED: OutcomeCause.NOT_AGREED_IN_TIME,
+    RoundState.BURNT: OutcomeCause.CORRELATIONS_LOST,
+    RoundState.RANKED: OutcomeCause.RANKED,
+}
+
+
+def by_a(record: RoundRecord, state: RoundState) -> Signed[RoundOutcome]:
+    return sign(outcome_of(record, state, CAUSES[state]), OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
 
 
 @pytest.mark.parametrize("wanted", [RoundState.SKIPPED, RoundState.BURNT])
@@ -81,7 +88,7 @@ def test_a_server_that_holds_an_opening_signs_neither_skip_nor_burn(tmp_path: Pa
     server = server_on(Side.B, store)
     with pytest.raises(WrongRound, match="round 1"):
         countersign_outcome(server, store.study(KEY.study), KEY, by_a(record, wanted))
-    both = countersign_outcome(server, store.study(KEY.study), KEY, by_a(record, RoundState.RANKED, RANKED))
+    both = countersign_outcome(server, store.study(KEY.study), KEY, by_a(record, RoundState.RANKED))
     assert {signature.signer for signature in both.signatures} == set(OPERATORS)
     ended = store.round(KEY)
     assert ended is not None
@@ -118,19 +125,22 @@ def test_a_server_that_lost_its_half_ends_the_ranking_when_the_peer_holds_the_ot
     ending = endings(server, peer)
     ask = ending.skip if given_up is RoundState.SKIPPED else ending.burn
     with pytest.raises(Exception, match="has been measured here"):
-        asyncio.run(ask(record, "lost"))
+        asyncio.run(ask(record, CAUSES[given_up]))
     assert peer.asked == ["outcome", "outcome"]
     kept = store.round(KEY)
     assert kept is not None
     assert kept.outcome is not None
-    assert (kept.outcome.message.outcome, kept.outcome.message.reason) == (RoundState.RANKED, LOST)
+    assert (kept.outcome.message.outcome, kept.outcome.message.cause) == (
+        RoundState.RANKED,
+        OutcomeCause.OPENING_AT_ONE_SERVER,
+    )
 
 
 def test_a_peer_that_never_heard_of_the_round_does_not_make_it_ranked(tmp_path: Path) -> None:
     record = record_in(RoundState.COLLECTING)
     store = store_with(tmp_path, record)
     peer = Asked(WrongRound("round 1, attempt 1 is not known here yet"))
-    asyncio.run(endings(server_on(Side.A, store), peer).skip(record, "nobody came"))
+    asyncio.run(endings(server_on(Side.A, store), peer).skip(record, OutcomeCause.REQUESTER_MISSING))
     assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
 
 
@@ -145,13 +155,13 @@ def test_the_peer_that_measured_it_signs_that_it_ranked(tmp_path: Path) -> None:
             return of_a.model_copy(update={"signatures": (*of_a.signatures, *own)}).canonical()
 
     ending = endings(server_on(Side.A, store), Signs(UnknownResource("not asked")))
-    asyncio.run(ending.rank(record, RANKED))
-    asyncio.run(ending.rank(store.round(KEY) or record, RANKED))
+    asyncio.run(ending.rank(record, OutcomeCause.RANKED))
+    asyncio.run(ending.rank(store.round(KEY) or record, OutcomeCause.RANKED))
     ended = store.round(KEY)
     assert ended is not None
     assert (ended.state, getattr(ended.outcome, "message", None)) == (
         RoundState.RANKED,
-        outcome_of(record, RoundState.RANKED, RANKED),
+        outcome_of(record, RoundState.RANKED, OutcomeCause.RANKED),
     )
 
 
@@ -159,9 +169,7 @@ def test_a_round_of_updates_cannot_be_ended_as_a_ranking(tmp_path: Path) -> None
     record = record_in(RoundState.MEASURED, announcement(STUDY.digest(), listed=FIVE[1:]))
     store = store_with(tmp_path, record)
     with pytest.raises(AnnouncementMismatch, match="ranks no sites"):
-        countersign_outcome(
-            server_on(Side.B, store), store.study(KEY.study), KEY, by_a(record, RoundState.RANKED, RANKED)
-        )
+        countersign_outcome(server_on(Side.B, store), store.study(KEY.study), KEY, by_a(record, RoundState.RANKED))
 
 
 def test_a_ranking_takes_no_release_set(tmp_path: Path) -> None:

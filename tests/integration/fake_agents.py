@@ -28,6 +28,7 @@ from protocol.wire.messages import (
     Announcement,
     ChallengeTranscript,
     ContributionHeader,
+    EndCause,
     LayerShape,
     ModelSpec,
     OpeningHeader,
@@ -111,7 +112,7 @@ class FakeSites:
                 client.ok(side, "POST", self.path(paths.READY), notice)
 
     def end(self, state: StudyEndState = StudyEndState.COMPLETED, reason: str = "done") -> None:
-        message = StudyEnd(study_digest=self.study.digest(), state=state, reason=reason)
+        message = StudyEnd(study_digest=self.study.digest(), state=state, cause=EndCause.ALL_ROUNDS_DONE, reason=reason)
         body = sign(message, self.requester, self.me.keys.signing).canonical()
         for side in Side:
             self.me.ok(side, "POST", self.path(paths.END), body)

@@ -13,14 +13,15 @@ from client_agent.events import RoundEnd, read_metrics
 from harness.regression_facts import UNIT, RoundFacts, encryption_error
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
-from protocol.wire.messages import Study, StudyProtection
-from servers.outcomes import RELEASE_SET_MISSING
+from protocol.wire.causes import outcome_text
+from protocol.wire.messages import OutcomeCause, Study, StudyProtection
 from tests.integration.agents import wait_for
 from tests.integration.crash_federation import REQUESTER, SITES, CrashFederation, LightLearner
 from tests.integration.test_ckks_study import FEDAVG
 
 pytest.importorskip("tenseal")
 LATE = "c3"
+MISSING = outcome_text(OutcomeCause.RELEASE_SET_MISSING, None, None)
 EARLY = tuple(site for site in SITES if site != LATE)
 WILLING = SitePolicy(allow_ckks=True, least_contributors=2)
 
@@ -119,12 +120,12 @@ def test_a_release_set_that_does_not_come_skips_the_round_and_the_study_goes_on(
     wait_for("the sites' records", lambda: all(len(read_metrics(path)) == 1 for path in skipped.values()))
     for path in skipped.values():
         (record,) = read_metrics(path)
-        assert (record.state, record.reason, record.model_version) == (RoundEnd.SKIPPED, RELEASE_SET_MISSING, 0)
+        assert (record.state, record.reason, record.model_version) == (RoundEnd.SKIPPED, MISSING, 0)
     assert at_both(federation, "select state from studies where digest = ?", study) == [[("open",)], [("open",)]]
     federation.start_party(REQUESTER)
     over(federation, study)
     first, second = federation.outcome(study).records
-    assert (first.state, first.reason, first.took_part) == (RoundEnd.SKIPPED, RELEASE_SET_MISSING, ())
+    assert (first.state, first.reason, first.took_part) == (RoundEnd.SKIPPED, MISSING, ())
     assert (second.state, second.took_part) == (RoundEnd.RELEASED, SITES)
     assert_model_of(federation, study, [SITES])
 

@@ -11,7 +11,7 @@ import pytest
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import RoundState, StudyState
+from protocol.wire.messages import OutcomeCause, PauseCause, PauseNotice, RoundState, StudyState
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates
@@ -147,11 +147,11 @@ def test_a_requester_that_stays_away_pauses_the_study(sites: FakeSites) -> None:
             current = sites.wait_round(side, number, RoundState.SKIPPED)
             assert current.outcome is not None
             outcome = require_signatures(current.outcome, sites.federation.roster, both)
-            assert outcome.reason == "the requester's queries are missing"
+            assert outcome.cause is OutcomeCause.QUERIES_MISSING
     for side in Side:
         view = sites.view(side)
         assert view.state is StudyState.PAUSED
-        assert "2 rounds in a row" in view.reason
+        assert view.pause == PauseNotice(cause=PauseCause.REQUESTER_AWAY, skips=2)
     run_round(sites, 3, updates(3))
     assert all(sites.view(side).state is StudyState.OPEN for side in Side)
 
@@ -165,5 +165,6 @@ def test_too_few_contributions_skip_the_round(sites: FakeSites) -> None:
     for side in Side:
         current = sites.wait_round(side, 1, RoundState.SKIPPED)
         assert current.outcome is not None
-        assert current.outcome.message.reason == "2 contributors, the announcement asks for at least 3"
+        assert current.outcome.message.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
+        assert (current.outcome.message.found, current.outcome.message.needed) == (2, 3)
     run_round(sites, 2, updates(2))

@@ -13,7 +13,7 @@ from tests.reference.ring import add, expand, signed, subtract
 def framed_hash(label: str, parts: list[bytes]) -> bytes:
     """SHA-256 over the label and each part behind its length, so that no two transcripts have the same bytes."""
     frames = b"".join(len(part).to_bytes(4, "big") + part for part in parts)
-    return hashlib.sha256(b"moiety/1 " + label.encode() + b"\x00" + frames).digest()
+    return hashlib.sha256(b"moiety/2 " + label.encode() + b"\x00" + frames).digest()
 
 
 def coin_commitment(round_number: int, set_digest: bytes, nonce_a: bytes) -> bytes:

@@ -94,12 +94,12 @@ def encrypted(content_key: bytes, share: bytes) -> bytes:
 def commitment(salt: bytes, content_key: bytes, share: bytes) -> bytes:
     """HMAC under 32 secret random bytes of the content key and the hash of what it encrypts the share to."""
     body_hash = hashlib.sha256(encrypted(content_key, share)).digest()
-    return hmac.new(salt, b"moiety/1 share\x00" + content_key + body_hash, hashlib.sha256).digest()
+    return hmac.new(salt, b"moiety/2 share\x00" + content_key + body_hash, hashlib.sha256).digest()
 
 
 def message_digest(head: bytes, body: bytes) -> bytes:
     """What a contribution's sender signs: all before the encrypted body, and the body's hash."""
-    return hashlib.sha256(b"moiety/1 sealed message\x00" + head + hashlib.sha256(body).digest()).digest()
+    return hashlib.sha256(b"moiety/2 sealed message\x00" + head + hashlib.sha256(body).digest()).digest()
 
 
 def to_bytes(x: list[int]) -> bytes:

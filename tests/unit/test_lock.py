@@ -6,7 +6,7 @@ import pytest
 
 from protocol import lock
 from protocol.errors import ProtocolViolation, TranscriptMismatch
-from protocol.wire.messages import AgreedSet, CollectedContribution
+from protocol.wire.messages import AgreedSet, CollectedContribution, OutcomeCause
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 ROSTER = parties().roster.message
@@ -58,8 +58,10 @@ def test_a_site_that_is_not_listed_does_not_count() -> None:
 
 def test_shortfall_names_what_is_missing() -> None:
     assert lock.shortfall(agreed(ALL, ALL), OPENED, REQUESTER) is None
-    assert "requester" in str(lock.shortfall(agreed(ALL[1:], ALL), OPENED, REQUESTER))
-    assert "2 contributors" in str(lock.shortfall(agreed(ALL[:3], ALL), OPENED, REQUESTER))
+    assert lock.shortfall(agreed(ALL[1:], ALL), OPENED, REQUESTER) == lock.Shortfall(OutcomeCause.REQUESTER_MISSING)
+    few = lock.shortfall(agreed(ALL[:3], ALL), OPENED, REQUESTER)
+    assert few == lock.Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, 2, 3)
+    assert few.reason == "2 contributors, the announcement asks for at least 3"
 
 
 def test_the_challenge_depends_on_every_part_of_the_transcript() -> None:

@@ -110,14 +110,14 @@ def receiver_finish(state: BaseOtReceiver, reply: bytes) -> Keys:
 
 def transcript_key(session_id: bytes, message: bytes, reply: bytes) -> bytes:
     """32 bytes that both servers derive from everything said so far; public."""
-    digest = hashlib.sha256(b"moiety/1 ot transcript" + session_tag(session_id))
+    digest = hashlib.sha256(b"moiety/2 ot transcript" + session_tag(session_id))
     digest.update(hashlib.sha256(message).digest() + hashlib.sha256(reply).digest())
     return digest.digest()
 
 
 def session_tag(session_id: bytes) -> bytes:
     """32 bytes that stand for the session in every hash."""
-    return hashlib.sha256(b"moiety/1 ot session" + session_id).digest()
+    return hashlib.sha256(b"moiety/2 ot session" + session_id).digest()
 
 
 def require_bytes(name: str, value: bytes, length: int) -> None:
@@ -139,14 +139,14 @@ def _bits(packed: bytes) -> Iterator[int]:
 
 
 def _scalar(rand: bytes, label: bytes, i: int) -> bytes:
-    wide = hmac.digest(rand, b"moiety/1 base ot scalar " + label + i.to_bytes(2, "big"), "sha512")
+    wide = hmac.digest(rand, b"moiety/2 base ot scalar " + label + i.to_bytes(2, "big"), "sha512")
     scalar: bytes = sodium.crypto_core_ed25519_scalar_reduce(wide)
     return scalar
 
 
 def _hash_to_point(session_id: bytes, i: int, branch: int, point: bytes) -> bytes:
     place = i.to_bytes(2, "big") + bytes([branch])
-    wide = hashlib.sha512(b"moiety/1 base ot point" + session_tag(session_id) + place + point).digest()
+    wide = hashlib.sha512(b"moiety/2 base ot point" + session_tag(session_id) + place + point).digest()
     hashed: bytes = sodium.crypto_core_ed25519_add(
         sodium.crypto_core_ed25519_from_uniform(wide[:32]), sodium.crypto_core_ed25519_from_uniform(wide[32:])
     )
@@ -155,7 +155,7 @@ def _hash_to_point(session_id: bytes, i: int, branch: int, point: bytes) -> byte
 
 def _key(session_id: bytes, i: int, branch: int, transcript: bytes, shared: bytes) -> bytes:
     place = i.to_bytes(2, "big") + bytes([branch])
-    return hashlib.sha256(b"moiety/1 base ot key" + session_tag(session_id) + place + transcript + shared).digest()
+    return hashlib.sha256(b"moiety/2 base ot key" + session_tag(session_id) + place + transcript + shared).digest()
 
 
 def _multiply(scalar: bytes, point: bytes) -> bytes:

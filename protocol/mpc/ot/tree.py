@@ -42,7 +42,7 @@ class _Hash:
     """SHA-256 with session, digit and purpose in front."""
 
     def __init__(self, session_id: bytes, digit: int) -> None:
-        self._start = hashlib.sha256(b"moiety/1 ot tree" + session_tag(session_id) + digit.to_bytes(2, "big"))
+        self._start = hashlib.sha256(b"moiety/2 ot tree" + session_tag(session_id) + digit.to_bytes(2, "big"))
 
     def __call__(self, purpose: bytes, value: bytes) -> bytes:
         digest = self._start.copy()

@@ -20,7 +20,6 @@ from protocol.wire.messages import (
     RoundState,
     RoundView,
     Signed,
-    StudyState,
     StudyView,
     WeightList,
 )
@@ -153,8 +152,6 @@ def welcome_mail(
     return StudyView(
         study="unit",
         study_digest=DIGEST,
-        state=StudyState.OPEN,
-        reason="",
         cursor=1,
         ready=(),
         mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}", "welcome-9/c2"),

@@ -14,6 +14,7 @@ from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     CollectedContribution,
+    EndCause,
     LayerShape,
     ListedWeight,
     ModelSpec,
@@ -23,6 +24,9 @@ from protocol.wire.messages import (
     RuleSpec,
     Signed,
     Study,
+    StudyEnd,
+    StudyEndState,
+    StudyState,
     TrainingSpec,
     WeightList,
 )
@@ -123,3 +127,13 @@ def release(round_number: int = 1, sites: tuple[str, ...] = (REQUESTER, *CONTRIB
 def signed_by_both(agreed: AgreedSet) -> Signed[AgreedSet]:
     a, b = operator_keys(Side.A), operator_keys(Side.B)
     return countersign(sign(agreed, a.name, a.signing), b.name, b.signing)
+
+
+def ended_as(state: StudyState, study_digest: str) -> Signed[StudyEnd] | None:
+    """The requester's signed end, None for a study that goes on."""
+    if not state.ended:
+        return None
+    end = StudyEnd(
+        study_digest=study_digest, state=StudyEndState(state.value), cause=EndCause.CANCELLED, reason="as asked"
+    )
+    return sign(end, REQUESTER, keys(REQUESTER).signing)

@@ -31,7 +31,7 @@ from protocol.errors import (
 from protocol.sharing import Side
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import Signed, Study, StudyEnd, StudyState, StudyView
-from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
+from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended_as, keys, operator_keys, study
 from tests.unit.client_agent.test_daemon import signed_at
 from tests.unit.client_agent.test_rewards import record
 from tests.unit.client_agent.test_study_file import FLAT, GOOD, OWN, own_data
@@ -68,7 +68,7 @@ class FakeServer:
         if isinstance(answer, MoietyError):
             raise answer
         digest = study().digest()
-        return StudyView(study=name, study_digest=digest, state=answer, reason="", cursor=1, ready=(), mail=())
+        return StudyView(study=name, study_digest=digest, end=ended_as(answer, digest), cursor=1, ready=(), mail=())
 
     def study(self, name: str) -> Signed[Study]:
         assert name == "unit"
@@ -116,7 +116,7 @@ def test_watching_waits_for_a_server_that_is_away(tmp_path: Path, serve: Callabl
     away = Unavailable("server 'operator-a' cannot be reached")
     serve(FakeServer([away, away, StudyState.OPEN, away, StudyState.COMPLETED]))
     seen = command("watch", "unit", "--config", str(write_config(tmp_path)))
-    assert seen.stdout.splitlines()[:2] == ["study unit: open", "study unit: completed"]
+    assert seen.stdout.splitlines()[:2] == ["study unit: open", "study unit: completed (as asked)"]
     # Twice away in a row is said once; away again later is said again.
     assert seen.stderr.splitlines() == ["waiting for server: server 'operator-a' cannot be reached"] * 2
 

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.decisions import NOT_LISTED
 from client_agent.events import EventKind, RoundEnd
-from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN
 from protocol.errors import (
     AnnouncementMismatch,
     ErrorCode,
@@ -18,9 +16,12 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
+from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign
+from protocol.wire.causes import outcome_text
 from protocol.wire.messages import (
+    OutcomeCause,
     RoundOutcome,
     RoundState,
     RoundView,
@@ -41,6 +42,7 @@ from tests.unit.client_agent.announced_rounds import (
 )
 from tests.unit.client_agent.benches import Bench, contributor_bench
 from tests.unit.client_agent.federation import (
+    ended_as,
     operator_keys,
 )
 
@@ -88,20 +90,24 @@ Change = Callable[[WeightList], tuple[RoundView, RoundView]]
             ErrorCode.MODEL_DIVERGED,
             "this site's model 0 is not the requester's",
         ),
-        (lambda w: views(announced(w, model_version=2)), MODEL_BEHIND, "this site has 0"),
+        (lambda w: views(announced(w, model_version=2)), Clause.MODEL_BEHIND, "this site has 0"),
         (
             lambda w: views(announced(w, least_contributors=2)),
-            ErrorCode.POLICY_REFUSAL,
+            Clause.LEAST_NUMBER,
             "least_number",
         ),
     ],
 )
-def test_what_does_not_hold_is_declined_with_the_reason(bench: Bench, change: Change, code: str, reason: str) -> None:
+def test_what_does_not_hold_is_declined_with_the_reason(
+    bench: Bench, change: Change, code: ErrorCode | Clause, reason: str
+) -> None:
     listed = weights()
     decision = decided(bench, listed, change(listed))
-    assert (decision.accepted, decision.code) == (False, code)
+    clause = code if isinstance(code, Clause) else None
+    expected = (ErrorCode.POLICY_REFUSAL if clause else code, clause)
+    assert (decision.accepted, decision.code, decision.clause) == (False, *expected)
     assert reason in decision.reason
-    assert bench.decline().code == code
+    assert (bench.decline().code, bench.decline().clause) == expected
     assert reason in bench.decline().reason
     assert bench.contributor.state.memory.last_listed == ()
     again = bench.contributor._decisions.decide(*change(listed))
@@ -127,7 +133,7 @@ def test_a_site_that_is_not_listed_says_nothing(bench: Bench) -> None:
     listed = weights()
     away = announced(listed, listed=("c2", "c3", "r0"))
     decision = decided(bench, listed, views(away))
-    assert (decision.accepted, decision.code) == (False, NOT_LISTED)
+    assert (decision.accepted, decision.listed, decision.code) == (False, False, None)
     assert bench.servers[Side.A].sent == {}
 
 
@@ -161,7 +167,7 @@ def skip_of(round_number: int = 1, signers: tuple[Side, ...] = tuple(Side), **ch
         "round": round_number,
         "attempt": 1,
         "outcome": RoundState.SKIPPED,
-        "reason": "too few",
+        "cause": OutcomeCause.NOT_AGREED_IN_TIME,
     }
     signed: Signed[RoundOutcome] = Signed[RoundOutcome](message=RoundOutcome(**{**fields, **changes}))  # type: ignore[arg-type]
     for side in signers:
@@ -184,7 +190,9 @@ def test_a_skipped_round_is_recorded_once_and_settled(bench: Bench) -> None:
     bench.contributor._follow(*at)
     bench.contributor._follow(*at)
     records = [event.record for event in bench.events if event.record is not None]
-    assert [(record.round, record.state, record.reason) for record in records] == [(1, RoundEnd.SKIPPED, "too few")]
+    assert [(record.round, record.state, record.reason) for record in records] == [
+        (1, RoundEnd.SKIPPED, outcome_text(OutcomeCause.NOT_AGREED_IN_TIME, None, None))
+    ]
     assert bench.contributor.state.memory.unsettled is None
 
 
@@ -195,7 +203,7 @@ def test_a_skipped_round_is_recorded_once_and_settled(bench: Bench) -> None:
         (skip_of(signers=(Side.A,)), UnknownResource),
         (skip_of(2), AnnouncementMismatch),
         (skip_of(study_digest="00" * 32), AnnouncementMismatch),
-        (skip_of(outcome=RoundState.BURNT), AnnouncementMismatch),
+        (skip_of(outcome=RoundState.BURNT, cause=OutcomeCause.CORRELATIONS_LOST), AnnouncementMismatch),
     ],
 )
 def test_a_skip_that_not_both_servers_signed_settles_nothing(
@@ -212,28 +220,28 @@ def test_a_skip_that_not_both_servers_signed_settles_nothing(
 @pytest.mark.parametrize(
     ("skipped", "code"),
     [
-        ((), OUTCOME_UNKNOWN),
-        ((skip_of(2),), OUTCOME_UNKNOWN),
+        ((), Clause.OUTCOME_UNKNOWN),
+        ((skip_of(2),), Clause.OUTCOME_UNKNOWN),
         ((skip_of(signers=(Side.B,)),), ErrorCode.BAD_SIGNATURE),
-        ((skip_of(outcome=RoundState.BURNT),), ErrorCode.ANNOUNCEMENT_MISMATCH),
-        ((skip_of(), skip_of(2)), ""),
+        ((skip_of(outcome=RoundState.BURNT, cause=OutcomeCause.CORRELATIONS_LOST),), ErrorCode.ANNOUNCEMENT_MISMATCH),
+        ((skip_of(), skip_of(2)), None),
     ],
 )
 def test_a_site_that_missed_a_rounds_end_needs_proof_before_the_next_on_the_same_model(
-    bench: Bench, skipped: tuple[Signed[RoundOutcome], ...], code: str
+    bench: Bench, skipped: tuple[Signed[RoundOutcome], ...], code: ErrorCode | Clause | None
 ) -> None:
     """It accepted round 1, slept through two skips, and is back in round 3."""
     first, third = weights(), weights(round_number=3)
     decided(bench, first, views(announced(first)))
     post(bench, third, skipped)
     decision = bench.contributor._decisions.decide(*views(announced(third)))
-    assert (decision.accepted, decision.code) == (code == "", code)
+    assert (decision.accepted, decision.clause or decision.code) == (code is None, code)
     assert bench.contributor.state.memory.unsettled == (3 if decision.accepted else 1)
 
 
 def seen(state: StudyState, current: RoundView) -> StudyView:
     return StudyView(
-        study=STUDY.name, study_digest=DIGEST, state=state, reason="done", cursor=1, ready=(), mail=(), current=current
+        study=STUDY.name, study_digest=DIGEST, end=ended_as(state, DIGEST), cursor=1, ready=(), mail=(), current=current
     )
 
 
@@ -259,4 +267,4 @@ def test_a_study_that_ended_before_both_released_is_over(bench: Bench) -> None:
     ended = seen(StudyState.CANCELLED, measured), seen(StudyState.CANCELLED, released)
     bench.contributor.watch.both = lambda: ended  # type: ignore[method-assign]
     assert bench.contributor._react()
-    assert bench.contributor.state.finished == "cancelled: done"
+    assert bench.contributor.state.finished == "cancelled: as asked"

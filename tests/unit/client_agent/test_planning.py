@@ -19,6 +19,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
 from protocol.wire.messages import (
     MOST_COUNTS_ROUNDS,
+    OutcomeCause,
     Purpose,
     RoundOutcome,
     RoundState,
@@ -48,7 +49,11 @@ def planned(bench: RequesterBench) -> RoundPlan:
 
 def skip_of(number: int) -> Signed[RoundOutcome]:
     message = RoundOutcome(
-        study_digest=DIGEST, round=number, attempt=1, outcome=RoundState.SKIPPED, reason="a site is late"
+        study_digest=DIGEST,
+        round=number,
+        attempt=1,
+        outcome=RoundState.SKIPPED,
+        cause=OutcomeCause.NOT_AGREED_IN_TIME,
     )
     a, b = operator_keys(Side.A), operator_keys(Side.B)
     return countersign(sign(message, a.name, a.signing), b.name, b.signing)

@@ -10,7 +10,7 @@ import pytest
 
 from client_agent.data import Examples
 from client_agent.events import EventKind, RoundEnd
-from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease
+from client_agent.mail import PastRelease
 from client_agent.output import check_release
 from client_agent.planning import RoundPlan
 from client_agent.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, make_judging, spec_of
@@ -22,13 +22,14 @@ from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ErrorCode, NotListed, ProtocolViolation, UnusableUpdate
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy, remember_skip
+from protocol.policy import Clause, SitePolicy, remember_skip
 from protocol.rules.transfer_loss import predictor
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.messages import (
     MOST_RANKING_ROUNDS,
     ListedWeight,
+    OutcomeCause,
     Purpose,
     RankingSpec,
     RoundOutcome,
@@ -212,7 +213,11 @@ def planned(bench: RequesterBench) -> RoundPlan:
 
 def skip_of(number: int) -> Signed[RoundOutcome]:
     message = RoundOutcome(
-        study_digest=STUDY.digest(), round=number, attempt=1, outcome=RoundState.SKIPPED, reason="a site is late"
+        study_digest=STUDY.digest(),
+        round=number,
+        attempt=1,
+        outcome=RoundState.SKIPPED,
+        cause=OutcomeCause.NOT_AGREED_IN_TIME,
     )
     a, b = operator_keys(Side.A), operator_keys(Side.B)
     return countersign(sign(message, a.name, a.signing), b.name, b.signing)
@@ -241,7 +246,7 @@ class TestRequester:
         assert bench.requester.progress.memory.ranked == 1
 
     def test_a_site_that_declined_to_be_ranked_is_asked_to_train(self, bench: RequesterBench) -> None:
-        declined = Refused("c2", "policy_refusal", "may_rank: no")
+        declined = Refused("c2", ErrorCode.POLICY_REFUSAL, Clause.MAY_RANK, "may_rank: no")
         bench.requester._settle(planned(bench), ended(RoundEnd.RANKED, 1, declined))
         assert planned(bench).announcement.message.listed == CONTRIBUTORS
 
@@ -262,7 +267,7 @@ class TestRequester:
 
     def test_a_ranking_that_too_few_sites_want_is_not_tried_again(self, bench: RequesterBench) -> None:
         plan = planned(bench)
-        long = Refused("c2", "unusable_update", "this site has no ridge regression within the ranking's clip_norm")
+        long = Refused("c2", ErrorCode.UNUSABLE_UPDATE, None, "no ridge regression within clip_norm")
         bench.requester._settle(plan, ended(RoundEnd.SKIPPED, 1, long))
         following = planned(bench).announcement.message
         assert (following.round, following.purpose, following.listed) == (2, Purpose.UPDATE, CONTRIBUTORS)
@@ -270,11 +275,12 @@ class TestRequester:
         ranking = kept(bench)
         assert ranking is not None
         assert ranking.problem == "2 sites were willing, 3 are needed; trying again would not change that"
-        assert ranking.unranked == (UnrankedSite(site="c2", reason=f"{long.code}: {long.reason}"),)
+        assert ranking.unranked == (UnrankedSite(site="c2", reason=f"{long.code.value}: {long.reason}"),)
 
-    @pytest.mark.parametrize("passing", [MODEL_BEHIND, OUTCOME_UNKNOWN])
-    def test_a_site_that_was_only_late_is_waited_for(self, bench: RequesterBench, passing: str) -> None:
-        bench.requester._settle(planned(bench), ended(RoundEnd.SKIPPED, 1, Refused("c2", passing, "it was away")))
+    @pytest.mark.parametrize("passing", [Clause.MODEL_BEHIND, Clause.OUTCOME_UNKNOWN])
+    def test_a_site_that_was_only_late_is_waited_for(self, bench: RequesterBench, passing: Clause) -> None:
+        away = Refused("c2", ErrorCode.POLICY_REFUSAL, passing, "it was away")
+        bench.requester._settle(planned(bench), ended(RoundEnd.SKIPPED, 1, away))
         assert planned(bench).announcement.message.purpose is Purpose.RANKING
         assert kept(bench) is None
 

@@ -13,12 +13,12 @@ from client_agent.gathering import await_contributors
 from client_agent.mail import StudyRefusal, seal_letter
 from client_agent.refusals import read_refusal, refused_study, refusing_sites, send_refusal
 from client_agent.watch import Stopped
-from protocol.errors import BadSignature, PolicyRefusal, Unavailable
+from protocol.errors import BadSignature, ErrorCode, PolicyRefusal, Unavailable
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy
+from protocol.policy import Clause, SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import RuleName, RuleSpec, StudyEndState, StudyProtection, StudyState, StudyView
+from protocol.wire.messages import RuleName, RuleSpec, StudyEndState, StudyProtection, StudyView
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import CONTRIBUTORS, PARAMETERS, REQUESTER, keys, study
 
@@ -45,8 +45,6 @@ def view(*mail: str, ready: tuple[str, ...] = ()) -> StudyView:
     return StudyView(
         study="unit",
         study_digest=DIGEST,
-        state=StudyState.OPEN,
-        reason="",
         cursor=1,
         ready=ready,
         mail=mail,
@@ -147,7 +145,9 @@ def test_a_study_under_ckks_is_refused_unless_the_site_allows_it(tmp_path: Path)
 
 def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not open is named as a problem, once; the study begins when all are ready."""
-    message = StudyRefusal(study_digest=DIGEST, site=SITE, code="policy_refusal", reason="no")
+    message = StudyRefusal(
+        study_digest=DIGEST, site=SITE, code=ErrorCode.POLICY_REFUSAL, clause=Clause.MAY_OPEN, reason="no"
+    )
     forged = sign(message, "c2", keys("c2").signing)
     with requester_bench(tmp_path, STUDY, MODEL) as bench:
         to = bench.requester.requester_party

@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 
 from client_agent.events import RoundEnd
-from client_agent.mail import MODEL_BEHIND, OUTCOME_UNKNOWN, PastRelease, WeightMail, Welcome, open_letter
+from client_agent.mail import PastRelease, WeightMail, Welcome, open_letter
 from client_agent.planning import RoundPlan, new_plan
 from client_agent.requester import Requester
 from client_agent.requester_round import RequesterRound
 from client_agent.settled import Refused, Settled
-from protocol.errors import PolicyRefusal, ProtocolViolation
+from protocol.errors import ErrorCode, PolicyRefusal, ProtocolViolation
+from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
-from protocol.wire.messages import RoundOutcome, RoundState, RoundView, Signed
+from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState, RoundView, Signed
 from tests.unit.client_agent.benches import requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -42,7 +43,8 @@ def requester(tmp_path: Path) -> Iterator[Requester]:
 
 
 def skip_of(number: int, **changes: object) -> Signed[RoundOutcome]:
-    fields = {"study_digest": DIGEST, "round": number, "attempt": 1, "outcome": RoundState.SKIPPED, "reason": "short"}
+    fields = {"study_digest": DIGEST, "round": number, "attempt": 1, "outcome": RoundState.SKIPPED}
+    fields["cause"] = OutcomeCause.QUERIES_MISSING
     message = RoundOutcome(**{**fields, **changes})  # type: ignore[arg-type]
     a, b = operator_keys(Side.A), operator_keys(Side.B)
     return countersign(sign(message, a.name, a.signing), b.name, b.signing)
@@ -88,16 +90,31 @@ def test_only_the_last_skips_are_kept(requester: Requester) -> None:
     assert [skip.message.round for skip in requester.progress.skipped] == list(range(9, 41))
 
 
-@pytest.mark.parametrize(("code", "dropped"), [(OUTCOME_UNKNOWN, ()), (MODEL_BEHIND, ()), ("policy_refusal", ("c2",))])
-def test_a_site_without_the_evidence_stays_listed(requester: Requester, code: str, dropped: tuple[str, ...]) -> None:
-    changes = requester._after_declines(skipped(1, (Refused("c2", code, "why"),)))
-    assert changes["dropped"] == dropped
+@pytest.mark.parametrize("clause", list(Clause))
+def test_a_site_without_the_evidence_stays_listed(requester: Requester, clause: Clause) -> None:
+    """Whatever the text says: only the clause decides."""
+    said = f"{Clause.OUTCOME_UNKNOWN.value}: the requester's own contribution is missing"
+    changes = requester._after_declines(skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, clause, said),)))
+    lacks = (Clause.OUTCOME_UNKNOWN, Clause.MODEL_BEHIND, Clause.MEMORY_UNRECONCILED)
+    assert changes["dropped"] == (() if clause in lacks else ("c2",))
+
+
+def test_an_unusable_update_drops_a_site_the_second_time(requester: Requester) -> None:
+    refused = Refused("c2", ErrorCode.UNUSABLE_UPDATE, None, "NaN")
+    first = requester._after_declines(skipped(1, (refused,)))
+    assert first == {"unusable": ("c2",), "dropped": ()}
+    requester.keep(**first)
+    assert requester._after_declines(skipped(2, (refused,)))["dropped"] == ("c2",)
 
 
 def test_sites_that_fell_behind_are_shown_the_release_they_missed(requester: Requester) -> None:
     plan = planned(requester)
     past: PastRelease = release(1).past
-    settled = replace(skipped(1, (Refused("c2", MODEL_BEHIND, "why"),)), past=past, end=RoundEnd.DISCARDED)
+    settled = replace(
+        skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, Clause.MODEL_BEHIND, "why"),)),
+        past=past,
+        end=RoundEnd.DISCARDED,
+    )
     requester._settle(plan, settled)
     signed = letter(requester, Signed[Welcome], "welcome", "welcome-0", "c2", 0)
     assert require_signatures(signed, ROSTER, (REQUESTER,)).previous == past
@@ -118,6 +135,6 @@ def test_a_skip_counts_once_either_view_shows_both_signatures(requester: Request
     for at_a, at_b in ((one, skip_of(1)), (skip_of(1), None)):
         settled = turn._skipped(seen(plan, at_a), seen(plan, at_b))
         assert settled is not None
-        assert (settled.end, settled.reason, settled.skip) == (RoundEnd.SKIPPED, "short", skip_of(1))
+        assert (settled.end, settled.reason, settled.skip) == (RoundEnd.SKIPPED, skip_of(1).message.reason, skip_of(1))
     with pytest.raises(ProtocolViolation, match="no skip of this study's round 1"):
         turn._skipped(seen(plan, skip_of(2)), seen(plan, None))

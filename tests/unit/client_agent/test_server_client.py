@@ -17,7 +17,7 @@ from protocol.errors import ErrorCode, MoietyError, RefusedMessage, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.keys import VerifyKey
-from protocol.wire.messages import Signed, Study, StudyState, StudyView
+from protocol.wire.messages import Signed, Study, StudyView
 from protocol.wire.signing import VerifiedRequest, verify_request
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study
 
@@ -48,7 +48,7 @@ def verified(request: httpx.Request) -> VerifiedRequest:
 
 
 def view() -> StudyView:
-    return StudyView(study="unit", study_digest=DIGEST, state=StudyState.OPEN, reason="", cursor=7, ready=(), mail=())
+    return StudyView(study="unit", study_digest=DIGEST, cursor=7, ready=(), mail=())
 
 
 def test_every_request_is_signed_and_its_body_digested() -> None:
@@ -165,7 +165,12 @@ def test_after_closing_nothing_is_sent() -> None:
         server.view("unit")
 
 
-@pytest.mark.parametrize("code", list(ErrorCode))
+def test_no_server_refuses_by_a_sites_policy() -> None:
+    body = json.dumps({"code": ErrorCode.POLICY_REFUSAL.value, "detail": "may_open: no"}).encode()
+    assert type(problem_to_error(409, body, "a")) is RefusedMessage
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.POLICY_REFUSAL])
 def test_every_code_comes_back_as_its_class(code: ErrorCode) -> None:
     error = problem_to_error(400, json.dumps({"code": code.value, "detail": "why"}).encode(), "a")
     assert error.code is code

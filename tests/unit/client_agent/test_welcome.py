@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from client_agent.events import EventKind
-from client_agent.mail import MODEL_BEHIND, PastRelease, WeightMail, seal_letter
+from client_agent.mail import PastRelease, WeightMail, seal_letter
 from protocol.errors import (
     BadSignature,
     BrokenSeal,
 )
 from protocol.parameters import Needs
+from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.messages import (
     Purpose,
@@ -110,7 +111,7 @@ def test_a_release_of_others_is_no_reason_to_drop_out(bench: Bench) -> None:
     letter = WeightMail(weight_list=listed, previous=others.model_copy(update={"announcement": unlisted}))
     bench.servers[Side.A].mail[f"weights-3/{SITE}"] = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
     decision = bench.contributor._decisions.decide(*views(announced(listed, model_version=1)))
-    assert (decision.accepted, decision.code) == (False, MODEL_BEHIND)
+    assert (decision.accepted, decision.clause) == (False, Clause.MODEL_BEHIND)
 
 
 def test_an_old_welcome_changes_nothing(bench: Bench) -> None:

@@ -222,7 +222,7 @@ def test_class_counts_are_summed_exactly() -> None:
 
 def test_a_sum_beyond_the_bound_is_refused() -> None:
     """Every site passes the range check by itself; the sum is far larger than honest ones can make it."""
-    given = [SiteInput(g.site, np.full(20, 6.0 / math.sqrt(20)), 16) for g in inputs(20)]
+    given = [SiteInput(g.site, np.full(20, 4.0 / math.sqrt(20)), 16) for g in inputs(20)]
     turn = secure_round(announced(Needs.NOTHING), 20)
     tight = SecureRound(ROSTER, parameters(20), turn.announcement, SEED, turn.draw, lambda released: 2**21)
     with pytest.raises(AggregateOutOfBounds):

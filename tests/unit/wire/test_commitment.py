@@ -52,7 +52,7 @@ def digest_of(data: bytes, *cuts: int) -> bytes:
 
 
 def test_the_commitment_is_a_mac_under_the_salt_of_key_and_body() -> None:
-    expected = hmac.digest(SALT, b"moiety/1 share\x00" + CONTENT_KEY + BODY_HASH, "sha256")
+    expected = hmac.digest(SALT, b"moiety/2 share\x00" + CONTENT_KEY + BODY_HASH, "sha256")
     assert commitment(SALT, CONTENT_KEY, BODY_HASH) == expected
     assert commitment_to(SHARE, SALT, CONTENT_KEY) == expected
     assert len(expected) == COMMITMENT_BYTES
@@ -155,7 +155,7 @@ def _power(x: int, exponent: int) -> int:
 
 
 def test_the_digest_covers_head_and_body_once() -> None:
-    expected = hashlib.sha256(b"moiety/1 sealed message\x00" + SEALED[:HEAD_BYTES] + BODY_HASH).digest()
+    expected = hashlib.sha256(b"moiety/2 sealed message\x00" + SEALED[:HEAD_BYTES] + BODY_HASH).digest()
     assert message_digest(SEALED[:HEAD_BYTES], BODY_HASH) == expected
     assert digest_of(SEALED) == expected
     taken = MessageDigest()
@@ -172,7 +172,7 @@ def test_the_head_can_be_digested_alone() -> None:
     assert (reader.head, reader.salt, reader.content_key) == (SEALED[:12], None, None)
     reader.feed(SEALED[20:])
     assert (reader.head, reader.salt, reader.content_key) == (SEALED[:HEAD_BYTES], SALT, CONTENT_KEY)
-    assert head_digest(reader.head) == hashlib.sha256(b"moiety/1 sealed head\x00" + SEALED[:HEAD_BYTES]).digest()
+    assert head_digest(reader.head) == hashlib.sha256(b"moiety/2 sealed head\x00" + SEALED[:HEAD_BYTES]).digest()
     assert head_digest(reader.head) != head_digest(SEALED[: HEAD_BYTES - 1])
 
 

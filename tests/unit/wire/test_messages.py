@@ -21,6 +21,7 @@ from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     AgreedSet,
     Announcement,
+    EndCause,
     LayerShape,
     ListedWeight,
     Purpose,
@@ -50,7 +51,10 @@ def test_a_message_survives_its_canonical_bytes() -> None:
 
 def test_equal_bytes_of_different_kinds_have_different_digests() -> None:
     ready = ReadyNotice(study_digest="a" * 64, site="x")
-    assert ready.digest() != StudyEnd(study_digest="a" * 64, state=StudyEndState.CANCELLED, reason="").digest()
+    assert (
+        ready.digest()
+        != StudyEnd(study_digest="a" * 64, state=StudyEndState.CANCELLED, cause=EndCause.CANCELLED, reason="").digest()
+    )
     assert ReadyNotice.KIND != StudyEnd.KIND
 
 

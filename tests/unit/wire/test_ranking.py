@@ -8,11 +8,12 @@ import pytest
 from pydantic import ValidationError
 
 from harness.ranking.rank import RankOptions
-from protocol.errors import MalformedMessage
+from protocol.errors import ErrorCode, MalformedMessage
 from protocol.parameters import Needs
 from protocol.wire.messages import (
     MOST_COUNTS_ROUNDS,
     MOST_RANKING_ROUNDS,
+    OutcomeCause,
     Purpose,
     RankingSpec,
     RoundOutcome,
@@ -85,8 +86,23 @@ def test_a_ranking_opens_inner_products_and_nothing_else() -> None:
 
 
 def test_both_servers_can_say_that_a_round_ranked() -> None:
-    outcome = RoundOutcome(study_digest="a" * 64, round=1, attempt=1, outcome=RoundState.RANKED, reason="opened")
+    fields = {"study_digest": "a" * 64, "round": 1, "attempt": 1, "outcome": RoundState.RANKED}
+    outcome = RoundOutcome(**fields, cause=OutcomeCause.RANKED)
     assert RoundOutcome.parse(outcome.canonical()) == outcome
+    with pytest.raises(ValidationError, match="queries_missing is no cause of a round that is ranked"):
+        RoundOutcome(**fields, cause=OutcomeCause.QUERIES_MISSING)
+
+
+def test_a_burnt_attempt_says_by_which_error() -> None:
+    outcome = RoundOutcome(
+        study_digest="a" * 64,
+        round=1,
+        attempt=1,
+        outcome=RoundState.BURNT,
+        cause=OutcomeCause.PRODUCTS_REFUSED,
+        code=ErrorCode.CORRELATION_REUSED,
+    )
+    assert outcome.reason == "the products were refused: correlation_reused"
 
 
 def test_the_defaults_are_those_of_the_command() -> None:

@@ -28,7 +28,7 @@ DIGEST = hashlib.sha256(b"body").digest()
 NOW = 1_800_000_000
 NONCE = "0123456789abcdef-_AZ"
 COVERED = '("@method" "@target-uri" "content-digest")'
-PARAMETERS = f';created={NOW};keyid="north";alg="ed25519";nonce="{NONCE}";tag="moiety/1"'
+PARAMETERS = f';created={NOW};keyid="north";alg="ed25519";nonce="{NONCE}";tag="moiety/2"'
 
 Headers = Sequence[tuple[str, str]]
 
@@ -233,7 +233,7 @@ def test_missing_parameter_is_refused(name: str) -> None:
     [
         (PARAMETERS + f";expires={NOW + 10}", "exactly the parameters"),
         (PARAMETERS + ";extra", "exactly the parameters"),
-        (PARAMETERS.replace("moiety/1", "moiety/2"), "tag must be 'moiety/1'"),
+        (PARAMETERS.replace("moiety/2", "other"), "tag must be 'moiety/2'"),
         (PARAMETERS.replace("ed25519", "hmac-sha256"), "algorithm"),
         (PARAMETERS.replace("north", "nobody"), "key id 'nobody' is not known"),
         (PARAMETERS.replace(str(NOW), f'"{NOW}"'), "created"),
@@ -278,7 +278,7 @@ def test_malformed_headers_are_refused(name: str, value: str) -> None:
 
 
 def test_several_signatures_are_refused() -> None:
-    second = dict(by_hand(parameters=PARAMETERS.replace("moiety/1", "other")))
+    second = dict(by_hand(parameters=PARAMETERS.replace("moiety/2", "other")))
     headers = signed()
     for name in ("signature-input", "signature"):
         own = {key.lower(): value for key, value in headers}[name]
@@ -327,7 +327,7 @@ def test_key_is_asked_for_only_after_the_fixed_rules() -> None:
         asked.append(key_id)
         return KEYS.get(key_id)
 
-    for headers in (by_hand(parameters=PARAMETERS.replace("moiety/1", "other")), signed(created=NOW - 100)):
+    for headers in (by_hand(parameters=PARAMETERS.replace("moiety/2", "other")), signed(created=NOW - 100)):
         with pytest.raises(BadSignature):
             verify_request(METHOD, URL, headers, keys, NOW)
     assert asked == []
@@ -340,7 +340,7 @@ def test_key_is_asked_for_only_after_the_fixed_rules() -> None:
 
 def test_message_round_trip() -> None:
     signature = sign_message("receipt", b"payload", KEY)
-    assert signature == KEY.sign(b"moiety/1 receipt\x00payload")
+    assert signature == KEY.sign(b"moiety/2 receipt\x00payload")
     verify_message("receipt", b"payload", signature, KEY.public)
     verify_message("x", b"", sign_message("x", b"", KEY), KEY.public)
 

@@ -1,0 +1,45 @@
+"""What a site's policy demands, by name: a field of every refusal, never part of a text (docs/protocol.md 9)."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final
+
+
+class Clause(StrEnum):
+    """The demand that a study, a round or a model broke."""
+
+    SAME_ROUND = "same_round"
+    ANNOUNCED_SITES = "announced_sites"
+    CONTRIBUTORS_ONLY = "contributors_only"
+    GRID = "grid"
+    LEAST_NUMBER = "least_number"
+    ENOUGH_CONTRIBUTORS = "enough_contributors"
+    LARGEST_SHARE = "largest_share"
+    NEVER_RISES = "never_rises"
+    MODEL_VERSION = "model_version"
+    MODEL_BEHIND = "model_behind"
+    OUTCOME_UNKNOWN = "outcome_unknown"
+    SAME_SUM_AGAIN = "same_sum_again"
+    MEASURED_FOR_NOTHING = "measured_for_nothing"
+    MAY_OPEN = "may_open"
+    ALLOW_CKKS = "allow_ckks"
+    MEASURED_TWICE = "measured_twice"
+    COUNTED_ONCE = "counted_once"
+    MAY_RANK = "may_rank"
+    RANKED_ONCE = "ranked_once"
+    RANKING_PENALTY = "ranking_penalty"
+    LEFT_OUT_TWICE = "left_out_twice"
+    ISOLATION = "isolation"
+    MEMORY_UNRECONCILED = "memory_unreconciled"
+    STEP_CAP = "step_cap"
+    STEPS_CAP = "steps_cap"
+    MAY_PRETRAIN = "may_pretrain"
+
+    @property
+    def passes(self) -> bool:
+        """Whether the site only lacks a release, its evidence or a receipt, and would take part with it."""
+        return self in _PASSING
+
+
+_PASSING: Final = frozenset({Clause.MODEL_BEHIND, Clause.OUTCOME_UNKNOWN, Clause.MEMORY_UNRECONCILED})
