@@ -47,6 +47,8 @@ class RoundRecord:
     ``took_part`` are the contributors in the sum, ``failed_check`` those left out of it by a check, ``not_selected``
     by the rule, and ``declined`` those whose own policy refused. ``sum_of_weights`` counts the requester's; a round
     of class counts has ``class_totals`` instead. ``class_accuracy`` is the test accuracy within each class.
+    ``isolation`` is what each site worked out before it contributed: how far off anybody's best estimate of any
+    update would stay once the announced sum is opened.
     """
 
     round: int
@@ -70,6 +72,7 @@ class RoundRecord:
     sum_of_weights: float | None = None
     class_totals: tuple[int, ...] = ()
     class_accuracy: tuple[float | None, ...] = ()
+    isolation: tuple[SiteValue, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,14 @@ def distance_series(history: RunHistory) -> tuple[Series, ...]:
     return tuple(
         Series(site, tuple(_value(record.distances, site) for record in history.rounds))
         for site in history.contributors
+    )
+
+
+def isolation_series(history: RunHistory) -> tuple[Series, ...]:
+    """Each site's isolation in every round that it worked it out for, the requester's own among them."""
+    return tuple(
+        Series(site, tuple(_value(record.isolation, site) for record in history.rounds))
+        for site in (history.requester, *history.contributors)
     )
 
 

@@ -21,6 +21,7 @@ from harness.announcing import Announced, announce, answers, require_validation,
 from harness.computing import ON_CPU, Computing
 from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory
+from harness.isolation import isolations, kept_updates, remembered, summed_row
 from harness.round_records import round_record, with_judgement
 from harness.round_training import round_updates
 from harness.run_state import EVERYBODY, AfterRound, Attendance, ErosionApplies, Progress, Run, RunState
@@ -185,9 +186,12 @@ def _update_round(
     inputs = _inputs(run, state, announced, taking_part)
     trained = {name: update.personal for name, update in inputs.updates.items()}
     state = run.with_personal(state, {**trained, run.requester.name: inputs.own.personal})
+    row, kept = summed_row(run, announced), kept_updates(run, {run.requester.name: inputs.own, **inputs.updates})
+    isolation = isolations(run, state, row, kept)
     summed = run.summing.updates(inputs)
     if summed.average is None or summed.judgement is None:
         after, record = _skipped(run, state, announced)
+        record = replace(record, isolation=isolation)
         return after, record if summed.judgement is None else with_judgement(record, summed.judgement)
     measured = summed.judgement.measured
     rule_state = run.rule.apply(state.rule_state, measured)
@@ -196,7 +200,7 @@ def _update_round(
         used = [(w, inputs.updates[w.site]) for w in run.rule.numerators(rule_state) if w.site in inputs.updates]
         aggregate = average(inputs.own.values, used, weight_list.grid)
     after = replace(
-        state,
+        remembered(run, state, row, measured.took_part, kept),
         vector=_applied(run, state, aggregate),
         rule_state=rule_state,
         memory=remember_release(state.memory, announcement, weight_list, measured.took_part),
@@ -209,6 +213,7 @@ def _update_round(
         took_part=measured.took_part,
         clipped_share=sum(clipped) / len(clipped),
         sum_of_weights=summed.sum_of_weights,
+        isolation=isolation,
     )
 
 

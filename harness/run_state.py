@@ -17,6 +17,7 @@ from harness.history import RoundRecord
 from harness.site_updates import own_weight
 from harness.summing import Summing
 from protocol.policy import SiteMemory, SitePolicy
+from protocol.policy.sums import SummedRow
 from protocol.rules.interface import Rule, RuleState
 from protocol.rules.server_optimiser import model_part
 from protocol.wire.messages import Purpose, Study
@@ -49,7 +50,8 @@ class RunState:
     the shared part is over. ``class_totals`` are the summed class counts; ``counts_rounds`` the rounds that tried to
     sum them, which do not count among the study's. ``declined`` are sites that refused a list and are not listed again.
     ``personal`` are all sites' personal layers, the requester's first, float32[sites, P]; they move on whenever a site
-    trains, whether or not the round is released.
+    trains, whether or not the round is released. ``sums`` are the sums that were opened, ``kept`` what each site, the
+    requester first, keeps of its own updates in them, float32[sums, sites, at most 4096].
     """
 
     vector: Vector = field(repr=False)
@@ -61,6 +63,8 @@ class RunState:
     counts_rounds: int = 0
     declined: tuple[str, ...] = ()
     personal: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32), repr=False)
+    sums: tuple[SummedRow, ...] = ()
+    kept: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32), repr=False)
 
 
 @dataclass(frozen=True)

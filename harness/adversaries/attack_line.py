@@ -31,10 +31,12 @@ class PartyErrors(BaseModel):
 
 
 class AttackLine(BaseModel):
-    """One study, run once and attacked by everybody in it; lists have one entry a released round.
+    """One study, run once and attacked by everybody in it; lists have one entry a released round, ``isolation`` one
+    for every round of the study.
 
     ``setting`` names what was changed about the study, ``rounds`` are the numbers of the released rounds, ``weight``
-    the weights in the sums, ``lists`` how many different ones there were.
+    the weights in the sums, ``lists`` how many different ones there were. ``isolation`` is what each site worked out
+    before it contributed, the requester's own among them.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -52,6 +54,7 @@ class AttackLine(BaseModel):
     rounds: tuple[int, ...]
     lists: int
     weight: dict[str, Values]
+    isolation: dict[str, Values]
     attacks: tuple[PartyErrors, ...]
     seconds: float
     versions: dict[str, str]
@@ -59,6 +62,12 @@ class AttackLine(BaseModel):
     def by(self, party: tuple[str, ...], prior: Prior) -> PartyErrors | None:
         """One party's result, None where it was not tried."""
         return next((one for one in self.attacks if (one.party, one.prior) == (party, prior)), None)
+
+    @property
+    def least_isolation(self) -> float | None:
+        """The smallest figure that any site found in any round."""
+        found = [value for values in self.isolation.values() for value in values if value is not None]
+        return min(found, default=None)
 
     @property
     def key(self) -> tuple[str, str, str, str, int]:

@@ -17,7 +17,7 @@ from harness.adversaries.reconstruction import Prior, Reconstruction
 from harness.adversaries.recording import OpenedSum, Recorder
 from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation
-from harness.history import RunHistory
+from harness.history import RunHistory, isolation_series
 from harness.measurements import versions
 from harness.rounds_plain import run_rounds
 from harness.simulation.case import Case, Variant
@@ -88,6 +88,7 @@ class AttackedRun:
             rounds=tuple(one.round for one in sums),
             lists=len({tuple(sorted(one.weights.items())) for one in sums}),
             weight={site: _rounded([one.weights.get(site) for one in sums]) for site in history.contributors},
+            isolation={one.site: _rounded(one.values) for one in isolation_series(history)},
             attacks=attacks_on(sums),
             seconds=round(time.monotonic() - begun, 3),
             versions={one.name: one.version for one in versions()},
