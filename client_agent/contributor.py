@@ -88,6 +88,9 @@ class Contributor(Participant):
                 self.problem(None, later.detail)
                 if self.context.stop.wait(_RETRY_S):
                     raise Stopped from None
+            except RefusedMessage as ended:  # or said before with other bytes: this site takes no part all the same
+                self.problem(None, ended.detail)
+                break
             else:
                 break
         self.save(finished=f"refused: {refusal.detail}")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
-from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -21,6 +20,7 @@ from client_agent.mail import (
     WeightMail,
     open_letter,
     seal_letter,
+    told,
 )
 from client_agent.participant import Participant
 from client_agent.server_client import Body
@@ -32,6 +32,7 @@ from protocol.errors import (
     ModelDiverged,
     MoietyError,
     PolicyRefusal,
+    RefusedMessage,
     Unavailable,
     UnknownResource,
     UnusableUpdate,
@@ -42,8 +43,6 @@ from protocol.rules.registry import rule_for
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Announcement, Decline, Purpose, RoundView, Signed, WeightList
-
-_REASON_CHARACTERS: Final = 2000
 
 
 class Decision(BaseModel):
@@ -117,7 +116,7 @@ class Decisions:
                 site=context.site,
                 code=error.code,
                 clause=clause,
-                reason=self._told(announcement, error)[:_REASON_CHARACTERS],
+                reason=told(self._told(announcement, error)),
             )
             signed = sign(decline, context.site, context.keys.signing)
             to = owner.requester_party
@@ -125,7 +124,10 @@ class Decisions:
             write_durably(letter, sealed)
         topic = paths.fill(paths.DECLINE_TOPIC, round=announcement.round)
         body = Body.of(letter.read_bytes())
-        context.clients[RELAY].put_mail(owner.study.name, topic, context.roster.requester, body)
+        try:
+            context.clients[RELAY].put_mail(owner.study.name, topic, context.roster.requester, body)
+        except RefusedMessage as refused:  # too late, or said before with other bytes: this site declines all the same
+            owner.problem(announcement.round, refused.detail)
         decision = Decision(
             announcement=announcement,
             weight_list=weight_list,

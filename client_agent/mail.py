@@ -1,7 +1,7 @@
 """What sites say to each other through the servers, which see sealed bytes only (docs/protocol.md 3, 4).
 
 Every letter is signed inside its seal, or covered by a digest that the requester signed, so that the relaying server
-cannot write one.
+cannot write one. It is padded inside its seal, so that its length says nothing that the servers do not know.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from pydantic import Field
 
 from protocol.clauses import Clause
 from protocol.errors import BadSignature, ErrorCode
+from protocol.letters import NOTICE_BYTES, NOTICE_REASON_BYTES, LetterKind
+from protocol.parameters import PROTOCOL_VERSION
 from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.messages import (
     AgreedSet,
@@ -28,6 +30,7 @@ from protocol.wire.messages import (
     Signed,
     WeightList,
 )
+from protocol.wire.padding import pad, require_shown_length, shortened, shown_length, unpad
 from protocol.wire.sealing import open_small, seal_small
 
 M = TypeVar("M", bound=Message)
@@ -106,13 +109,23 @@ class WeightMail(Message):
 
 def letter_info(kind: str, study_digest: str, sender: str, recipient: str, number: int) -> bytes:
     """What a letter's seal is bound to; names hold no spaces."""
-    return f"moiety/2 letter {kind} {study_digest} {sender} {recipient} {number}".encode()
+    return f"{PROTOCOL_VERSION} letter {kind} {study_digest} {sender} {recipient} {number}".encode()
+
+
+def padded_bytes(message: Message, kind: str) -> int:
+    """How long a letter is inside its seal: one length for all notices, else what the servers know anyway makes it."""
+    return NOTICE_BYTES if LetterKind(kind).notice else shown_length(message)
 
 
 def seal_letter(message: Message, kind: str, study_digest: str, sender: str, recipient: Party, number: int) -> bytes:
-    """Seal a letter to one site; ``number`` is its round or model version."""
+    """Seal a letter to one site; ``number`` is its round or model version.
+
+    Reveals: to the relaying servers, its kind and what ``padded_bytes`` follows from
+    Raises:  MalformedMessage, when a notice's text does not fit
+    """
     key = SealingPublicKey.from_bytes(bytes.fromhex(recipient.sealing_key))
-    return seal_small(message.canonical(), key, letter_info(kind, study_digest, sender, recipient.name, number))
+    padded = pad(message.canonical(), padded_bytes(message, kind))
+    return seal_small(padded, key, letter_info(kind, study_digest, sender, recipient.name, number))
 
 
 def open_letter(
@@ -125,8 +138,16 @@ def open_letter(
     number: int,
     key: SealingKey,
 ) -> M:
-    """The inverse of ``seal_letter``. Raises: BrokenSeal, MalformedMessage"""
-    return form.parse(open_small(sealed, key, letter_info(kind, study_digest, sender, recipient, number)))
+    """The inverse of ``seal_letter``. Raises: BrokenSeal, MalformedMessage, also for a letter that is not padded"""
+    padded = open_small(sealed, key, letter_info(kind, study_digest, sender, recipient, number))
+    message = form.parse(unpad(padded))
+    require_shown_length(padded, padded_bytes(message, kind))
+    return message
+
+
+def told(reason: str) -> str:
+    """As much of a reason as a notice holds."""
+    return shortened(reason, NOTICE_REASON_BYTES)
 
 
 def require_same(what: str, found: str, expected: str) -> None:

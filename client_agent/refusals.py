@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from client_agent.durable import write_durably
-from client_agent.mail import StudyRefusal, open_letter, require_same, seal_letter
+from client_agent.mail import StudyRefusal, open_letter, require_same, seal_letter, told
 from client_agent.participant import Participant
 from client_agent.server_client import Body
 from client_agent.site_context import RELAY
@@ -23,7 +23,6 @@ from protocol.wire.messages import Signed, Study, StudyProtection, StudyView
 
 _KIND: Final = "refusal"
 _NUMBER: Final = 0
-_REASON_CHARACTERS: Final = 2000
 
 
 def refused_study(owner: Participant) -> PolicyRefusal | None:
@@ -45,7 +44,7 @@ def send_refusal(owner: Participant, refusal: PolicyRefusal) -> None:
             site=context.site,
             code=refusal.code,
             clause=refusal.clause,
-            reason=refusal.told[:_REASON_CHARACTERS],
+            reason=told(refusal.told),
         )
         signed = sign(message, context.site, context.keys.signing)
         to = owner.requester_party

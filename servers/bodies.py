@@ -86,9 +86,11 @@ class OpaqueIntake:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._hash = hashlib.sha256()
+        self.size_bytes = 0
 
     def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
+        self.size_bytes += len(data)
         self._draft.write(memoryview(data))
 
     def finish(self, caller: Caller) -> str:

@@ -7,12 +7,14 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
-from protocol.errors import ConflictingMessage, NotListed, UnknownParty, UnknownResource
+from protocol.errors import ConflictingMessage, NotListed, TooLarge, UnknownResource
+from protocol.letters import Topic, most_bytes, parse_topic, require_length, require_route
 from protocol.wire.paths import EVERY_SITE, MAIL
 from servers.authentication import AnySite, Caller, ThisServer
-from servers.bodies import OpaqueIntake, stream_into
+from servers.bodies import HashOnly, OpaqueIntake, stream_into
 from servers.context import Server
 from servers.failpoints import Point
+from servers.letters import forget_superseded, require_announced
 from servers.routes.answers import PROBLEM, body_of, done, stream_answer
 from servers.store.interface import MailRecord, StudyRecord
 from servers.store.shares import file_name
@@ -21,25 +23,25 @@ from servers.studies import refuse, study_named
 router = APIRouter(tags=["mail"], responses=PROBLEM)
 
 _NAME: Final = r"^[a-z0-9][a-z0-9-]{0,62}$"
-Topic = Annotated[str, Path(pattern=_NAME)]
+TopicText = Annotated[str, Path(pattern=_NAME)]
 Recipient = Annotated[str, Path(pattern=_NAME)]
 
 
 @router.put(MAIL, status_code=204, openapi_extra=body_of("sealed bytes", sealed=True))
 async def put_mail(
-    study: str, topic: Topic, recipient: Recipient, request: Request, server: ThisServer, caller: AnySite
+    study: str, topic: TopicText, recipient: Recipient, request: Request, server: ThisServer, caller: AnySite
 ) -> Response:
-    """Leave sealed bytes: the requester for any site or every site, a site for the requester only."""
-    record = study_named(server, study)
-    _require_allowed(server, caller.name, recipient)
-    await _store(server, caller, record, topic, recipient, request)
+    """Leave a letter that the study calls for now: the requester for sites, a site for the requester only."""
+    record, of = study_named(server, study), parse_topic(topic)
+    require_route(of.kind, caller.name, recipient, server.roster)
+    await _store(server, caller, record, of, recipient, request)
     return done()
 
 
 @router.get(MAIL)
 async def get_mail(
     study: str,
-    topic: Topic,
+    topic: TopicText,
     recipient: Recipient,
     server: ThisServer,
     caller: AnySite,
@@ -62,43 +64,43 @@ async def get_mail(
     return stream_answer(server.files.read(found[0].file))
 
 
-def _require_allowed(server: Server, sender: str, recipient: str) -> None:
-    if sender == server.roster.requester:
-        if recipient != EVERY_SITE and recipient not in {p.name for p in server.roster.sites}:
-            raise UnknownParty(f"no site {recipient!r} in the roster")
-    elif recipient != server.roster.requester:
-        raise NotListed(f"a site may write to the requester {server.roster.requester!r} only, not to {recipient!r}")
-
-
 async def _store(
-    server: Server, caller: Caller, study: StudyRecord, topic: str, recipient: str, request: Request
+    server: Server, caller: Caller, study: StudyRecord, topic: Topic, recipient: str, request: Request
 ) -> None:
-    limit = server.settings.limits.mail_bytes
-    server.files.require_room(int(request.headers.get("content-length", "0")))
+    most = min(most_bytes(topic.kind, study.study, len(server.roster.sites)), server.settings.limits.mail_bytes)
+    stated = int(request.headers.get("content-length", "0"))
+    if stated > most:
+        raise TooLarge(f"a letter {str(topic)!r} has at most {most} bytes in this study, this one has {stated}")
+    if server.store.mail(study.digest, caller.name, recipient, str(topic)) is not None:
+        again = HashOnly()
+        await stream_into(request, again, most)
+        _came_before(server, study, caller.name, recipient, topic, again.finish(caller))
+        return
+    require_announced(server, study, topic, caller.name, recipient)
+    server.files.require_room(stated)
     draft = server.files.draft()
     try:
         intake = OpaqueIntake(draft)
-        await stream_into(request, intake, limit)
+        await stream_into(request, intake, most)
         digest = intake.finish(caller)
-        if _came_before(server, study, caller.name, recipient, topic, digest):
-            draft.discard()
-            return
-        name = file_name("mail", study.digest, caller.name, recipient, topic, digest)
+        require_length(topic.kind, intake.size_bytes, most)
+        name = file_name("mail", study.digest, caller.name, recipient, str(topic), digest)
         await asyncio.to_thread(draft.keep, name)
     except BaseException:
         draft.discard()
         raise
     if not _came_before(server, study, caller.name, recipient, topic, digest):
         server.failpoints.reach(Point.BEFORE_MAIL_STORED)
-        server.store.add_mail(MailRecord(study.digest, caller.name, recipient, topic, digest, name))
+        server.store.add_mail(MailRecord(study.digest, caller.name, recipient, str(topic), digest, name))
         server.failpoints.reach(Point.AFTER_MAIL_STORED)
+        forget_superseded(server, study, topic, recipient)
 
 
-def _came_before(server: Server, study: StudyRecord, sender: str, recipient: str, topic: str, digest: str) -> bool:
-    known = server.store.mail(study.digest, sender, recipient, topic)
+def _came_before(server: Server, study: StudyRecord, sender: str, recipient: str, topic: Topic, digest: str) -> bool:
+    known = server.store.mail(study.digest, sender, recipient, str(topic))
     if known is not None and known.body_digest != digest:
         error = ConflictingMessage(
-            f"mail {topic!r} to {recipient!r} came before with other bytes; the first one stands"
+            f"mail {str(topic)!r} to {recipient!r} came before with other bytes; the first one stands"
         )
         raise refuse(server, study.digest, sender, error)
     return known is not None

@@ -7,7 +7,7 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -42,7 +42,7 @@ class ShareFiles:
 
     def draft(self, *midway: Point) -> Draft:
         """A new file that no row names yet; the points ``midway`` are reached after every piece."""
-        return Draft(self._folder, self._failpoints, midway)
+        return Draft(self._folder, self._failpoints, midway, self.require_room)
 
     def delete(self, names: Collection[str]) -> None:
         for name in names:
@@ -65,18 +65,33 @@ class ShareFiles:
 class Draft:
     """A file being written. ``keep`` makes it durable under a name; otherwise ``discard`` removes it."""
 
-    def __init__(self, folder: Path, failpoints: Failpoints, midway: tuple[Point, ...]) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        failpoints: Failpoints,
+        midway: tuple[Point, ...],
+        require_room: Callable[[int], None] = lambda size_bytes: None,
+    ) -> None:
         self._folder = folder
         self._failpoints = failpoints
         self._midway = midway
+        self._require_room = require_room
         self.path = folder / f"{secrets.token_hex(16)}{_UNFINISHED}"
         self._file: BinaryIO = self.path.open("xb")
 
     def write(self, piece: bytes | memoryview) -> None:
+        """Room is looked for at every piece: a chunked body says no length, and others are written meanwhile.
+
+        Raises: StorageFull
+        """
         try:
+            self._require_room(len(piece))
             self._file.write(piece)
             for point in self._midway:
                 self._failpoints.reach(point)
+        except StorageFull:
+            self.discard()
+            raise
         except OSError as error:
             self.discard()
             raise _explained(error) from error

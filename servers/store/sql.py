@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, func, insert, select, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -61,6 +61,9 @@ def _explained(error: DatabaseError) -> Unavailable:
     if "full" in str(error.orig).lower():
         return StorageFull("the database has no room left; nothing was stored; send the same again later")
     return Unavailable("the database does not answer; try again later")
+
+
+MOST_REFUSALS: Final = 100
 
 
 class SqlStore:
@@ -316,6 +319,21 @@ class SqlStore:
             connection.execute(insert(t.mail).values(asdict(record)))
             self._touch(connection, record.study)
 
+    def mail_of(self, study: str, topics: Sequence[str]) -> list[MailRecord]:
+        c = t.mail.c
+        with self._begin() as connection:
+            rows = connection.execute(select(t.mail).where(c.study == study, c.topic.in_(topics))).all()
+        return [mail_record(row) for row in rows]
+
+    def forget_mail(self, records: Sequence[MailRecord]) -> None:
+        c = t.mail.c
+        with self._begin() as connection:
+            for one in records:
+                key = (c.study == one.study, c.sender == one.sender, c.recipient == one.recipient, c.topic == one.topic)
+                connection.execute(delete(t.mail).where(*key))
+            for study in {one.study for one in records}:
+                self._touch(connection, study)
+
     # --- requests -----------------------------------------------------------------------------------------------------
 
     def remember_nonce(self, party: str, nonce: str, now_s: float) -> None:
@@ -337,8 +355,11 @@ class SqlStore:
             raise _explained(error) from error
 
     def add_refusal(self, refusal: Refusal) -> None:
+        c = t.refusals.c
+        mine = select(func.count()).select_from(t.refusals).where(c.study == refusal.study, c.party == refusal.party)
         with self._begin() as connection:
-            connection.execute(insert(t.refusals).values(asdict(refusal)))
+            if connection.execute(mine).scalar_one() < MOST_REFUSALS:
+                connection.execute(insert(t.refusals).values(asdict(refusal)))
 
     def refusals(self, study: str) -> list[Refusal]:
         with self._begin() as connection:

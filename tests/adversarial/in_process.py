@@ -44,14 +44,20 @@ class Wire(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = await request.aread()
         host = f"{request.url.scheme}://{request.url.netloc.decode()}"
-        inner = await httpx.ASGITransport(app=self._apps[host]).handle_async_request(
-            httpx.Request(request.method, request.url, headers=request.headers, content=body)
-        )
+        inner = await httpx.ASGITransport(app=self._apps[host]).handle_async_request(_copy(request, body))
         answer = await inner.aread()
         if not any(part in request.url.path for part in _POLLED):
             for messages in self._seen_by[host]:
                 messages.said.add((request.method, request.url.path, body, inner.status_code, answer))
         return httpx.Response(inner.status_code, headers=inner.headers, content=answer)
+
+
+def _copy(request: httpx.Request, body: bytes) -> httpx.Request:
+    """The same request with its body at hand; a chunked one goes on stating no length."""
+    copy = httpx.Request(request.method, request.url, headers=request.headers, content=body)
+    if "transfer-encoding" in request.headers:
+        del copy.headers["content-length"]
+    return copy
 
 
 class Bridge(httpx.BaseTransport):
@@ -63,7 +69,7 @@ class Bridge(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.read()
-        copy = httpx.Request(request.method, request.url, headers=request.headers, content=request.content)
+        copy = _copy(request, request.content)
         done = asyncio.run_coroutine_threadsafe(self._wire.handle_async_request(copy), self._loop)
         answer = done.result(60)
         return httpx.Response(answer.status_code, headers=answer.headers, content=answer.content)

@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
+from protocol.letters import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import sign
@@ -19,6 +20,7 @@ from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import generate_signing_key
 from protocol.wire.messages import Announcement, ReadyNotice, RoundState, Signed
 from protocol.wire.paths import EVERY_SITE
+from protocol.wire.sealing import sealed_length, sealed_small_length
 from tests.integration.fake_agents import FakeSites, Sealed, make_study
 from tests.integration.federation import Federation, SignedClient, start_servers
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, updates
@@ -181,7 +183,7 @@ def mail(sites: FakeSites, topic: str, recipient: str) -> str:
     return sites.path(paths.MAIL, topic=topic, recipient=recipient)
 
 
-def test_mail(sites: FakeSites) -> None:
+def test_mail(sites: FakeSites, first_round: Announcement) -> None:
     reader, other = sites.clients[SITES[1]], sites.clients[SITES[2]]
     path = mail(sites, "weights-1", SITES[1])
     sites.me.ok(Side.A, "PUT", path, b"sealed")
@@ -191,19 +193,21 @@ def test_mail(sites: FakeSites) -> None:
     problem(other.send(Side.A, "GET", path), 403, "not_listed")
     problem(other.send(Side.A, "PUT", path, b"x"), 403, "not_listed")
     problem(sites.me.send(Side.A, "PUT", mail(sites, "weights-1", "stranger"), b"x"), 404, "unknown_party")
+    problem(sites.me.send(Side.A, "PUT", mail(sites, "weights-1", EXTRA), b"x"), 403, "not_listed")
     assert f"weights-1/{sites.requester}" in sites.view(Side.A, SITES[1]).mail
     assert f"weights-1/{sites.requester}" not in sites.view(Side.A, SITES[2]).mail
 
 
-def test_mail_of_many_senders_and_to_every_site(sites: FakeSites) -> None:
+def test_mail_of_many_senders_and_to_every_site(sites: FakeSites, first_round: Announcement) -> None:
     path = mail(sites, "decline-1", sites.requester)
-    for name in SITES[1:3]:
-        sites.clients[name].ok(Side.A, "PUT", path, name.encode())
+    notices = {name: secrets.token_bytes(sealed_small_length(NOTICE_BYTES)) for name in SITES[1:3]}
+    for name, notice in notices.items():
+        sites.clients[name].ok(Side.A, "PUT", path, notice)
     problem(sites.me.send(Side.A, "GET", path), 404, "unknown_resource")
-    assert sites.me.ok(Side.A, "GET", f"{path}?sender={SITES[2]}") == SITES[2].encode()
+    assert sites.me.ok(Side.A, "GET", f"{path}?sender={SITES[2]}") == notices[SITES[2]]
     assert {f"decline-1/{name}" for name in SITES[1:3]} <= set(sites.view(Side.A).mail)
     everybody = mail(sites, "checkpoint-0", EVERY_SITE)
-    body = secrets.token_bytes(3_000_000)
+    body = secrets.token_bytes(sealed_length(4 * D))
     sites.me.ok(Side.A, "PUT", everybody, body)
     assert all(sites.clients[name].ok(Side.A, "GET", everybody) == body for name in SITES[1:3])
 

@@ -90,6 +90,9 @@ class Bench:
     servers: dict[Side, FakeServer]
     events: list[AgentEvent]
 
+    def texts(self, kind: EventKind) -> list[str]:
+        return [event.text for event in self.events if event.kind is kind]
+
     def decline(self, round_number: int = 1) -> Decline:
         """The letter that this site sent, opened and verified as the requester does."""
         (sealed,) = set(self.servers[Side.A].sent[f"decline-{round_number}/{REQUESTER}"])

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from client_agent.decisions import Decision
+from client_agent.events import EventKind
 from client_agent.mail import CountedClasses, WeightMail, seal_letter
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, WrongRound
 from protocol.lock import model_digest
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import LeftOut
@@ -122,6 +123,19 @@ def test_an_update_before_the_totals_are_known_is_declined(bench: Bench) -> None
     assert (decision.accepted, decision.code) == (False, ErrorCode.ANNOUNCEMENT_MISMATCH)
     assert "before this site learned the class counts' sum" in decision.reason
     assert bench.decline(2).code == ErrorCode.ANNOUNCEMENT_MISMATCH
+
+
+def test_a_decline_that_comes_too_late_is_decided_all_the_same(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the site would decide and send it again for ever, and not see that the study has ended."""
+
+    def too_late(*_: object) -> None:
+        raise WrongRound("the study is completed; nobody reads letters about it any more")
+
+    monkeypatch.setattr(bench.servers[Side.A], "put_mail", too_late)
+    decision = decided(bench, 2)
+    assert (decision.accepted, decision.code) == (False, ErrorCode.ANNOUNCEMENT_MISMATCH)
+    assert any("nobody reads letters" in text for text in bench.texts(EventKind.PROBLEM))
+    assert decided(bench, 2) == decision
 
 
 def test_a_site_that_missed_the_counts_takes_the_requesters_word(bench: Bench) -> None:

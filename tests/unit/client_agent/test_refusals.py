@@ -13,7 +13,7 @@ from client_agent.gathering import await_contributors
 from client_agent.mail import StudyRefusal, seal_letter
 from client_agent.refusals import read_refusal, refused_study, refusing_sites, send_refusal
 from client_agent.watch import Stopped
-from protocol.errors import BadSignature, ErrorCode, PolicyRefusal, Unavailable
+from protocol.errors import BadSignature, ErrorCode, PolicyRefusal, Unavailable, WrongRound
 from protocol.parameters import Needs
 from protocol.policy import Clause, SitePolicy
 from protocol.sharing import Side
@@ -88,6 +88,18 @@ def test_a_server_that_is_away_gets_the_same_refusal_later(tmp_path: Path, monke
         bench.contributor.run()
         assert len(tries) == 2
         assert bench.contributor.state.finished is not None
+
+
+def test_a_study_that_ended_before_the_refusal_came_is_over_for_this_site(tmp_path: Path) -> None:
+    with contributor_bench(tmp_path, STUDY, MODEL, STRICT) as bench:
+
+        def ended(*_: object) -> None:
+            raise WrongRound("the study is failed; nobody reads letters about it any more")
+
+        bench.servers[Side.A].put_mail = ended  # type: ignore[method-assign]
+        bench.contributor.run()
+        assert (bench.contributor.state.finished or "").startswith("refused: may_open: ")
+        assert bench.texts(EventKind.PROBLEM) == ["the study is failed; nobody reads letters about it any more"]
 
 
 def test_an_agent_that_stops_before_it_was_heard_refuses_again_later(tmp_path: Path) -> None:

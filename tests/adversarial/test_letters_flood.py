@@ -1,0 +1,206 @@
+"""One site fills the servers' disks and everybody's views with letters; each test is the attack and what is left of it.
+
+Both real applications run in one process, without sockets.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import httpx
+import pytest
+
+from protocol.letters import NOTICE_BYTES, LetterKind, most_bytes
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.messages import RoundState, StudyEndState
+from protocol.wire.sealing import sealed_length, sealed_small_length
+from servers.store import shares
+from tests.adversarial.in_process import RunningApps, running_apps
+from tests.integration.fake_agents import FakeSites, make_study
+from tests.integration.federation import Federation, prepare_servers
+
+SITES = [f"hospital-{i}" for i in range(5)]
+REQUESTER, CONTRIBUTOR = SITES[0], SITES[1]
+NOTICE = sealed_small_length(NOTICE_BYTES)
+D = 200
+
+
+class Flood:
+    """A new study at both servers, and requests of its sites."""
+
+    def __init__(self, sites: FakeSites, apps: RunningApps) -> None:
+        self.sites, self.apps = sites, apps
+        self._before = set(self._folder())
+
+    def put(self, sender: str, topic: str, recipient: str, body: bytes, *, chunked: bool = False) -> httpx.Response:
+        """One letter; a chunked one states no length."""
+        client, path = self.sites.clients[sender], self.sites.path(paths.MAIL, topic=topic, recipient=recipient)
+        url = self.sites.federation.url(Side.A) + path
+        headers = client.headers("PUT", url, body)
+        return client.http.put(url, content=iter([body]) if chunked else body, headers=headers)
+
+    def shown(self, site: str) -> tuple[str, ...]:
+        return self.sites.view(Side.A, site).mail
+
+    def files(self) -> list[Path]:
+        """What server A has kept of this study."""
+        return sorted(set(self._folder()) - self._before)
+
+    def _folder(self) -> Iterator[Path]:
+        return self.apps.servers[Side.A].files.path("").iterdir()
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, RunningApps]]:
+    made = prepare_servers(tmp_path_factory.mktemp("flood"), SITES, seed=7)
+    with pytest.MonkeyPatch.context() as patch, running_apps(made, time.time(), patch) as apps:
+        for server in apps.servers.values():
+            server.clock = time.time
+        yield made, apps
+
+
+@pytest.fixture
+def flood(pair: tuple[Federation, RunningApps]) -> Iterator[Flood]:
+    federation, apps = pair
+    sites = FakeSites(federation, make_study(federation, D, name=f"trial-{secrets.token_hex(4)}", rounds=20))
+    for client in sites.clients.values():
+        client.http.close()
+        client.http = httpx.Client(transport=apps.bridge)
+    sites.create()
+    yield Flood(sites, apps)
+    sites.close()
+
+
+def code(response: httpx.Response) -> str:
+    return str(response.json()["code"])
+
+
+def test_a_refusal_of_300_megabytes_is_not_read(flood: Flood) -> None:
+    """The length is stated: refused before a byte of it. Nothing is on the disk, nothing in the requester's view."""
+    body = bytes(2**20)
+    client, path = flood.sites.clients[CONTRIBUTOR], flood.sites.path(paths.MAIL, topic="refusal", recipient=REQUESTER)
+    headers = client.headers("PUT", flood.sites.federation.url(Side.A) + path, body)
+    answer = client.http.put(flood.sites.federation.url(Side.A) + path, content=body, headers=headers)
+    assert (answer.status_code, code(answer)) == (413, "too_large")
+    assert f"at most {NOTICE} bytes" in answer.json()["detail"]
+    assert flood.files() == []
+    assert flood.shown(REQUESTER) == ()
+
+
+def test_a_chunked_refusal_is_read_up_to_its_cap(flood: Flood) -> None:
+    answer = flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(2**20), chunked=True)
+    assert (answer.status_code, code(answer)) == (413, "too_large")
+    assert flood.files() == []
+
+
+@pytest.mark.parametrize("size", [74, NOTICE - 1])
+def test_a_notice_has_one_length(flood: Flood, size: int) -> None:
+    """A short letter fills a view like a long one; and one that is not padded would show its reason's length."""
+    answer = flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(size))
+    assert (answer.status_code, code(answer)) == (400, "malformed_message")
+    assert flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(NOTICE)).status_code == 204
+
+
+def test_small_letters_of_made_up_topics_fill_no_view(flood: Flood) -> None:
+    """56,000 letters of 74 bytes made the view longer than a control message: now a topic stands for something."""
+    flood.sites.announce(flood.sites.announcement(1, listed=SITES[1:]))
+    topics = [f"{word}-{n}" for n in range(2, 12) for word in ("decline", "x", "refusal", "weights", "welcome")]
+    topics += ["decline", "decline-01", "decline-1-1", "decline--1", "refusal-0", "checkpoint", "every-site"]
+    answers = [flood.put(CONTRIBUTOR, topic, REQUESTER, bytes(NOTICE)) for topic in topics]
+    assert {answer.status_code for answer in answers} <= {400, 403, 409}
+    assert flood.shown(REQUESTER) == ()
+    for topic in ("decline-1", "refusal"):
+        assert flood.put(CONTRIBUTOR, topic, REQUESTER, bytes(NOTICE)).status_code == 204
+    assert len(flood.shown(REQUESTER)) == 2
+    assert len(flood.files()) == 2
+
+
+def test_who_is_not_listed_declines_nothing(flood: Flood) -> None:
+    flood.sites.announce(flood.sites.announcement(1, listed=SITES[1:4]))
+    answer = flood.put(SITES[4], "decline-1", REQUESTER, bytes(NOTICE))
+    assert (answer.status_code, code(answer)) == (403, "not_listed")
+
+
+def test_an_ended_study_takes_no_letters(flood: Flood) -> None:
+    first = secrets.token_bytes(NOTICE)
+    assert flood.put(CONTRIBUTOR, "refusal", REQUESTER, first).status_code == 204
+    flood.sites.end(StudyEndState.CANCELLED)
+    assert code(flood.put(SITES[2], "refusal", REQUESTER, bytes(NOTICE))) == "wrong_round"
+    assert flood.put(CONTRIBUTOR, "refusal", REQUESTER, first).status_code == 204, "the same bytes, the same answer"
+
+
+def test_models_that_no_round_can_have_made_are_not_kept(flood: Flood) -> None:
+    """Checkpoints are the longest letters: a hundred thousand versions of one would fill any disk."""
+    body = bytes(sealed_length(4 * D))
+    assert flood.put(REQUESTER, "checkpoint-0", paths.EVERY_SITE, body).status_code == 204
+    for topic, recipient in (("checkpoint-1", paths.EVERY_SITE), ("welcome-1", CONTRIBUTOR)):
+        assert code(flood.put(REQUESTER, topic, recipient, body[:1000])) == "wrong_round"
+    for wrong in (body + b"x", body * 50):
+        assert code(flood.put(REQUESTER, "checkpoint-0", paths.EVERY_SITE, wrong)) == "too_large"
+    assert code(flood.put(REQUESTER, "checkpoint-0", CONTRIBUTOR, body)) == "not_listed"
+    assert flood.put(REQUESTER, "welcome-0", paths.EVERY_SITE, body).status_code == 404
+
+
+def test_letters_that_nobody_reads_any_more_are_deleted(flood: Flood) -> None:
+    """However many rounds: a view shows letters of few rounds, one welcome a site, and the checkpoints they name."""
+    study, server = flood.sites.study, flood.apps.servers[Side.A]
+    checkpoint, letter = bytes(sealed_length(4 * D)), b"weights"
+    for number in range(1, 8):
+        version = number - 1
+        assert flood.put(REQUESTER, f"checkpoint-{version}", paths.EVERY_SITE, checkpoint).status_code == 204
+        for site in (SITES[1], SITES[2]) if number > 1 else SITES[1:]:
+            assert flood.put(REQUESTER, f"welcome-{version}", site, b"welcome").status_code == 204
+        for site in SITES[1:]:
+            assert flood.put(REQUESTER, f"weights-{number}", site, letter).status_code == 204
+        flood.sites.announce(flood.sites.announcement(number, listed=SITES[1:]), sides=[Side.A])
+        for site in SITES[1:]:
+            assert flood.put(site, f"decline-{number}", REQUESTER, bytes(NOTICE)).status_code == 204
+        record = server.store.current_round(study.digest())
+        assert record is not None
+        released = {"state": RoundState.RELEASED}
+        server.store.change_round(record.key, lambda r, of=released: type(r)(**{**vars(r), **of}))
+    assert len(flood.shown(REQUESTER)) == 2 * 4
+    assert sorted(flood.shown(SITES[1])) == sorted(
+        [f"{topic}/{REQUESTER}" for topic in ("weights-6", "weights-7", "welcome-6")]
+        + [f"checkpoint-{version}/{REQUESTER}" for version in (0, 5, 6)]
+    )
+    assert f"welcome-0/{REQUESTER}" in flood.shown(SITES[3])
+    assert len(flood.files()) == 4 + 4 + 4 + 4 + 4 + 3
+
+
+def test_a_chunked_upload_finds_no_room_while_it_is_written(flood: Flood, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It states no length, so nothing could be reserved for it; the disk was filled to the last byte."""
+    reserve, body = 2**26, bytes(sealed_length(4 * D))
+    disk = SimpleNamespace(free=reserve + len(body) - 1)
+    monkeypatch.setattr(shares.shutil, "disk_usage", lambda folder: disk)  # type: ignore[attr-defined]
+    answer = flood.put(REQUESTER, "checkpoint-0", paths.EVERY_SITE, body, chunked=True)
+    assert (answer.status_code, code(answer)) == (507, "storage_full")
+    assert flood.files() == []
+    disk.free += 1
+    assert flood.put(REQUESTER, "checkpoint-0", paths.EVERY_SITE, body, chunked=True).status_code == 204
+
+
+def test_records_of_conflicting_letters_are_bounded(flood: Flood) -> None:
+    """Other bytes under the same topic are refused and recorded; somebody who sends a million adds a hundred rows."""
+    server = flood.apps.servers[Side.A]
+    assert flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(NOTICE)).status_code == 204
+    for n in range(105):
+        answer = flood.put(CONTRIBUTOR, "refusal", REQUESTER, n.to_bytes(2, "big") * (NOTICE // 2))
+        assert n == 0 or code(answer) == "conflicting_message"
+    assert len(server.store.refusals(flood.sites.study.digest())) == 100
+    other = flood.put(SITES[2], "refusal", REQUESTER, bytes(NOTICE))
+    assert other.status_code == 204
+
+
+def test_a_letter_of_a_large_federation_fits_its_cap(flood: Flood) -> None:
+    """The cap grows with the roster, and stays below what anybody parses."""
+    study: Any = flood.sites.study
+    small, large = (most_bytes(LetterKind.WEIGHTS, study, sites) for sites in (5, 1000))
+    assert small < 100_000
+    assert small < large <= 4 * 2**20 + 2000

@@ -1,0 +1,108 @@
+"""The kinds of letters: topics, routes and caps."""
+
+from __future__ import annotations
+
+import pytest
+
+from client_agent.mail import StudyRefusal
+from protocol.clauses import Clause
+from protocol.errors import ErrorCode, MalformedMessage, NotListed, UnknownParty
+from protocol.letters import (
+    NOTICE_BYTES,
+    NOTICE_REASON_BYTES,
+    LetterKind,
+    Topic,
+    most_bytes,
+    parse_topic,
+    require_length,
+    require_route,
+)
+from protocol.wire.authentic import sign
+from protocol.wire.messages import MAX_CONTROL_BYTES, Decline, RuleName, RuleSpec
+from protocol.wire.padding import LENGTH_BYTES, shortened
+from protocol.wire.paths import EVERY_SITE
+from protocol.wire.sealing import sealed_length, sealed_small_length
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, study
+
+SITE = CONTRIBUTORS[0]
+CODE, CLAUSE = max(ErrorCode, key=len), max(Clause, key=len)
+
+
+@pytest.mark.parametrize("text", ["welcome-0", "checkpoint-12", "weights-1", "decline-1000000", "refusal"])
+def test_a_topic_is_read_and_written(text: str) -> None:
+    assert str(parse_topic(text)) == text
+
+
+def test_a_topic_holds_its_number() -> None:
+    assert parse_topic("weights-12") == Topic(LetterKind.WEIGHTS, 12)
+    assert parse_topic("refusal") == Topic(LetterKind.REFUSAL)
+    assert [kind for kind in LetterKind if kind.of_a_round] == [LetterKind.WEIGHTS, LetterKind.DECLINE]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "weights", "weights-", "weights-01", "weights-1-1", "weights-١", "refusal-0", "refusal-", "x-1"),
+        *("decline-12345678", "decline--1", "every-site", " refusal", "refusal\n", "y" * 1000),
+    ],
+)
+def test_a_topic_has_one_spelling(text: str) -> None:
+    with pytest.raises(MalformedMessage, match=r"is no topic .* welcome-NUMBER.* refusal$") as refused:
+        parse_topic(text)
+    assert len(refused.value.detail) < 250
+
+
+@pytest.mark.parametrize(
+    ("kind", "sender", "recipient"),
+    [
+        (LetterKind.WELCOME, REQUESTER, SITE),
+        (LetterKind.WEIGHTS, REQUESTER, SITE),
+        (LetterKind.CHECKPOINT, REQUESTER, EVERY_SITE),
+        (LetterKind.DECLINE, SITE, REQUESTER),
+        (LetterKind.REFUSAL, SITE, REQUESTER),
+    ],
+)
+def test_each_kind_has_one_route(kind: LetterKind, sender: str, recipient: str) -> None:
+    require_route(kind, sender, recipient, ROSTER)
+    with pytest.raises(NotListed):
+        require_route(kind, SITE if sender == REQUESTER else REQUESTER, recipient, ROSTER)
+    with pytest.raises((NotListed, UnknownParty)):
+        require_route(kind, sender, "stranger", ROSTER)
+    with pytest.raises((NotListed, UnknownParty)):
+        require_route(kind, sender, SITE if recipient == EVERY_SITE else EVERY_SITE, ROSTER)
+
+
+def test_the_requester_writes_no_letters_to_itself() -> None:
+    with pytest.raises(UnknownParty):
+        require_route(LetterKind.WEIGHTS, REQUESTER, REQUESTER, ROSTER)
+
+
+def test_caps_follow_from_the_study_and_the_roster() -> None:
+    adaptive = study().model_copy(update={"rule": RuleSpec(name=RuleName.FEDADAM)})
+    one, three = (sealed_length(4 * vectors * study().model_dimension) for vectors in (1, 3))
+    assert most_bytes(LetterKind.CHECKPOINT, study(), 4) == one
+    assert most_bytes(LetterKind.CHECKPOINT, adaptive, 4) == three
+    assert most_bytes(LetterKind.REFUSAL, study(), 4) == most_bytes(LetterKind.DECLINE, study(), 999)
+    assert most_bytes(LetterKind.WELCOME, study(), 4) < most_bytes(LetterKind.WELCOME, study(), 5)
+    counting = study().model_copy(update={"rule": RuleSpec(name=RuleName.WFEDAVG)})
+    more = most_bytes(LetterKind.WEIGHTS, counting, 4) - most_bytes(LetterKind.WEIGHTS, study(), 4)
+    assert more == 32 * study().model.classes
+    assert most_bytes(LetterKind.WEIGHTS, study(), 10**6) == sealed_small_length(MAX_CONTROL_BYTES)
+
+
+def test_notices_and_checkpoints_have_exactly_one_length() -> None:
+    for kind in (LetterKind.DECLINE, LetterKind.REFUSAL, LetterKind.CHECKPOINT):
+        require_length(kind, 100, 100)
+        with pytest.raises(MalformedMessage, match="has 100 bytes, this one has 99"):
+            require_length(kind, 99, 100)
+    require_length(LetterKind.WEIGHTS, 99, 100)
+
+
+@pytest.mark.parametrize("reason", ["x", "\x00", "𝔽"])
+def test_the_longest_reason_of_the_longest_names_fits_a_notice(reason: str) -> None:
+    name, told = "n" * 63, shortened(reason * 5000, NOTICE_REASON_BYTES)
+    decline = Decline(study_digest="f" * 64, round=10**6, site=name, code=CODE, clause=CLAUSE, reason=told)
+    refusal = StudyRefusal(study_digest="f" * 64, site=name, code=CODE, clause=CLAUSE, reason=told)
+    for message in (decline, refusal):
+        signed = sign(message, name, keys(SITE).signing)
+        assert LENGTH_BYTES + len(signed.canonical()) <= NOTICE_BYTES
