@@ -13,8 +13,7 @@ from typing import Annotated, Final
 import stamina
 import structlog
 import typer
-from rich.console import Console
-from rich.table import Table
+from structlog.typing import EventDict
 
 from client_agent.daemon import Site, create_study, load_identity, run_agent
 from client_agent.events import AgentEvent, RoundRecord, read_metrics
@@ -24,8 +23,10 @@ from client_agent.ranking_cli import show_rankings
 from client_agent.rewards_cli import show_rewards
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
 from client_agent.study_file import study_from_toml
+from client_agent.tables import add_row, console, table
 from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy
 from protocol.policy import check_study_allowed
+from protocol.printable import printable, printable_values
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
@@ -183,6 +184,7 @@ def log_to_stderr() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso"),
             structlog.processors.format_exc_info,
+            _printable,
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
@@ -190,6 +192,11 @@ def log_to_stderr() -> None:
     )
 
     stamina.instrumentation.set_on_retry_hooks([_log_retry])
+
+
+def _printable(_: object, __: str, line: EventDict) -> EventDict:
+    """Servers and other sites write some of the words in a log."""
+    return printable_values(line)
 
 
 def _log_retry(details: stamina.instrumentation.RetryDetails) -> None:
@@ -291,7 +298,7 @@ def _print_state(view: StudyView, json_output: bool) -> None:
     if json_output:
         _line({"study": view.study, "state": view.state.value, "reason": view.reason, "ready": list(view.ready)})
     else:
-        reason = f" ({view.reason})" if view.reason else ""
+        reason = f" ({printable(view.reason)})" if view.reason else ""
         sys.stdout.write(f"study {view.study}: {view.state.value}{reason}\n")
 
 
@@ -306,10 +313,11 @@ def _round_line(record: RoundRecord) -> str:
 
 
 def _print_table(records: tuple[RoundRecord, ...]) -> None:
-    table = Table("round", "state", "took part", "failed check", "accuracy", "seconds")
+    shown = table("round", "state", "took part", "failed check", "accuracy", "seconds")
     for record in records:
         accuracy = "" if record.test_accuracy is None else f"{record.test_accuracy:.3f}"
-        table.add_row(
+        add_row(
+            shown,
             str(record.round),
             record.state.value,
             ", ".join(record.took_part),
@@ -317,4 +325,4 @@ def _print_table(records: tuple[RoundRecord, ...]) -> None:
             accuracy,
             f"{record.seconds:.2f}",
         )
-    Console().print(table)
+    console().print(shown)

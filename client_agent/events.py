@@ -6,10 +6,16 @@ import threading
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from protocol.printable import printable, printable_lines
 from protocol.wire.messages import ListedWeight, Purpose
+
+Shown = Annotated[str, AfterValidator(printable)]
+ShownLines = Annotated[str, AfterValidator(printable_lines)]
+"""Texts that may hold another party's words, as they can be shown."""
 
 
 class RoundEnd(StrEnum):
@@ -64,7 +70,7 @@ class RoundRecord(BaseModel):
     state: RoundEnd
     purpose: Purpose = Purpose.UPDATE
     attempt: int = 1
-    reason: str = ""
+    reason: Shown = ""
     model_version: int
     weights: tuple[ListedWeight, ...] = ()
     grid: int = 1
@@ -103,7 +109,7 @@ class AgentEvent(BaseModel):
     site: str
     study: str
     round: int | None = None
-    text: str = ""
+    text: ShownLines = ""
     record: RoundRecord | None = None
 
 

@@ -9,6 +9,7 @@ from client_agent.events import EventKind
 from client_agent.planning import Welcomed
 from client_agent.refusals import public_text, read_refusal, refusing_sites
 from protocol.errors import RefusedMessage
+from protocol.printable import printable
 from protocol.rules.interface import SiteFacts
 from protocol.wire.messages import EndCause, StudyEndState, StudyView
 
@@ -80,10 +81,10 @@ def _hear_refusal(owner: Requester, view: StudyView, unreadable: set[str]) -> bo
             refusal = owner.retried(partial(read_refusal, owner, sender))
         except RefusedMessage as refused:
             unreadable.add(sender)
-            owner.problem(None, refused.detail)
+            owner.problem(None, f"a letter of site {sender!r} cannot be read: {refused.detail}")
             continue
         public = public_text(owner.study, sender)
-        why = f"site {sender!r} refuses the study: {refusal.reason}"
+        why = f"site {sender!r} refuses the study: {printable(refusal.reason)}"
         owner.end_study(StudyEndState.FAILED, EndCause.STUDY_REFUSED, public, why, clause=refusal.clause, site=sender)
         return True
     return False

@@ -14,10 +14,9 @@ from typing import Annotated, Any
 
 import typer
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
 from client_agent.settings import read_text
+from client_agent.tables import add_row, console, table
 from protocol.configuration import explain
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError
 from protocol.wire.authentic import check_signature, countersign, require_roster
@@ -139,17 +138,15 @@ def show(roster_file: RosterArgument, json_output: JsonOption = False) -> None:
     if json_output:
         _print(_summary(signed))
         return
-    table = Table("party", "role", "signing key", "url", "samples", "signature")
+    shown = table("party", "role", "signing key", "url", "samples", "signature")
     for party in signed.message.parties:
         samples = "" if party.samples is None else str(party.samples)
-        table.add_row(
-            party.name, party.role.value, party.signing_key[:16], party.url or "", samples, _standing(signed, party)
-        )
-    console = Console()
-    console.print(table)
-    console.print(f"federation {signed.message.federation}, requester {signed.message.requester}")
-    console.print(f"digest {signed.message.digest()}")
-    console.print("complete" if _complete(signed) else "not complete: both operators and the requester must sign")
+        standing = _standing(signed, party)
+        add_row(shown, party.name, party.role.value, party.signing_key[:16], party.url or "", samples, standing)
+    console().print(shown)
+    console().print(f"federation {signed.message.federation}, requester {signed.message.requester}")
+    console().print(f"digest {signed.message.digest()}")
+    console().print("complete" if _complete(signed) else "not complete: both operators and the requester must sign")
 
 
 def _require_role_options(role: Role, url: str | None, samples: int | None) -> None:

@@ -10,6 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.contribution import EncodedFile, EncodedUpdate
 from client_agent.encoding import encode_whole
+from client_agent.events import Shown
 from client_agent.ridge import JudgedOn, JudgingForm
 from protocol.errors import ProtocolViolation, UnusableUpdate
 from protocol.mpc.measurement import OpenedSite
@@ -41,7 +42,7 @@ class UnrankedSite(_Frozen):
     """A site that contributed no model, and why as far as it said so."""
 
     site: str
-    reason: str
+    reason: Shown
 
 
 class Ranking(_Frozen):
@@ -55,7 +56,7 @@ class Ranking(_Frozen):
     study: str
     requester: str
     round: int
-    problem: str = ""
+    problem: Shown = ""
     judged_on: JudgedOn | None = None
     own_loss: float | None = None
     error_bound: float | None = None

@@ -6,10 +6,9 @@ import sys
 from pathlib import Path
 
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
 from client_agent.ranking import RANKING_FILE, Ranking
+from client_agent.tables import add_row, console, plain, table
 from protocol.errors import ConfigurationError
 
 
@@ -41,17 +40,17 @@ def _read(path: Path) -> Ranking:
 
 def _print(ranking: Ranking) -> None:
     if ranking.problem or ranking.own_loss is None or ranking.judged_on is None:
-        Console().print(f"{ranking.study}: the sites were not ranked: {ranking.problem}")
+        console().print(plain(f"{ranking.study}: the sites were not ranked: {ranking.problem}"))
         for absent in ranking.unranked:
-            Console().print(f"  {absent.site}: {absent.reason}")
+            console().print(plain(f"  {absent.site}: {absent.reason}"))
         return
     title = f"{ranking.study}: transfer losses on {ranking.requester}'s {ranking.judged_on.value} examples"
     exact = None if ranking.error_bound is None else f"exact to {ranking.error_bound:.1g}"
-    table = Table("rank", "site", "transfer loss", title=title, caption=exact)
+    shown = table("rank", "site", "transfer loss", title=title, caption=exact)
     for place, one in enumerate(ranking.sites, 1):
-        table.add_row(str(place), one.site, "failed its range check" if one.loss is None else f"{one.loss:.4f}")
+        add_row(shown, str(place), one.site, "failed its range check" if one.loss is None else f"{one.loss:.4f}")
     for absent in ranking.unranked:
-        table.add_row("", absent.site, f"not ranked: {absent.reason}")
+        add_row(shown, "", absent.site, f"not ranked: {absent.reason}")
     own = f"{ranking.requester} itself{ranking.judged_on.caveat}"
-    table.add_row("", own, f"{ranking.own_loss:.4f}", style="dim")
-    Console().print(table)
+    add_row(shown, "", own, f"{ranking.own_loss:.4f}", style="dim")
+    console().print(shown)

@@ -34,6 +34,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.parameters import Needs
+from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
@@ -233,16 +234,17 @@ class RequesterRound:
         prefix = _DECLINE_PREFIX.format(round=self._number)
         for entry in view.mail:
             sender = entry.removeprefix(prefix)
-            if not entry.startswith(prefix) or sender in self._declines:
+            if not entry.startswith(prefix) or sender in self._declines or sender not in self._announcement.listed:
                 continue
             try:
                 decline = self._owner.retried(partial(self._owner.postbox.read_decline, self._number, sender))
             except RefusedMessage as unreadable:
-                self._owner.problem(self._number, unreadable.detail)
+                self._owner.problem(self._number, f"a letter of site {sender!r} cannot be read: {unreadable.detail}")
                 self._declines[sender] = Refused(sender, unreadable.code, None, unreadable.detail)
                 continue
-            self._declines[sender] = Refused(sender, decline.code, decline.clause, decline.reason)
-            self._owner.event(EventKind.DECLINED, self._number, f"{sender}: {decline.code.value}: {decline.reason}")
+            reason = printable(decline.reason)
+            self._declines[sender] = Refused(sender, decline.code, decline.clause, reason)
+            self._owner.event(EventKind.DECLINED, self._number, f"{sender}: {decline.code.value}: {reason}")
 
     # --- the end ---
 

@@ -7,11 +7,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from rich.console import Console
-from rich.table import Table
-
 from client_agent.events import read_metrics
 from client_agent.rewards import Reward, rewards_of
+from client_agent.tables import add_row, console, table
 from protocol.errors import ConfigurationError
 
 _UNKNOWN: Final = "its own affair"
@@ -34,8 +32,8 @@ def show_rewards(state_dir: Path, site: str, requester: str, study: str | None, 
 
 
 def _print(study: str, rewards: tuple[Reward, ...]) -> None:
-    table = Table("site", "rounds", "sum of weights", title=study)
+    shown = table("site", "rounds", "sum of weights", title=study)
     for reward in rewards:
         weights = _UNKNOWN if reward.weights is None else f"{reward.weights:.3f}"
-        table.add_row(reward.site, str(reward.rounds), weights)
-    Console().print(table)
+        add_row(shown, reward.site, str(reward.rounds), weights)
+    console().print(shown)

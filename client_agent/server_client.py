@@ -26,11 +26,11 @@ from protocol.errors import (
     ErrorCode,
     MalformedMessage,
     MoietyError,
-    PolicyRefusal,
     RefusedMessage,
     TooLarge,
     Unavailable,
 )
+from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.keyfile import PartyKeys
@@ -319,7 +319,7 @@ class _Exchange:
 
     def _failure(self, error: httpx.TransportError) -> TransportFailure:
         what = "cannot be reached" if self._response is None else "broke off"
-        return TransportFailure(f"server {self._server!r} {what}: {type(error).__name__}: {error}")
+        return TransportFailure(f"server {self._server!r} {what}: {type(error).__name__}: {printable(str(error))}")
 
 
 def _problem(response: httpx.Response, server: str) -> bytes:
@@ -337,14 +337,18 @@ class TransportFailure(Unavailable):
 
 
 def problem_to_error(status: int, content: bytes, server: str) -> MoietyError:
-    """The error that a problem+json answer stands for, of the same class as at the server."""
+    """The error that a problem+json answer stands for, of the same class as at the server.
+
+    Nobody signed it: it says that a request was refused, or that this is not the time for it, and nothing else. A code
+    that stands for a fault of this site, or for a broken protocol, is read as a refusal.
+    """
     try:
         problem = json.loads(content)
-        code, detail = str(problem.get("code", "")), str(problem.get("detail", ""))
-    except (ValueError, AttributeError):
+        code, detail = str(problem.get("code", "")), printable(str(problem.get("detail", "")))
+    except (ValueError, AttributeError, RecursionError):
         code, detail = "", ""
     text = f"server {server!r} answered {status}: {detail or 'no explanation'}"
-    kind = _CLASS_OF_CODE.get(code, Unavailable if status in _TRY_AGAIN else RefusedMessage)
+    kind = _CLASS_OF_CODE.get(code, Unavailable if status in _TRY_AGAIN or status >= 500 else RefusedMessage)
     return kind(text)
 
 
@@ -359,7 +363,7 @@ def _most_precise() -> dict[str, type[MoietyError]]:
     table: dict[str, type[MoietyError]] = {}
     for kind in _leaves(MoietyError):
         code = kind.__dict__.get("code")
-        if isinstance(code, ErrorCode) and not issubclass(kind, PolicyRefusal):  # a server has no policy to refuse by
+        if isinstance(code, ErrorCode) and issubclass(kind, (RefusedMessage, Unavailable)):
             table[code.value] = kind  # children come after their parents
     return table
 

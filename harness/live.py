@@ -66,9 +66,9 @@ class LiveRun:
 
 
 def console_for(*, stderr: bool) -> Console:
-    """A console that does not fold tables when nobody's terminal sets the width."""
-    console = Console(stderr=stderr)
-    return console if console.is_terminal else Console(stderr=stderr, width=_PLAIN_WIDTH)
+    """A console that does not fold tables when nobody's terminal sets the width; names and reasons are no markup."""
+    console = Console(stderr=stderr, markup=False, emoji=False)
+    return console if console.is_terminal else Console(stderr=stderr, markup=False, emoji=False, width=_PLAIN_WIDTH)
 
 
 def print_split(console: Console, federation: Federation, why: str) -> None:

@@ -65,7 +65,7 @@ def _erosion(erosion: RunHistory) -> tuple[Plot, ...]:
 
 
 def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> str:
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "moiety", "font.size": 9}):
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "moiety", "text.parse_math": False, "font.size": 9}):
         figure = Figure(figsize=(5.2, 3.2), layout="constrained")
         axes = figure.subplots()
         for one, colour in zip(series, _COLOURS, strict=False):

@@ -34,6 +34,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from protocol.clauses import Clause
+from protocol.printable import printable_lines
 
 
 class ErrorCode(StrEnum):
@@ -66,13 +67,17 @@ class ErrorCode(StrEnum):
 
 
 class MoietyError(Exception):
-    """Base of all; ``detail`` is safe to show to the person whose request or file caused it."""
+    """Base of all; ``detail`` is safe to show to the person whose request or file caused it.
+
+    Details quote what was found, and so other parties' words: they are made printable here, once for every place in
+    which an error ends.
+    """
 
     code: ErrorCode
 
     def __init__(self, detail: str) -> None:
-        super().__init__(detail)
-        self.detail = detail
+        self.detail = printable_lines(detail)
+        super().__init__(self.detail)
 
 
 class ConfigurationError(MoietyError):

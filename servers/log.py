@@ -5,7 +5,10 @@ from __future__ import annotations
 import sys
 
 import structlog
+from structlog.typing import EventDict
 from structlog.typing import FilteringBoundLogger as BoundLogger
+
+from protocol.printable import printable_values
 
 
 def configure() -> None:
@@ -15,10 +18,16 @@ def configure() -> None:
             structlog.processors.add_log_level,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
+            _printable,
             structlog.processors.JSONRenderer(),
         ],
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # stderr as it is now, not as it was
     )
+
+
+def _printable(_: object, __: str, line: EventDict) -> EventDict:
+    """Callers and the peer write some of the words in a log."""
+    return printable_values(line)
 
 
 def logger(name: str) -> BoundLogger:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from protocol.errors import ErrorCode, MalformedMessage, MoietyError, PolicyRefusal, RefusedMessage, Unavailable
+from protocol.printable import printable
 
 MEDIA_TYPE: Final = "application/problem+json"
 _TYPE_PREFIX: Final = "urn:moiety:problem:"
@@ -90,8 +91,8 @@ def error_from(body: bytes, status: int) -> MoietyError:
     """The error that a peer's problem+json body stands for."""
     try:
         members = json.loads(body)
-        code, detail = ErrorCode(members["code"]), str(members["detail"])
-    except (ValueError, KeyError, TypeError):
+        code, detail = ErrorCode(members["code"]), printable(str(members["detail"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
         return Unavailable(f"the peer answered with status {status} and no readable problem")
     matching = [kind for kind in _tree(MoietyError) if kind.__dict__.get("code") is code]
     exact = [kind for kind in matching if kind is not RefusedMessage]

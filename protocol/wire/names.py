@@ -22,6 +22,13 @@ class NamesKind(StrEnum):
     CLASSES = "class_names"
 
 
+def require_layer_name(name: str) -> str:
+    """The name of a shared layer, which errors at every site quote. Raises: ValueError"""
+    if not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        raise ValueError(f"a layer's name has 1 to {MAX_NAME_CHARACTERS} printable characters")
+    return name
+
+
 def require_nameable(kind: NamesKind, names: tuple[str, ...]) -> None:
     """Every name is printable and there once. Raises: ValueError that says which is not"""
     wrong = next((name for name in names if not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARACTERS), None)

@@ -6,14 +6,14 @@ from enum import StrEnum
 from math import prod
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from protocol.clauses import Clause
 from protocol.parameters import Needs, StudyParameters
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
 from protocol.wire.causes import EndCause
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
-from protocol.wire.names import require_model_names
+from protocol.wire.names import require_layer_name, require_model_names
 from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.round import Purpose
 from protocol.wire.rule import RuleName, RuleSpec
@@ -35,7 +35,7 @@ def _absent(names: tuple[str, ...]) -> bool:
 
 class LayerShape(Message):
     KIND: ClassVar[str] = "layer"
-    name: str
+    name: Annotated[str, AfterValidator(require_layer_name)]
     shape: tuple[Annotated[int, Field(ge=1)], ...]
 
 

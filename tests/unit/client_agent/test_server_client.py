@@ -170,15 +170,36 @@ def test_no_server_refuses_by_a_sites_policy() -> None:
     assert type(problem_to_error(409, body, "a")) is RefusedMessage
 
 
-@pytest.mark.parametrize("code", [code for code in ErrorCode if code is not ErrorCode.POLICY_REFUSAL])
-def test_every_code_comes_back_as_its_class(code: ErrorCode) -> None:
+OF_ANOTHER = {
+    *(ErrorCode.POLICY_REFUSAL, ErrorCode.CONFIGURATION, ErrorCode.UNUSABLE_UPDATE, ErrorCode.LOCAL_OPTIMUM),
+    *(ErrorCode.PROTOCOL_VIOLATION, ErrorCode.CONSISTENCY_CHECK_FAILED, ErrorCode.CORRELATION_REUSED),
+    *(ErrorCode.TRANSCRIPT_MISMATCH, ErrorCode.AGGREGATE_OUT_OF_BOUNDS, ErrorCode.MODEL_DIVERGED),
+}
+"""Faults of this site, and ends of a study: nobody signs a problem, so it can stand for neither."""
+
+
+@pytest.mark.parametrize("code", [code for code in ErrorCode if code not in OF_ANOTHER])
+def test_a_refusal_and_a_reason_to_wait_come_back_as_their_class(code: ErrorCode) -> None:
     error = problem_to_error(400, json.dumps({"code": code.value, "detail": "why"}).encode(), "a")
     assert error.code is code
     assert type(error) not in (MoietyError, RefusedMessage)
     assert error.detail == "server 'a' answered 400: why"
 
 
+@pytest.mark.parametrize("code", sorted(OF_ANOTHER))
+def test_no_problem_ends_a_study_or_a_sites_part_in_it(code: ErrorCode) -> None:
+    """A requester that takes 'local_optimum' from a proxy would complete its study; 'configuration' ends an agent."""
+    assert type(problem_to_error(409, json.dumps({"code": code.value}).encode(), "a")) is RefusedMessage
+
+
+def test_a_problem_nested_beyond_all_bounds_is_one_without_explanation() -> None:
+    error = problem_to_error(400, b"[" * 16000, "a")
+    assert type(error) is RefusedMessage
+    assert error.detail == "server 'a' answered 400: no explanation"
+
+
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"code": 5}', b"<html>", b'{"code": "internal", "detail": "x"}'])
 def test_an_unreadable_problem(content: bytes) -> None:
-    assert type(problem_to_error(500, content, "a")) is RefusedMessage
+    assert type(problem_to_error(400, content, "a")) is RefusedMessage
+    assert type(problem_to_error(500, content, "a")) is Unavailable
     assert type(problem_to_error(503, content, "a")) is Unavailable

@@ -1,0 +1,195 @@
+"""What another party writes is shown to a person: it moves no cursor, forges no line, and ends no program.
+
+Each test puts the same words into one place where they are shown or logged: escape sequences, a bell, a mark that turns
+the reading direction, a line break, markup that rich takes for a wrong tag.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+import structlog
+
+import client_agent.cli
+import moiety
+from client_agent.events import AgentEvent, EventKind
+from client_agent.gathering import await_contributors
+from client_agent.keys_cli import show
+from client_agent.mail import StudyRefusal, seal_letter
+from client_agent.ranking import RANKING_FILE, Ranking, UnrankedSite
+from client_agent.ranking_cli import show_rankings
+from client_agent.requester_round import RequesterRound
+from client_agent.rewards_cli import show_rewards
+from client_agent.ridge import JudgedOn
+from client_agent.server_client import ServerClient
+from harness.history import Series
+from harness.plots import _chart
+from protocol.errors import ErrorCode, MalformedMessage, RefusedMessage
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.keyfile import dump_roster
+from protocol.wire.messages import Decline, LayerShape, StudyState, StudyView
+from servers import log as server_log
+from servers.problems import error_from
+from tests.unit.client_agent.benches import SITE, RequesterBench, requester_bench
+from tests.unit.client_agent.federation import (
+    PARAMETERS,
+    PARTIES,
+    REQUESTER,
+    ROSTER,
+    ended_as,
+    keys,
+    study,
+)
+from tests.unit.client_agent.test_refusals import hand_views, view
+from tests.unit.client_agent.test_requester import planned
+from tests.unit.client_agent.test_rewards import record
+
+WORDS = "no\x1b]0;owned\x07\x1b[2J \u202eevil\u2066 [/] [red]x[/red]\ncontributor c2: released"
+DIGEST = study().digest()
+
+
+def harmless(shown: str) -> bool:
+    """Nothing but printable characters and line feeds; the words themselves are there, with their brackets."""
+    return "\n" not in shown.strip("\n") and shown.replace("\n", "").isprintable() and "[/]" in shown
+
+
+def harmless_table(shown: str) -> bool:
+    return shown.replace("\n", "").isprintable() and "[/]" in shown and "[red]" in shown
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[RequesterBench]:
+    with requester_bench(tmp_path, study(), np.zeros(PARAMETERS.dimension, dtype=np.float32)) as made:
+        yield made
+
+
+def test_a_reason_to_decline(bench: RequesterBench) -> None:
+    decline = Decline(study_digest=DIGEST, round=1, site=SITE, code=ErrorCode.POLICY_REFUSAL, reason=WORDS)
+    signed, to = sign(decline, SITE, keys(SITE).signing), bench.requester.requester_party
+    bench.servers[Side.A].mail[f"decline-1/{REQUESTER}"] = seal_letter(signed, "decline", DIGEST, SITE, to, 1)
+    turn = RequesterRound(bench.requester, planned(bench.requester))
+    turn._read_declines(view(f"decline-1/{SITE}"))
+    assert all(map(harmless, bench.texts(EventKind.DECLINED)))
+    assert [harmless(refused.reason) for refused in turn._declines.values()] == [True]
+
+
+def test_a_reason_to_refuse_a_study(bench: RequesterBench) -> None:
+    refusal = StudyRefusal(study_digest=DIGEST, site=SITE, code=ErrorCode.POLICY_REFUSAL, reason=WORDS)
+    signed, to = sign(refusal, SITE, keys(SITE).signing), bench.requester.requester_party
+    bench.servers[Side.A].mail[f"refusal/{REQUESTER}"] = seal_letter(signed, "refusal", DIGEST, SITE, to, 0)
+    hand_views(bench, view(f"refusal/{SITE}"))
+    await_contributors(bench.requester)
+    assert harmless(bench.requester.progress.why)
+
+
+def test_a_servers_problem(capsys: pytest.CaptureFixture[str]) -> None:
+    """Its detail is in the agent's event, and in the peer's log."""
+    body = json.dumps({"code": "malformed_message", "detail": WORDS}).encode()
+    transport = httpx.MockTransport(lambda request: httpx.Response(400, content=body))
+    with pytest.raises(RefusedMessage) as refused:
+        ServerClient(Side.A, ROSTER.operator_a, keys(SITE), transport).studies()
+    assert harmless(refused.value.detail)
+    assert harmless(error_from(body, 400).detail)
+    event = AgentEvent(kind=EventKind.PROBLEM, site=SITE, study="unit", text=refused.value.detail)
+    client_agent.cli._print_event(event)
+    assert harmless(capsys.readouterr().out)
+
+
+def test_an_event_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whatever place forgot to ask: neither form of an event's line passes the words on."""
+    event = AgentEvent(kind=EventKind.FINISHED, site=SITE, study="unit", text=WORDS.replace("\n", " "))
+    rounds = AgentEvent(kind=EventKind.ROUND, site=SITE, study="unit", round=1, record=record(1, reason=WORDS))
+    for show_event in (client_agent.cli._print_event, client_agent.cli._print_json):
+        for one in (event, rounds):
+            show_event(one)
+            assert harmless(capsys.readouterr().out)
+
+
+def test_the_reason_of_a_studys_end(capsys: pytest.CaptureFixture[str]) -> None:
+    end = ended_as(StudyState.CANCELLED, DIGEST)
+    assert end is not None
+    worded = end.model_copy(update={"message": end.message.model_copy(update={"reason": WORDS})})
+    shown = StudyView(study="unit", study_digest=DIGEST, end=worded, cursor=1, ready=(), mail=())
+    for as_json in (False, True):
+        client_agent.cli._print_state(shown, as_json)
+        assert harmless(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("problem", ["", WORDS])
+def test_a_ranking(problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "studies" / "hearts"
+    place.mkdir(parents=True)
+    absent = UnrankedSite(site=SITE, reason=WORDS)
+    ranking = Ranking(study="hearts", requester=REQUESTER, round=1, problem=problem, unranked=(absent,))
+    if not problem:
+        ranking = ranking.model_copy(update={"own_loss": 0.5, "judged_on": JudgedOn.VALIDATION})
+    (place / RANKING_FILE).write_text(ranking.model_dump_json())
+    for as_json in (False, True):
+        show_rankings(tmp_path, None, json_output=as_json)
+        assert harmless_table(capsys.readouterr().out)
+
+
+def test_rounds_and_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Names are checked where they come in; a metrics file of another hand is shown all the same."""
+    records = (record(1, took_part=("r0", WORDS), failed_check=(WORDS,)),)
+    client_agent.cli._print_table(records)
+    assert "[/]" in capsys.readouterr().out
+    folder = tmp_path / "studies" / "s"
+    folder.mkdir(parents=True)
+    (folder / "metrics.jsonl").write_text("".join(one.model_dump_json() + "\n" for one in records))
+    show_rewards(tmp_path, "c1", "r0", None, json_output=False)
+    assert harmless_table(capsys.readouterr().out)
+
+
+def test_a_roster_shown_before_it_is_signed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An operator's address is whatever stands between 'https://' and a slash."""
+    operator = ROSTER.operator_a.model_copy(update={"url": "https://[b]\x1b"})
+    signed = PARTIES.roster.model_copy(update={"message": ROSTER.model_copy(update={"operator_a": operator})})
+    path = tmp_path / "roster.toml"
+    path.write_text(dump_roster(signed))
+    show(path)
+    shown = capsys.readouterr().out
+    assert "\x1b" not in shown
+    assert "[b]" in shown
+
+
+def test_a_layers_name() -> None:
+    """Errors at every site quote it; so it is one or the study is none."""
+    for name in (WORDS, "", "x" * 201):
+        with pytest.raises(MalformedMessage, match=r"1 to 200 printable characters"):
+            LayerShape.parse(json.dumps({"name": name, "shape": [1]}).encode())
+
+
+def test_logs_of_both_programs(capsys: pytest.CaptureFixture[str]) -> None:
+    for configure in (server_log.configure, client_agent.cli.log_to_stderr):
+        configure()
+        try:
+            structlog.get_logger("x").warning("refused", detail=WORDS, route="/v1/" + "x" * 10**6)
+        finally:
+            structlog.reset_defaults()
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.isascii()
+        assert "\\u001b" not in line
+        assert "\\u202e" not in line
+        assert len(line) < 20_000
+        assert json.loads(line)["detail"].startswith("no\ufffd]0;owned")
+
+
+def test_an_error_that_a_command_ends_with(capsys: pytest.CaptureFixture[str]) -> None:
+    moiety._report(MalformedMessage(WORDS), as_json=False)
+    shown = capsys.readouterr().err
+    assert "\x1b]0" not in shown
+    assert "\x07" not in shown
+
+
+def test_labels_of_a_plot_and_cells_of_the_report() -> None:
+    """matplotlib reads dollars as formulas and refuses wrong ones; a page reads angle brackets."""
+    svg = _chart((Series(site=r"$\frac{$ <script>alert(1)</script>", values=(0.5, 0.25)),), "accuracy")
+    assert "<script" not in svg
+    assert "&lt;script" in svg
