@@ -19,12 +19,14 @@ from client_agent.daemon import Site, create_study, load_identity, run_agent
 from client_agent.events import AgentEvent, RoundRecord, read_metrics
 from client_agent.fitting import names_of
 from client_agent.journal import StudyJournal
+from client_agent.pretrained import load_pretrained
 from client_agent.ranking_cli import show_rankings
 from client_agent.rewards_cli import show_rewards
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
 from client_agent.study_file import study_from_toml
 from client_agent.tables import add_row, console, table
 from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy
+from protocol.first_model import model_digest_of
 from protocol.policy import check_study_allowed
 from protocol.printable import printable, printable_values
 from protocol.sharing import Side
@@ -107,6 +109,9 @@ def ranking(
 def create(
     study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What to study.")],
     config: ConfigOption,
+    pretrained: Annotated[
+        Path | None, typer.Option(help="Begin with this model: float32 values in numpy's format.")
+    ] = None,
     json_output: JsonOption = False,
 ) -> None:
     """Hand a study to this site's agent, which creates it at both servers and runs it."""
@@ -115,11 +120,14 @@ def create(
     _require_requester(settings, roster)
     study = study_from_toml(read_text(study_file), str(study_file), roster, settings.plugin, settings.data)
     _refuse_dealer(study, study_file)
+    if pretrained is not None:
+        model = load_pretrained(pretrained, study.model_dimension)
+        study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
     check_study_allowed(study, settings.policy)
     journal = settings.state_dir / "studies" / study.name
     if journal.exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
-    create_study(settings.state_dir, study)
+    create_study(settings.state_dir, study, pretrained)
     named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
     if json_output:
         _line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension, **named})

@@ -21,7 +21,7 @@ from client_agent.refusals import refused_study, send_refusal
 from client_agent.site_context import SiteContext
 from client_agent.skips import shown_skip
 from client_agent.watch import Stopped, same_round
-from client_agent.welcome import missed_release, open_checkpoint, open_welcome
+from client_agent.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome
 from protocol.errors import (
     ConfigurationError,
     MoietyError,
@@ -80,7 +80,7 @@ class Contributor(Participant):
             self.watch.close()
 
     def _refuse(self, refusal: PolicyRefusal) -> None:
-        """This site's part is over before it began: the requester is told, and nothing is said to be ready."""
+        """This site's part is over before it began: the requester is told."""
         while True:
             try:
                 send_refusal(self, refusal)
@@ -118,7 +118,11 @@ class Contributor(Participant):
         views = self.watch.both()
         if views is None:
             return False
-        self._take_welcome(views[0])
+        try:
+            self._take_welcome(views[0])
+        except PolicyRefusal as crafted:  # no model that this site derives: it has no part in what comes of it
+            self._refuse(crafted)
+            return True
         rounds = same_round(views)
         if rounds is not None and self.state.model_version is not None:
             self._follow(*rounds)
@@ -160,7 +164,7 @@ class Contributor(Participant):
             self._refused_welcome = version
             self.problem(None, f"model {version} came without a release that this site missed; model {own} is kept")
             return
-        vector = open_checkpoint(self, welcome)
+        vector = first_checkpoint(self, welcome) if version == 0 else open_checkpoint(self, welcome)
         seed = welcomed_seed(welcome, self.study, self.state.ckks_key_seed)
         self.adopt_model(vector, version, site_key=welcome.site_key, ckks_key_seed=seed)
         self.event(EventKind.STUDY, None, f"welcomed with model {version}")

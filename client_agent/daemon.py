@@ -21,6 +21,7 @@ from client_agent.journal import SiteState, StudyJournal
 from client_agent.learner import Learner, TorchLearner, training_seed
 from client_agent.ledger import Ledger
 from client_agent.participant import Participant
+from client_agent.pretrained import PRETRAINED
 from client_agent.randomness import randomness_for
 from client_agent.requester import Requester
 from client_agent.server_client import ServerClient
@@ -43,6 +44,7 @@ from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
 from protocol.wire.messages import Roster, Signed, Study
 
 _JOIN_S = 10.0
+_PRETRAINED = ".pretrained"
 _log = structlog.get_logger("agent")
 
 
@@ -121,9 +123,14 @@ def outbox(state_dir: Path) -> Path:
     return state_dir / "outbox"
 
 
-def create_study(state_dir: Path, study: Study) -> Path:
-    """Queue a study; the requester's agent signs it and hands it to both servers."""
+def create_study(state_dir: Path, study: Study, pretrained: Path | None = None) -> Path:
+    """Queue a study; the requester's agent signs it and hands it to both servers.
+
+    ``pretrained`` is the file of the model that the study pins.
+    """
     path = new_folder(outbox(state_dir)) / f"{study.name}.json"
+    if pretrained is not None:
+        write_durably(path.with_suffix(_PRETRAINED), pretrained.read_bytes())
     write_durably(path, study.canonical())
     return path
 
@@ -209,6 +216,9 @@ class Agent:
             known = journal.read(journal.folder / "study.json", Signed[Study])
             if known is not None and known.message != study:
                 raise ConfigurationError(f"a study named {study.name!r} is here already; choose another name")
+            pretrained = path.with_suffix(_PRETRAINED)
+            if pretrained.exists():
+                pretrained.replace(journal.folder / PRETRAINED)
             if known is None:
                 journal.write(
                     journal.folder / "study.json", sign(study, self._context.site, self._context.keys.signing)
@@ -290,7 +300,7 @@ class Agent:
 
     def _training_seed(self, study: Study) -> int:
         own = self._context.randomness.bytes(8, f"training order {study.digest()}")
-        return training_seed(study, self._context.site, own)
+        return training_seed(self._site.settings.seed, self._context.site, own)
 
 
 def _unfinished(journal: StudyJournal) -> bool:

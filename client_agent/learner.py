@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from client_agent.data import VALIDATION_FILE
 from client_agent.ridge import JudgingForm, Matrix, judging_form, ridge_model
 from protocol.errors import ConfigurationError
+from protocol.first_model import first_model
 from protocol.rules.server_optimiser import apply_aggregate
 from protocol.wire.messages import Study
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from client_agent.trainer import LocalRound
 
 Vector = NDArray[np.float32]
-NO_STUDY_SEED = 0
+PERSONAL_SEED = 0
 _log = structlog.get_logger("agent")
 
 
@@ -39,8 +40,6 @@ class Learner(Protocol):
     """
 
     def prepare(self) -> None: ...
-
-    def initial(self) -> Vector: ...
 
     def update(self, model: Vector, round_number: int) -> Vector: ...
 
@@ -89,12 +88,7 @@ class TorchLearner:
 
     def prepare(self) -> None:
         """One round of training that is thrown away: torch loads and compiles what it needs the first time."""
-        self._train(self.initial(), 1)
-
-    def initial(self) -> Vector:
-        from client_agent.update import model_vector
-
-        return model_vector(self._fresh_model())
+        self._train(first_model(self._study), 1)
 
     def update(self, model: Vector, round_number: int) -> Vector:
         """The update of the shared layers; what the personal layers learned is on disk before it is returned."""
@@ -188,20 +182,22 @@ class TorchLearner:
         return PersonalState(folder)
 
     def _fresh_model(self) -> nn.Module:
+        """The layers; shared values are loaded before every use, personal ones begin as the module makes them."""
         from client_agent.models import build_model
 
-        seed = self._study.seed if self._study.seed is not None else NO_STUDY_SEED
         if self._plugin is not None:
-            return self._plugin.model(self._study.model, seed)
-        return build_model(self._study.model, seed)
+            return self._plugin.model(self._study.model, PERSONAL_SEED)
+        return build_model(self._study.model, PERSONAL_SEED)
 
 
-def training_seed(study: Study, site: str, fallback: bytes) -> int:
-    """From the study's seed where it has one, else from the site's own random bytes."""
+def training_seed(local_seed: int | None, site: str, drawn: bytes) -> int:
+    """From this site's own random bytes; in a seeded federation on loopback from the seed in its settings.
+
+    Never from the study: a requester that knew the order of the batches would know which examples an update is of.
+    """
     from client_agent.trainer import site_seed
 
-    own = int.from_bytes(fallback[:8], "big")
-    return site_seed(study.seed if study.seed is not None else own, site)
+    return site_seed(int.from_bytes(drawn[:8], "big") if local_seed is None else local_seed, site)
 
 
 def _plugin(study: Study, path: Path | None) -> Plugin | None:

@@ -8,7 +8,7 @@ Sizes of a specification:
              network of the MNIST study.
 ``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
 a feature, and ``target``, one entry a class (client_agent.personal). The built-in models have no buffers, so all of
-their state is shared or personal. Initial values depend on the seed only.
+their state is shared or personal. Initial values are protocol.first_model's, personal layers begin as the identity.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from __future__ import annotations
 from math import prod
 from typing import Literal
 
-import torch
 from torch import nn
 
 from client_agent.personal import Affine, Personalised
 from client_agent.seeding import private_state
-from client_agent.update import layer_shapes
+from client_agent.update import layer_shapes, load_vector
 from protocol.errors import ConfigurationError
+from protocol.first_model import seeded_model
 from protocol.wire.messages import ModelSpec
 
 BuiltIn = Literal["linear", "mlp", "cnn"]
@@ -60,16 +60,16 @@ def dimension(spec: ModelSpec) -> int:
 
 
 def build_model(spec: ModelSpec, seed: int) -> nn.Module:
-    """A built-in model with initial values drawn from ``seed`` alone, on the CPU.
+    """A built-in model with the values that every study with this seed begins with, on the CPU.
 
     Raises: ConfigurationError for a plug-in (see client_agent.plugin) or when the layers are not the pinned ones
     """
     if spec.kind == "plugin":
         raise ConfigurationError("the study's model is a plug-in: give the site's plug-in file")
     with private_state():
-        torch.manual_seed(seed % 2**63)
         model = _network(spec)
     require_layers(model, spec)
+    load_vector(model, seeded_model(spec.layers, seed))
     return model
 
 

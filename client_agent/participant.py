@@ -34,9 +34,10 @@ from client_agent.watch import StudyWatch
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
+from protocol.first_model import first_model
 from protocol.policy import SiteMemory, remember_left_out, remember_release
 from protocol.rules.self_weights import class_weight, sample_weight
-from protocol.rules.server_optimiser import model_part
+from protocol.rules.server_optimiser import initial_state, model_part
 from protocol.sharing import split_chunk
 from protocol.wire.messages import Announcement, Party, Purpose, Signed, Study, StudyProtection
 
@@ -104,6 +105,10 @@ class Participant:
         self.save(model_version=version, **changes)
         self.journal.reach(Point.AFTER_STATE_WRITTEN)
         self._kept = kept
+
+    def first_kept(self) -> Vector:
+        """Version 0 as this site derives it, with the server optimiser's first moments behind it."""
+        return initial_state(first_model(self.study), self.study.rule)
 
     def ckks_key(self) -> SecretKey | None:
         """The key under which sites encrypt; None in a study of shares. Raises: AnnouncementMismatch before it came"""

@@ -40,12 +40,15 @@ class Postbox:
         self._journal: StudyJournal = owner.journal
 
     def send_welcome(self, sites: list[str], version: int, model: bytes, previous: PastRelease | None = None) -> None:
-        """The checkpoint for every site once, and the welcome for each of ``sites``.
+        """The checkpoint for every site once, unless sites derive it, and the welcome for each of ``sites``.
 
         ``previous`` is the evidence that sites need which hold an older model.
         """
         folder = new_folder(self._journal.folder / "welcome" / f"{version:06d}")
-        key = self._send_checkpoint(folder, version, model)
+        derived = version == 0 and self._owner.study.pretrained_digest is None
+        key = self._checkpoint_key(folder, version, model)
+        if not derived:
+            self._send_checkpoint(folder, version, key, model)
         for site in sites:
             welcome = Welcome(
                 study_digest=self._owner.study_digest,
@@ -106,16 +109,19 @@ class Postbox:
         self._context.clients[RELAY].put_mail(self._owner.study.name, topic, site, Body.of(kept.read_bytes()))
         self._journal.reach(Point.AFTER_LETTER_SENT)
 
-    def _send_checkpoint(self, folder: Path, version: int, model: bytes) -> CheckpointKey:
+    def _checkpoint_key(self, folder: Path, version: int, model: bytes) -> CheckpointKey:
         key = self._journal.read(folder / "key.json", CheckpointKey)
-        sealed = folder / "checkpoint.sealed"
         if key is None:
             label = f"checkpoint {self._owner.study_digest} version {version}"
             content_key = self._context.randomness.bytes(32, label)
-            write_durably(sealed, b"".join(encrypt_body(content_key, [model])))
             key = CheckpointKey(content_key=content_key.hex(), digest=hashlib.sha256(model).hexdigest())
             self._journal.write(folder / "key.json", key)
+        return key
+
+    def _send_checkpoint(self, folder: Path, version: int, key: CheckpointKey, model: bytes) -> None:
+        sealed = folder / "checkpoint.sealed"
+        if not sealed.exists():
+            write_durably(sealed, b"".join(encrypt_body(bytes.fromhex(key.content_key), [model])))
         topic = paths.fill(paths.CHECKPOINT_TOPIC, version=version)
         body = Body.file(sealed, hashlib.sha256(sealed.read_bytes()).digest())
         self._context.clients[RELAY].put_mail(self._owner.study.name, topic, paths.EVERY_SITE, body)
-        return key

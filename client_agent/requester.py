@@ -16,10 +16,12 @@ from client_agent.events import EventKind, RoundEnd, RoundRecord, SitePair, Site
 from client_agent.failpoints import Point
 from client_agent.gathering import admit, await_contributors
 from client_agent.journal import StudyJournal
+from client_agent.learner import Vector
 from client_agent.mail import PastRelease
 from client_agent.participant import Participant
 from client_agent.planning import RequesterState, RoundPlan, hindrance, new_plan
 from client_agent.postbox import Postbox
+from client_agent.pretrained import PRETRAINED, load_pretrained
 from client_agent.ranking import try_judging
 from client_agent.ranking_round import RankingRound, after_ranking
 from client_agent.requester_round import RequesterRound
@@ -27,6 +29,7 @@ from client_agent.settled import Settled
 from client_agent.site_context import SiteContext
 from client_agent.watch import Stopped
 from protocol.errors import (
+    ConfigurationError,
     ErrorCode,
     LocalOptimumReached,
     PolicyRefusal,
@@ -35,6 +38,7 @@ from protocol.errors import (
     Unavailable,
     UnusableUpdate,
 )
+from protocol.first_model import first_model, model_digest_of
 from protocol.parameters import Needs
 from protocol.policy import Clause, remember_contribution, remember_skip
 from protocol.rules.interface import Measured
@@ -89,7 +93,7 @@ class Requester(Participant):
             return
         self.prepare()
         if self.rule.needs is Needs.INNER_PRODUCTS:
-            self.learner.probe(self.learner.initial())  # without validation data no study is begun
+            self.learner.probe(first_model(self.study))  # without validation data no study is begun
         if self.study.ranking is not None and self.state.model_version is None:
             try_judging(self)  # nor without examples to judge by and a model of its own
         self._first_model()
@@ -123,8 +127,16 @@ class Requester(Participant):
             seed = None
             if self.study.protection is StudyProtection.CKKS:
                 seed = self.context.randomness.bytes(SEED_BYTES, f"ckks key seed {self.study_digest}").hex()
-            first = initial_state(self.learner.initial(), self.study.rule)
-            self.adopt_model(first, 0, site_key=key.hex(), ckks_key_seed=seed)
+            self.adopt_model(self._first_kept(), 0, site_key=key.hex(), ckks_key_seed=seed)
+
+    def _first_kept(self) -> Vector:
+        """Version 0: derived, or the pretrained start that came with the study. Raises: ConfigurationError"""
+        if self.study.pretrained_digest is None:
+            return self.first_kept()
+        model = load_pretrained(self.journal.folder / PRETRAINED, self.study.model_dimension)
+        if model_digest_of(model) != self.study.pretrained_digest:
+            raise ConfigurationError(f"study {self.study.name!r} pins another pretrained model than the one kept here")
+        return initial_state(model, self.study.rule)
 
     def _create(self) -> None:
         """Hand the study to both servers; both countersign it."""
@@ -164,7 +176,8 @@ class Requester(Participant):
     def welcome(self, sites: list[str], previous: PastRelease | None = None) -> None:
         """Send the sites' key and the present model; sent again, it is the same letter.
 
-        Sites that hold an older model need ``previous``, the release that they missed.
+        Sites that hold an older model need ``previous``, the release that they missed. Version 0 is named and not
+        sent, unless it is pretrained: every site derives it.
         """
         model = self.require_kept().astype("<f4").tobytes()
         self.retried(lambda: self.postbox.send_welcome(sites, self.state.model_version or 0, model, previous))

@@ -13,7 +13,9 @@ from client_agent.output import check_release
 from client_agent.participant import Participant
 from client_agent.site_context import RELAY
 from protocol.errors import BrokenSeal
-from protocol.rules.server_optimiser import state_vectors
+from protocol.first_model import model_digest_of
+from protocol.policy import check_first_model
+from protocol.rules.server_optimiser import initial_state, model_part, state_vectors
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import Purpose, Signed
@@ -58,6 +60,22 @@ def missed_release(owner: Participant, welcome: Welcome) -> bool:
     stepped = past.announcement.purpose is Purpose.UPDATE  # class counts leave the model as it is
     led_here = stepped and past.announcement.model_version == welcome.model_version - 1
     return led_here and newer and owner.context.site not in past.agreed_set.message.sites
+
+
+def first_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
+    """Version 0: derived here and compared with what the requester names, or the pretrained start that the study pins.
+
+    Raises: PolicyRefusal when the requester names another one; BrokenSeal, Unavailable
+    """
+    pinned = owner.study.pretrained_digest
+    if pinned is None:
+        kept = owner.first_kept()
+        check_first_model(welcome.checkpoint_digest, hashlib.sha256(kept.astype("<f4").tobytes()).hexdigest())
+        return kept
+    kept = open_checkpoint(owner, welcome)
+    model = model_part(kept, owner.study.model_dimension)
+    check_first_model(model_digest_of(model), pinned, "the study pins")
+    return initial_state(model, owner.study.rule)
 
 
 def open_checkpoint(owner: Participant, welcome: Welcome) -> Vector:

@@ -35,13 +35,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.models import build_model
-from client_agent.update import Vector, model_vector
+from client_agent.update import Vector
 from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RoundRecord, RunHistory
 from harness.regression_facts import UNIT, RegressionFacts, RoundFacts, average_error, gamma, summed_sites
 from harness.site_updates import clipped_update
 from harness.summing import average
 from protocol.errors import ConfigurationError
+from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
 from protocol.rules.server_optimiser import apply_aggregate, first_decay, initial_state
 from protocol.wire.messages import ListedWeight, RuleName, RuleSpec, Study
@@ -113,7 +114,7 @@ def adaptive_rounds(history: RunHistory, study: Study, sites: Sequence[SiteData]
 
     Raises: ConfigurationError when they do not end at the history's model: it is no plain run of these sites
     """
-    state = initial_state(model_vector(build_model(study.model, study.seed or 0)), study.rule)
+    state = initial_state(first_model(study), study.rule)
     taken = []
     for record in history.rounds:
         if record.kind not in (RoundKind.RELEASED, RoundKind.ALONE):

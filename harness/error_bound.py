@@ -21,12 +21,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from client_agent.models import build_model
-from client_agent.update import model_vector
 from harness.adaptive_bound import adaptive_difference, adaptive_rounds
 from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RunHistory
 from harness.regression_facts import UNIT, RegressionFacts, RoundFacts, average_error, regression_facts, round_facts
+from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
 from protocol.rules.server_optimiser import state_vectors
 from protocol.wire.messages import Study
@@ -51,7 +50,7 @@ def bound_of_run(history: RunHistory, study: Study, sites: Sequence[SiteData]) -
     Raises: ConfigurationError for another model, or updates that are not gradients
     """
     model = regression_facts(study, sites)
-    initial = float(np.linalg.norm(model_vector(build_model(study.model, study.seed or 0)).astype(np.float64)))
+    initial = float(np.linalg.norm(first_model(study).astype(np.float64)))
     norms = [initial, *(record.model_norm for record in history.rounds)]
     moved = [
         (record, norm)

@@ -32,9 +32,10 @@ class Clause(StrEnum):
     LEFT_OUT_TWICE = "left_out_twice"
     ISOLATION = "isolation"
     MEMORY_UNRECONCILED = "memory_unreconciled"
-    STEP_CAP = "step_cap"
-    STEPS_CAP = "steps_cap"
+    LARGEST_STEP = "largest_step"
+    LARGEST_PATH = "largest_path"
     MAY_PRETRAIN = "may_pretrain"
+    FIRST_MODEL = "first_model"
 
     @property
     def passes(self) -> bool:

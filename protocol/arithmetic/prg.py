@@ -43,6 +43,7 @@ class Usage(IntEnum):
     CANARY = 14
     SEEDED = 15
     MEMORY = 16
+    FIRST_MODEL = 17
 
 
 def expand(seed: bytes, usage: Usage, length: int, *, start: int = 0) -> Ring:

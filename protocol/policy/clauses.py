@@ -16,6 +16,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import ReleasedSum, SiteMemory
 from protocol.policy.refusals import OutcomeUnknown, refusal
 from protocol.policy.site_policy import SitePolicy
+from protocol.rules.server_optimiser import largest_step
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, RankingSpec, Study, StudyProtection, WeightList
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
@@ -184,12 +185,53 @@ def check_protection_allowed(protection: StudyProtection, policy: SitePolicy) ->
 
 
 def check_study_allowed(study: Study, policy: SitePolicy) -> None:
-    """All that a site can refuse about a study before it starts: its protection, rule and ranking."""
+    """All that a site can refuse about a study before it starts: its protection, model, rule and ranking."""
     check_protection_allowed(study.protection, policy)
+    check_pretrained_allowed(study, policy)
+    check_steps_allowed(study, policy)
     check_needs_allowed(study.rule.needs, policy)
     if study.ranking is not None:
         check_ranking_allowed(policy)
         check_penalty_allowed(study.ranking, policy)
+
+
+def check_pretrained_allowed(study: Study, policy: SitePolicy) -> None:
+    """The site takes a first model that it cannot derive; asked before a study starts."""
+    if study.pretrained_digest is not None and not policy.may_pretrain:
+        raise refusal(
+            Clause.MAY_PRETRAIN,
+            "the study begins with a model of the requester's choice, and a crafted one makes single records readable "
+            "from the sum of all sites; this site's policy does not allow that: set may_pretrain = true if you trust "
+            "where the model comes from, or ask for a study without 'pretrained'",
+        )
+
+
+def check_steps_allowed(study: Study, policy: SitePolicy) -> None:
+    """No round moves the model further than the site lets it, nor all rounds together; asked before a study starts."""
+    step = largest_step(study)
+    if step > policy.largest_step:
+        found = f"this study can move the model by {step:g} in a round"
+        raise refusal(
+            Clause.LARGEST_STEP, f"{found}, allowed is {policy.largest_step:g}: take a smaller rate or clip_norm"
+        )
+    path = study.rounds * step
+    if path > policy.largest_path:
+        found = f"this study can move the model by {path:g} in its {study.rounds} rounds"
+        raise refusal(
+            Clause.LARGEST_PATH,
+            f"{found}, allowed is {policy.largest_path:g}: take a smaller rate, clip_norm, or fewer rounds",
+        )
+
+
+def check_first_model(found: str, derived: str, policy_text: str = "") -> None:
+    """Version 0 is the one that this site derived, or that the study pins; both as SHA-256 digests."""
+    if found != derived:
+        raise refusal(
+            Clause.FIRST_MODEL,
+            f"the requester's welcome names the first model {found}, {policy_text or 'this site derives'} {derived}: "
+            "a model that the requester chose makes single records readable; nothing is trained on it. If the "
+            "requester is honest, it runs another version of moiety or another plug-in: install the same at both",
+        )
 
 
 def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None:

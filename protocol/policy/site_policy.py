@@ -25,7 +25,10 @@ class SitePolicy(BaseModel):
     "What each rule discloses"); like ``allow_ckks`` it must be said. ``least_ranking_penalty`` is the smallest penalty
     of a ranking's ridge regression, no smaller than what any study may ask for. ``allow_ckks``: whether the site takes
     part where server A together with any one site can open its update (docs/threat_model.md, the CKKS path); it does
-    not unless it says so.
+    not unless it says so. ``may_pretrain``: whether version 0 of a model may come from the requester, where the study
+    pins it; a crafted one makes single records readable from an honest sum, so this too must be said.
+    ``largest_step`` and ``largest_path`` bound how far one round, and all rounds of a study, may move the model (L2
+    norm): as far a requester can steer it by its own updates.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -37,6 +40,9 @@ class SitePolicy(BaseModel):
     allow_ckks: bool = False
     may_rank: bool = False
     least_ranking_penalty: Annotated[float, Field(ge=LEAST_PENALTY, le=1)] = LEAST_PENALTY
+    may_pretrain: bool = False
+    largest_step: Annotated[float, Field(gt=0)] = 64.0
+    largest_path: Annotated[float, Field(gt=0)] = 20_000.0
 
     @property
     def largest_share_exact(self) -> Fraction:

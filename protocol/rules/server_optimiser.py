@@ -17,13 +17,14 @@ in one fixed order, so that all sites hold the same bits.
 
 from __future__ import annotations
 
+import math
 from typing import Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from protocol.errors import ConfigurationError, ProtocolViolation
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.wire.messages import RuleName, RuleSpec, Study
 
 State: TypeAlias = NDArray[np.float32]
 _ADAPTIVE: Final = frozenset({RuleName.FEDADAGRAD, RuleName.FEDADAM, RuleName.FEDYOGI})
@@ -106,6 +107,36 @@ def _adapted(state: State, average: State, spec: RuleSpec, rate: np.float32) -> 
             f"server learning rate {rate}: the model stays as it was; choose a larger adaptivity or a smaller rate"
         )
     return after
+
+
+def largest_step(study: Study) -> float:
+    """The longest step that a released round can take, in the model's own units (L2 norm).
+
+    Why: no average that passes the check of its norm is longer than the clip norm C but for the rounding, so this is
+    how far a requester can move the model in a round by its own update.
+
+    How: plain, eta C. With moments, ||m|| <= C gives eta C / tau. A coordinate's step is |m| / (sqrt(v) + tau) too, and
+    where v keeps at least rho v + sigma u^2 of a round (FedAdagrad 1 and 1, FedAdam beta_2 and 1 - beta_2, FedYogi
+    2 beta_2 - 1 and 1 - beta_2), Cauchy and Schwarz bound |m| / sqrt(v) by (1 - beta_1) / sqrt(sigma (1 - beta_1^2 /
+    rho)); so the step is at most eta sqrt(D) times that, if it is the smaller of the two.
+    """
+    spec, clip_norm = study.rule, study.parameters.clip_norm
+    rate = study.training.server_learning_rate
+    if state_vectors(spec.name) == 1:
+        return rate * clip_norm
+    by_norm = clip_norm / spec.adaptivity
+    return rate * min(by_norm, math.sqrt(study.model_dimension) * _largest_ratio(spec))
+
+
+def _largest_ratio(spec: RuleSpec) -> float:
+    """Of |m| to sqrt(v) in a coordinate; infinite where v forgets faster than m."""
+    beta_1, beta_2 = first_decay(spec), spec.second_moment_decay
+    kept, taken = 1.0, 1.0
+    if spec.name is not RuleName.FEDADAGRAD:
+        kept, taken = (2 * beta_2 - 1 if spec.name is RuleName.FEDYOGI else beta_2), 1 - beta_2
+    if beta_1 * beta_1 >= kept:
+        return math.inf
+    return (1 - beta_1) / math.sqrt(taken * (1 - beta_1 * beta_1 / kept))
 
 
 def first_decay(spec: RuleSpec) -> float:

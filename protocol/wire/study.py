@@ -95,8 +95,10 @@ class TrainingSpec(Message):
 class Study(Message):
     """Everything the parties agree on before round 1; its digest binds every later message.
 
-    Signed by the requester and countersigned by both servers. ``seed`` fixes the training order in seeded
-    (loopback-only) federations. With ``ranking`` the sites are ranked once, before the first update.
+    Signed by the requester and countersigned by both servers. ``seed`` fixes version 0 of the model, so that
+    simulations compare; without it the study's digest does (protocol.first_model). It fixes nothing else at a real
+    site. ``pretrained_digest`` pins another version 0, for sites whose policy lets it. With ``ranking`` the sites are
+    ranked once, before the first update.
     """
 
     KIND: ClassVar[str] = "study"
@@ -113,6 +115,7 @@ class Study(Message):
     protection: StudyProtection = StudyProtection.SHARES
     ranking: RankingSpec | None = None
     seed: int | None = None
+    pretrained_digest: Digest | None = None
 
     @property
     def encrypted_values(self) -> int:

@@ -102,9 +102,6 @@ class Odd:
     def prepare(self) -> None:
         self._inner.prepare()
 
-    def initial(self) -> np.ndarray:
-        return self._inner.initial()
-
     def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
         return self._inner.update(model, round_number)
 

@@ -74,9 +74,6 @@ class LightLearner:
     def prepare(self) -> None:
         """Nothing to load."""
 
-    def initial(self) -> Vector:
-        return np.zeros(self._dimension, dtype=np.float32)
-
     def update(self, model: Vector, round_number: int) -> Vector:
         return (np.round((model - self._point) * _GRID) / _GRID).astype(np.float32)
 
@@ -121,7 +118,7 @@ def run_server(config: str, log: str) -> None:
 
 def run_site(config: str, log: str) -> None:
     _into(log)
-    client_agent.daemon.training_seed = lambda study, site, fallback: 0  # the real one loads torch
+    client_agent.daemon.training_seed = lambda local, site, drawn: 0  # the real one loads torch
     settings = load_settings(Path(config))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())

@@ -11,6 +11,7 @@ import pytest
 
 from client_agent.events import RoundEnd, read_metrics
 from harness.regression_facts import UNIT, RoundFacts, encryption_error
+from protocol.first_model import first_model
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.causes import outcome_text
@@ -67,7 +68,7 @@ def assert_model_of(federation: CrashFederation, study: Study, took_part: Sequen
     models = set(federation.outcome(study).models)
     assert len(models) == 1
     learners = {site: LightLearner(study, site) for site in SITES}
-    plain, allowed = learners[REQUESTER].initial(), 0.0
+    plain, allowed = first_model(study), 0.0
     step, clip_norm = study.training.server_learning_rate, study.parameters.clip_norm
     for number, sites in enumerate(took_part, 1):
         updates = [learners[site].update(plain, number).astype(np.float64) for site in sites]

@@ -27,6 +27,7 @@ USAGES = {
     "CANARY": 14,
     "SEEDED": 15,
     "MEMORY": 16,
+    "FIRST_MODEL": 17,
 }
 
 

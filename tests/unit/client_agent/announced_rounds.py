@@ -20,6 +20,7 @@ from protocol.wire.messages import (
     RoundState,
     RoundView,
     Signed,
+    Study,
     StudyView,
     WeightList,
 )
@@ -130,14 +131,15 @@ def welcome_mail(
     signer: str = REQUESTER,
     digest: str | None = None,
     previous: PastRelease | None = None,
+    study: Study = STUDY,
 ) -> StudyView:
     import hashlib
 
     party = ROSTER.party(SITE)
     assert party is not None
-    data = (MODEL * 2).tobytes()
+    data, of = (MODEL * 2).tobytes(), study.digest()
     welcome = Welcome(
-        study_digest=DIGEST,
+        study_digest=of,
         site=SITE,
         model_version=version,
         checkpoint_digest=digest or hashlib.sha256(data).hexdigest(),
@@ -147,11 +149,11 @@ def welcome_mail(
     )
     signed = sign(welcome, signer, keys(signer).signing)
     box = bench.servers[Side.A].mail
-    box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", DIGEST, REQUESTER, party, version)
+    box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", of, REQUESTER, party, version)
     box[f"checkpoint-{version}/every-site"] = b"".join(encrypt_body(bytes.fromhex("55" * 32), [data]))
     return StudyView(
         study="unit",
-        study_digest=DIGEST,
+        study_digest=of,
         cursor=1,
         ready=(),
         mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}", "welcome-9/c2"),

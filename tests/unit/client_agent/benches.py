@@ -54,16 +54,12 @@ class FakeServer:
 
 
 class FakeLearner:
-    def __init__(self, update: np.ndarray, initial: np.ndarray, counts: tuple[int, ...] = (10, 30)) -> None:
+    def __init__(self, update: np.ndarray, counts: tuple[int, ...] = (10, 30)) -> None:
         self._update = update
-        self._initial = initial
         self._counts = counts
 
     def prepare(self) -> None:
         return
-
-    def initial(self) -> np.ndarray:
-        return self._initial
 
     def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
         return self._update
@@ -121,7 +117,7 @@ def contributor_bench(
     """The agent of ``SITE``, welcomed with ``model``; its updates are 0.01 everywhere."""
     events: list[AgentEvent] = []
     servers = {side: FakeServer() for side in Side}
-    with _context(folder, SITE, study, servers, events, policy or SitePolicy(), model, counts) as context:
+    with _context(folder, SITE, study, servers, events, policy or SitePolicy(), counts) as context:
         journal = StudyJournal(folder, study.name)
         made = Contributor(context, sign(study, REQUESTER, keys(REQUESTER).signing), journal)
         made.adopt_model(model, 0, site_key=SITE_KEY.hex())
@@ -135,7 +131,7 @@ def requester_bench(
     """The requester with all contributors admitted; its time stands still."""
     events: list[AgentEvent] = []
     servers = {side: FakeServer() for side in Side}
-    with _context(folder, REQUESTER, study, servers, events, policy or SitePolicy(), model, (10, 30)) as context:
+    with _context(folder, REQUESTER, study, servers, events, policy or SitePolicy(), (10, 30)) as context:
         journal = StudyJournal(folder, study.name)
         made = Requester(context, sign(study, REQUESTER, keys(REQUESTER).signing), journal)
         made.adopt_model(model, 0, site_key="77" * 32)
@@ -152,7 +148,6 @@ def _context(
     servers: dict[Side, FakeServer],
     events: list[AgentEvent],
     policy: SitePolicy,
-    model: np.ndarray,
     counts: tuple[int, ...],
 ) -> Iterator[SiteContext]:
     update = np.full(study.model_dimension, 0.01, dtype=np.float32)
@@ -166,7 +161,7 @@ def _context(
             randomness=SystemRandomness(),
             state_dir=folder,
             policy=policy,
-            make_learner=lambda *_: FakeLearner(update, model, counts),
+            make_learner=lambda *_: FakeLearner(update, counts),
             training_seed=lambda _: 1,
             emit=events.append,
             ledger=ledger,

@@ -17,6 +17,7 @@ from client_agent.personal_state import PersonalState
 from client_agent.trainer import train_round
 from client_agent.update import layer_shapes, load_personal, load_vector, model_vector, personal_vector
 from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
@@ -156,7 +157,7 @@ def test_the_model_comes_back_with_its_personal_layers() -> None:
 
 def test_a_restart_in_the_middle_of_a_round_gives_the_same_update(tmp_path: Path, data_folder: Path) -> None:
     first = learner(data_folder, tmp_path / "state")
-    model = first.initial()
+    model = first_model(study())
     first.update(model, 1)
     second_round = first.update(model, 2)
     kept = PersonalState(tmp_path / "state").latest()
@@ -175,7 +176,7 @@ def test_preparing_leaves_no_trace(tmp_path: Path, data_folder: Path) -> None:
 
 def test_accuracy_is_that_of_the_site_with_its_own_layers(tmp_path: Path, data_folder: Path) -> None:
     here = learner(data_folder, tmp_path / "state")
-    vector = here.initial()
+    vector = first_model(study())
     layers = np.array([0] * 4 + [1] * 4 + [0, 0, 100] + [1] * 3, np.float32)
     PersonalState(tmp_path / "state").save(1, layers, "ab" * 32)
     assert here.accuracy(vector) == np.mean(DATA.y == 2)

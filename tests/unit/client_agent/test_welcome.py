@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,12 +14,15 @@ from client_agent.mail import PastRelease, WeightMail, seal_letter
 from protocol.errors import (
     BadSignature,
     BrokenSeal,
+    PolicyRefusal,
 )
+from protocol.first_model import model_digest_of
 from protocol.parameters import Needs
-from protocol.policy import Clause
+from protocol.policy import Clause, SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import (
     Purpose,
+    Study,
 )
 from tests.unit.client_agent.announced_rounds import (
     DIGEST,
@@ -53,11 +57,44 @@ def test_a_welcome_with_a_missed_release_replaces_model_and_key(bench: Bench) ->
     np.testing.assert_array_equal(bench.contributor.journal.load_model(3), MODEL * 2)
 
 
-def test_the_first_welcome_needs_no_evidence(bench: Bench) -> None:
+def test_the_first_welcome_names_the_model_that_the_site_derives(bench: Bench) -> None:
+    """It needs no evidence, and no checkpoint: only the sites' key is taken from it."""
+    first = bench.contributor.first_kept()
     bench.contributor.save(model_version=None)
-    bench.contributor._take_welcome(welcome_mail(bench, 0))
+    view = welcome_mail(bench, 0, digest=hashlib.sha256(first.tobytes()).hexdigest())
+    del bench.servers[Side.A].mail["checkpoint-0/every-site"]
+    bench.contributor._take_welcome(view)
     assert bench.contributor.state.model_version == 0
     assert bench.contributor.state.site_key == "77" * 32
+    np.testing.assert_array_equal(bench.contributor.require_kept(), first)
+
+
+def test_another_first_model_is_refused(bench: Bench) -> None:
+    bench.contributor.save(model_version=None)
+    with pytest.raises(PolicyRefusal, match="first_model: the requester's welcome names the first model"):
+        bench.contributor._take_welcome(welcome_mail(bench, 0))
+    assert bench.contributor.state.model_version is None
+
+
+def test_a_pretrained_first_model_is_the_one_that_the_study_pins(tmp_path: Path) -> None:
+    willing, pinned = SitePolicy(may_pretrain=True), STUDY.model_copy(update={"pretrained_digest": "00" * 32})
+    for of, taken in ((pinned, False), (pretrained_study(MODEL * 2), True)):
+        folder = tmp_path / str(taken)
+        folder.mkdir()
+        with contributor_bench(folder, of, MODEL, willing) as bench:
+            bench.contributor.save(model_version=None)
+            view = welcome_mail(bench, 0, study=of)
+            if taken:
+                bench.contributor._take_welcome(view)
+                np.testing.assert_array_equal(bench.contributor.require_model(), MODEL * 2)
+            else:
+                with pytest.raises(PolicyRefusal, match=r"first_model: .* the study pins 0000"):
+                    bench.contributor._take_welcome(view)
+                assert bench.contributor.state.model_version is None
+
+
+def pretrained_study(model: np.ndarray) -> Study:
+    return STUDY.model_copy(update={"pretrained_digest": model_digest_of(model)})
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,16 @@ from protocol import policy as p
 from protocol.errors import ProtocolViolation
 from protocol.parameters import Needs
 from protocol.policy import SiteMemory, SitePolicy
-from protocol.wire.messages import ListedWeight, Purpose, RankingSpec, StudyProtection, WeightList
+from protocol.wire.messages import (
+    ListedWeight,
+    Purpose,
+    RankingSpec,
+    RuleName,
+    RuleSpec,
+    StudyProtection,
+    TrainingSpec,
+    WeightList,
+)
 from tests.unit.parties import study
 from tests.unit.policy.lists import EVEN, ROSTER, STUDY, announcement, check, parameters, refused, weight_list
 
@@ -195,6 +204,47 @@ class TestProtection:
         p.check_protection_allowed(StudyProtection.CKKS, SitePolicy(allow_ckks=True))
         with refused(p.Clause.ALLOW_CKKS, "server A together with any one site", "set allow_ckks = true"):
             p.check_protection_allowed(StudyProtection.CKKS, SitePolicy())
+
+
+class TestFirstModel:
+    PRETRAINED = study("ab" * 32).model_copy(update={"pretrained_digest": "cd" * 32})
+
+    def test_a_pretrained_one_only_where_the_site_says_so(self) -> None:
+        p.check_study_allowed(self.PRETRAINED, SitePolicy(may_pretrain=True))
+        with refused(p.Clause.MAY_PRETRAIN, "makes single records readable", "set may_pretrain = true"):
+            p.check_study_allowed(self.PRETRAINED, SitePolicy())
+
+    def test_it_is_the_derived_one(self) -> None:
+        p.check_first_model("ab" * 32, "ab" * 32)
+        with refused(p.Clause.FIRST_MODEL, "abab", "this site derives cdcd", "nothing is trained on it"):
+            p.check_first_model("ab" * 32, "cd" * 32)
+        with refused(p.Clause.FIRST_MODEL, "the study pins cdcd"):
+            p.check_first_model("ab" * 32, "cd" * 32, "the study pins")
+
+
+class TestSteps:
+    """How far a round, and a study, may move the model: 0.5 * 4 and 100 times that."""
+
+    PLAIN = study("ab" * 32).model_copy(
+        update={
+            "training": TrainingSpec(server_learning_rate=0.5),
+            "rounds": 100,
+            "rule": RuleSpec(name=RuleName.FEDAVG),
+        }
+    )
+
+    def test_exactly_the_largest_passes(self) -> None:
+        longest = 0.5 * self.PLAIN.parameters.clip_norm
+        p.check_study_allowed(self.PLAIN, SitePolicy(largest_step=longest, largest_path=100 * longest))
+        with refused(p.Clause.LARGEST_STEP, f"by {longest:g} in a round", "allowed is"):
+            p.check_study_allowed(self.PLAIN, SitePolicy(largest_step=longest * 0.99))
+        with refused(p.Clause.LARGEST_PATH, f"by {100 * longest:g} in its 100 rounds", "allowed is"):
+            p.check_study_allowed(self.PLAIN, SitePolicy(largest_path=99.9 * longest))
+
+    def test_an_enormous_clip_norm_is_refused_by_default(self) -> None:
+        huge = self.PLAIN.parameters.model_copy(update={"clip_norm": 2.0**100})
+        with refused(p.Clause.LARGEST_STEP, "allowed is 64"):
+            p.check_study_allowed(self.PLAIN.model_copy(update={"parameters": huge}), SitePolicy())
 
 
 class TestOwnWeight:

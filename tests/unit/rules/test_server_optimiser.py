@@ -9,8 +9,15 @@ import numpy as np
 import pytest
 
 from protocol.errors import ConfigurationError, ProtocolViolation
-from protocol.rules.server_optimiser import apply_aggregate, initial_state, model_part, state_vectors
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.parameters import StudyParameters
+from protocol.rules.server_optimiser import (
+    apply_aggregate,
+    initial_state,
+    largest_step,
+    model_part,
+    state_vectors,
+)
+from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 ADAPTIVE = (RuleName.FEDADAGRAD, RuleName.FEDADAM, RuleName.FEDYOGI)
 OTHERS = tuple(name for name in RuleName if name not in ADAPTIVE)
@@ -178,3 +185,51 @@ def test_a_step_beyond_float32_stops_with_the_model_as_it_was(tau: float, rate: 
     with pytest.raises(ProtocolViolation, match="leaves the range of float32"):
         apply_aggregate(state, np.array([0, u], dtype=np.float32), rule, rate)
     assert state.tolist() == before.tolist()
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+@pytest.mark.parametrize(("momentum", "decay"), [(None, 0.99), (0.0, 0.9), (0.9, 0.5), (0.0, 0.5), (0.3, 0.6)])
+def test_no_step_is_longer_than_the_largest_one(
+    name: RuleName, momentum: float | None, decay: float, rng: np.random.Generator
+) -> None:
+    """Averages of clip norm at most: constant, alternating, a long pause and then one, and drawn ones."""
+    rule = spec(name, momentum, decay, tau=0.01)
+    of = study_with(rule, clip_norm=4.0, dimension=9)
+    largest = largest_step(of)
+    drawn = rng.normal(size=(40, 9)) * 10.0 ** rng.integers(-5, 2, size=(40, 1))
+    even = np.full(9, 4 / 3)
+    courses = [drawn, [even] * 40, [even * (-1) ** k for k in range(40)], [even * 1e-6] * 30 + [even] * 10]
+    for course in courses:
+        state = initial_state(np.zeros(9, dtype=np.float32), rule)
+        for one in course:
+            average = (one * min(1.0, 4.0 / float(np.linalg.norm(one)))).astype(np.float32)
+            after = apply_aggregate(state, average, rule, of.training.server_learning_rate)
+            # float32 rounds each of a few operations by 2^-24 of the result
+            assert np.linalg.norm((after - state)[:9].astype(np.float64)) <= largest * (1 + 2.0**-18)
+            state = after
+
+
+def test_the_largest_step_is_reached() -> None:
+    """Plainly by one update of length C; by FedAdagrad nearly, where every entry is far above tau."""
+    plain = study_with(spec(RuleName.FEDAVG), clip_norm=4.0, dimension=9)
+    assert largest_step(plain) == 0.5 * 4.0
+    first = study_with(spec(RuleName.FEDADAGRAD, tau=1e-6), clip_norm=4.0, dimension=9)
+    assert largest_step(first) == 0.5 * 3.0
+    state = initial_state(np.zeros(9, dtype=np.float32), first.rule)
+    after = apply_aggregate(state, np.full(9, 4 / 3, dtype=np.float32), first.rule, 0.5)
+    assert np.linalg.norm((after - state)[:9]) == pytest.approx(1.5, rel=1e-5)
+    slow = study_with(spec(RuleName.FEDADAM, tau=1e3), clip_norm=4.0, dimension=9)
+    assert largest_step(slow) == 0.5 * 4.0 / 1e3
+
+
+def study_with(rule: RuleSpec, clip_norm: float, dimension: int) -> Study:
+    parameters = StudyParameters(dimension=dimension, clip_norm=clip_norm, least_contributors=3)
+    return Study(
+        name="steps",
+        roster_digest="ab" * 32,
+        parameters=parameters,
+        rule=rule,
+        model=ModelSpec(kind="plugin", layers=(LayerShape(name="w", shape=(dimension,)),)),
+        training=TrainingSpec(server_learning_rate=0.5),
+        rounds=10,
+    )

@@ -51,7 +51,7 @@ def rows_of(site: SiteData) -> reference.Rows:
 
 
 def comparison(*, secure: bool, spec: ModelSpec = MODEL) -> Comparison:
-    model = build_model(spec, 3)
+    model = build_model(spec, 8)
     average = UnderTheProtocol.of(STUDY, SITES, model) if secure else in_the_open
     return Comparison.of(model, SITES, 3, WHOLE, 4.0, Mixing(), CPU, average)
 

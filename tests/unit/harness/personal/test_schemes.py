@@ -116,7 +116,7 @@ def test_apfl_steps_by_hand() -> None:
     setup = comparison()
     data = setup.sites[0].train
     training = TRAINING.model_copy(update={"batch_size": 100})
-    shared, own = model_vector(setup.model), np.linspace(-1, 1, 9, dtype=np.float32)
+    shared, own = model_vector(setup.model), np.linspace(-0.4, 0.4, 9, dtype=np.float32)
 
     def gradient(at: np.ndarray) -> np.ndarray:
         load_vector(setup.model, at.astype(np.float32))
