@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -31,13 +30,16 @@ from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import Study
-from servers.settings import is_loopback
+from servers.settings import Limits, is_loopback
 
 _READY_WITHIN_S: Final = 60.0
 _STOP_WITHIN_S: Final = 8.0
 _TAIL_LINES: Final = 12
 _TAIL_CHARACTERS: Final = 400
 _POLL_S: Final = 0.5
+_LOOPBACK: Final = "127.0.0.1"
+_OPERATIONS_ABOVE: Final = 1000
+_CONNECTIONS_A_SITE: Final = 20
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _PROJECT: Final = Path(__file__).resolve().parent.parent
 
@@ -101,6 +103,8 @@ class RunningFederation:
         self.spec = spec
         self.folder = folder.resolve()
         self._ports = dict(zip(Side, _free_ports(spec.host, spec.ports), strict=True))
+        own = [port + _OPERATIONS_ABOVE for port in self._ports.values()]
+        self._operations_ports = dict(zip(Side, _free_ports(_LOOPBACK, own), strict=True))
         self._running: dict[str, Running] = {}
         self._ca = trustme.CA()
         self.parties = self._write_everything()
@@ -122,6 +126,10 @@ class RunningFederation:
 
     def url(self, side: Side) -> str:
         return f"https://{self.spec.host}:{self._ports[side]}"
+
+    def operations_url(self, side: Side) -> str:
+        """A server's port for its operator."""
+        return f"http://{_LOOPBACK}:{self._operations_ports[side]}"
 
     def config(self, name: str) -> Path:
         """The settings file of a server (by its operator's name) or a site."""
@@ -199,7 +207,7 @@ class RunningFederation:
             while time.monotonic() < deadline:
                 self.check()
                 try:
-                    response = http.get(self.url(side) + path)
+                    response = http.get(self.operations_url(side) + path)
                 except httpx.TransportError as error:
                     answer = type(error).__name__
                 else:
@@ -219,7 +227,7 @@ class RunningFederation:
     def metrics(self, side: Side) -> str:
         """A server's /metrics page."""
         with self._http() as http:
-            return http.get(self.url(side) + "/metrics").raise_for_status().text
+            return http.get(self.operations_url(side) + "/metrics").raise_for_status().text
 
     def hand_in(self, study: Study) -> None:
         """Queue a study at the requester's agent, as ``moiety study create`` does."""
@@ -238,7 +246,7 @@ class RunningFederation:
     # --- files ---
 
     def _http(self) -> httpx.Client:
-        return httpx.Client(verify=ssl.create_default_context(cafile=str(self.ca_file)), trust_env=False, timeout=5.0)
+        return httpx.Client(trust_env=False, timeout=5.0)
 
     def _spawn(self, name: str, *arguments: str) -> None:
         log = self.folder / name / "process.log"
@@ -288,8 +296,18 @@ class RunningFederation:
             "tls_certificate": "tls-certificate.pem",
             "tls_key": "tls-key.pem",
             "peer_ca": "../ca.pem",
+            "operations_port": self._operations_ports[side],
         }
-        self._write_settings(OPERATOR_NAMES[side], settings)
+        self._write_settings(OPERATOR_NAMES[side], settings, {"limits": self._limits()})
+
+    def _limits(self) -> dict[str, object]:
+        """All sites come from one address here, this machine's."""
+        connections = _CONNECTIONS_A_SITE * (len(self.spec.sites) + 1)
+        return {
+            "connections": max(Limits().connections, 2 * connections),
+            "connections_per_address": max(Limits().connections_per_address, connections),
+            "unsigned_per_s": 200.0,
+        }
 
     def _write_site(self, site: SiteSpec) -> None:
         place = self.folder / site.name

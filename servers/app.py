@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -24,11 +25,13 @@ from servers.measuring import Sketches
 from servers.ot_sender import OtSessions
 from servers.peer_client import PeerClient
 from servers.problems import MEDIA_TYPE, internal_problem, problem_body, status_of
+from servers.readiness import Readiness
 from servers.routes import health, mail, peer, rounds, studies
 from servers.settings import ServerSettings
 from servers.traffic import CountTraffic
 
 NONCES_KEPT_S = 600
+_LOGGED_CHARACTERS = 200
 _log = log.logger("http")
 
 
@@ -44,13 +47,36 @@ def create_app(settings: ServerSettings) -> FastAPI:
         version="1",
         lifespan=_lifespan,
         separate_input_output_schemas=False,
+        openapi_url=None,
     )
     app.state.server = server
-    for router in (studies.router, mail.router, rounds.router, peer.router, health.router):
+    for router in (studies.router, mail.router, rounds.router, peer.router, health.alive):
         app.include_router(router)
     app.add_middleware(CountTraffic, metrics=server.metrics)
     _handle_errors(app, server)
     return app
+
+
+class _Operations(FastAPI):
+    """Describes the public application, not itself."""
+
+    def __init__(self, public: FastAPI) -> None:
+        super().__init__(title=public.title, redoc_url=None)
+        self._public = public
+
+    def openapi(self) -> dict[str, Any]:
+        return self._public.openapi()
+
+
+def create_operations(app: FastAPI) -> FastAPI:
+    """What the operator alone sees of a running application: metrics, readiness, the description of its interface."""
+    operations = _Operations(app)
+    operations.state.server = app.state.server
+    operations.state.readiness = Readiness(app)
+    for router in (health.alive, health.router):
+        operations.include_router(router)
+    _handle_errors(operations, app.state.server)
+    return operations
 
 
 @asynccontextmanager
@@ -99,7 +125,7 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
 
     @app.exception_handler(MoietyError)
     async def refused(request: Request, error: MoietyError) -> Response:
-        _log.info("refused", route=request.url.path, code=error.code, detail=error.detail)
+        _log.info("refused", route=request.url.path[:_LOGGED_CHARACTERS], code=error.code, detail=error.detail)
         return problem(error.code, error.detail)
 
     @app.exception_handler(RequestValidationError)

@@ -12,6 +12,7 @@ from fastapi import Depends, Request
 from protocol.errors import BadSignature, NotListed
 from protocol.wire.messages import Party
 from protocol.wire.signing import DigestField, verify_request
+from servers.admission import VISIT, Visit
 from servers.context import Server
 
 _EMPTY_DIGEST: Final = hashlib.sha256(b"").digest()
@@ -56,6 +57,9 @@ async def authenticated(request: Request, server: ThisServer) -> Caller:
     now = server.clock()
     verified = verify_request(request.method, url, headers, server.verify_keys.get, int(now))
     server.store.remember_nonce(verified.key_id, verified.nonce, now)
+    visit: Visit | None = scope.get(VISIT)  # none in a test without a socket
+    if visit is not None:
+        visit.authenticated()
     party = server.roster.party(verified.key_id)
     assert party is not None, "the key was found in the roster"
     if request.method == "GET" and (verified.digest_field, verified.body_digest) != (

@@ -23,29 +23,14 @@ def run(
     config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
 ) -> None:
     """Upgrade the database, then serve until stopped."""
-    import uvicorn
-
     from servers import log
-    from servers.app import create_app
+    from servers.serving import serve
     from servers.settings import check_tls, load_settings
 
     log.configure()
     settings = load_settings(config)
     check_tls(settings)
-    application = create_app(settings)
-    uvicorn.run(
-        application,
-        host=settings.host,
-        port=settings.port,
-        ssl_certfile=str(settings.tls_certificate),
-        ssl_keyfile=str(settings.tls_key),
-        loop="uvloop",
-        http="httptools",
-        log_config=None,
-        access_log=False,
-        timeout_keep_alive=75,
-        timeout_graceful_shutdown=2,
-    )
+    serve(settings)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ import os
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -20,6 +20,9 @@ from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 
 ENVIRONMENT_PREFIX = "MOIETY_SERVER_"
+_OPERATIONS_ABOVE: Final = 1000
+_LAST_PORT: Final = 65535
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _HttpsUrl = Annotated[str, Field(pattern=r"^https://[^\s/?#]+$")]
 
 
@@ -37,6 +40,17 @@ class Limits(BaseModel):
     pause_after_skips: int = Field(default=3, ge=1, description="skips in a row without the requester")
     outputs_kept_rounds: int = Field(default=10, ge=1, description="rounds whose output can still be fetched")
     peer_timeout_s: float = Field(default=30.0, gt=0, description="longest wait for one answer of the peer")
+    connections: int = Field(default=1024, ge=16, description="open connections in all")
+    connections_per_address: int = Field(default=64, ge=4, description="of one address; of a proxy's, requests")
+    unsigned_per_s: float = Field(default=20.0, gt=0, description="connections and requests that nobody signed")
+    handshake_s: float = Field(default=10.0, gt=0, description="for TLS to begin")
+    request_line_bytes: int = Field(default=4096, ge=1024, description="of a request's address")
+    headers: int = Field(default=64, ge=16, description="header lines of a request")
+    header_bytes: int = Field(default=2**15, ge=2**13, description="of a request before its body")
+    header_s: float = Field(default=10.0, gt=0, description="from a request's first byte to its body")
+    idle_s: int = Field(default=75, ge=1, description="between two requests on one connection")
+    stall_s: float = Field(default=30.0, gt=0, description="over which a body's least speed is measured")
+    least_bytes_per_s: float = Field(default=2048.0, ge=0, description="that a body arrives with")
 
 
 class ServerSettings(BaseSettings):
@@ -58,6 +72,9 @@ class ServerSettings(BaseSettings):
     tls_certificate: Path
     tls_key: Path
     peer_ca: Path | None = None
+    forwarded_by: tuple[Network, ...] = ()
+    operations_host: str = "127.0.0.1"
+    operations_port: int | None = Field(default=None, ge=1, le=65535)
     seed: int | None = None
     failpoint: str | None = Field(default=None, description="tests only: where this server kills itself")
     limits: Limits = Limits()
@@ -87,6 +104,17 @@ class ServerSettings(BaseSettings):
                 if not is_loopback(address):
                     raise ValueError(f"a seed makes every secret predictable: {where} must be loopback, not {address}")
         return self
+
+    @model_validator(mode="after")
+    def _another_port_for_operations(self) -> ServerSettings:
+        if self.operations == self.port or not 1 <= self.operations <= _LAST_PORT:
+            raise ValueError(f"operations_port must be another port than {self.port}, at most {_LAST_PORT}: set it")
+        return self
+
+    @property
+    def operations(self) -> int:
+        """The port for metrics, readiness and the API's description."""
+        return self.port + _OPERATIONS_ABOVE if self.operations_port is None else self.operations_port
 
     @property
     def database(self) -> str:

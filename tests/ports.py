@@ -9,16 +9,16 @@ from contextlib import ExitStack
 HOST = "127.0.0.1"
 
 
-def free_ports() -> tuple[int, int]:
-    """One a server. Each worker takes those of its own residue, so that no other finds one free before it is used."""
+def free_ports(wanted: int = 2) -> tuple[int, ...]:
+    """One a server, or more. Each worker takes those of its own residue: no other finds one free before it is used."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     found: list[int] = []
     with ExitStack() as held:
-        while len(found) < 2:
+        while len(found) < wanted:
             one = held.enter_context(socket.socket())
             one.bind((HOST, 0))
             port = one.getsockname()[1]
             if port // 2 % workers == own:  # Linux gives out odd ports alone to those who ask for any
                 found.append(port)
-    return found[0], found[1]
+    return tuple(found)

@@ -122,7 +122,7 @@ class World:
         for module in (fake_agents, federation):
             patch.setattr(module, "secrets", drawn)
             patch.setattr(module, "time", clock)
-        patch.setattr(federation, "free_ports", lambda: (8441, 8442))
+        patch.setattr(federation, "free_ports", lambda wanted: tuple(range(8441, 8441 + wanted)))
         patch.setattr(prg, "_fill", self._fill(prg._fill))
         patch.setattr(sealing, "_SUITE", self._suite(sealing._SUITE))
         patch.setattr(commitment, "commitment", self._commitment(commitment.commitment))

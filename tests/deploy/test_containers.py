@@ -116,6 +116,7 @@ def test_sites_reach_both_servers_and_nothing_else(started: Started) -> None:
     for other in (REQUESTER, SITES[2]):
         (network,) = deployment.inspect(other)["NetworkSettings"]["Networks"].values()
         assert probe(SITES[1], network["IPAddress"], PORT + 1) == "nothing"
+        assert probe(SITES[1], network["IPAddress"], PORT + 1000) == "nothing"
     # An address for documentation (RFC 5737) stands for the rest of the world: an internal network has no way out.
     assert probe(SITES[1], "192.0.2.1", 443) == "nothing"
 

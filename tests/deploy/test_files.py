@@ -190,6 +190,24 @@ def test_the_health_check_trusts_only_the_servers_own_certificate(tmp_path: Path
 
 
 @pytest.mark.parametrize("side", list(Side))
+def test_the_operators_port_is_on_an_internal_network_alone(side: Side) -> None:
+    file = compose(f"{OPERATOR_NAMES[side]}.yaml")
+    server = file["services"]["server"]
+    assert server["ports"] == ["${MOIETY_PORT:-8443}:8443"]
+    assert "operations" in server["networks"]
+    assert file["networks"]["operations"] == {"internal": True}
+    scraped = yaml.safe_load((DEPLOY / "dashboards" / "prometheus.yml").read_text(encoding="utf-8"))
+    port = server["environment"]["MOIETY_SERVER_OPERATIONS_PORT"]
+    assert scraped["scrape_configs"][0]["static_configs"] == [{"targets": [f"server:{port}"]}]
+
+
+def test_the_demonstrations_operators_ports_stay_in_their_containers(tmp_path: Path) -> None:
+    prepare(tmp_path / "demo")
+    for name in OPERATOR_NAMES.values():
+        assert load_server_settings(tmp_path / "demo" / name / "settings.toml").operations_host == "127.0.0.1"
+
+
+@pytest.mark.parametrize("side", list(Side))
 def test_operators_files_differ_only_in_the_side(side: Side) -> None:
     name = OPERATOR_NAMES[side]
     assert f"- ${{MOIETY_CONFIG:-./{name}}}:/etc/moiety:ro" in (DEPLOY / f"{name}.yaml").read_text(encoding="utf-8")

@@ -31,6 +31,8 @@ from tests.ports import HOST, free_ports
 PROJECT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 60.0
 _CONTRIBUTION = "/contribution"
+FOR_TESTS = {"connections_per_address": 512, "unsigned_per_s": 1000.0}
+"""All sites of a test come from one address, and some send much that nobody signed."""
 
 
 def digest_of(body: bytes, digest_field: DigestField) -> bytes:
@@ -48,6 +50,7 @@ class ServerHandle:
 
     side: Side
     url: str
+    operations_url: str
     config: Path
     ca_file: Path
     process: subprocess.Popen[bytes] | None = None
@@ -70,12 +73,12 @@ class ServerHandle:
     def wait(self, path: str = "/healthz") -> None:
         """Until the server answers 200 at ``path``."""
         deadline = time.monotonic() + READY_WITHIN_S
-        with httpx.Client(verify=ssl.create_default_context(cafile=str(self.ca_file)), trust_env=False) as client:
+        with httpx.Client(trust_env=False) as client:
             while time.monotonic() < deadline:
                 assert self.process is not None
                 assert self.process.poll() is None, self.log
                 try:
-                    if client.get(self.url + path).status_code == 200:
+                    if client.get(self.operations_url + path).status_code == 200:
                         return
                 except httpx.TransportError:
                     pass
@@ -134,7 +137,9 @@ def prepare_servers(
     limits: dict[str, Any] | None = None,
 ) -> Federation:
     """Write everything that two servers need; the first site is the requester unless another is named."""
-    ports = dict(zip(Side, free_ports(), strict=True))
+    numbers = free_ports(4)
+    ports = dict(zip(Side, numbers[:2], strict=True))
+    operations = dict(zip(Side, numbers[2:], strict=True))
     urls = {side: f"https://{HOST}:{ports[side]}" for side in Side}
     entries = [SiteEntry(name, 100 + i) for i, name in enumerate(sites)]
     parties = make_parties("test", requester or sites[0], entries, secrets.token_bytes(32), urls)
@@ -162,12 +167,17 @@ def prepare_servers(
             "tls_certificate": "tls.pem",
             "tls_key": "tls.key",
             "peer_ca": "../ca.pem",
+            "operations_port": operations[side],
             **({} if seed is None else {"seed": seed}),
         }
         text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items())
-        text += "[limits]\n" + "".join(f"{key} = {json.dumps(value)}\n" for key, value in (limits or {}).items())
+        text += "[limits]\n" + "".join(
+            f"{key} = {json.dumps(value)}\n" for key, value in {**FOR_TESTS, **(limits or {})}.items()
+        )
         (place / "settings.toml").write_text(text)
-        servers[side] = ServerHandle(side, urls[side], place / "settings.toml", ca_file)
+        servers[side] = ServerHandle(
+            side, urls[side], f"http://{HOST}:{operations[side]}", place / "settings.toml", ca_file
+        )
     return Federation(parties, servers, ca_file, folder)
 
 

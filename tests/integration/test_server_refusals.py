@@ -299,7 +299,8 @@ def test_the_round_goes_on_with_the_others(sites: FakeSites, first_round: Announ
 
 def test_health_metrics_and_api_description(sites: FakeSites) -> None:
     for side in Side:
-        url = sites.federation.url(side)
+        assert sites.me.http.get(sites.federation.url(side) + "/healthz").json() == {"status": "ok"}
+        url = sites.federation.servers[side].operations_url
         assert sites.me.http.get(url + "/healthz").json() == {"status": "ok"}
         assert sites.me.http.get(url + "/readyz").json()["ot_session"] == "open"
         metrics = sites.me.http.get(url + "/metrics").text
@@ -308,3 +309,9 @@ def test_health_metrics_and_api_description(sites: FakeSites) -> None:
         described = sites.me.http.get(url + "/openapi.json").json()["paths"]
         assert {paths.VIEW, paths.CONTRIBUTION, paths.PEER_PRODUCTS} <= set(described)
         assert sites.me.http.get(url + "/docs").status_code == 200
+
+
+def test_operations_are_not_on_the_public_port(sites: FakeSites) -> None:
+    for side in Side:
+        for path in ("/readyz", "/metrics", "/docs", "/redoc", "/openapi.json"):
+            problem(sites.me.http.get(sites.federation.url(side) + path), 404, "unknown_resource")

@@ -1,0 +1,190 @@
+"""Who may connect, and ask, before anybody is authenticated: counts and rates by address.
+
+An address is the connection's, or, behind a declared proxy, the one that the proxy says it forwards for. Of IPv6 the
+first 64 bits count, since a stranger has all of the rest. What is signed by a party of the roster costs no allowance.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from servers.settings import Limits, Network
+
+_BURST_S: Final = 10.0
+_MOST_ADDRESSES: Final = 2**14
+_IPV6_SITE_BITS: Final = 64
+VISIT: Final = "moiety.visit"
+"""Where a request's scope holds the visit that it belongs to."""
+
+
+class Allowance:
+    """So many a second for each address, ten seconds' worth at once; full ones are not remembered."""
+
+    def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
+        self._per_s = per_s
+        self._most = max(1.0, per_s * _BURST_S)
+        self._clock = clock
+        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
+
+    def take(self, address: str) -> bool:
+        """Whether there was one left."""
+        left = self._now(address)
+        if left < 1.0:
+            return False
+        self._keep(address, left - 1.0)
+        return True
+
+    def give_back(self, address: str) -> None:
+        """What was taken turned out to be a party's."""
+        self._keep(address, min(self._most, self._now(address) + 1.0))
+
+    def _now(self, address: str) -> float:
+        left, at = self._left.get(address, (self._most, 0.0))
+        return min(self._most, left + (self._clock() - at) * self._per_s)
+
+    def _keep(self, address: str, left: float) -> None:
+        self._left.pop(address, None)
+        if left < self._most:
+            self._left[address] = (left, self._clock())
+            if len(self._left) > _MOST_ADDRESSES:
+                self._left.popitem(last=False)  # the one that has been quiet for longest
+
+
+class Admission:
+    """One server's open connections, by address."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        proxies: Sequence[Network] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._limits = limits
+        self._proxies = tuple(proxies)
+        self._connections = 0
+        self._by_address: Counter[str] = Counter()
+        self._unsigned = Allowance(limits.unsigned_per_s, clock)
+
+    @property
+    def connections(self) -> int:
+        return self._connections
+
+    def admit(self, peer: str) -> Visit | None:
+        """Let a connection in, or None: too many are open, or this address opens them too fast."""
+        if self._connections >= self._limits.connections:
+            return None
+        proxied = self._is_proxy(peer)
+        address = _grouped(peer)
+        if not proxied and not (self._room(address) and self._unsigned.take(address)):
+            return None
+        self._connections += 1
+        if not proxied:
+            self._by_address[address] += 1
+        return Visit(self, peer, address, proxied)
+
+    def _room(self, address: str) -> bool:
+        return self._by_address[address] < self._limits.connections_per_address
+
+    def _is_proxy(self, address: str) -> bool:
+        try:
+            found = ipaddress.ip_address(address)
+        except ValueError:
+            return False
+        return any(found in network for network in self._proxies)
+
+    def forwarded(self, peer: str, lines: Sequence[bytes]) -> str:
+        """The last address that no declared proxy has; whatever stands before it anybody may have written."""
+        said = [part.strip() for line in lines for part in line.decode("latin-1").split(",")]
+        for address in reversed(said):
+            try:
+                found = str(ipaddress.ip_address(address))
+            except ValueError:
+                break
+            if not self._is_proxy(found):
+                return found
+        return peer
+
+    def begin(self, visit: Visit, address: str) -> bool:
+        """Whether a request of this address may be answered now."""
+        address = _grouped(address)
+        if visit.proxied and not self._room(address):
+            return False
+        if not self._unsigned.take(address):
+            return False
+        if visit.proxied:
+            self._by_address[address] += 1
+        visit.asking = address
+        return True
+
+    def end(self, visit: Visit) -> None:
+        """The request of this visit has its answer, or its connection is gone."""
+        if visit.proxied and visit.asking is not None:
+            self._forget(visit.asking)
+        visit.asking = None
+
+    def signed(self, visit: Visit) -> None:
+        """The request that is under way, and so the connection, is a party's."""
+        if visit.asking is not None:
+            self._unsigned.give_back(visit.asking)
+        if not (visit.signed or visit.proxied):
+            self._unsigned.give_back(visit.address)
+        visit.signed = True
+
+    def leave(self, visit: Visit) -> None:
+        """The connection is closed; a second time changes nothing."""
+        if visit.open:
+            visit.open = False
+            self.end(visit)
+            self._connections -= 1
+            if not visit.proxied:
+                self._forget(visit.address)
+
+    def _forget(self, address: str) -> None:
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+
+
+@dataclass(eq=False)
+class Visit:
+    """One admitted connection."""
+
+    admission: Admission = field(repr=False)
+    peer: str
+    address: str
+    proxied: bool
+    open: bool = True
+    signed: bool = False
+    asking: str | None = None
+
+    def begin(self, forwarded_for: Sequence[bytes]) -> str | None:
+        """Who asks, for a request whose head is complete; None when this address may not ask now."""
+        address = self.admission.forwarded(self.peer, forwarded_for) if self.proxied else self.peer
+        return address if self.admission.begin(self, address) else None
+
+    def end(self) -> None:
+        self.admission.end(self)
+
+    def authenticated(self) -> None:
+        self.admission.signed(self)
+
+    def leave(self) -> None:
+        self.admission.leave(self)
+
+
+def _grouped(address: str) -> str:
+    """What is counted as one: an IPv4 address, or the first 64 bits of an IPv6 one."""
+    try:
+        found = ipaddress.ip_address(address)
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((found, _IPV6_SITE_BITS), strict=False))
+    return str(found)

@@ -1,0 +1,54 @@
+"""Whether this server could serve a round now; looked at seldom, whoever asks how often."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from fastapi import FastAPI
+
+from protocol.errors import MoietyError, PeerUnreachable, Unavailable
+from protocol.sharing import Side
+from servers.context import Server
+
+_READY_KEPT_S: Final = 5.0
+_NOT_READY_KEPT_S: Final = 0.5
+
+
+class Readiness:
+    """The last look and what it found; the peer is called at most twice a second, and every 5 s while all is well."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self._app = app
+        self._lock = asyncio.Lock()
+        self._found: MoietyError | None = None
+        self._until_s = 0.0
+
+    async def require(self) -> None:
+        """Raises: Unavailable, PeerUnreachable; as it was at the last look"""
+        loop = asyncio.get_running_loop()
+        async with self._lock:
+            if loop.time() >= self._until_s:
+                self._found = await self._look()
+                self._until_s = loop.time() + (_READY_KEPT_S if self._found is None else _NOT_READY_KEPT_S)
+        if self._found is not None:
+            raise self._found
+
+    async def _look(self) -> MoietyError | None:
+        try:
+            await self._require_now()
+        except MoietyError as found:
+            return found
+        return None
+
+    async def _require_now(self) -> None:
+        """The database answers, the peer can be reached, an OT session is open."""
+        state = self._app.state
+        server: Server = state.server
+        server.store.ready()
+        if server.side is Side.A:
+            await state.peer.reachable()
+            if not state.pool.session_open:
+                raise Unavailable("no OT session is open with the peer yet; one is opened when a study needs it")
+        elif not state.answering.sessions.session_open:
+            raise PeerUnreachable("side A has not opened an OT session here yet")

@@ -1,0 +1,75 @@
+"""One server's two ports in one process: the public one under TLS, and the operator's own (docs/operating.md)."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+
+import uvicorn
+from fastapi import FastAPI
+
+from protocol.errors import ErrorCode
+from servers.admission import Admission
+from servers.app import create_app, create_operations
+from servers.listening import BoundedServer, listen
+from servers.metrics import Metrics
+from servers.settings import ServerSettings
+
+_FILES_BESIDE_CONNECTIONS = 512
+
+
+def serve(settings: ServerSettings) -> None:
+    """Serve both ports until a signal.
+
+    Raises: ConfigurationError
+    """
+    application = create_app(settings)
+    metrics: Metrics = application.state.server.metrics
+    _allow_files(2 * settings.limits.connections + _FILES_BESIDE_CONNECTIONS)
+    public = listen("port", settings.host, settings.port)
+    own = listen("operations_port", settings.operations_host, settings.operations)
+    limits = settings.limits
+
+    def refused(code: ErrorCode) -> None:
+        metrics.refusals.labels(code.value).inc()
+
+    operations = BoundedServer(
+        _config(create_operations(application), settings, tls=False),
+        own,
+        limits,
+        Admission(limits),
+        refused,
+        hears_signals=False,
+    )
+    admission = Admission(limits, settings.forwarded_by)
+    server = BoundedServer(
+        _config(application, settings, tls=True), public, limits, admission, refused, beside=operations
+    )
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(server.serve())
+
+
+def _config(application: FastAPI, settings: ServerSettings, *, tls: bool) -> uvicorn.Config:
+    return uvicorn.Config(
+        application,
+        ssl_certfile=settings.tls_certificate if tls else None,
+        ssl_keyfile=settings.tls_key if tls else None,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="on" if tls else "off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        timeout_keep_alive=settings.limits.idle_s,
+        timeout_graceful_shutdown=2,
+    )
+
+
+def _allow_files(wanted: int) -> None:
+    """As many open files as connections and their bodies need, where the system lets this process have them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

@@ -1,0 +1,247 @@
+"""Strangers without a key against a running server's public port: no memory, no stall, no connection held for long.
+
+Side B is generous with connections and strict with times; side A the other way round, behind a declared proxy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+
+import pytest
+
+from protocol.sharing import Side
+from protocol.wire import paths
+from tests.adversarial import raw_connections as raw
+from tests.adversarial.raw_connections import HEALTH, PROXY, Stranger
+from tests.integration.federation import Federation, prepare_servers
+
+SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
+MEGABYTE = 2**20
+TIMES = {"header_s": 1.0, "handshake_s": 1.0, "idle_s": 2, "stall_s": 1.0}
+SLACK_S = 6.0
+ROOMY = {"connections_per_address": 512, "unsigned_per_s": 1000.0, **TIMES}
+NARROW = {"connections_per_address": 8, "unsigned_per_s": 4.0}
+REQUEST = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    made = prepare_servers(tmp_path_factory.mktemp("edge"), SITES)
+    raw.set_limits(made.servers[Side.B].config, ROOMY)
+    raw.set_limits(made.servers[Side.A].config, NARROW, forwarded_by=[f"{PROXY}/32"])
+    try:
+        for server in made.servers.values():
+            server.start()
+        for server in made.servers.values():
+            server.wait()
+        yield made
+    finally:
+        for server in made.servers.values():
+            server.stop()
+
+
+@pytest.fixture
+def times(federation: Federation) -> Stranger:
+    return Stranger(federation.url(Side.B), federation.ca_file)
+
+
+@pytest.fixture
+def counts(federation: Federation) -> Stranger:
+    """Each test comes from addresses of its own, since what one has used up another would miss."""
+    return Stranger(federation.url(Side.A), federation.ca_file)
+
+
+def pid(federation: Federation, side: Side) -> int:
+    process = federation.servers[side].process
+    assert process is not None
+    return process.pid
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_many_small_headers_take_no_memory(federation: Federation, times: Stranger) -> None:
+    before = raw.resident_mb(pid(federation, Side.B))
+    with times.dial() as connection:
+        raw.pour(connection, itertools.chain([REQUEST], itertools.repeat(b"a: b\r\n" * 10_000, 52 * 18)))
+        assert raw.resident_mb(pid(federation, Side.B)) - before < 20
+        assert raw.closed_within([connection], SLACK_S) == 1
+    assert times.ask(HEALTH)[0] == 200
+
+
+def test_more_headers_than_a_request_has_are_named(times: Stranger) -> None:
+    status, body = times.ask(REQUEST + b"a: b\r\n" * 100 + b"\r\n")
+    assert (status, json.loads(body)["code"]) == (431, "too_large")
+
+
+def test_a_header_value_without_an_end_stalls_nobody(federation: Federation, times: Stranger) -> None:
+    over, waited = threading.Event(), [0.0]
+
+    def poll() -> None:
+        with times.dial() as connection:
+            while not over.is_set():
+                begun = time.monotonic()
+                connection.sendall(HEALTH)
+                assert raw.answer(connection)[0] == 200
+                waited[0] = max(waited[0], time.monotonic() - begun)
+
+    watcher = threading.Thread(target=poll)
+    watcher.start()
+    before = raw.resident_mb(pid(federation, Side.B))
+    with times.dial() as connection:
+        raw.pour(connection, itertools.chain([REQUEST + b"x: "], itertools.repeat(bytes([97]) * MEGABYTE, 32)))
+        assert raw.closed_within([connection], SLACK_S) == 1
+    over.set()
+    watcher.join(10)
+    assert waited[0] < 0.5
+    assert raw.resident_mb(pid(federation, Side.B)) - before < 20
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        (b"GET /healthz?" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
+        (REQUEST + b"x: " + b"a" * 40_000 + b"\r\n\r\n", 431),
+        (b"POST /v1/studies HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
+        (REQUEST + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n", 400),
+        (b"CONNECT example.org:80 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (HEALTH + HEALTH, 0),
+    ],
+    ids=["path", "query", "header", "chunks", "upgrade", "connect", "nonsense", "pipeline"],
+)
+def test_what_no_party_sends_is_refused_at_the_edge(request_: bytes, status: int, times: Stranger) -> None:
+    found, body = times.ask(request_)
+    assert found == status, body
+    if status:
+        assert json.loads(body)["status"] == status
+
+
+def test_a_pipeline_of_requests_is_not_queued(federation: Federation, times: Stranger) -> None:
+    before = raw.resident_mb(pid(federation, Side.B))
+    with ExitStack() as held:
+        connections = [held.enter_context(times.dial()) for _ in range(20)]
+        for connection in connections:
+            raw.pour(connection, [HEALTH * 20_000])
+        assert raw.closed_within(connections, SLACK_S) == len(connections)
+    assert raw.resident_mb(pid(federation, Side.B)) - before < 40
+
+
+# --- time -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("begun", [b"", b"\r\n", b"GET", REQUEST], ids=["nothing", "newline", "method", "headers"])
+def test_half_sent_requests_are_closed_in_time(begun: bytes, times: Stranger) -> None:
+    with ExitStack() as held:
+        connections = [held.enter_context(times.dial()) for _ in range(200 if begun == REQUEST else 20)]
+        for connection in connections:
+            raw.pour(connection, [begun] if begun else [])
+        assert raw.closed_within(connections, TIMES["header_s"] + SLACK_S) == len(connections)
+
+
+def test_a_head_that_trickles_has_the_same_time(times: Stranger) -> None:
+    with times.dial() as connection:
+        begun = time.monotonic()
+        connection.sendall(REQUEST)
+        with suppress(OSError):
+            while time.monotonic() < begun + 20:
+                connection.sendall(b"a: b\r\n")
+                time.sleep(0.1)
+        assert time.monotonic() - begun < TIMES["header_s"] + SLACK_S
+
+
+@pytest.mark.parametrize("request_", [b"POST /v1/studies", b"GET /healthz"], ids=["refused", "answered"])
+def test_a_body_that_does_not_come_holds_no_connection(request_: bytes, times: Stranger) -> None:
+    with ExitStack() as held:
+        connections = [held.enter_context(times.dial()) for _ in range(20)]
+        for connection in connections:
+            connection.sendall(request_ + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nabc")
+        assert raw.closed_within(connections, TIMES["stall_s"] + SLACK_S) == len(connections)
+
+
+def test_idle_connections_are_closed_whatever_came_before(times: Stranger) -> None:
+    with ExitStack() as held:
+        connections = [held.enter_context(times.dial()) for _ in range(20)]
+        for connection in connections:
+            connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\n")
+            assert raw.answer(connection)[0] == 200
+            connection.sendall(b"abc")
+        assert raw.closed_within(connections, TIMES["idle_s"] + SLACK_S) == len(connections)
+
+
+def test_a_handshake_that_is_never_made_is_closed(times: Stranger) -> None:
+    with ExitStack() as held:
+        connections = [held.enter_context(times.bare()) for _ in range(50)]
+        for connection in connections[:25]:
+            connection.sendall(b"\x16\x03\x01")
+        assert raw.closed_within(connections, TIMES["handshake_s"] + SLACK_S) == len(connections)
+    assert times.ask(HEALTH)[0] == 200
+
+
+# --- addresses --------------------------------------------------------------------------------------------------------
+
+
+def test_one_address_leaves_room_for_the_others(counts: Stranger) -> None:
+    flooding = "127.0.1.1"
+    with ExitStack() as held:
+        connections: list[socket.socket] = [held.enter_context(counts.bare(flooding)) for _ in range(20)]
+        assert raw.until(lambda: raw.closed_within(connections, 0.05) >= 12)
+        assert not _let_in(counts, flooding)
+        assert counts.ask(HEALTH, "127.0.1.2")[0] == 200
+    assert raw.until(lambda: _let_in(counts, flooding))
+
+
+def _let_in(stranger: Stranger, source: str) -> bool:
+    with suppress(OSError):
+        return stranger.ask(HEALTH, source)[0] == 200
+    return False
+
+
+def test_what_nobody_signed_has_a_rate(counts: Stranger) -> None:
+    answers: list[int] = []
+    with counts.dial("127.0.2.1") as connection:
+        while len(answers) < 80 and answers[-1:] != [429]:
+            connection.sendall(HEALTH)
+            answers.append(raw.answer(connection)[0])
+    assert answers[-1] == 429
+    assert counts.ask(HEALTH, "127.0.2.2")[0] == 200
+
+
+def test_what_a_site_signed_has_none(federation: Federation) -> None:
+    client = federation.client(SITES[1])
+    try:
+        for _ in range(100):
+            client.ok(Side.A, "GET", paths.STUDIES)
+    finally:
+        client.close()
+
+
+def _health_for(forwarded_for: str) -> bytes:
+    return REQUEST + f"X-Forwarded-For: {forwarded_for}\r\n\r\n".encode()
+
+
+def test_behind_a_declared_proxy_each_forwarded_address_counts_for_itself(counts: Stranger) -> None:
+    with ExitStack() as held:  # the proxy's own connections are not one address's
+        for connection in [held.enter_context(counts.dial(PROXY)) for _ in range(20)]:
+            connection.sendall(_health_for("198.51.100.1"))
+            assert raw.answer(connection)[0] == 200
+        answers = [counts.ask(_health_for("198.51.100.1"), PROXY)[0] for _ in range(40)]
+        assert answers[-1] == 429
+        assert counts.ask(_health_for("198.51.100.2"), PROXY)[0] == 200
+        assert counts.ask(_health_for("198.51.100.2, 198.51.100.1"), PROXY)[0] == 429  # the first is the sender's word
+
+
+def test_nobody_else_says_for_whom_it_forwards(counts: Stranger) -> None:
+    answers = []
+    for number in range(60):
+        with suppress(OSError):
+            answers.append(counts.ask(_health_for(f"198.51.101.{number}"), "127.0.3.1")[0])
+    assert len([one for one in answers if one == 200]) < 40
+    assert counts.ask(HEALTH, "127.0.3.2")[0] == 200
