@@ -297,7 +297,8 @@ def _print_json(event: AgentEvent) -> None:
 
 def _print_event(event: AgentEvent) -> None:
     text = event.text if event.record is None else _round_line(event.record)
-    where = event.study if event.round is None else f"{event.study} round {event.round}"
+    study = event.study or "all studies"
+    where = study if event.round is None else f"{study} round {event.round}"
     sys.stdout.write(f"{event.site}: {where}: {event.kind.value}: {text}\n")
     sys.stdout.flush()
 

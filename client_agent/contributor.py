@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from client_agent.ckks_key import welcomed_seed
+from client_agent.clock import pause_after
 from client_agent.decisions import Decision, Decisions
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd, RoundRecord
@@ -29,6 +30,7 @@ from protocol.errors import (
     RefusedMessage,
     Unavailable,
     UnknownResource,
+    WrongRound,
 )
 from protocol.policy import remember_skip
 from protocol.sharing import Side
@@ -69,7 +71,7 @@ class Contributor(Participant):
                     pause_s = _IDLE_S
                 except (Unavailable, UnknownResource) as later:
                     self.problem(None, later.detail)
-                    pause_s = _RETRY_S
+                    pause_s = pause_after(later, _RETRY_S)
                 except ConfigurationError:
                     raise
                 except MoietyError as refused:  # evidence that does not hold: nothing was changed; look again later
@@ -86,7 +88,7 @@ class Contributor(Participant):
                 send_refusal(self, refusal)
             except Unavailable as later:
                 self.problem(None, later.detail)
-                if self.context.stop.wait(_RETRY_S):
+                if self.context.stop.wait(pause_after(later, _RETRY_S)):
                     raise Stopped from None
             except RefusedMessage as ended:  # or said before with other bytes: this site takes no part all the same
                 self.problem(None, ended.detail)
@@ -100,17 +102,21 @@ class Contributor(Participant):
         notice = ReadyNotice(study_digest=self.study_digest, site=self.context.site)
         waiting = set(Side)
         while waiting:
+            pause_s = _RETRY_S
             for side in tuple(waiting):
                 try:
                     self.context.clients[side].ready(self.study.name, notice)
                     waiting.discard(side)
+                except WrongRound as ended:  # its last release may still have to be fetched
+                    self.problem(None, ended.detail)
+                    waiting.discard(side)
                 except (Unavailable, UnknownResource) as later:
                     self.problem(None, later.detail)
+                    pause_s = max(pause_s, pause_after(later, _RETRY_S))
                 except RefusedMessage as refused:
-                    # an ended study takes no notice, but its last release may still have to be fetched
                     self.problem(None, refused.detail)
-                    waiting.discard(side)
-            if waiting and self.context.stop.wait(_RETRY_S):
+                    pause_s = _IDLE_S
+            if waiting and self.context.stop.wait(pause_s):
                 raise Stopped
 
     def _react(self) -> bool:

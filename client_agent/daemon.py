@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import fcntl
 import threading
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TextIO
 
 import structlog
 
+from client_agent.complaints import Complaints
 from client_agent.contributor import Contributor
 from client_agent.durable import new_folder, write_durably
 from client_agent.events import AgentEvent, EventKind, EventSink
@@ -34,7 +37,6 @@ from protocol.errors import (
     BadSignature,
     ConfigurationError,
     MoietyError,
-    Unavailable,
     UnknownStudy,
 )
 from protocol.policy import check_study_allowed
@@ -45,6 +47,10 @@ from protocol.wire.messages import Roster, Signed, Study
 
 _JOIN_S = 10.0
 _PRETRAINED = ".pretrained"
+_LOOK_AGAIN_S = 60.0
+_FIRST_PAUSE_S = 5.0
+_LONGEST_PAUSE_S = 600.0
+_ALL_STUDIES = ""
 _log = structlog.get_logger("agent")
 
 
@@ -149,8 +155,9 @@ class Agent:
         self._stop = stop
         self._emit = emit
         self._running: dict[str, threading.Thread] = {}
-        self._participants: list[Participant] = []
-        self._refused: set[str] = set()
+        self._participants: dict[str, Participant] = {}
+        self._look_again_at_s: dict[str, float] = {}
+        self._complaints = Complaints(self._report)
         settings, roster = site.settings, site.roster
         self._failpoints = failpoints_of(settings.failpoint, seeded=settings.seed is not None)
         urls = tuple(operator.url or "" for operator in (roster.operator_a, roster.operator_b))
@@ -172,23 +179,28 @@ class Agent:
         )
 
     def run(self) -> None:
-        """Look for studies every ``poll_s`` until stopped; then let every study's thread end."""
+        """Look for studies every ``poll_s`` until stopped; then let every study's thread end.
+
+        Whatever a server answers, the agent looks again: a list that cannot be read, a clock that is off, a proxy in
+        between are mended without it.
+        """
         find = self._find_own if self._site.is_requester else self._find_listed
         try:
             while not self._stop.is_set():
                 try:
                     find()
-                except Unavailable as later:
-                    _log.warning("server_unavailable", site=self._context.site, detail=later.detail)
+                    self._complaints.mended(_ALL_STUDIES)
+                except MoietyError as later:
+                    self._complaints.about(_ALL_STUDIES, _text(later))
                 self._stop.wait(self._site.settings.poll_s)
         finally:
             self._stop.set()
-            for participant in self._participants:
+            for participant in tuple(self._participants.values()):
                 participant.watch.wake()
             self._site.disconnect()
             for thread in self._running.values():
                 thread.join(_JOIN_S)
-            for participant in self._participants:
+            for participant in tuple(self._participants.values()):
                 participant.watch.join(_JOIN_S)
 
     # --- finding studies ---
@@ -199,12 +211,17 @@ class Agent:
             self._take_from_outbox(path)
         for folder in sorted((self._context.state_dir / "studies").glob("*/study.json")):
             name = folder.parent.name
-            if name in self._running:
-                continue
-            journal = self._journal(name)
-            signed = journal.read(folder, Signed[Study])
-            if signed is not None and _unfinished(journal):
-                self._start(signed, Requester(self._context, signed, journal))
+            if name not in self._running:
+                try:
+                    self._resume(name, folder)
+                except MoietyError as refused:  # the other studies go on
+                    self._complaints.about(name, _text(refused))
+
+    def _resume(self, name: str, path: Path) -> None:
+        journal = self._journal(name)
+        signed = journal.read(path, Signed[Study])
+        if signed is not None and _unfinished(journal):
+            self._start(signed, partial(Requester, self._context, signed, journal))
 
     def _take_from_outbox(self, path: Path) -> None:
         try:
@@ -224,7 +241,7 @@ class Agent:
                     journal.folder / "study.json", sign(study, self._context.site, self._context.keys.signing)
                 )
         except MoietyError as refused:
-            self._report(path.stem, refused)
+            self._report(path.stem, _text(refused))
             path.replace(path.with_suffix(".refused"))
         else:
             path.unlink()
@@ -232,23 +249,25 @@ class Agent:
     def _find_listed(self) -> None:
         """Studies at the servers, countersigned by both, that this site takes part in."""
         for signed in self._context.clients[Side.A].studies().studies:
-            name, digest = signed.message.name, signed.message.digest()
-            if name in self._running or digest in self._refused or not self._site.settings.takes_part_in(name):
+            name, digest, now = signed.message.name, signed.message.digest(), time.monotonic()
+            if name in self._running or not self._site.settings.takes_part_in(name):
+                continue
+            if self._look_again_at_s.get(digest, now) > now:
                 continue
             try:
-                self._check_study(signed)
+                self._take_up(name, signed)
             except UnknownStudy:
                 continue  # server B does not have it yet
-            except MoietyError as refused:
-                if isinstance(refused, Unavailable):
-                    raise
-                self._refused.add(digest)
-                self._report(name, refused)
-                continue
-            journal = self._journal(name)
-            if journal.site_state() is None:
-                journal.write(journal.folder / "study.json", signed)
-            self._start(signed, Contributor(self._context, signed, journal))
+            except MoietyError as refused:  # what a server answered once must not keep a site out for good
+                self._complaints.about(name, _text(refused))
+                self._look_again_at_s[digest] = now + _LOOK_AGAIN_S
+
+    def _take_up(self, name: str, signed: Signed[Study]) -> None:
+        self._check_study(signed)
+        journal = self._journal(name)
+        if journal.site_state() is None:
+            journal.write(journal.folder / "study.json", signed)
+        self._start(signed, partial(Contributor, self._context, signed, journal))
 
     def _check_study(self, at_a: Signed[Study]) -> None:
         """The requester and both operators signed one study, and it pins this roster."""
@@ -268,29 +287,44 @@ class Agent:
 
     # --- running them ---
 
-    def _start(self, signed: Signed[Study], participant: Contributor | Requester) -> None:
+    def _start(self, signed: Signed[Study], make: Callable[[], Contributor | Requester]) -> None:
         name = signed.message.name
-        thread = threading.Thread(target=self._run, args=(name, participant), name=f"study {name}", daemon=True)
+        thread = threading.Thread(target=self._run, args=(name, make), name=f"study {name}", daemon=True)
         self._running[name] = thread
-        self._participants.append(participant)
         thread.start()
 
-    def _run(self, name: str, participant: Contributor | Requester) -> None:
-        try:
-            participant.run()
-        except Stopped:
-            return
-        except MoietyError as refused:
-            if not self._stop.is_set():
-                self._report(name, refused)
-        except Exception as failure:
-            if not self._stop.is_set():
+    def _run(self, name: str, make: Callable[[], Contributor | Requester]) -> None:
+        """One study until it ends here; after an error that nobody expected, again from its journal, as at a restart.
+
+        Only what a person must mend at this site, and then starts the agent anew, ends it before.
+        """
+        pause_s = _FIRST_PAUSE_S
+        while not self._stop.is_set():
+            try:
+                participant = make()
+                self._participants[name] = participant
+                participant.run()
+            except Stopped:
+                return
+            except ConfigurationError as wrong:
+                self._failed(name, _text(wrong))
+                return
+            except MoietyError as refused:
+                self._failed(name, f"{_text(refused)}; tried again in {pause_s:g} s")
+            except Exception as failure:
                 _log.exception("study_failed", site=self._context.site, study=name)
                 text = f"unexpected {type(failure).__name__}: see the log; the journal is kept"
-                self._emit(AgentEvent(kind=EventKind.PROBLEM, site=self._context.site, study=name, text=text))
+                self._failed(name, f"{text}; tried again in {pause_s:g} s")
+            else:
+                return
+            self._stop.wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
-    def _report(self, study: str, error: MoietyError) -> None:
-        text = f"{error.code.value}: {error.detail}"
+    def _failed(self, study: str, text: str) -> None:
+        if not self._stop.is_set():
+            self._report(study, text)
+
+    def _report(self, study: str, text: str) -> None:
         self._emit(AgentEvent(kind=EventKind.PROBLEM, site=self._context.site, study=study, text=text))
 
     def _torch_learner(self, study: Study, seed: int) -> Learner:
@@ -301,6 +335,10 @@ class Agent:
     def _training_seed(self, study: Study) -> int:
         own = self._context.randomness.bytes(8, f"training order {study.digest()}")
         return training_seed(self._site.settings.seed, self._context.site, own)
+
+
+def _text(error: MoietyError) -> str:
+    return f"{error.code.value}: {error.detail}"
 
 
 def _unfinished(journal: StudyJournal) -> bool:

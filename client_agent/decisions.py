@@ -163,7 +163,8 @@ class Decisions:
     def _weight_mail(self, announcement: Announcement) -> WeightMail:
         context, requester = self._context, self._context.roster.requester
         topic = paths.fill(paths.WEIGHTS_TOPIC, round=announcement.round)
-        sealed = context.clients[RELAY].get_mail(self._owner.study.name, topic, context.site, requester)
+        name, most = self._owner.study.name, self._owner.letter_bytes
+        sealed = context.clients[RELAY].get_mail(name, topic, context.site, requester, most)
         mail = open_letter(
             sealed,
             WeightMail,

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from client_agent.events import EventKind
 from client_agent.planning import Welcomed
 from client_agent.refusals import public_text, read_refusal, refusing_sites
-from protocol.errors import RefusedMessage
+from protocol.errors import RefusedMessage, UnknownResource
 from protocol.printable import printable
 from protocol.rules.interface import SiteFacts
+from protocol.wire import paths
 from protocol.wire.messages import EndCause, StudyEndState, StudyView
 
 if TYPE_CHECKING:
@@ -28,10 +29,8 @@ def await_contributors(owner: Requester) -> None:
     give_up = owner.context.clock() + owner.context.start_timeout_s
     owner.event(EventKind.STUDY, None, f"waiting for {wanted} of {everybody} contributors")
 
-    unreadable: set[str] = set()
-
     def enough(a: StudyView, b: StudyView) -> bool | None:
-        if _hear_refusal(owner, a, unreadable):
+        if _hear_refusal(owner, a):
             return False
         ready = len(_ready(owner, a, b))
         late = owner.context.clock() >= give_up
@@ -68,20 +67,19 @@ def _ready(owner: Requester, a: StudyView, b: StudyView) -> tuple[str, ...]:
     return tuple(party.name for party in owner.context.roster.contributors if party.name in both)
 
 
-def _hear_refusal(owner: Requester, view: StudyView, unreadable: set[str]) -> bool:
-    """Whether a refusal ended the study before it started; a letter that does not open counts for nothing.
-
-    ``unreadable`` collects the senders of such letters, so that each is named once.
-    """
+def _hear_refusal(owner: Requester, view: StudyView) -> bool:
+    """Whether a refusal ended the study before it started; a letter that does not open counts for nothing."""
     contributors = {party.name for party in owner.context.roster.contributors}
     for sender in refusing_sites(view):
-        if sender not in contributors or sender in unreadable:
+        entry = f"{paths.REFUSAL_TOPIC}/{sender}"
+        if sender not in contributors or entry in owner.progress.unreadable:
             continue
         try:
             refusal = owner.retried(partial(read_refusal, owner, sender))
+        except UnknownResource:
+            continue
         except RefusedMessage as refused:
-            unreadable.add(sender)
-            owner.problem(None, f"a letter of site {sender!r} cannot be read: {refused.detail}")
+            owner.put_aside(entry, paths.REFUSAL_TOPIC, refused.detail)
             continue
         public = public_text(owner.study, sender)
         why = f"site {sender!r} refuses the study: {printable(refusal.reason)}"

@@ -6,7 +6,7 @@ cannot write one. It is padded inside its seal, so that its length says nothing 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, ClassVar, Final, TypeVar
 
 from pydantic import Field
 
@@ -31,7 +31,7 @@ from protocol.wire.messages import (
     WeightList,
 )
 from protocol.wire.padding import pad, require_shown_length, shortened, shown_length, unpad
-from protocol.wire.sealing import open_small, seal_small
+from protocol.wire.sealing import open_small, seal_small, sealed_small_length
 
 M = TypeVar("M", bound=Message)
 
@@ -143,6 +143,10 @@ def open_letter(
     message = form.parse(unpad(padded))
     require_shown_length(padded, padded_bytes(message, kind))
     return message
+
+
+NOTICE_SEALED_BYTES: Final = sealed_small_length(NOTICE_BYTES)
+"""How much of a decline or a refusal is ever read."""
 
 
 def told(reason: str) -> str:

@@ -35,6 +35,7 @@ from protocol.arithmetic.fixed_point import clip, encode
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
 from protocol.first_model import first_model
+from protocol.letters import LetterKind, most_bytes
 from protocol.policy import SiteMemory, remember_left_out, remember_release
 from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.rules.server_optimiser import initial_state, model_part
@@ -53,7 +54,7 @@ class Participant:
         self.study = signed_study.message
         self.study_digest = self.study.digest()
         self.journal = journal
-        self.watch = StudyWatch(self.study.name, context.clients, context.stop)
+        self.watch = StudyWatch(self.study.name, context.clients, context.stop, self._no_view)
         self.stopwatch = Stopwatch()
         self.state = journal.site_state() or self._first_state()
         self._learner: Learner | None = None
@@ -91,6 +92,11 @@ class Participant:
         """The requester's keys, as the roster has them."""
         roster = self.context.roster
         return next(party for party in roster.sites if party.name == roster.requester)
+
+    @property
+    def letter_bytes(self) -> int:
+        """The longest welcome or weight list of this study; nothing longer is read."""
+        return most_bytes(LetterKind.WEIGHTS, self.study, len(self.context.roster.sites))
 
     def save(self, **changes: object) -> None:
         """Replace fields of the site's state, durably."""
@@ -356,6 +362,9 @@ class Participant:
                 kind=kind, site=self.context.site, study=self.study.name, round=round_number, text=text, record=record
             )
         )
+
+    def _no_view(self, _: str, text: str) -> None:
+        self.problem(None, text)
 
     def problem(self, round_number: int | None, text: str) -> None:
         self.event(EventKind.PROBLEM, round_number, text)

@@ -54,6 +54,7 @@ class RequesterState(BaseModel):
     counts_rounds: int = Field(default=0, description="how many rounds summed class counts, skipped ones included")
     ranking_rounds: int = Field(default=0, description="how many rounds ranked the sites, skipped ones included")
     ranked: bool = Field(default=False, description="whether the sites are ranked, or will not be")
+    unreadable: tuple[str, ...] = Field(default=(), description="letters that do not open, as views name them")
     end: Signed[StudyEnd] | None = None
     why: str = Field(default="", description="the end and its full reason, for this site only")
     alone: bool = False

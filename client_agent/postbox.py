@@ -12,7 +12,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from client_agent.durable import new_folder, write_durably
 from client_agent.failpoints import Point
 from client_agent.journal import StudyJournal
-from client_agent.mail import PastRelease, WeightMail, Welcome, open_letter, require_same, seal_letter
+from client_agent.mail import (
+    NOTICE_SEALED_BYTES,
+    PastRelease,
+    WeightMail,
+    Welcome,
+    open_letter,
+    require_same,
+    seal_letter,
+)
 from client_agent.participant import Participant
 from client_agent.server_client import Body
 from client_agent.site_context import RELAY
@@ -77,7 +85,7 @@ class Postbox:
         """A site's reasons, verified. Raises: BrokenSeal, BadSignature, Unavailable"""
         own = self._context.site
         topic = paths.fill(paths.DECLINE_TOPIC, round=round_number)
-        sealed = self._context.clients[RELAY].get_mail(self._owner.study.name, topic, own, sender)
+        sealed = self._context.clients[RELAY].get_mail(self._owner.study.name, topic, own, sender, NOTICE_SEALED_BYTES)
         signed = open_letter(
             sealed,
             Signed[Decline],

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from client_agent.durable import write_durably
-from client_agent.mail import StudyRefusal, open_letter, require_same, seal_letter, told
+from client_agent.mail import NOTICE_SEALED_BYTES, StudyRefusal, open_letter, require_same, seal_letter, told
 from client_agent.participant import Participant
 from client_agent.server_client import Body
 from client_agent.site_context import RELAY
@@ -76,7 +76,8 @@ def public_text(study: Study, site: str) -> str:
 def read_refusal(owner: Participant, sender: str) -> StudyRefusal:
     """A site's refusal, verified. Raises: BrokenSeal, BadSignature, Unavailable"""
     context = owner.context
-    sealed = context.clients[RELAY].get_mail(owner.study.name, paths.REFUSAL_TOPIC, context.site, sender)
+    name, topic = owner.study.name, paths.REFUSAL_TOPIC
+    sealed = context.clients[RELAY].get_mail(name, topic, context.site, sender, NOTICE_SEALED_BYTES)
     signed = open_letter(
         sealed,
         Signed[StudyRefusal],

@@ -12,6 +12,7 @@ from typing import Final, TypeVar
 
 from client_agent.alone import go_alone
 from client_agent.ckks_key import SEED_BYTES
+from client_agent.clock import pause_after
 from client_agent.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
 from client_agent.failpoints import Point
 from client_agent.gathering import admit, await_contributors
@@ -118,6 +119,15 @@ class Requester(Participant):
         """Replace fields of the requester's state, durably."""
         self.progress = self.progress.model_copy(update=changes)
         self.journal.write(self._path, self.progress)
+
+    def put_aside(self, entry: str, kept: str, why: str) -> None:
+        """A letter that cannot be read is named once, with its sender, and not fetched again, restarts included.
+
+        Of the letters put aside before, those whose entry begins with ``kept`` stay remembered.
+        """
+        before = tuple(other for other in self.progress.unreadable if other.startswith(kept))
+        self.keep(unreadable=(*before, entry))
+        self.problem(None, f"the letter {entry} cannot be read: {why}")
 
     # --- beginning ---
 
@@ -371,7 +381,7 @@ class Requester(Participant):
                 return call()
             except Unavailable as later:
                 self.problem(None, later.detail)
-                if self.context.stop.wait(_RETRY_S):
+                if self.context.stop.wait(pause_after(later, _RETRY_S)):
                     raise Stopped from None
 
 

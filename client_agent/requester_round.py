@@ -26,6 +26,7 @@ from client_agent.skips import shown_skip
 from client_agent.watch import at_both, same_round
 from protocol.arithmetic.ring import Ring
 from protocol.errors import (
+    ErrorCode,
     LocalOptimumReached,
     ProtocolViolation,
     RefusedMessage,
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
+_UNREADABLE: Final = "its letter cannot be read"
 _DECLINE_PREFIX: Final = "decline-{round}/"
 
 
@@ -236,11 +238,16 @@ class RequesterRound:
             sender = entry.removeprefix(prefix)
             if not entry.startswith(prefix) or sender in self._declines or sender not in self._announcement.listed:
                 continue
+            if entry in self._owner.progress.unreadable:
+                self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
+                continue
             try:
                 decline = self._owner.retried(partial(self._owner.postbox.read_decline, self._number, sender))
+            except UnknownResource:  # the view names it and it is not there: look again with the next view
+                continue
             except RefusedMessage as unreadable:
-                self._owner.problem(self._number, f"a letter of site {sender!r} cannot be read: {unreadable.detail}")
-                self._declines[sender] = Refused(sender, unreadable.code, None, unreadable.detail)
+                self._owner.put_aside(entry, prefix, unreadable.detail)
+                self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
                 continue
             reason = printable(decline.reason)
             self._declines[sender] = Refused(sender, decline.code, decline.clause, reason)

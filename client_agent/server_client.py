@@ -19,7 +19,8 @@ from typing import Final, TypeVar
 import httpx
 import stamina
 
-from client_agent.answer import LETTER_BYTES, NOTHING_BYTES, PROBLEM_BYTES, Answer, no_cookies
+from client_agent.answer import NOTHING_BYTES, PROBLEM_BYTES, Answer, no_cookies
+from client_agent.clock import WrongClock, wrong_clock
 from client_agent.randomness import SystemRandomness
 from protocol import errors
 from protocol.errors import (
@@ -54,6 +55,7 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 PIECE_BYTES: Final = 2**18
 _NONCE_BYTES: Final = 18
+_UNAUTHORIZED: Final = 401
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
 _LONG_POLL_GRACE_S: Final = 30.0
 
@@ -166,7 +168,7 @@ class ServerClient:
         path = paths.fill(paths.MAIL, study=name, topic=topic, recipient=recipient)
         self._send("PUT", path, body, f"mail {topic}", NOTHING_BYTES)
 
-    def get_mail(self, name: str, topic: str, recipient: str, sender: str, most_bytes: int = LETTER_BYTES) -> bytes:
+    def get_mail(self, name: str, topic: str, recipient: str, sender: str, most_bytes: int) -> bytes:
         """Sealed bytes from another site. Raises: TooLarge"""
         path = self._mail_path(name, topic, recipient, sender)
         return self._send("GET", path, _EMPTY, f"mail {topic}", most_bytes)
@@ -253,7 +255,7 @@ class ServerClient:
         )
 
     def _worth_a_retry(self, error: Exception) -> bool:
-        return isinstance(error, Unavailable) and not self._http.is_closed
+        return isinstance(error, Unavailable) and not isinstance(error, WrongClock) and not self._http.is_closed
 
     def _exchange(self, method: str, path: str, body: Body, purpose: str, extra_s: float) -> _Exchange:
         nonce = base64.urlsafe_b64encode(self._nonces.bytes(_NONCE_BYTES, "request nonce")).decode()
@@ -279,14 +281,15 @@ class ServerClient:
             **timeout,
             "read": timeout["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s),
         }
-        return _Exchange(self._http, request, self.operator.name)
+        return _Exchange(self._http, request, self.operator.name, self._clock)
 
 
 class _Exchange:
     """One request and its answer; an answer that is anything but a success raises it."""
 
-    def __init__(self, http: httpx.Client, request: httpx.Request, server: str) -> None:
+    def __init__(self, http: httpx.Client, request: httpx.Request, server: str, clock: Callable[[], float]) -> None:
         self._http = http
+        self._clock = clock
         self._request = request
         self._server = server
         self._response: httpx.Response | None = None
@@ -296,12 +299,19 @@ class _Exchange:
             raise TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
         try:
             self._response = self._http.send(self._request, stream=True)
+            self._require_clock(self._response)
             return self._accepted(self._response)
         except BaseException as error:
             self._close()
             if isinstance(error, httpx.TransportError):
                 raise self._failure(error) from None
             raise
+
+    def _require_clock(self, response: httpx.Response) -> None:
+        """Raises: WrongClock, when a signature is refused and the server's time explains it"""
+        wrong = wrong_clock(response.headers.get("date"), self._clock(), self._server)
+        if response.status_code == _UNAUTHORIZED and wrong is not None:
+            raise wrong
 
     def _accepted(self, response: httpx.Response) -> Answer:
         if not response.is_success:

@@ -7,8 +7,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
 
-from client_agent.server_client import ServerClient
-from protocol.errors import MoietyError, Unavailable, UnknownStudy
+import structlog
+
+from client_agent.complaints import Complaints
+from client_agent.server_client import ServerClient, TransportFailure
+from protocol.errors import MoietyError, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.messages import RoundView, StudyView
 
@@ -16,6 +19,7 @@ T = TypeVar("T")
 _LONG_POLL_S: Final = 20.0
 _UNKNOWN_PAUSE_S: Final = 0.3
 _PROBLEM_PAUSE_S: Final = 1.0
+_log = structlog.get_logger("agent")
 
 
 class Stopped(Exception):
@@ -25,7 +29,14 @@ class Stopped(Exception):
 class StudyWatch:
     """One polling thread a server; ``wait`` returns when either view has changed."""
 
-    def __init__(self, study: str, clients: Mapping[Side, ServerClient], stop: threading.Event) -> None:
+    def __init__(
+        self,
+        study: str,
+        clients: Mapping[Side, ServerClient],
+        stop: threading.Event,
+        say: Callable[[str, str], None] = lambda server, text: None,
+    ) -> None:
+        """``say`` hears once what keeps a server's views from coming, other than that it cannot be reached."""
         self._study = study
         self._clients = clients
         self._stop = stop
@@ -34,7 +45,7 @@ class StudyWatch:
         self._serial = 0
         self._closed = False
         self._threads: list[threading.Thread] = []
-        self.problem: MoietyError | None = None
+        self._complaints = Complaints(say)
 
     def start(self) -> None:
         for side in Side:
@@ -84,10 +95,14 @@ class StudyWatch:
             except UnknownStudy:
                 self._stop.wait(_UNKNOWN_PAUSE_S)
             except MoietyError as error:
-                if not isinstance(error, Unavailable):
-                    self.problem = error
+                if not isinstance(error, TransportFailure):
+                    self._complaints.about(side.value, error.detail)
+                self._stop.wait(_PROBLEM_PAUSE_S)
+            except Exception:  # whatever came from there, the next view is asked for all the same
+                _log.exception("view_failed", study=self._study, server=side.value)
                 self._stop.wait(_PROBLEM_PAUSE_S)
             else:
+                self._complaints.mended(side.value)
                 if view.cursor != cursor:
                     cursor = view.cursor
                     self._publish(side, view)

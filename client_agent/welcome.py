@@ -26,7 +26,7 @@ def open_welcome(owner: Participant, version: int) -> Welcome:
     """The welcome to one model version. Raises: BrokenSeal, BadSignature, Unavailable"""
     context, requester = owner.context, owner.context.roster.requester
     topic = paths.fill(paths.WELCOME_TOPIC, version=version)
-    sealed = context.clients[RELAY].get_mail(owner.study.name, topic, context.site, requester)
+    sealed = context.clients[RELAY].get_mail(owner.study.name, topic, context.site, requester, owner.letter_bytes)
     signed = open_letter(
         sealed,
         Signed[Welcome],

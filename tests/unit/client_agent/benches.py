@@ -19,7 +19,7 @@ from client_agent.randomness import SystemRandomness
 from client_agent.requester import Requester
 from client_agent.server_client import Body
 from client_agent.site_context import SiteContext
-from protocol.errors import MoietyError
+from protocol.errors import MoietyError, TooLarge
 from protocol.policy import SitePolicy
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
@@ -37,10 +37,15 @@ class FakeServer:
 
     mail: dict[str, bytes] = field(default_factory=dict)
     sent: dict[str, list[bytes]] = field(default_factory=dict)
+    read: list[str] = field(default_factory=list)
     refuses: MoietyError | None = None
 
-    def get_mail(self, name: str, topic: str, recipient: str, sender: str, most_bytes: int = 0) -> bytes:
-        return self.mail[f"{topic}/{recipient}"]
+    def get_mail(self, name: str, topic: str, recipient: str, sender: str, most_bytes: int) -> bytes:
+        self.read.append(f"{topic}/{sender}")
+        letter = self.mail[f"{topic}/{recipient}"]
+        if len(letter) > most_bytes:
+            raise TooLarge(f"more than {most_bytes} bytes")
+        return letter
 
     def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path, most_bytes: int) -> None:
         into.write_bytes(self.mail[f"{topic}/{recipient}"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -92,7 +92,8 @@ class Started(Agent):
 
     started: tuple[str, ...] = ()
 
-    def _start(self, signed: Signed[Study], participant: object) -> None:
+    def _start(self, signed: Signed[Study], make: Callable[[], object]) -> None:
+        make()
         self.started = (*self.started, signed.message.name)
         self._running[signed.message.name] = threading.Thread()
 

@@ -1,0 +1,310 @@
+"""Answers and letters that once ended an agent for good: it says what is wrong, waits, and goes on once that is mended.
+
+Agents run in this process, against servers made of a few lines.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import client_agent.daemon
+from client_agent.clock import WrongClock, pause_after, wrong_clock
+from client_agent.daemon import Agent, Site
+from client_agent.events import AgentEvent, EventKind
+from client_agent.gathering import _hear_refusal
+from client_agent.mail import NOTICE_SEALED_BYTES
+from client_agent.requester import Requester
+from client_agent.requester_round import RequesterRound
+from client_agent.server_client import RetryPolicy, ServerClient
+from client_agent.watch import StudyWatch
+from protocol.errors import (
+    BadSignature,
+    ConfigurationError,
+    MalformedMessage,
+    NotListed,
+    TooLarge,
+    Unavailable,
+    UnknownResource,
+    WrongRound,
+)
+from protocol.sharing import Side
+from protocol.wire.messages import MAX_CONTROL_BYTES, Signed, Study, StudyList, StudyView
+from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
+from tests.unit.client_agent.federation import PARAMETERS, REQUESTER, ROSTER, keys, study
+from tests.unit.client_agent.test_daemon import FakeServer, settings, signed_at
+from tests.unit.client_agent.test_refusals import view
+from tests.unit.client_agent.test_requester import planned
+
+MODEL = np.zeros(PARAMETERS.dimension, dtype=np.float32)
+WITHIN_S = 20.0
+
+
+def until(found: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WITHIN_S
+    while not found():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+class Moody(FakeServer):
+    """Answers with what stands first in ``moods`` until that is taken away."""
+
+    def __init__(self, of: Signed[Study], *moods: Exception) -> None:
+        super().__init__(of)
+        self.moods = list(moods)
+        self.asked = 0
+
+    def studies(self) -> StudyList:
+        self._answer()
+        return super().studies()
+
+    def study(self, name: str) -> Signed[Study]:
+        self._answer()
+        return super().study(name)
+
+    def _answer(self) -> None:
+        self.asked += 1
+        if self.moods:
+            raise self.moods[0]
+
+
+class Started(Agent):
+    """Notes which studies would run."""
+
+    def __init__(self, site: Site, stop: threading.Event, events: list[AgentEvent]) -> None:
+        super().__init__(site, stop, events.append)
+        self.started: list[str] = []
+
+    def _start(self, signed: Signed[Study], make: object) -> None:
+        self.started.append(signed.message.name)
+        self._running[signed.message.name] = threading.Thread(target=lambda: None)
+        self._running[signed.message.name].start()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    made = Site(settings(tmp_path, SITE, poll_s=0.01))
+    yield made
+    made.close()
+
+
+BAD_ANSWERS = [
+    MalformedMessage(f"study_list: {MAX_CONTROL_BYTES + 1} bytes, at most {MAX_CONTROL_BYTES} are allowed"),
+    TooLarge("server 'operator-a' answered with more than its bytes"),
+    BadSignature("the request was signed 4000 s ago"),
+    WrongClock("this machine's clock is 4000 s behind"),
+    ConfigurationError("studies/unit/site.json: not a state file of this version"),
+]
+
+
+@pytest.mark.parametrize("wrong", BAD_ANSWERS, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("side", list(Side))
+def test_an_answer_while_it_looks_for_studies(
+    wrong: Exception, side: Side, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The list of server A, or the study of server B: said once, looked at again, and taken up when it is right."""
+    monkeypatch.setattr(client_agent.daemon, "_LOOK_AGAIN_S", 0.0)
+    of, stop, events = study(), threading.Event(), list[AgentEvent]()
+    servers = {each: Moody(signed_at(each, of), *([wrong] if each is side else [])) for each in Side}
+    for client in site.clients.values():
+        client.close()
+    site.clients.update(servers)  # type: ignore[arg-type]
+    agent = Started(site, stop, events)
+    running = threading.Thread(target=agent.run)
+    running.start()
+    try:
+        until(lambda: servers[side].asked > 3)
+        assert running.is_alive()
+        assert agent.started == []
+        assert [event.kind for event in events] == [EventKind.PROBLEM], "once, not at every look"
+        assert str(wrong) in events[0].text
+        servers[side].moods.clear()
+        until(lambda: agent.started == ["unit"])
+    finally:
+        stop.set()
+        running.join(WITHIN_S)
+
+
+class Failing:
+    """A participant that fails a few times."""
+
+    def __init__(self, errors: list[Exception], done: threading.Event) -> None:
+        self._errors, self._done = errors, done
+        self.watch = StudyWatch("unit", {}, threading.Event())
+
+    def run(self) -> None:
+        if self._errors:
+            raise self._errors.pop(0)
+        self._done.set()
+
+
+def test_a_study_that_failed_is_tried_again_from_its_journal(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_agent.daemon, "_FIRST_PAUSE_S", 0.01)
+    events, done = list[AgentEvent](), threading.Event()
+    errors: list[Exception] = [NotListed("no"), BadSignature("401"), KeyError("x")]
+    agent = Agent(site, threading.Event(), events.append)
+    agent._start(signed_at(Side.A, study()), lambda: Failing(errors, done))  # type: ignore[arg-type,return-value]
+    assert done.wait(WITHIN_S)
+    texts = [event.text for event in events]
+    assert texts == [
+        "not_listed: no; tried again in 0.01 s",
+        "bad_signature: 401; tried again in 0.02 s",
+        "unexpected KeyError: see the log; the journal is kept; tried again in 0.04 s",
+    ]
+
+
+def test_what_a_person_must_mend_here_ends_a_study_until_the_agent_starts_again(site: Site) -> None:
+    events, done = list[AgentEvent](), threading.Event()
+    agent = Agent(site, threading.Event(), events.append)
+    errors: list[Exception] = [ConfigurationError("key 'data': no such folder")]
+    agent._start(signed_at(Side.A, study()), lambda: Failing(errors, done))  # type: ignore[arg-type,return-value]
+    agent._running["unit"].join(WITHIN_S)
+    assert not done.is_set()
+    assert [event.text for event in events] == ["configuration: key 'data': no such folder"]
+
+
+# --- clocks -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "text"), [(300, "300 s ahead of"), (7, "7 s ahead of"), (-61, "61 s behind"), (-9e5, "900000 s behind")]
+)
+def test_a_clock_that_is_off(ahead_s: float, text: str) -> None:
+    """Which one, and by how much: from the server's own time. Nothing is sent again in a hurry."""
+    server_s, sent = 1_800_000_000, []
+
+    def refused(request: httpx.Request) -> httpx.Response:
+        sent.append(request)
+        date = format_datetime(datetime.fromtimestamp(server_s, UTC), usegmt=True)
+        return httpx.Response(401, headers={"date": date}, json={"code": "bad_signature", "detail": "no"})
+
+    operator, clock = ROSTER.operator_a, lambda: server_s + ahead_s
+    client = ServerClient(Side.A, operator, keys(SITE), httpx.MockTransport(refused), clock=clock)
+    with pytest.raises(WrongClock, match=f"{text} that of server 'operator-a'.*set the one that is wrong"):
+        client.studies()
+    assert len(sent) == 1
+    assert pause_after(WrongClock("x"), 0.5) > pause_after(Unavailable("x"), 0.5) == 0.5
+
+
+@pytest.mark.parametrize("date", [None, "", "yesterday", "Tue, 99 Foo 2026 99:99:99 GMT", "x" * 10**6])
+def test_a_server_that_says_no_time_is_not_blamed(date: str | None) -> None:
+    assert wrong_clock(date, 1.8e9, "a") is None
+
+
+def test_clocks_that_agree_explain_no_refusal() -> None:
+    date = format_datetime(datetime.fromtimestamp(1_800_000_000, UTC), usegmt=True)
+    for now_s in (1_800_000_000 - 58, 1_800_000_000, 1_800_000_004):
+        assert wrong_clock(date, now_s, "a") is None
+
+
+# --- views ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_view_that_cannot_be_read_is_said_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client_agent.watch._PROBLEM_PAUSE_S", 0.0)
+    moods: list[Exception] = [MalformedMessage("study_view: too long")] * 3 + [RuntimeError("x"), UnknownResource("y")]
+
+    class Server:
+        def view(self, *_: object) -> StudyView:
+            if moods:
+                raise moods.pop(0)
+            return view()
+
+    stop, said = threading.Event(), list[str]()
+    server = Server()
+    watch = StudyWatch("unit", dict.fromkeys(Side, server), stop, lambda _, text: said.append(text))  # type: ignore[arg-type]
+    watch.start()
+    try:
+        until(lambda: watch.both() is not None)
+    finally:
+        stop.set()
+        watch.join(WITHIN_S)
+    assert set(said) <= {"study_view: too long", "y"}
+    assert "study_view: too long" in said
+
+
+# --- letters ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[RequesterBench]:
+    with requester_bench(tmp_path, study(), MODEL) as made:
+        yield made
+
+
+def again(bench: RequesterBench) -> Requester:
+    """The requester after a restart."""
+    was = bench.requester
+    return Requester(was.context, was.signed_study, was.journal)
+
+
+@pytest.mark.parametrize("letter", [bytes(300 * 2**20), bytes(NOTICE_SEALED_BYTES)], ids=["300 MB", "sealed to nobody"])
+def test_a_bad_refusal_is_read_once(letter: bytes, bench: RequesterBench) -> None:
+    """One site ended the requester's agent with it, and again after every restart."""
+    bench.servers[Side.A].mail[f"refusal/{REQUESTER}"] = letter
+    for _ in range(2):
+        assert not _hear_refusal(bench.requester, view(f"refusal/{SITE}"))
+    assert not _hear_refusal(again(bench), view(f"refusal/{SITE}"))
+    assert bench.servers[Side.A].read == [f"refusal/{SITE}"]
+    (named,) = bench.texts(EventKind.PROBLEM)
+    assert named.startswith(f"the letter refusal/{SITE} cannot be read: ")
+
+
+def test_a_bad_decline_is_read_once(bench: RequesterBench) -> None:
+    bench.servers[Side.A].mail[f"decline-1/{REQUESTER}"] = bytes(NOTICE_SEALED_BYTES)
+    plan, seen = planned(bench.requester), view(f"decline-1/{SITE}", "decline-1/stranger", "decline-2/c2")
+    for restarted in (False, True):
+        turn = RequesterRound(again(bench) if restarted else bench.requester, plan)
+        turn._read_declines(seen)
+        turn._read_declines(seen)
+        assert [refused.site for refused in turn._declines.values()] == [SITE]
+    assert bench.servers[Side.A].read == [f"decline-1/{SITE}"]
+    (named,) = bench.texts(EventKind.PROBLEM)
+    assert named.startswith(f"the letter decline-1/{SITE} cannot be read: ")
+
+
+def test_letters_put_aside_are_forgotten_with_their_round(bench: RequesterBench) -> None:
+    for entry, kept in (("refusal/c1", "refusal"), ("refusal/c2", "refusal"), ("decline-1/c1", "decline-1/")):
+        bench.requester.put_aside(entry, kept, "x")
+    bench.requester.put_aside("decline-2/c1", "decline-2/", "x")
+    assert bench.requester.progress.unreadable == ("decline-2/c1",)
+
+
+# --- a site that wants to take part -----------------------------------------------------------------------------------
+
+
+def test_a_site_says_that_it_is_ready_until_it_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A refusal that passes, of a proxy or a server without its database, kept the site out of the study for good."""
+    monkeypatch.setattr("client_agent.contributor._IDLE_S", 0.0)
+    monkeypatch.setattr("client_agent.contributor._RETRY_S", 0.0)
+    answers = {Side.A: [BadSignature("401"), NotListed("no"), Unavailable("down")], Side.B: [WrongRound("ended")]}
+    heard: list[Side] = []
+    with contributor_bench(tmp_path, study(), MODEL) as bench:
+        for side, server in bench.servers.items():
+
+            def ready(*_: object, side: Side = side) -> None:
+                if answers[side]:
+                    raise answers[side].pop(0)
+                heard.append(side)
+
+            server.ready = ready  # type: ignore[attr-defined]
+        bench.contributor._say_ready()
+        assert heard == [Side.A]
+        assert len(bench.texts(EventKind.PROBLEM)) == 4
+
+
+def test_no_retry_in_a_hurry_for_a_clock() -> None:
+    client = ServerClient(
+        Side.A, ROSTER.operator_a, keys(SITE), httpx.MockTransport(lambda _: httpx.Response(503)), retry=RetryPolicy(2)
+    )
+    assert client._worth_a_retry(Unavailable("down"))
+    assert not client._worth_a_retry(WrongClock("off"))
