@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shlex
 import signal
 import sys
@@ -20,6 +21,7 @@ from client_agent.events import AgentEvent, RoundRecord, read_metrics
 from client_agent.fitting import names_of
 from client_agent.journal import StudyJournal
 from client_agent.pretrained import load_pretrained
+from client_agent.private_files import UMASK
 from client_agent.ranking_cli import show_rankings
 from client_agent.rewards_cli import show_rewards
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
@@ -64,6 +66,7 @@ def _agent() -> None:
 @study_app.callback()
 def _study() -> None:
     """Create, watch and cancel studies, at the requester."""
+    os.umask(UMASK)
 
 
 @agent_app.command()
@@ -73,6 +76,7 @@ def run(
     json_output: JsonOption = False,
 ) -> None:
     """Run this site's agent until it is interrupted."""
+    os.umask(UMASK)
     log_to_stderr()
     settings = load_settings(config)
     if device is not None:

@@ -25,6 +25,7 @@ from client_agent.learner import Learner, TorchLearner, training_seed
 from client_agent.ledger import Ledger
 from client_agent.participant import Participant
 from client_agent.pretrained import PRETRAINED
+from client_agent.private_files import private_folder, read_secret
 from client_agent.randomness import randomness_for
 from client_agent.requester import Requester
 from client_agent.server_client import ServerClient
@@ -60,7 +61,7 @@ class Site:
     def __init__(self, settings: AgentSettings) -> None:
         self.settings = settings
         self.roster, self.keys = load_identity(settings)
-        new_folder(settings.state_dir)
+        private_folder(settings.state_dir)
         self.ledger = Ledger(settings.state_dir / "ledger.jsonl")
         context = tls_context(settings.ca, settings.tls.minimum)
         self.transports: dict[Side, CountingTransport] = {}
@@ -96,7 +97,7 @@ def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
     Raises: ConfigurationError; BadSignature when the roster lacks a signature
     """
     roster = _signed_roster(settings.roster)
-    keys = parse_party_keys(read_text(settings.keys), str(settings.keys))
+    keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
     party = roster.party(settings.site)
     if party is None or settings.site not in {site.name for site in roster.sites}:
         names = ", ".join(site.name for site in roster.sites)
@@ -358,7 +359,7 @@ def run_agent(
     """
     if make_learner is None:
         _require_training(settings)
-    new_folder(settings.state_dir)
+    private_folder(settings.state_dir)
     with _only_one(settings.state_dir), Site(settings) as site:
         Agent(site, stop, emit, make_learner).run()
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from client_agent.private_files import read_secret
 from client_agent.settings import read_text
 from client_agent.tables import add_row, console, table
 from protocol.configuration import explain
@@ -115,7 +116,7 @@ def sign_roster(
 ) -> None:
     """Add your signature to a roster, after comparing its digest with the others."""
     signed = _read_roster(roster_file)
-    keys = parse_party_keys(read_text(key), str(key))
+    keys = parse_party_keys(read_secret(key), str(key))
     party = signed.message.party(keys.name)
     if party is None or keys.party(url=party.url, samples=party.samples) != party:
         raise ConfigurationError(

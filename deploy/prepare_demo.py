@@ -51,7 +51,7 @@ def prepare(folder: Path) -> Parties:
     for keys in parties.keys:
         place = folder / keys.name
         place.mkdir()
-        (place / "keys.toml").write_text(dump_party_keys(keys), encoding="utf-8")
+        (place / "keys.toml").write_text(dump_party_keys(keys), encoding="utf-8")  # see entrypoint.sh for who reads it
         (place / "roster.toml").write_text(dump_roster(parties.roster), encoding="utf-8")
         authority.cert_pem.write_to_path(str(place / "ca.pem"))
     for side in Side:

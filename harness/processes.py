@@ -272,7 +272,7 @@ class RunningFederation:
         for keys in parties.keys:
             place = self.folder / keys.name
             place.mkdir(parents=True, exist_ok=True)
-            _write_secret(place / "keys.toml", dump_party_keys(keys))
+            write_secret(place / "keys.toml", dump_party_keys(keys))
         for side in Side:
             self._write_server(side)
         for site in self.spec.sites:
@@ -282,7 +282,7 @@ class RunningFederation:
     def _write_server(self, side: Side) -> None:
         place = self.folder / OPERATOR_NAMES[side]
         certificate = self._ca.issue_cert(self.spec.host)
-        _write_secret(place / "tls-key.pem", certificate.private_key_pem.bytes().decode())
+        write_secret(place / "tls-key.pem", certificate.private_key_pem.bytes().decode())
         (place / "tls-certificate.pem").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
         settings = {
             "side": side.value,
@@ -366,7 +366,8 @@ def _free_ports(host: str, wanted: Sequence[int]) -> list[int]:
             one.close()
 
 
-def _write_secret(path: Path, text: str) -> None:
+def write_secret(path: Path, text: str) -> None:
+    """A file that only its owner may read."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -24,9 +25,11 @@ def run(
 ) -> None:
     """Upgrade the database, then serve until stopped."""
     from servers import log
+    from servers.private_files import UMASK
     from servers.serving import serve
     from servers.settings import check_tls, load_settings
 
+    os.umask(UMASK)
     log.configure()
     settings = load_settings(config)
     check_tls(settings)

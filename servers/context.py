@@ -19,6 +19,7 @@ from servers.changes import Changes
 from servers.ckks_process import CkksProcess
 from servers.failpoints import failpoints_of
 from servers.metrics import Metrics
+from servers.private_files import private_folder, read_secret, take_back
 from servers.randomness import Randomness
 from servers.settings import ServerSettings
 from servers.store.interface import MailRecord, Store
@@ -91,8 +92,9 @@ def open_server(settings: ServerSettings) -> Server:
     Raises: ConfigurationError
     """
     roster, keys = _identity(settings)
-    settings.data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    private_folder(settings.data_dir)
     upgrade(settings.database)
+    take_back(sorted(settings.data_dir.glob("server.db*")))
     changes = Changes()
     store = SqlStore(settings.database, changes.notify)
     failpoints = failpoints_of(settings.failpoint)
@@ -114,7 +116,7 @@ def open_server(settings: ServerSettings) -> Server:
 def _identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
     try:
         roster = require_roster(parse_roster(settings.roster.read_text(encoding="utf-8"), str(settings.roster)))
-        keys = parse_party_keys(settings.keys.read_text(encoding="utf-8"), str(settings.keys))
+        keys = parse_party_keys(read_secret(settings.keys).decode(errors="replace"), str(settings.keys))
     except OSError as error:
         raise ConfigurationError(f"{error.filename}: cannot be read: {error.strerror}") from None
     except ConfigurationError:

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from protocol.configuration import describe, parse_toml
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
+from servers.private_files import read_secret
 
 ENVIRONMENT_PREFIX = "MOIETY_SERVER_"
 _OPERATIONS_ABOVE: Final = 1000
@@ -175,7 +176,7 @@ def check_tls(settings: ServerSettings) -> None:
         path: Path | None = getattr(settings, key)
         try:
             if path is not None:
-                path.read_bytes()
+                read_secret(path) if key == "tls_key" else path.read_bytes()
         except OSError as error:
             raise ConfigurationError(f"key '{key}': {path}: cannot be read: {error.strerror}") from None
     certificate, key_file = settings.tls_certificate, settings.tls_key

@@ -35,6 +35,8 @@ DIGEST_BYTES: Final = 32
 MAX_AGE_S: Final = 60
 MAX_SKEW_S: Final = 5
 
+_NOBODYS_KEY: Final = SigningKey.from_bytes(bytes(32)).public
+"""Tried for a key id that nobody has, so that trying takes as long; what it signed is refused all the same."""
 _LABEL: Final = "moiety"
 _PARAMETERS: Final = ("created", "keyid", "alg", "nonce", "tag")
 _NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
@@ -144,6 +146,8 @@ def verify_request(
     Checks:  exactly one signature, over exactly the fixed components and parameters; created between
              ``now - max_age_s`` and ``now + max_skew_s``; the signature itself
     Leaves:  the body's digest and the nonce's freshness to the caller
+    Hides:   whether a key id is known: an unknown one costs as much and is refused with the same words as a signature
+             that does not match
     Raises:  BadSignature; OtherVersion, when the signature's tag names another version of the protocol
     """
     _require_own_version(headers)
@@ -154,11 +158,10 @@ def verify_request(
     try:
         (result,) = verifier.verify(RequestToSign(method, url, _HeaderLines(headers)), max_age=None)
     except HTTPMessageSignaturesException as error:
-        reason = str(error) or "the signature does not match the method, address, content digest and parameters"
-        raise BadSignature(
-            f"the request's signature is refused: {reason}; sign exactly this request with the key in the roster"
-        ) from None
+        raise _refused(str(error)) from None
     stated = result.parameters
+    if not verifier.known:
+        raise _refused()
     return VerifiedRequest(
         key_id=stated["keyid"],
         nonce=stated["nonce"],
@@ -185,6 +188,13 @@ def _message(domain: str, payload: bytes) -> bytes:
     if not _DOMAIN.fullmatch(domain):
         raise MalformedMessage("a signature's domain must be 1 to 64 printable ASCII characters")
     return f"{TAG} {domain}\x00".encode() + payload
+
+
+def _refused(reason: str = "") -> BadSignature:
+    reason = reason or "the signature does not match the method, address, content digest, parameters and key id"
+    return BadSignature(
+        f"the request's signature is refused: {reason}; sign exactly this request with the key in the roster"
+    )
 
 
 def _only_line(headers: Sequence[tuple[str, str]], name: str) -> str:
@@ -254,6 +264,7 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
         self._now = now
         self._max_age_s = max_age_s
         self._max_skew_s = max_skew_s
+        self.known = False
 
     def validate_created_and_expires(self, sig_input: _SignatureInput, max_age: object = None) -> None:
         _check_covered([(node.value, dict(node.params)) for node in sig_input], self._components)
@@ -261,9 +272,8 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
         _check_parameters(parameters)
         self._check_time(parameters["created"])
         key_id = parameters["keyid"]
-        key = self._keys(key_id)
-        if key is None:
-            raise BadSignature(f"the key id {key_id!r} is not known here: use the one in the study's roster")
+        found = self._keys(key_id)
+        self.known, key = found is not None, found or _NOBODYS_KEY
         self.key_resolver = MappingKeyResolver(public_keys={key_id: key.ed25519}, private_keys={})
 
     def _check_time(self, created: int) -> None:

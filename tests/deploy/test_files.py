@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import ssl
 import subprocess
@@ -199,6 +200,37 @@ def test_the_operators_port_is_on_an_internal_network_alone(side: Side) -> None:
     scraped = yaml.safe_load((DEPLOY / "dashboards" / "prometheus.yml").read_text(encoding="utf-8"))
     port = server["environment"]["MOIETY_SERVER_OPERATIONS_PORT"]
     assert scraped["scrape_configs"][0]["static_configs"] == [{"targets": [f"server:{port}"]}]
+
+
+def test_the_demonstrations_containers_take_copies_of_keys_that_nobody_else_may_read(tmp_path: Path) -> None:
+    mounted, own, tools = (tmp_path / name for name in ("etc", "own", "bin"))
+    for folder in (mounted, own, tools):
+        folder.mkdir()
+    for name in ("keys.toml", "tls-key.pem", "roster.toml"):
+        (mounted / name).write_text(name)
+        (mounted / name).chmod(0o644)
+    (tools / "moiety").write_text("#!/bin/sh\necho started $1\n")
+    (tools / "moiety").chmod(0o755)
+    script = (DEPLOY / "entrypoint.sh").read_text().replace("/usr/local/lib/moiety/kernels", str(tools))
+    environment = {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "TMPDIR": str(own),
+        "NUMBA_CACHE_DIR": str(tmp_path / "kernels"),
+        "MOIETY_KEYS_FROM": str(mounted),
+    }
+    command = ("sh", "-c", script, "entrypoint", "server")
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "started server\n"
+    assert {path.name: path.stat().st_mode & 0o777 for path in own.iterdir()} == {
+        "keys.toml": 0o600,
+        "tls-key.pem": 0o600,
+    }
+    for name, service in compose("compose.demo.yaml")["services"].items():
+        said = service["environment"]
+        assert said["MOIETY_KEYS_FROM"] == "/etc/moiety"
+        role = "SERVER" if name in OPERATOR_NAMES.values() else "AGENT"
+        assert said[f"MOIETY_{role}_KEYS"] == "/tmp/keys.toml"
+        assert role == "AGENT" or said["MOIETY_SERVER_TLS_KEY"] == "/tmp/tls-key.pem"
 
 
 def test_the_demonstrations_operators_ports_stay_in_their_containers(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ import httpx
 import trustme
 
 from harness.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
+from harness.processes import write_secret
 from protocol.sharing import Side
 from protocol.wire.commitment import MessageDigest
 from protocol.wire.keyfile import PartyKeys, dump_party_keys, dump_roster
@@ -152,9 +153,9 @@ def prepare_servers(
         place = folder / OPERATOR_NAMES[side]
         place.mkdir()
         certificate = authority.issue_cert(HOST)
-        (place / "tls.key").write_bytes(certificate.private_key_pem.bytes())
+        write_secret(place / "tls.key", certificate.private_key_pem.bytes().decode())
         (place / "tls.pem").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
-        (place / "keys.toml").write_text(dump_party_keys(parties.keys_of(OPERATOR_NAMES[side])))
+        write_secret(place / "keys.toml", dump_party_keys(parties.keys_of(OPERATOR_NAMES[side])))
         settings = {
             "side": side.value,
             "host": HOST,

@@ -20,6 +20,7 @@ from client_agent.daemon import outbox, run_agent
 from client_agent.durable import new_folder
 from client_agent.events import Metrics, RoundRecord
 from client_agent.settings import AgentSettings, load_settings
+from harness.processes import write_secret
 from protocol.errors import (
     ConfigurationError,
     ConflictingMessage,
@@ -39,7 +40,7 @@ from tests.unit.client_agent.test_study_file import FLAT, GOOD, OWN, own_data
 
 def write_config(folder: Path, **more: str) -> Path:
     (folder / "roster.toml").write_text(dump_roster(PARTIES.roster))
-    (folder / "keys.toml").write_text(dump_party_keys(keys(REQUESTER)))
+    write_secret(folder / "keys.toml", dump_party_keys(keys(REQUESTER)))
     values = {"site": REQUESTER, "roster": "roster.toml", "keys": "keys.toml", "data": "data", "state_dir": "state"}
     lines = [f'{key} = "{value}"' for key, value in {**values, "ca": "ca.pem", **more}.items()]
     path = folder / "agent file.toml"

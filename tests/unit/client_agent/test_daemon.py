@@ -13,6 +13,7 @@ from client_agent.daemon import Agent, Site, _only_one, create_study, load_ident
 from client_agent.events import AgentEvent
 from client_agent.journal import StudyJournal
 from client_agent.settings import AgentSettings
+from harness.processes import write_secret
 from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
@@ -24,7 +25,7 @@ from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys,
 def settings(tmp_path: Path, owner: str, **changes: object) -> AgentSettings:
     trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     (tmp_path / "roster.toml").write_text(dump_roster(PARTIES.roster))
-    (tmp_path / "keys.toml").write_text(dump_party_keys(keys(owner)))
+    write_secret(tmp_path / "keys.toml", dump_party_keys(keys(owner)))
     fields = {
         "site": owner,
         "roster": tmp_path / "roster.toml",

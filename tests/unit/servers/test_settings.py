@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 
+from harness.processes import write_secret
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.settings import ServerSettings, check_tls, is_loopback, load_settings
@@ -139,7 +140,7 @@ def with_tls(file: Path) -> ServerSettings:
     authority = trustme.CA()
     server = authority.issue_cert("127.0.0.1")
     server.cert_chain_pems[0].write_to_path(str(file.with_name("tls.pem")))
-    server.private_key_pem.write_to_path(str(file.with_name("tls.key")))
+    write_secret(file.with_name("tls.key"), server.private_key_pem.bytes().decode())
     authority.cert_pem.write_to_path(str(file.with_name("ca.pem")))
     file.write_text(GOOD + 'peer_ca = "ca.pem"\n')
     return load_settings(file)
@@ -159,6 +160,13 @@ def test_a_missing_or_broken_tls_file_is_named_with_its_key(
             check_tls(with_tls)
         assert f"'{key}'" in caught.value.detail
         assert str(broken) in caught.value.detail
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620])
+def test_a_tls_key_that_others_may_read_is_refused(with_tls: ServerSettings, mode: int) -> None:
+    with_tls.tls_key.chmod(mode)
+    with pytest.raises(ConfigurationError, match=rf"tls\.key: .*mode {mode:04o}.*chmod 600"):
+        check_tls(with_tls)
 
 
 def test_a_key_of_another_certificate_is_refused(with_tls: ServerSettings) -> None:

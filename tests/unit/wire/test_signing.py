@@ -235,7 +235,7 @@ def test_missing_parameter_is_refused(name: str) -> None:
         (PARAMETERS + ";extra", "exactly the parameters"),
         (PARAMETERS.replace("moiety/2", "other"), "tag must be 'moiety/2'"),
         (PARAMETERS.replace("ed25519", "hmac-sha256"), "algorithm"),
-        (PARAMETERS.replace("north", "nobody"), "key id 'nobody' is not known"),
+        (PARAMETERS.replace("north", "nobody"), "does not match"),
         (PARAMETERS.replace(str(NOW), f'"{NOW}"'), "created"),
         (PARAMETERS.replace(str(NOW), f"{NOW}.0"), "created"),
         (PARAMETERS.replace(f'"{NONCE}"', "5"), "nonce"),
@@ -249,6 +249,33 @@ def test_wrong_parameter_is_refused(parameters: str, match: str) -> None:
 def test_key_of_another_site_is_refused() -> None:
     headers = sign_request(METHOD, URL, DIGEST, OTHER, "north", created=NOW, nonce=NONCE)
     refused(headers, "does not match")
+
+
+def test_an_unknown_key_id_and_a_wrong_signature_get_the_same_words() -> None:
+    texts = []
+    for keys in ({"north": OTHER.public}.get, {}.get):
+        with pytest.raises(BadSignature) as caught:
+            verify_request(METHOD, URL, signed(), keys, NOW)
+        texts.append(caught.value.detail)
+    assert texts[0] == texts[1]
+
+
+def test_an_unknown_key_id_is_tried_with_a_key_and_that_keys_signature_is_refused_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[bytes] = []
+
+    class Watched(signing.MappingKeyResolver):
+        def resolve_public_key(self, key_id: str):
+            found = super().resolve_public_key(key_id)
+            tried.append(found.public_bytes_raw())
+            return found
+
+    monkeypatch.setattr("protocol.wire.signing.MappingKeyResolver", Watched)
+    nobodys = signing.SigningKey.from_bytes(bytes(32))
+    headers = sign_request(METHOD, URL, DIGEST, nobodys, "nobody", created=NOW, nonce=NONCE)
+    refused(headers, "does not match")
+    assert tried == [nobodys.public.to_bytes()]
 
 
 def test_signature_moved_to_another_nonce_or_time_is_refused() -> None:

@@ -1,0 +1,43 @@
+"""Files and folders that only this agent's user may read; what others could read is refused, not used."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import ConfigurationError
+
+_OTHERS: Final = 0o077
+_OWNER_ONLY: Final = 0o700
+UMASK: Final = 0o077
+"""For the whole process: whatever it makes is its user's alone."""
+
+
+def read_secret(path: Path) -> str:
+    """A secret text file's content. Raises: ConfigurationError, when it cannot be read, or others may read it"""
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    if mode & _OTHERS:
+        raise ConfigurationError(
+            f"{path}: others than its owner may use this secret (mode {mode:04o}): chmod 600 {path}, and make new "
+            "keys if others could have read it"
+        )
+    return text
+
+
+def private_folder(folder: Path) -> None:
+    """Make it, or take it back from others. Raises: ConfigurationError"""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=_OWNER_ONLY)
+        if stat.S_IMODE(folder.stat().st_mode) & _OTHERS:
+            folder.chmod(_OWNER_ONLY)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder}: cannot be made this user's alone: {error.strerror}; give it to this user and chmod 700 it"
+        ) from None

@@ -1,0 +1,45 @@
+"""Files and folders that only this server's user may read; what others could read is refused, not used."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import Final
+
+from protocol.errors import ConfigurationError
+
+_OTHERS: Final = 0o077
+_OWNER_ONLY: Final = 0o700
+UMASK: Final = 0o077
+"""For the whole process: whatever it makes is its user's alone."""
+
+
+def read_secret(path: Path) -> bytes:
+    """A secret file's content. Raises: OSError; ConfigurationError, when others may read it"""
+    with path.open("rb") as file:
+        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+        if mode & _OTHERS:
+            raise ConfigurationError(
+                f"{path}: others than its owner may use this secret (mode {mode:04o}): chmod 600 {path}, and make new "
+                "keys if others could have read it"
+            )
+        return file.read()
+
+
+def private_folder(folder: Path) -> None:
+    """Make it, or take it back from others. Raises: ConfigurationError"""
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=_OWNER_ONLY)
+        if stat.S_IMODE(folder.stat().st_mode) & _OTHERS:
+            folder.chmod(_OWNER_ONLY)
+    except OSError as error:
+        raise ConfigurationError(
+            f"{folder}: cannot be made this user's alone: {error.strerror}; give it to this user and chmod 700 it"
+        ) from None
+
+
+def take_back(files: list[Path]) -> None:
+    """What an earlier version may have left readable."""
+    for path in files:
+        path.chmod(stat.S_IMODE(path.stat().st_mode) & ~_OTHERS)

@@ -1,0 +1,65 @@
+"""What a server keeps is its user's alone, whatever was there before; a key that others may read is refused."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from harness.processes import write_secret
+from protocol.errors import ConfigurationError
+from protocol.sharing import Side
+from servers.context import open_server
+from servers.private_files import private_folder, read_secret
+from servers.settings import load_settings
+from tests.integration.federation import prepare_servers
+
+SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return prepare_servers(tmp_path, SITES).servers[Side.B].config
+
+
+def test_a_folder_and_a_database_that_were_there_before_are_taken_back(config: Path) -> None:
+    data = config.with_name("data")
+    data.mkdir()
+    data.chmod(0o755)
+    (data / "server.db").touch()
+    (data / "server.db").chmod(0o644)
+    before = os.umask(0o022)
+    try:
+        server = open_server(load_settings(config))
+    finally:
+        os.umask(before)
+    assert mode(data) == 0o700
+    assert {mode(path) for path in data.glob("server.db*")} == {0o600}
+    server.store.close()
+    server.ckks.close()
+
+
+@pytest.mark.parametrize("wrong", [0o640, 0o604, 0o660, 0o444])
+def test_a_key_that_others_may_read_is_refused(config: Path, wrong: int) -> None:
+    keys = config.with_name("keys.toml")
+    keys.chmod(wrong)
+    with pytest.raises(ConfigurationError, match=rf"mode {wrong:04o}\): chmod 600 .*keys\.toml") as caught:
+        open_server(load_settings(config))
+    assert "key =" not in caught.value.detail
+
+
+def test_a_secret_of_ones_own_is_read(tmp_path: Path) -> None:
+    write_secret(tmp_path / "secret", "words")
+    assert read_secret(tmp_path / "secret") == b"words"
+
+
+def test_a_folder_that_cannot_be_ones_own_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigurationError, match=r"file: cannot be made this user's alone.*chmod 700"):
+        private_folder(tmp_path / "file")
