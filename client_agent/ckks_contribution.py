@@ -26,6 +26,7 @@ from client_agent.randomness import Randomness
 from client_agent.scratch import MemoryFile
 from client_agent.server_client import Body, ServerClient
 from protocol.arithmetic.fixed_point import scaling_of
+from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Encryptor
 from protocol.ckks.ciphertext import Kind
 from protocol.ckks.scheme import SecretKey
@@ -62,9 +63,12 @@ def encrypt_update(
     weight: float,
     parameters: StudyParameters,
     key: SecretKey,
+    checks: SiteChecks,
     into: Path,
 ) -> EncodedUpdate:
-    """Check, clip, weigh, encrypt; the weight goes first, encrypted too. The body goes to the file ``into``.
+    """Check, clip, weigh, encrypt; the weight goes first, encrypted too, the check values behind.
+
+    The body goes to the file ``into``.
 
     Shapes:   float32[D] -> ciphertexts of 1 + D values in a file
     Raises:   UnusableUpdate, which names the layer
@@ -72,7 +76,8 @@ def encrypt_update(
     scaling = scaling_of(update, layers, parameters, weight)
     header = body_header(Kind.CONTRIBUTION, key, update.size)
     with closing(MemoryFile()) as scratch:
-        write_pieces(into, contribution(Encryptor(key, scratch), header, update, scaling, parameters.clip_norm))
+        encryptor = Encryptor(key, scratch)
+        write_pieces(into, contribution(encryptor, header, update, scaling, parameters.clip_norm, checks))
     norm = parameters.clip_norm if scaling.clips else math.sqrt(float(np.sum(np.square(update.astype(np.float64)))))
     return EncodedUpdate(numerator=round(weight * parameters.weight_grid), clipped=scaling.clips, norm=norm)
 

@@ -238,6 +238,7 @@ class Contributor(Participant):
             weight_list=decision.weight_list,
             agreed_set=view.agreed_set,
             release_set=view.release_set,
+            sum_release=view.sum_release,
         )
         end = RoundEnd.RELEASED if applied_before_a_crash else self.take_release(past)
         self._record(decision, end, view.attempt, decision.reason, past)

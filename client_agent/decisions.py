@@ -38,7 +38,13 @@ from protocol.errors import (
     UnusableUpdate,
 )
 from protocol.lock import model_digest
-from protocol.policy import Clause, check_weight_list, remember_contribution, remember_skip
+from protocol.policy import (
+    Clause,
+    check_discarded_sums,
+    check_weight_list,
+    remember_contribution,
+    remember_skip,
+)
 from protocol.rules.registry import rule_for
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
@@ -87,6 +93,7 @@ class Decisions:
             self._catch_up(mail)
             self._check_purpose(announcement)
             check_encrypted(announcement, owner.study, owner.ckks_key())
+            check_discarded_sums(announcement, owner.state.discarded)
             self._check_model(announcement)
             self._check_policy(announcement, weight_list)
         except (Unavailable, UnknownResource):

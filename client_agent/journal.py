@@ -41,7 +41,8 @@ class SiteState(BaseModel):
 
     ``counted`` are the class counts of all sites together, once they were released, for a rule that uses them.
     ``ranked_before`` is the first round that this site saw announced as something else than a ranking, in a study that
-    ranks its sites, whether it took part or not.
+    ranks its sites, whether it took part or not. ``discarded`` are the rounds whose sum of ciphertexts was none that
+    the released sites' updates can make.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -54,6 +55,7 @@ class SiteState(BaseModel):
     memory: SiteMemory = SiteMemory()
     counted: CountedClasses | None = None
     ranked_before: int | None = None
+    discarded: tuple[int, ...] = ()
     last_recorded_round: int = 0
     finished: str | None = None
 

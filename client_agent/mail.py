@@ -28,6 +28,7 @@ from protocol.wire.messages import (
     RoundOutcome,
     Secret32,
     Signed,
+    SumRelease,
     WeightList,
 )
 from protocol.wire.padding import pad, require_shown_length, shortened, shown_length, unpad
@@ -40,7 +41,7 @@ class PastRelease(Message):
     """A released round with its evidence, for a site that did not see the release itself.
 
     The agreed set (both servers) names the announcement, the announcement the weight list; the release set carries
-    the requester's signature.
+    the requester's signature. ``sum_release``: in a round of ciphertexts, both servers' signatures under the sum.
     """
 
     KIND: ClassVar[str] = "past_release"
@@ -48,6 +49,7 @@ class PastRelease(Message):
     weight_list: WeightList
     agreed_set: Signed[AgreedSet]
     release_set: Signed[ReleaseSet]
+    sum_release: Signed[SumRelease] | None = None
 
 
 class CountedClasses(Message):

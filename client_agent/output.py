@@ -13,7 +13,7 @@ from client_agent.mail import PastRelease
 from client_agent.server_client import ServerClient
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Signed, from_bytes
-from protocol.errors import AnnouncementMismatch, MalformedMessage, ProtocolViolation, TranscriptMismatch
+from protocol.errors import AnnouncementMismatch, BadSignature, MalformedMessage, ProtocolViolation, TranscriptMismatch
 from protocol.parameters import StudyParameters
 from protocol.release import (
     AverageOpener,
@@ -28,7 +28,7 @@ from protocol.release import (
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.keys import SealingKey
-from protocol.wire.messages import OutputHeader, Purpose, Roster, ShareKind
+from protocol.wire.messages import OutputHeader, Purpose, Roster, ShareKind, SumRelease
 from protocol.wire.sealing import MAX_HEADER_BYTES, SealedReader, sealed_message_length
 
 T = TypeVar("T")
@@ -69,11 +69,28 @@ def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
         raise ProtocolViolation(
             f"round {announcement.round}: failed_check names {list(release.failed_check)}, left out were {left_out}"
         )
+    if announcement.encrypted:
+        require_sum_release(past, roster)
     if roster.requester not in release.sites or len(release.sites) - 1 < announcement.least_contributors:
         raise ProtocolViolation(
             f"round {announcement.round}: {len(release.sites)} sites were released, needed are the requester and "
             f"{announcement.least_contributors} contributors"
         )
+
+
+def require_sum_release(past: PastRelease, roster: Roster) -> SumRelease:
+    """What both servers signed as the end of a round of ciphertexts: this release set, and the sum's digest.
+
+    Raises: BadSignature, AnnouncementMismatch
+    """
+    number, release = past.announcement.round, past.release_set.message
+    if past.sum_release is None:
+        raise BadSignature(f"round {number}: its sum comes without both servers' signatures under it; it is not opened")
+    ended = require_signatures(past.sum_release, roster, (roster.operator_a.name, roster.operator_b.name))
+    named = (ended.study_digest, ended.round, ended.attempt, ended.release_digest)
+    if named != (release.study_digest, release.round, release.attempt, release.digest()):
+        raise AnnouncementMismatch(f"round {number}: what both servers signed is the sum of another round or release")
+    return ended
 
 
 def sum_of_numerators(past: PastRelease, roster: Roster) -> int:

@@ -32,6 +32,7 @@ from client_agent.site_context import SiteContext
 from client_agent.stopwatch import Stopwatch
 from client_agent.watch import StudyWatch
 from protocol.arithmetic.fixed_point import clip, encode
+from protocol.ckks.check import SiteChecks
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
 from protocol.first_model import first_model
@@ -197,7 +198,8 @@ class Participant:
             if announcement.encrypted and key is not None:
                 listed = numerator / parameters.weight_grid
                 own = listed if weight is None else weight
-                return encrypt_update(update, self.layers, own, parameters, key, folder / ENCRYPTED)
+                checks = SiteChecks(key, announcement.digest(), self.context.site)
+                return encrypt_update(update, self.layers, own, parameters, key, checks, folder / ENCRYPTED)
             if weight is None:
                 return encode_update(update, self.layers, numerator, parameters, seed, into)
             return encode_own_weighted(update, self.layers, weight, parameters, seed, into)
@@ -263,7 +265,8 @@ class Participant:
                 return RoundEnd.RELEASED
             stepped = self._stepped(past)
         except AggregateOutOfBounds as broken:
-            self.save(memory=memory)
+            discarded = {*self.state.discarded, number} if past.announcement.encrypted else self.state.discarded
+            self.save(memory=memory, discarded=tuple(sorted(discarded)))
             self.problem(number, broken.detail)
             return RoundEnd.DISCARDED
         self.adopt_model(stepped, past.announcement.model_version + 1, memory=memory)
@@ -285,7 +288,14 @@ class Participant:
         if key is None or not past.announcement.encrypted:
             return self._reader().open(past)
         encrypted = EncryptedOutput(
-            self.study, self.study_digest, context.site, context.roster, context.keys.sealing, key, context.clients
+            self.study,
+            self.study_digest,
+            context.site,
+            context.roster,
+            context.keys.sealing,
+            key,
+            context.clients,
+            self.journal.folder,
         )
         return encrypted.open(past)
 

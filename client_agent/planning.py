@@ -11,7 +11,7 @@ from client_agent.mail import CountedClasses, PastRelease
 from protocol.errors import PolicyRefusal
 from protocol.lock import model_digest
 from protocol.parameters import Needs
-from protocol.policy import Clause, SiteMemory, check_for_every_site
+from protocol.policy import MOST_DISCARDED_SUMS, Clause, SiteMemory, check_for_every_site
 from protocol.rules.interface import RuleState
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
@@ -86,7 +86,13 @@ class Hindrance(BaseModel):
 
 
 def hindrance(owner: Requester) -> Hindrance | None:
-    """What about the class counts makes every further round pointless, for a rule that uses them."""
+    """What makes every further round pointless: discarded sums of ciphertexts, or the class counts of a rule."""
+    if len(owner.state.discarded) >= MOST_DISCARDED_SUMS:
+        text = (
+            f"the sums of rounds {list(owner.state.discarded)} were not those of the released sites and were "
+            "discarded; compare server a's records, and start another study"
+        )
+        return Hindrance(cause=EndCause.SUMS_DISCARDED, public=text, why=text)
     if not owner.study.rule.name.counts_classes:
         return None
     counted, progress = owner.state.counted, owner.progress

@@ -284,6 +284,7 @@ class RequesterRound:
             weight_list=self._plan.weight_list,
             agreed_set=a.agreed_set,
             release_set=opened.release_set,
+            sum_release=a.sum_release,
         )
         end = RoundEnd.RELEASED
         if not owner.has_taken(self._announcement):

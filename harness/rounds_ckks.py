@@ -23,6 +23,7 @@ from harness.site_updates import ClippedUpdate
 from harness.summing import Counted, RoundInputs, Summed
 from protocol.arithmetic.fixed_point import scaling_of
 from protocol.arithmetic.prg import derive
+from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Adder, Decryptor, Encryptor
 from protocol.ckks.ciphertext import Kind, chunks_of
 from protocol.ckks.parameters import CkksParameters
@@ -86,35 +87,38 @@ class CkksSum:
         if not judgement.releases(inputs.announcement.least_contributors):
             return Summed(None, judgement)
         grid, took_part = inputs.weight_list.grid, judgement.measured.took_part
-        weighed = [(inputs.own, _weight(inputs.own, grid, grid))]
-        weighed += [(u, _weight(u, w.numerator, grid)) for w, u in inputs.contributed if w.site in took_part]
+        digest = inputs.announcement.digest()
+        weighed = [(inputs.requester, inputs.own, _weight(inputs.own, grid, grid))]
+        weighed += [(w.site, u, _weight(u, w.numerator, grid)) for w, u in inputs.contributed if w.site in took_part]
         averaged = average(
-            self._sum(weighed),
+            self._sum(weighed, digest),
             Decryptor(self.key, self.scratch),
             body_header(Kind.SUM, self.key, self.study.model_dimension),
-            len(weighed),
+            SumChecks(self.key, digest, [site for site, _, _ in weighed]),
             self.study.least_weight,
             self.study.parameters.clip_norm,
         )
-        return Summed(averaged, judgement, sum(weight for _, weight in weighed))
+        return Summed(averaged, judgement, sum(weight for _, _, weight in weighed))
 
     def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
         return self.shares.counts(announcement, counts)
 
-    def _sum(self, weighed: Sequence[tuple[ClippedUpdate, float]]) -> Iterator[bytes]:
+    def _sum(self, weighed: Sequence[tuple[str, ClippedUpdate, float]], digest: str) -> Iterator[bytes]:
         """The body of the sum, as server A makes it: one ciphertext of every site at a time."""
         adder = Adder(self.key.scheme, self.scratch)
-        sources = [self._encrypted(update, weight) for update, weight in weighed]
+        sources = [
+            self._encrypted(update, weight, SiteChecks(self.key, digest, site)) for site, update, weight in weighed
+        ]
         header = body_header(Kind.SUM, self.key, self.study.model_dimension)
         return chain([header.to_bytes()], (_added(adder, chunks) for chunks in zip(*sources, strict=True)))
 
-    def _encrypted(self, update: ClippedUpdate, weight: float) -> Iterator[bytes]:
+    def _encrypted(self, update: ClippedUpdate, weight: float, checks: SiteChecks) -> Iterator[bytes]:
         """One site's ciphertexts."""
         parameters = self.study.parameters
         scaling = scaling_of(update.values, layer_sizes(self.study.model.layers), parameters, weight)
         header = body_header(Kind.CONTRIBUTION, self.key, self.study.model_dimension)
         encryptor = Encryptor(self.key, self.scratch)
-        body = contribution(encryptor, header, update.values, scaling, parameters.clip_norm)
+        body = contribution(encryptor, header, update.values, scaling, parameters.clip_norm, checks)
         return chunks_of(body, self.key.scheme.parameters, header)
 
 

@@ -24,6 +24,7 @@ class Clause(StrEnum):
     MEASURED_FOR_NOTHING = "measured_for_nothing"
     MAY_OPEN = "may_open"
     ALLOW_CKKS = "allow_ckks"
+    DISCARDED_SUMS = "discarded_sums"
     MEASURED_TWICE = "measured_twice"
     COUNTED_ONCE = "counted_once"
     MAY_RANK = "may_rank"

@@ -20,6 +20,7 @@
     │   ├── CorrelationReused       a correlation may serve one product, ever
     │   ├── TranscriptMismatch      the two servers say different things
     │   ├── AggregateOutOfBounds    the opened sum breaks its coordinate bound: model left unchanged
+    │   │   └── SumForged           a sum of ciphertexts is not that of the released sites
     │   └── ModelDiverged           the model digest differs from the announced one
     └── Unavailable                 try again later
         ├── StorageFull
@@ -58,6 +59,7 @@ class ErrorCode(StrEnum):
     CORRELATION_REUSED = "correlation_reused"
     TRANSCRIPT_MISMATCH = "transcript_mismatch"
     AGGREGATE_OUT_OF_BOUNDS = "aggregate_out_of_bounds"
+    SUM_FORGED = "sum_forged"
     MODEL_DIVERGED = "model_diverged"
     PROTOCOL_VIOLATION = "protocol_violation"
     UNAVAILABLE = "unavailable"
@@ -173,6 +175,10 @@ class TranscriptMismatch(ProtocolViolation):
 
 class AggregateOutOfBounds(ProtocolViolation):
     code = ErrorCode.AGGREGATE_OUT_OF_BOUNDS
+
+
+class SumForged(AggregateOutOfBounds):
+    code = ErrorCode.SUM_FORGED
 
 
 class ModelDiverged(ProtocolViolation):

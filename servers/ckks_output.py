@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
+from typing import Final
 
 from protocol.ckks.ciphertext import Kind, body_bytes
 from protocol.errors import UnknownResource
@@ -15,9 +17,11 @@ from servers.context import Server
 from servers.failpoints import Point
 from servers.store.interface import RoundRecord, StudyRecord
 
+_BOTH: Final = 2
 
-def write_sum(server: Server, study: StudyRecord, record: RoundRecord, name: str) -> None:
-    """Add the released sites' ciphertexts into the file ``name``, chunk by chunk. Blocks.
+
+def write_sum(server: Server, study: StudyRecord, record: RoundRecord, name: str) -> str:
+    """Add the released sites' ciphertexts into the file ``name``, chunk by chunk; its SHA-256. Blocks.
 
     Raises: ProtocolViolation, Unavailable, ConfigurationError, StorageFull
     """
@@ -29,14 +33,16 @@ def write_sum(server: Server, study: StudyRecord, record: RoundRecord, name: str
         for site in record.release_set.message.sites
     ]
     server.files.require_room(body_bytes(PARAMETERS, Kind.SUM, of.encrypted_values))
-    draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
+    draft, taken = server.files.draft(Point.MASKED_SUM_MIDWAY), hashlib.sha256()
     try:
         for piece in summed_body(server.ckks, PARAMETERS, body_header(server, Kind.SUM, announcement, of), sources):
+            taken.update(piece)
             draft.write(piece)
         draft.keep(name)
     except BaseException:
         draft.discard()
         raise
+    return taken.hexdigest()
 
 
 def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: str) -> Iterator[bytes]:
@@ -47,6 +53,10 @@ def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: st
     assert record.release_set is not None, "a released round has its release set"
     if server.side is not Side.A:
         raise UnknownResource("the sum of a round of ciphertexts is at side A alone")
+    if record.sum_release is None or len(record.sum_release.signatures) != _BOTH:
+        raise UnknownResource(
+            f"the sum of round {record.key.round} is not signed by both servers; wait until the view says 'released'"
+        )
     if record.output_file is None:
         raise UnknownResource(
             f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"

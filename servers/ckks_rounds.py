@@ -1,7 +1,7 @@
 """Rounds of ciphertexts: side A collects, agrees and sums alone, side B countersigns (docs/protocol.md 11).
 
 B gets no part of an update, so it cannot confirm what A holds. Its signature says that this is the only agreed set of
-the round, and that the set is of listed sites and large enough.
+the round, and that the set is of listed sites and large enough; later, that this is the round's only end.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ from protocol.lock import agree, shortfall
 from protocol.rounds import RoundEvent, step
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import NO_COMMITMENT, AgreedSet, OutcomeCause, RoundState, Signed
+from protocol.wire.messages import NO_COMMITMENT, AgreedSet, OutcomeCause, ReleaseSet, RoundState, Signed
 from servers.changes import wait_up_to
 from servers.ckks_output import write_sum
+from servers.ckks_release import deliver_sum_release, sign_sum_release
 from servers.collection import collected, expected_sites, is_complete
 from servers.context import Server
 from servers.ending import Endings, NotYet, round_path
 from servers.failpoints import Point
 from servers.peer_client import PeerClient
 from servers.phases import Phases
-from servers.releasing import commit_release, output_name
+from servers.releasing import output_name
 from servers.store.interface import RoundRecord, StudyRecord
 
 
@@ -102,14 +103,21 @@ class EncryptedRounds:
         if record.release_set is None:
             return
         self.phases.observe(study, "measured", "waiting_for_release_set")
+        if record.sum_release is None:
+            record = await self._sum_signed(study, record, record.release_set)
+        await deliver_sum_release(self.server, self.peer, study, record)
+        self.phases.observe(study, "locked", "lock_to_release")
+
+    async def _sum_signed(self, study: StudyRecord, record: RoundRecord, chosen: Signed[ReleaseSet]) -> RoundRecord:
+        """Both servers hold one release set; this side has added it up and signed the sum."""
         path = round_path(paths.PEER_RELEASE_SET, study, record)
         try:
-            await self.peer.put(path, record.release_set.canonical(), "release_set")
+            await self.peer.put(path, chosen.canonical(), "release_set")
         except ConflictingMessage as error:
             record = await self.endings.adopt_peers_release_set(study, record, error)
-        await asyncio.to_thread(write_sum, self.server, study, record, output_name(record))
-        commit_release(self.server, study, record, output_name(record))
-        self.phases.observe(study, "locked", "lock_to_release")
+        name = output_name(record)
+        digest = await asyncio.to_thread(write_sum, self.server, study, record, name)
+        return sign_sum_release(self.server, record.key, name, digest)
 
 
 def countersign_agreed_set(server: Server, record: RoundRecord, signed: Signed[AgreedSet]) -> Signed[AgreedSet]:

@@ -53,10 +53,11 @@ class Endings:
 
         A hands its set to B before it sends or takes a masked sum, so an honest B refuses it before anything was added
         up over it. Once the mask is drawn B has taken A's set: two sums under one mask would show B the difference.
+        Nor is there another set once a sum of ciphertexts is signed.
 
         Raises: ProtocolViolation, when B took A's set before
         """
-        if record.mask_seed is not None:
+        if record.mask_seed is not None or record.sum_release is not None:
             refuse(self.server, study.digest, self.server.peer.name, error)
             raise ProtocolViolation(
                 f"{record.key.label}: the peer took this side's release set and now names another; this side's sum may "
@@ -82,6 +83,7 @@ class Endings:
         await self._sign_and_deliver(record, outcome_of(record, RoundState.BURNT, cause, code))
 
     async def _sign_and_deliver(self, record: RoundRecord, outcome: RoundOutcome) -> None:
+        _require_no_sum_signed(self.server.store.round(record.key) or record)
         signed = self.server.sign(outcome)
         self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
         record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
@@ -127,18 +129,21 @@ class Endings:
             return
         if outcome.message.outcome is RoundState.BURNT:
             await self.skip(record, OutcomeCause.OPENING_AT_ONE_SERVER)
-        elif _released_at_peer(record, error) and record.announcement.message.encrypted:
-            cleared = self.server.store.change_round(record.key, lambda r: replace(r, outcome=None))
-            await self.take_peers_release_set(study, cleared)
         elif _released_at_peer(record, error):
             raise ProtocolViolation(
-                f"{record.key.label}: the peer says that it has released a sum, which it cannot without this side's, "
+                f"{record.key.label}: the peer says that it has released a sum, which it cannot without this side, "
                 "and this side has signed a skip: end the study and compare the servers' records"
             )
         elif record.state is not RoundState.SKIPPED:
             commit_skip(self.server, record, outcome)
         else:
             raise NotYet(error.detail)
+
+
+def _require_no_sum_signed(record: RoundRecord) -> None:
+    """One end a round: this side signs no other once it has signed the sum of a round of ciphertexts."""
+    if record.sum_release is not None:
+        raise WrongRound(f"this server has signed the sum of round {record.key.round}; the round has no other end")
 
 
 def _measured_at_peer(record: RoundRecord, error: MoietyError) -> bool:

@@ -42,6 +42,8 @@ class Point(StrEnum):
     BEFORE_MASK_STORED = "before_mask_stored"
     AFTER_MASK_STORED = "after_mask_stored"
     MASKED_SUM_MIDWAY = "masked_sum_midway"
+    BEFORE_SUM_SIGNED = "before_sum_signed"
+    AFTER_SUM_SIGNED = "after_sum_signed"
     BEFORE_OUTPUT_STORED = "before_output_stored"
     AFTER_OUTPUT_STORED = "after_output_stored"
     BEFORE_OUTCOME_STORED = "before_outcome_stored"

@@ -16,7 +16,16 @@ from protocol.errors import (
 from protocol.rounds import RoundEvent, step
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import AgreedSet, OutputHeader, Purpose, ReleaseSet, RoundState, ShareKind, Signed
+from protocol.wire.messages import (
+    AgreedSet,
+    OutputHeader,
+    Purpose,
+    ReleaseSet,
+    RoundState,
+    ShareKind,
+    Signed,
+    SumRelease,
+)
 from protocol.wire.sealing import seal_stream
 from servers.ckks_output import sealed_sum
 from servers.collection import SEED_BYTES, expected_sites
@@ -44,21 +53,13 @@ def accept_release_set(server: Server, record: RoundRecord, signed: Signed[Relea
         if record.release_set.message != release:
             error = ConflictingMessage(f"{record.key.label} has another release set; there is one a round, for ever")
             raise refuse(server, record.key.study, server.roster.requester, error)
-        _release_without_sum(server, record)
         return
     if record.state is not RoundState.MEASURED or record.agreed_set is None or record.outcome is not None:
         raise WrongRound(f"round {record.key.round} is {record.state}; a release set is welcome once it is measured")
     _check_release_set(server, record, record.agreed_set.message, release)
     server.failpoints.reach(Point.BEFORE_RELEASE_SET_STORED)
-    record = server.store.change_round(record.key, lambda r: replace(r, release_set=signed))
+    server.store.change_round(record.key, lambda r: replace(r, release_set=signed))
     server.failpoints.reach(Point.AFTER_RELEASE_SET_STORED)
-    _release_without_sum(server, record)
-
-
-def _release_without_sum(server: Server, record: RoundRecord) -> None:
-    """Side B adds nothing in a round of ciphertexts: with the release set its part is over (docs/protocol.md 11)."""
-    if server.side is Side.B and record.announcement.message.encrypted and record.state is RoundState.MEASURED:
-        commit_release(server, server.store.study(record.key.study), record, None)
 
 
 def _check_release_set(server: Server, record: RoundRecord, agreed: AgreedSet, release: ReleaseSet) -> None:
@@ -95,8 +96,16 @@ def output_name(record: RoundRecord) -> str:
     return file_name("output", record.key.study, record.key.round, record.key.attempt)
 
 
-def commit_release(server: Server, study: StudyRecord, record: RoundRecord, output_file: str | None) -> None:
+def commit_release(
+    server: Server,
+    study: StudyRecord,
+    record: RoundRecord,
+    output_file: str | None,
+    sum_release: Signed[SumRelease] | None = None,
+) -> None:
     """The round is released on this side; old outputs are deleted. Done before, it changes nothing.
+
+    ``sum_release``: in a round of ciphertexts, both servers' signatures under the sum.
 
     What happened while the sum was on its way is looked at again: a round whose skip is signed is never released.
     Raises: WrongRound
@@ -106,7 +115,9 @@ def commit_release(server: Server, study: StudyRecord, record: RoundRecord, outp
         return
     state = step(now.progress, RoundEvent.RELEASED).state
     server.failpoints.reach(Point.BEFORE_OUTPUT_STORED)
-    server.store.change_round(record.key, lambda r: replace(r, state=state, output_file=output_file))
+    server.store.change_round(
+        record.key, lambda r: replace(r, state=state, output_file=output_file, sum_release=sum_release)
+    )
     server.failpoints.reach(Point.AFTER_OUTPUT_STORED)
     if study.absent_in_a_row:
         server.store.change_study(study.digest, lambda s: replace(s, absent_in_a_row=0))

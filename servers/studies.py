@@ -211,7 +211,7 @@ def _pause(record: StudyRecord) -> PauseNotice | None:
 
 
 def _round_view(server: Server, record: RoundRecord) -> RoundView:
-    agreed = record.agreed_set
+    agreed, ended = record.agreed_set, record.sum_release
     outcome = record.outcome if record.state in (RoundState.SKIPPED, RoundState.RANKED) else None
     if outcome is None and record.key.attempt > 1:
         before = server.store.round(RoundKey(record.key.study, record.key.round, record.key.attempt - 1))
@@ -224,5 +224,6 @@ def _round_view(server: Server, record: RoundRecord) -> RoundView:
         agreed_set=agreed if agreed is not None and len(agreed.signatures) == _BOTH else None,
         transcript=record.transcript,
         release_set=record.release_set,
+        sum_release=ended if ended is not None and len(ended.signatures) == _BOTH else None,
         outcome=outcome,
     )

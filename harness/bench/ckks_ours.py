@@ -21,6 +21,7 @@ from harness.bench import probe
 from harness.bench.ckks_results import CkksFigures, CkksTimes
 from harness.bench.ckks_vectors import errors_of, weighted_update
 from harness.bench.vectors import CLIP_NORM
+from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Decryptor, Encryptor
 from protocol.ckks.ciphertext import BodyHeader, Kind
 from protocol.ckks.parameters import CkksParameters
@@ -35,6 +36,7 @@ LARGEST_ERROR: Final = 1e-5
 """What the whole average may be off by, in units of the clip norm."""
 _PIECE_BYTES: Final = 2**18
 _STUDY: Final = "00" * 32
+_ROUND: Final = "01" * 32
 
 
 @dataclass
@@ -101,8 +103,8 @@ def _contribute(place: _Place, site: int, sites: int, spent: _Spent) -> None:
     one = weighted_update(site, place.dimension, sites)
     header = place.header(Kind.CONTRIBUTION)
     with spent.step("encrypt"), place.contribution(site).open("wb") as file:
-        encryptor = Encryptor(place.key, MemoryFile())
-        for piece in contribution(encryptor, header, one.update, one.scaling, CLIP_NORM):
+        encryptor, checks = Encryptor(place.key, MemoryFile()), SiteChecks(place.key, _ROUND, str(site))
+        for piece in contribution(encryptor, header, one.update, one.scaling, CLIP_NORM, checks):
             file.write(piece)
     with spent.step("check"):
         check = ContributionCheck(spent.process, place.key.scheme.parameters, header)
@@ -121,7 +123,8 @@ def _sum(place: _Place, sites: int, process: CkksProcess) -> None:
 
 def _opened(place: _Place, sites: int) -> NDArray[np.float32]:
     decryptor = Decryptor(place.key, MemoryFile())
-    return average(_pieces(place.sum), decryptor, place.header(Kind.SUM), sites, 0.0, CLIP_NORM)
+    checks = SumChecks(place.key, _ROUND, [str(site) for site in range(sites)])
+    return average(_pieces(place.sum), decryptor, place.header(Kind.SUM), checks, 0.0, CLIP_NORM)
 
 
 def _pieces(path: Path) -> Iterator[bytes]:

@@ -44,6 +44,7 @@ class Usage(IntEnum):
     SEEDED = 15
     MEMORY = 16
     FIRST_MODEL = 17
+    CHECKS = 18
 
 
 def expand(seed: bytes, usage: Usage, length: int, *, start: int = 0) -> Ring:

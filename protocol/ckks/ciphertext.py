@@ -77,8 +77,8 @@ def chunk_bytes(parameters: CkksParameters, kind: Kind) -> int:
 
 
 def chunk_count(parameters: CkksParameters, values: int) -> int:
-    """Ciphertexts that hold so many values."""
-    return -(-values // parameters.slots)
+    """Ciphertexts that hold so many values, besides their check values."""
+    return -(-values // parameters.value_slots)
 
 
 def body_bytes(parameters: CkksParameters, kind: Kind, values: int) -> int:

@@ -19,14 +19,16 @@ NOISE_DEVIATION: Final = math.sqrt(10.5)
 """Of one coefficient's noise: SEAL draws it from a centred binomial distribution of 2 x 21 bits."""
 LARGEST_NOISE: Final = 21 + 1
 """The most that distribution gives, and one for rounding."""
+DEVIATIONS: Final = 8
+"""A sum farther from the truth than so many standard deviations does not happen by noise (6e-16 a value)."""
 
 
 class CkksParameters(BaseModel):
     """Additions only: one prime is the whole modulus, no key switching, no rescaling.
 
     A value z is encoded as z * 2^``scale_bits``; an update is divided by the clip norm first, so its L2 norm is at
-    most 1. ``modulus`` q is a prime, 1 modulo twice the ring degree N. A ciphertext holds N/2 values.
-    Sums of up to ``most_sites`` ciphertexts decrypt.
+    most 1. ``modulus`` q is a prime, 1 modulo twice the ring degree N. A ciphertext holds N/2 values, the last
+    ``check_slots`` of which show that a sum is the right one. Sums of up to ``most_sites`` ciphertexts decrypt.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -35,6 +37,7 @@ class CkksParameters(BaseModel):
     modulus: int = 0xFF_FFFF_7001
     scale_bits: int = Field(default=36, ge=1, le=MOST_PRIME_BITS)
     most_sites: int = Field(default=100, ge=1, le=10_000)
+    check_slots: int = Field(default=4, ge=1, le=64)
 
     @model_validator(mode="after")
     def _consistent(self) -> CkksParameters:
@@ -68,8 +71,18 @@ class CkksParameters(BaseModel):
 
     @property
     def slots(self) -> int:
-        """Values in one ciphertext."""
+        """Values in one ciphertext, check values included."""
         return self.ring_degree // 2
+
+    @property
+    def value_slots(self) -> int:
+        """Values of an update in one ciphertext."""
+        return self.slots - self.check_slots
+
+    @property
+    def check_divisor(self) -> float:
+        """S, what <K, z> is divided by: at least the length of any K, so that no check value is longer than z and v."""
+        return math.sqrt(self.slots)
 
     @property
     def scale(self) -> float:
@@ -86,8 +99,11 @@ class CkksParameters(BaseModel):
 
     @property
     def clipped_magnitudes(self) -> float:
-        """The most that a clipped update's piece and a weight add up to: L2 norm 1 over all slots, and 1."""
-        return math.sqrt(self.slots) + 1
+        """The most that a clipped update's piece, a weight and the check values add up to.
+
+        The piece has L2 norm 1 over its slots, the weight is at most 1, so z is no longer than sqrt(2), a v than 1.
+        """
+        return math.sqrt(self.value_slots) + 1 + self.check_slots * (math.sqrt(2) + 1)
 
     @property
     def value_deviation(self) -> float:

@@ -13,9 +13,11 @@ from typing import Any, Final, TypeAlias
 
 import numpy as np
 
+from protocol.arithmetic.prg import derive
 from protocol.ckks.ciphertext import FINGERPRINT_BYTES, KEY_ID_BYTES, SEED_BYTES
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ConfigurationError, MalformedMessage
+from protocol.parameters import PROTOCOL_VERSION
 
 KEY_SEED_BYTES: Final = 32
 MISSING: Final = "TenSEAL is not installed, and the CKKS path needs it: pip install 'moiety[he]'"
@@ -54,7 +56,8 @@ class Scheme:
         data = key.data()
         coefficients = np.array([data.data(i) for i in range(self.parameters.ring_degree)], dtype=WORD)
         digest = hashlib.sha256(b"moiety/2 ckks key id\x00" + coefficients.tobytes()).digest()
-        return SecretKey(self, digest[:KEY_ID_BYTES], key)
+        check_key = derive(seed, f"{PROTOCOL_VERSION} ckks check key {study_digest}")
+        return SecretKey(self, digest[:KEY_ID_BYTES], key, check_key)
 
     def _context(self, generator_seed: tuple[int, ...] | None) -> SealObject:
         """SEAL's context; with a seed, one whose key generator draws from that seed, and which encrypts nothing."""
@@ -79,11 +82,15 @@ class Scheme:
 
 @dataclass(frozen=True)
 class SecretKey:
-    """What every site of the cohort holds and no server does. ``id`` is a digest that may be public."""
+    """What every site of the cohort holds and no server does. ``id`` is a digest that may be public.
+
+    ``check_key`` is what the check values of sums follow from.
+    """
 
     scheme: Scheme = field(repr=False)
     id: bytes
     key: SealObject = field(repr=False)
+    check_key: bytes = field(repr=False)
 
 
 def _libraries() -> tuple[ModuleType, ModuleType]:

@@ -8,10 +8,12 @@ from protocol.clauses import Clause
 from protocol.policy.check import check_for_every_site, check_weight_list
 from protocol.policy.clauses import (
     MEASURED_ROUNDS_PER_MODEL,
+    MOST_DISCARDED_SUMS,
     TIMES_LEFT_OUT,
     check_announced_sites,
     check_contributors_only,
     check_counted_once,
+    check_discarded_sums,
     check_enough_contributors,
     check_first_model,
     check_grid,
@@ -63,6 +65,7 @@ from protocol.policy.sums import (
 __all__ = [
     "KEPT_LENGTH",
     "MEASURED_ROUNDS_PER_MODEL",
+    "MOST_DISCARDED_SUMS",
     "MOST_RELEASE_SETS",
     "MOST_ROWS",
     "TIMES_LEFT_OUT",
@@ -81,6 +84,7 @@ __all__ = [
     "check_announced_sites",
     "check_contributors_only",
     "check_counted_once",
+    "check_discarded_sums",
     "check_enough_contributors",
     "check_first_model",
     "check_for_every_site",

@@ -21,6 +21,8 @@ from protocol.wire.messages import Announcement, ListedWeight, Purpose, RankingS
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
+MOST_DISCARDED_SUMS: Final = 3
+"""How many sums of ciphertexts a study may have discarded: each tells server A one bit, perhaps about the key."""
 
 
 def check_same_round(announcement: Announcement, weight_list: WeightList) -> None:
@@ -283,6 +285,16 @@ def check_ranked_once(announcement: Announcement, memory: SiteMemory) -> None:
         found = f"round {announcement.round} ranks the sites, which round {memory.ranked} did already"
         raise refusal(
             Clause.RANKED_ONCE, f"{found}, or this site has not seen both servers skip it; once a study is allowed"
+        )
+
+
+def check_discarded_sums(announcement: Announcement, discarded: tuple[int, ...]) -> None:
+    """Under CKKS a site stops after a few rounds whose sum it had to discard: no site's update makes a sum fail so."""
+    if announcement.encrypted and len(discarded) >= MOST_DISCARDED_SUMS:
+        raise refusal(
+            Clause.DISCARDED_SUMS,
+            f"the sums of rounds {list(discarded)} were not those of the released sites, {MOST_DISCARDED_SUMS} end the "
+            "study for this site: compare server a's records, and start another one",
         )
 
 

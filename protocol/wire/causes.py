@@ -75,4 +75,5 @@ class EndCause(StrEnum):
     PROTOCOL_BROKEN = "protocol_broken"
     ISOLATION = "isolation"
     SUM_TOO_LONG = "sum_too_long"
+    SUMS_DISCARDED = "sums_discarded"
     CANCELLED = "cancelled"

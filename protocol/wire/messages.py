@@ -46,6 +46,7 @@ from protocol.wire.round import (
     RoundOutcome,
     RoundState,
     ShareKind,
+    SumRelease,
     WeightList,
 )
 from protocol.wire.rule import RuleName, RuleSpec, SecondWeight
@@ -117,6 +118,7 @@ __all__ = [
     "StudyProtection",
     "StudyState",
     "StudyView",
+    "SumRelease",
     "TrainingSpec",
     "Version",
     "WeightList",
@@ -134,6 +136,7 @@ class RoundView(Message):
     agreed_set: Signed[AgreedSet] | None = None
     transcript: Signed[ChallengeTranscript] | None = None
     release_set: Signed[ReleaseSet] | None = None
+    sum_release: Signed[SumRelease] | None = None
     outcome: Signed[RoundOutcome] | None = None
 
 

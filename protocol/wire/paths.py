@@ -28,6 +28,7 @@ PEER_AGREED_SET = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/ag
 PEER_CHALLENGE = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/challenge"
 PEER_PRODUCTS = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/products"
 PEER_RELEASE_SET = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/release-set"
+PEER_SUM_RELEASE = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/sum-release"
 PEER_MASKED_SUM = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/masked-sum"
 PEER_OUTCOME = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/outcome"
 

@@ -222,6 +222,21 @@ class ReleaseSet(Message):
     failed_check: tuple[PartyName, ...] = ()
 
 
+class SumRelease(Message):
+    """A round of ciphertexts ends with this sum and no other end; signed by both servers, and served only then.
+
+    ``release_digest`` is the release set's, ``sum_digest`` the SHA-256 of the sum's body. Whoever signed it signs no
+    skip of the round, and whoever signed a skip never signs it (docs/protocol.md 11).
+    """
+
+    KIND: ClassVar[str] = "sum_release"
+    study_digest: Digest
+    round: RoundNumber
+    attempt: Attempt
+    release_digest: Digest
+    sum_digest: Digest
+
+
 class OutputHeader(Message):
     """Public header of one output share, sealed to one site: the masked vector, or the mask's seed."""
 

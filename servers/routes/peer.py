@@ -11,12 +11,21 @@ from protocol.errors import NotListed, UnknownResource
 from protocol.mpc.ot.session import extension_message_bytes
 from protocol.sharing import Side
 from protocol.wire import paths
-from protocol.wire.messages import MAX_CONTROL_BYTES, AgreedSet, ReleaseSet, RoundOutcome, RoundState, Signed
+from protocol.wire.messages import (
+    MAX_CONTROL_BYTES,
+    AgreedSet,
+    ReleaseSet,
+    RoundOutcome,
+    RoundState,
+    Signed,
+    SumRelease,
+)
 from protocol.wire.peer_messages import ChallengeReveal, LockRequest
 from protocol.wire.sealing import MAX_HEADER_BYTES, sealed_message_length
 from servers.answering import Answering
 from servers.authentication import ThePeer, ThisServer
 from servers.bodies import read_small, stream_into
+from servers.ckks_release import countersign_sum_release
 from servers.ckks_rounds import countersign_agreed_set
 from servers.context import Server
 from servers.failpoints import Point
@@ -156,6 +165,16 @@ async def get_release_set(study: str, round: int, attempt: int, server: ThisServ
     """Give the requester's release set, if this side has it."""
     _, key = _key(server, study, round, attempt)
     return message_answer(_released_set(b.round(key)))
+
+
+@router.post(paths.PEER_SUM_RELEASE, openapi_extra=body_of("Signed[SumRelease], signed by side A"))
+async def sum_release(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+) -> Response:
+    """Countersign that a round of ciphertexts ends with this sum."""
+    signed = Signed[SumRelease].parse(await read_small(request, caller))
+    record, key = _key(server, study, round, attempt)
+    return message_answer(countersign_sum_release(server, record, key, signed))
 
 
 @router.put(

@@ -26,6 +26,7 @@ from protocol.wire.messages import (
     Study,
     StudyEnd,
     StudyState,
+    SumRelease,
 )
 
 
@@ -82,6 +83,7 @@ class RoundRecord:
     release_set: Signed[ReleaseSet] | None = None
     mask_seed: bytes | None = field(default=None, repr=False)
     output_file: str | None = None
+    sum_release: Signed[SumRelease] | None = None
     outcome: Signed[RoundOutcome] | None = None
 
     @property

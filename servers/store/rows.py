@@ -21,6 +21,7 @@ from protocol.wire.messages import (
     Study,
     StudyEnd,
     StudyState,
+    SumRelease,
 )
 from servers.store.interface import (
     ContributionRecord,
@@ -85,6 +86,7 @@ def round_row(record: RoundRecord) -> dict[str, Any]:
         "release_set": _bytes(record.release_set),
         "mask_seed": record.mask_seed,
         "output_file": record.output_file,
+        "sum_release": _bytes(record.sum_release),
         "outcome": _bytes(record.outcome),
     }
 
@@ -105,6 +107,7 @@ def round_record(row: Row[Any]) -> RoundRecord:
         release_set=_parsed(Signed[ReleaseSet], row.release_set),
         mask_seed=row.mask_seed,
         output_file=row.output_file,
+        sum_release=_parsed(Signed[SumRelease], row.sum_release),
         outcome=_parsed(Signed[RoundOutcome], row.outcome),
     )
 

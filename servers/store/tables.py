@@ -58,6 +58,7 @@ rounds = Table(
     Column("release_set", LargeBinary),
     Column("mask_seed", LargeBinary),
     Column("output_file", Text),
+    Column("sum_release", LargeBinary),
     Column("outcome", LargeBinary),
 )
 

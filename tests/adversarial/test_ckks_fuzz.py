@@ -12,12 +12,13 @@ import pytest
 import zstandard
 
 from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Decryptor, Encryptor
 from protocol.ckks.ciphertext import HEADER_BYTES, SEED_BYTES, BodyHeader, Kind, SeededChunk, chunk_bytes, chunks_of
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
-from protocol.errors import AggregateOutOfBounds, MalformedMessage
+from protocol.errors import MalformedMessage, SumForged
 from servers.ckks_process import CkksProcess
 from servers.ckks_sums import ContributionCheck
 from servers.scratch import MemoryFile
@@ -25,6 +26,7 @@ from servers.scratch import MemoryFile
 PARAMETERS = CkksParameters()
 DIMENSION = 2000
 STUDY = "5d" * 32
+ROUND = "a0" * 32
 ROUNDS = 150
 SIZE = chunk_bytes(PARAMETERS, Kind.CONTRIBUTION)
 
@@ -45,10 +47,11 @@ def honest(key: SecretKey) -> bytes:
     return body_under(key)
 
 
-def body_under(key: SecretKey, dimension: int = DIMENSION) -> bytes:
+def body_under(key: SecretKey, dimension: int = DIMENSION, site: str = "hospital-1") -> bytes:
     header = body_header(Kind.CONTRIBUTION, key, dimension)
     update = np.full(dimension, 0.01, dtype=np.float32)
-    return b"".join(contribution(Encryptor(key, MemoryFile()), header, update, Scaling(), 1.0))
+    checks = SiteChecks(key, ROUND, site)
+    return b"".join(contribution(Encryptor(key, MemoryFile()), header, update, Scaling(), 1.0, checks))
 
 
 def expected(key: SecretKey) -> BodyHeader:
@@ -191,14 +194,16 @@ def test_a_body_under_another_key_with_forged_id_spoils_the_sum_and_the_sites_no
     process: CkksProcess, key: SecretKey, honest: bytes
 ) -> None:
     """No server can see it: the ciphertext is a valid one. The sites discard the round, their models stay."""
-    stranger = body_under(key.scheme.secret_key(bytes(32), STUDY))
+    second = body_under(key, site="hospital-2")
+    stranger = body_under(key.scheme.secret_key(bytes(32), STUDY), site="hospital-3")
     forged = honest[:HEADER_BYTES] + stranger[HEADER_BYTES:]
     offer(process, key, forged)
-    columns = zip(*(chunks_of([body], PARAMETERS, expected(key)) for body in (honest, honest, forged)), strict=True)
+    columns = zip(*(chunks_of([body], PARAMETERS, expected(key)) for body in (honest, second, forged)), strict=True)
     header = body_header(Kind.SUM, key, DIMENSION)
     pieces = [header.to_bytes(), *(process.add(column) for column in columns)]
-    with pytest.raises(AggregateOutOfBounds, match="discarded"):
-        average(pieces, Decryptor(key, MemoryFile()), header, 3, 1.0, clip_norm=1.0)
+    checks = SumChecks(key, ROUND, ("hospital-1", "hospital-2", "hospital-3"))
+    with pytest.raises(SumForged, match="or one of these sites broke the protocol"):
+        average(pieces, Decryptor(key, MemoryFile()), header, checks, 1.0, clip_norm=1.0)
 
 
 def test_even_a_worker_that_dies_of_each_attempt_costs_only_that_contribution(

@@ -32,6 +32,7 @@ import numpy as np
 from client_agent.scratch import MemoryFile
 from harness.bench.probe import peak_mb
 from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Encryptor
 from protocol.ckks.ciphertext import BodyHeader, Kind
 from protocol.ckks.parameters import CkksParameters
@@ -42,7 +43,8 @@ dimension = int(sys.argv[1])
 key = Scheme(CkksParameters()).secret_key(bytes(32), "00" * 32)
 update = np.broadcast_to(np.float32(1e-4), dimension)
 header = body_header(Kind.CONTRIBUTION, key, dimension)
-sent = sum(map(len, contribution(Encryptor(key, MemoryFile()), header, update, Scaling(), 1.0)))
+checks = SiteChecks(key, "a0" * 32, "hospital-1")
+sent = sum(map(len, contribution(Encryptor(key, MemoryFile()), header, update, Scaling(), 1.0, checks)))
 print(sent, peak_mb(os.getpid()))
 """
 
@@ -88,7 +90,7 @@ def test_checking_and_adding_many_parameters_takes_the_memory_of_one_million(tmp
             pieces = summed_body(process, PARAMETERS, BodyHeader(Kind.SUM, fingerprint, bytes(16), values), sources)
             total = sum(map(len, pieces))
             assert total == body_bytes(PARAMETERS, Kind.SUM, values)
-            assert total - HEADER_BYTES == -(-values // 1024) * chunk_bytes(PARAMETERS, Kind.SUM)
+            assert total - HEADER_BYTES == -(-values // 1020) * chunk_bytes(PARAMETERS, Kind.SUM)
             assert process.pid is not None
             peaks.append(peak_mb(os.getpid()))
             worker_peaks.append(peak_mb(process.pid))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Decryptor, Encryptor
 from protocol.ckks.ciphertext import HEADER_BYTES, Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters
@@ -69,10 +70,12 @@ class Encrypting:
         made = self.sites.announcement(number, listed=CONTRIBUTORS, opens=Needs.NOTHING, closes_in_s=closes_in_s)
         return made.model_copy(update={"ckks_key_id": self.key.id.hex()})
 
-    def body(self, update: np.ndarray, key: SecretKey | None = None) -> bytes:
+    def body(self, update: np.ndarray, key: SecretKey | None = None, of: tuple[str, str] = ("a0" * 32, EXTRA)) -> bytes:
+        """An update's ciphertexts; on ``of``, announcement's digest and site, the check values depend."""
         under = key or self.key
+        checks = SiteChecks(under, *of)
         header = body_header(Kind.CONTRIBUTION, under, update.size)
-        return b"".join(contribution(Encryptor(under, MemoryFile()), header, update, Scaling(), 1.0))
+        return b"".join(contribution(Encryptor(under, MemoryFile()), header, update, Scaling(), 1.0, checks))
 
     def sealed(self, site: str, announcement: Announcement, body: bytes, **changes: object) -> bytes:
         salt, content_key = secrets.token_bytes(32), secrets.token_bytes(32)
@@ -249,8 +252,8 @@ def test_the_round_goes_on_with_the_others_and_the_next_one_keeps_the_key(federa
     try:
         honest = (REQUESTER, *CONTRIBUTORS[:3])
         updates = {site: update(place) for place, site in enumerate(honest)}
-        bodies = {site: study.body(updates[site]) for site in honest}
         announcement = study.announcement(1, closes_in_s=CLOSES_IN_S)
+        bodies = {site: study.body(updates[site], of=(announcement.digest(), site)) for site in honest}
         study.sites.announce(announcement)
         broken = bytearray(bodies[REQUESTER])
         broken[HEADER_BYTES + 64 :] = b"\xff" * (len(broken) - HEADER_BYTES - 64)
@@ -270,7 +273,7 @@ def test_the_round_goes_on_with_the_others_and_the_next_one_keeps_the_key(federa
         study.sites.release(current)
         for side in Side:
             study.sites.wait_round(side, 1, RoundState.RELEASED)
-        assert_average(study, updates)
+        assert_average(study, updates, current.announcement.message.digest())
         detail = problem(
             study.sites.me.send(Side.B, "GET", study.sites.path(paths.OUTPUT, round=1)), 404, "unknown_resource"
         )
@@ -292,7 +295,7 @@ def test_with_too_few_ciphertexts_both_servers_sign_the_skip(federation: Federat
         assert outcome.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
 
 
-def assert_average(study: Encrypting, updates: dict[str, np.ndarray]) -> None:
+def assert_average(study: Encrypting, updates: dict[str, np.ndarray], announcement_digest: str) -> None:
     """Every site gets the same sum, and decrypts what plain arithmetic gives, within 8 standard deviations a value.
 
     A decrypted value of the sum of n is off by s sqrt(n), as is the sum of the weights, here n; float32 rounds once.
@@ -306,7 +309,8 @@ def assert_average(study: Encrypting, updates: dict[str, np.ndarray]) -> None:
         assert (header.recipient, header.share_kind, header.length) == (site, ShareKind.CIPHERTEXT, D + 1)
     (body,) = bodies
     count = len(updates)
-    opened = average([body], Decryptor(study.key, MemoryFile()), body_header(Kind.SUM, study.key, D), count, 1.0, 1.0)
+    checks = SumChecks(study.key, announcement_digest, list(updates))
+    opened = average([body], Decryptor(study.key, MemoryFile()), body_header(Kind.SUM, study.key, D), checks, 1.0, 1.0)
     expected = np.mean([one.astype(np.float64) for one in updates.values()], axis=0)
     off = 8 * CkksParameters().value_deviation * np.sqrt(count)
     allowed = (off + np.abs(expected) * off) / (count - off) + 2.0**-24 * np.abs(expected)

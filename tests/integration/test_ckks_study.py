@@ -151,7 +151,12 @@ def loads_as_key(scheme: Scheme, content: bytes, path: Path) -> bool:
 
 # --- kill -9 ----------------------------------------------------------------------------------------------------------
 
-QUICK = (Kill(A, "after_receipt_stored", 3), Kill(A, "masked_sum_midway"))
+QUICK = (
+    Kill(A, "after_receipt_stored", 3),
+    Kill(A, "masked_sum_midway"),
+    Kill(A, "after_sum_signed"),
+    Kill(B, "after_output_stored"),
+)
 MORE = (
     Kill(A, "upload_midway", 3),
     Kill(A, "after_upload_written", 2),
@@ -159,6 +164,7 @@ MORE = (
     Kill(A, "after_lock_signed"),
     Kill(A, "before_release_set_stored"),
     Kill(A, "after_release_set_stored"),
+    Kill(A, "before_sum_signed"),
     Kill(A, "before_output_stored"),
     Kill(A, "after_output_stored"),
     Kill(B, "after_announcement_stored", 2),

@@ -28,6 +28,7 @@ USAGES = {
     "SEEDED": 15,
     "MEMORY": 16,
     "FIRST_MODEL": 17,
+    "CHECKS": 18,
 }
 
 

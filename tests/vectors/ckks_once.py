@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Adder, Encryptor
 from protocol.ckks.ciphertext import HEADER_BYTES, Kind
 from protocol.ckks.parameters import CkksParameters
@@ -27,6 +28,8 @@ from tests.vectors.material import FOLDER
 
 SEED = bytes(range(32))
 STUDY = "5d" * 32
+ROUND = "a0" * 32
+SITES = ("site-a", "site-b")
 CLIP_NORM = 2.0
 UPDATES = ([0.5, -0.25, 1.0, 0.0], [0.125, 0.75, -1.0, 1.5])
 WEIGHTS = (1.0, 0.5)
@@ -35,7 +38,7 @@ WEIGHTS = (1.0, 0.5)
 def ckks() -> dict[str, Any]:
     scheme = Scheme(CkksParameters())
     key = scheme.secret_key(SEED, STUDY)
-    bodies = [b"".join(_body(key, np.array(update), weight)) for update, weight in zip(UPDATES, WEIGHTS, strict=True)]
+    bodies = [b"".join(_body(key, site)) for site in range(len(UPDATES))]
     adder = Adder(scheme, MemoryFile())
     for body in bodies:
         adder.add(body[HEADER_BYTES:])
@@ -46,6 +49,8 @@ def ckks() -> dict[str, Any]:
         "key_seed": SEED.hex(),
         "study_digest": STUDY,
         "key_id": key.id.hex(),
+        "announcement_digest": ROUND,
+        "sites": SITES,
         "clip_norm": CLIP_NORM,
         "updates": UPDATES,
         "weights": WEIGHTS,
@@ -55,9 +60,11 @@ def ckks() -> dict[str, Any]:
     }
 
 
-def _body(key: Any, update: np.ndarray, weight: float) -> Iterator[bytes]:
+def _body(key: Any, site: int) -> Iterator[bytes]:
+    update = np.array(UPDATES[site])
     header = body_header(Kind.CONTRIBUTION, key, update.size)
-    return contribution(Encryptor(key, MemoryFile()), header, update, Scaling(weight=weight), CLIP_NORM)
+    checks, scaling = SiteChecks(key, ROUND, SITES[site]), Scaling(weight=WEIGHTS[site])
+    return contribution(Encryptor(key, MemoryFile()), header, update, scaling, CLIP_NORM, checks)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from protocol.ckks.check import SumChecks
 from protocol.ckks.cipher import Adder, Decryptor
 from protocol.ckks.ciphertext import HEADER_BYTES, Kind
 from protocol.ckks.parameters import CkksParameters
@@ -44,7 +45,8 @@ def test_key_and_fingerprint_are_the_vectors(vector: Any, key: SecretKey) -> Non
 def test_the_sum_opens_to_the_average(vector: Any, key: SecretKey) -> None:
     header = body_header(Kind.SUM, key, 4)
     body = base64.b64decode(vector["sum_base64"])
-    found = average([body], Decryptor(key, MemoryFile()), header, 2, 0.5, vector["clip_norm"])
+    checks = SumChecks(key, vector["announcement_digest"], vector["sites"])
+    found = average([body], Decryptor(key, MemoryFile()), header, checks, 0.5, vector["clip_norm"])
     assert found == pytest.approx(vector["average"], abs=vector["clip_norm"] * NOISE + 2.0**-24)
 
 

@@ -44,14 +44,14 @@ def pieces(body: bytes, size: int) -> Iterator[bytes]:
 def test_lengths_follow_from_the_parameters_alone() -> None:
     assert chunk_bytes(PARAMETERS, Kind.CONTRIBUTION) == 64 + 2048 * 5
     assert chunk_bytes(PARAMETERS, Kind.SUM) == 2 * 2048 * 5
-    assert [chunk_count(PARAMETERS, values) for values in (1, 1024, 1025)] == [1, 1, 2]
+    assert [chunk_count(PARAMETERS, values) for values in (1, 1020, 1021)] == [1, 1, 2]
     assert body_bytes(PARAMETERS, Kind.CONTRIBUTION, 2500) == len(a_body())
     assert chunk_offset(PARAMETERS, Kind.CONTRIBUTION, 2) == HEADER_BYTES + 2 * 10304
 
 
 def test_a_million_parameters_take_ten_bytes_each_up_and_twenty_down() -> None:
-    assert body_bytes(PARAMETERS, Kind.CONTRIBUTION, 10**6 + 1) / 10**6 < 10.07
-    assert body_bytes(PARAMETERS, Kind.SUM, 10**6 + 1) / 10**6 < 20.02
+    assert body_bytes(PARAMETERS, Kind.CONTRIBUTION, 10**6 + 1) / 10**6 < 10.11
+    assert body_bytes(PARAMETERS, Kind.SUM, 10**6 + 1) / 10**6 < 20.10
 
 
 def test_chunks_come_back_as_they_went() -> None:

@@ -17,11 +17,12 @@ def test_the_default_is_inside_the_standard_with_room_to_spare() -> None:
     assert (parameters.slots, parameters.coefficient_bytes, parameters.scale) == (1024, 5, 2.0**36)
 
 
-def test_a_hundred_clipped_updates_fit_twice_over() -> None:
+def test_a_hundred_clipped_updates_and_their_check_values_fit_nearly_twice_over() -> None:
     parameters = CkksParameters()
     assert parameters.most_sites == 100
-    assert parameters.clipped_magnitudes == math.sqrt(1024) + 1
-    assert parameters.largest_magnitudes > 2 * parameters.clipped_magnitudes
+    assert (parameters.value_slots, parameters.check_divisor) == (1020, 32.0)
+    assert parameters.clipped_magnitudes == math.sqrt(1020) + 1 + 4 * (math.sqrt(2) + 1)
+    assert parameters.largest_magnitudes > 1.9 * parameters.clipped_magnitudes
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from client_agent.randomness import SystemRandomness
 from client_agent.scratch import MemoryFile
 from client_agent.server_client import Body
 from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Adder, Decryptor, Encryptor
 from protocol.ckks.ciphertext import HEADER_BYTES, Kind, chunks_of
 from protocol.ckks.parameters import CkksParameters
@@ -29,6 +31,7 @@ from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,
     ConfigurationError,
+    SumForged,
     TranscriptMismatch,
     Unavailable,
     UnusableUpdate,
@@ -50,10 +53,10 @@ from protocol.wire.messages import (
     Signed,
     Study,
     StudyProtection,
+    SumRelease,
 )
 from protocol.wire.sealing import SealedReader, seal_stream
 from tests.unit.client_agent.federation import (
-    CONTRIBUTORS,
     DIGEST,
     LAYERS,
     PARAMETERS,
@@ -76,6 +79,7 @@ SHARES = study().model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG)})
 ENCRYPTED_STUDY: Study = SHARES.model_copy(update={"protection": StudyProtection.CKKS})
 KEY = derive_key(SEED, DIGEST)
 ANNOUNCED = announcement(opens=Needs.NOTHING).model_copy(update={"ckks_key_id": KEY.id.hex()})
+OWN = SiteChecks(KEY, ANNOUNCED.digest(), SITE)
 
 
 def update(seed: int = 4) -> np.ndarray:
@@ -179,7 +183,7 @@ def journal(tmp_path: Path) -> StudyJournal:
 
 @pytest.fixture
 def made(journal: StudyJournal) -> EncryptedContribution:
-    encrypt_update(update(), LAYERS, 0.5, PARAMETERS, KEY, journal.round_folder(1) / ENCRYPTED)
+    encrypt_update(update(), LAYERS, 0.5, PARAMETERS, KEY, OWN, journal.round_folder(1) / ENCRYPTED)
     return EncryptedContribution(ANNOUNCED, 1, SITE, ROSTER, journal, DIMENSION + 1)
 
 
@@ -234,15 +238,15 @@ def test_an_update_that_is_not_finite_is_refused_by_layer_before_encryption(jour
     broken[950] = bad
     into = journal.round_folder(1) / ENCRYPTED
     with pytest.raises(UnusableUpdate, match="layer 'bias': 1 of 100"):
-        encrypt_update(broken, LAYERS, 1.0, PARAMETERS, KEY, into)
+        encrypt_update(broken, LAYERS, 1.0, PARAMETERS, KEY, OWN, into)
     assert not into.exists()
 
 
 def test_a_long_update_is_clipped_and_its_norm_is_the_clip_norm(journal: StudyJournal) -> None:
     into = journal.round_folder(1) / ENCRYPTED
-    clipped = encrypt_update(10 * update(), LAYERS, 1.0, PARAMETERS, KEY, into)
+    clipped = encrypt_update(10 * update(), LAYERS, 1.0, PARAMETERS, KEY, OWN, into)
     assert (clipped.clipped, clipped.norm) == (True, PARAMETERS.clip_norm)
-    short = encrypt_update(update(), LAYERS, 1.0, PARAMETERS, KEY, into)
+    short = encrypt_update(update(), LAYERS, 1.0, PARAMETERS, KEY, OWN, into)
     assert not short.clipped
     assert short.norm == pytest.approx(2.0, rel=1e-6)  # float32 entries of a vector of length 2
 
@@ -270,16 +274,34 @@ def encrypted_release() -> PastRelease:
 
 
 PAST = encrypted_release()
-UPDATES = [update(place) for place in range(1 + len(CONTRIBUTORS))]
+RELEASED = PAST.release_set.message.sites
+UPDATES = [update(place) for place in range(len(RELEASED))]
+
+
+def checks_of(site: str) -> SiteChecks:
+    return SiteChecks(KEY, PAST.announcement.digest(), site)
+
+
+def signed_sum(past: PastRelease, body: bytes) -> PastRelease:
+    """The evidence with both servers' signatures under this sum."""
+    release = past.release_set.message
+    ended = SumRelease(
+        study_digest=release.study_digest,
+        round=release.round,
+        attempt=release.attempt,
+        release_digest=release.digest(),
+        sum_digest=hashlib.sha256(body).hexdigest(),
+    )
+    return past.model_copy(update={"sum_release": signed_by_both(ended)})
 
 
 def summed(weight: float = 1.0) -> bytes:
     """What server A adds up."""
     header = body_header(Kind.CONTRIBUTION, KEY, DIMENSION)
-    scaling = Scaling(weight=weight)
+    scaling, encryptor = Scaling(weight=weight), Encryptor(KEY, MemoryFile())
     bodies = [
-        b"".join(contribution(Encryptor(KEY, MemoryFile()), header, one, scaling, PARAMETERS.clip_norm))
-        for one in UPDATES
+        b"".join(contribution(encryptor, header, one, scaling, PARAMETERS.clip_norm, checks_of(site)))
+        for site, one in zip(RELEASED, UPDATES, strict=True)
     ]
     adder, pieces = Adder(KEY.scheme, MemoryFile()), [body_header(Kind.SUM, KEY, DIMENSION).to_bytes()]
     for chunks in zip(*(chunks_of([body], CkksParameters(), header) for body in bodies), strict=True):
@@ -308,30 +330,32 @@ class OutputServer:
         return take(sealed[at : at + 999] for at in range(0, len(sealed), 999))
 
 
-def opened(server: OutputServer, past: PastRelease = PAST) -> np.ndarray:
+def opened(server: OutputServer, folder: Path, past: PastRelease | None = None) -> np.ndarray:
     clients = {Side.A: server}
-    output = EncryptedOutput(ENCRYPTED_STUDY, DIGEST, SITE, ROSTER, keys(SITE).sealing, KEY, clients)  # type: ignore[arg-type]
-    return output.open(past)
+    output = EncryptedOutput(ENCRYPTED_STUDY, DIGEST, SITE, ROSTER, keys(SITE).sealing, KEY, clients, folder)  # type: ignore[arg-type]
+    return output.open(past or signed_sum(PAST, server.body))
 
 
-def test_the_average_is_that_of_plain_arithmetic_within_the_stated_error() -> None:
-    found = opened(OutputServer(summed()))
+def test_the_average_is_that_of_plain_arithmetic_within_the_stated_error(tmp_path: Path) -> None:
+    found = opened(OutputServer(summed()), tmp_path)
+    assert list(tmp_path.iterdir()) == []
     expected = np.mean([one.astype(np.float64) for one in UPDATES], axis=0)
     # each value of the sum of 4, and the sum of the weights, is within 8 standard deviations of noise, in units of C
     off = 8 * CkksParameters().value_deviation * np.sqrt(4) * PARAMETERS.clip_norm
     assert np.all(np.abs(found - expected) <= 2 * off / 4 + 2.0**-24 * np.abs(expected))
     header = body_header(Kind.SUM, KEY, DIMENSION)
-    again = average([summed()], Decryptor(KEY, MemoryFile()), header, 4, 1.0, PARAMETERS.clip_norm)
+    checks = SumChecks(KEY, PAST.announcement.digest(), RELEASED)
+    again = average([summed()], Decryptor(KEY, MemoryFile()), header, checks, 1.0, PARAMETERS.clip_norm)
     assert found.shape == again.shape == (DIMENSION,)
 
 
-def test_the_sum_of_another_release_or_for_another_site_is_refused() -> None:
+def test_the_sum_of_another_release_or_for_another_site_is_refused(tmp_path: Path) -> None:
     for changes in ({"recipient": "c2"}, {"release_digest": "00" * 32}, {"share_kind": ShareKind.VECTOR}):
         with pytest.raises(TranscriptMismatch, match="another release, kind or recipient"):
-            opened(OutputServer(b"", changes))
+            opened(OutputServer(b"", changes), tmp_path)
 
 
-def test_a_round_under_another_key_is_refused_before_anything_is_fetched() -> None:
+def test_a_round_under_another_key_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
     class Nothing(OutputServer):
         def fetch_output(
             self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int
@@ -349,16 +373,52 @@ def test_a_round_under_another_key_is_refused_before_anything_is_fetched() -> No
         release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
     )
     with pytest.raises(TranscriptMismatch, match="under another key"):
-        opened(Nothing(b""), past)
+        opened(Nothing(b""), tmp_path, signed_sum(past, b""))
 
 
-def test_weights_that_the_rule_does_not_give_discard_the_round() -> None:
+def test_weights_that_the_rule_does_not_give_discard_the_round(tmp_path: Path) -> None:
     with pytest.raises(AggregateOutOfBounds, match="must lie between 4 and 4"):
-        opened(OutputServer(summed(weight=0.5)))
+        opened(OutputServer(summed(weight=0.5)), tmp_path)
 
 
-def test_a_sum_whose_ciphertexts_were_exchanged_discards_the_round() -> None:
+def test_a_sum_whose_ciphertexts_were_exchanged_discards_the_round(tmp_path: Path) -> None:
     body = bytearray(summed())
     body[HEADER_BYTES : HEADER_BYTES + 5000] = bytes(5000)
-    with pytest.raises(AggregateOutOfBounds):
-        opened(OutputServer(bytes(body)))
+    with pytest.raises(SumForged, match="server A"):
+        opened(OutputServer(bytes(body)), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sum_that_one_server_alone_signed_is_not_fetched(tmp_path: Path) -> None:
+    class Nothing(OutputServer):
+        def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
+            raise AssertionError("fetched")
+
+    both = signed_sum(PAST, b"")
+    assert both.sum_release is not None
+    for at in (0, 1):
+        alone = both.sum_release.model_copy(update={"signatures": (both.sum_release.signatures[at],)})
+        with pytest.raises(BadSignature):
+            opened(Nothing(b""), tmp_path, both.model_copy(update={"sum_release": alone}))
+    with pytest.raises(BadSignature, match="without both servers' signatures"):
+        opened(Nothing(b""), tmp_path, PAST)
+
+
+@pytest.mark.parametrize("changes", [{"round": 2}, {"release_digest": "00" * 32}, {"study_digest": "00" * 32}])
+def test_signatures_under_another_rounds_sum_do_not_count(tmp_path: Path, changes: dict[str, object]) -> None:
+    both = signed_sum(PAST, b"")
+    assert both.sum_release is not None
+    other = signed_by_both(both.sum_release.message.model_copy(update=changes))
+    with pytest.raises(AnnouncementMismatch, match="the sum of another round or release"):
+        opened(OutputServer(b""), tmp_path, both.model_copy(update={"sum_release": other}))
+
+
+def test_another_sum_than_both_signed_is_no_reason_to_discard_and_nothing_is_decrypted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server or a proxy serves this site something else: the site looks again, and says nothing by discarding."""
+    honest = summed()
+    monkeypatch.setattr(Decryptor, "decrypt", lambda *_: pytest.fail("decrypted"))
+    with pytest.raises(TranscriptMismatch, match="another sum than both servers signed"):
+        opened(OutputServer(honest[:-1] + bytes([honest[-1] ^ 1])), tmp_path, signed_sum(PAST, honest))
+    assert list(tmp_path.iterdir()) == []

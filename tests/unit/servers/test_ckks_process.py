@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Adder, Decryptor, Encryptor
 from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, SeededChunk, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
@@ -43,8 +44,11 @@ def key() -> SecretKey:
 def bodies(key: SecretKey) -> list[bytes]:
     header = body_header(Kind.CONTRIBUTION, key, DIMENSION)
     encryptor = Encryptor(key, MemoryFile())
-    updates = [np.full(DIMENSION, 0.01 * site, dtype=np.float32) for site in (1, 2, 3)]
-    return [b"".join(contribution(encryptor, header, update, Scaling(), 1.0)) for update in updates]
+    updates = {str(site): np.full(DIMENSION, 0.01 * site, dtype=np.float32) for site in (1, 2, 3)}
+    return [
+        b"".join(contribution(encryptor, header, update, Scaling(), 1.0, SiteChecks(key, "a0" * 32, site)))
+        for site, update in updates.items()
+    ]
 
 
 @pytest.fixture
@@ -75,8 +79,9 @@ def test_contributions_are_checked_stored_and_summed(
         path.write_bytes(body)
         sources.append(stored_chunks(path, f"site-{number}", PARAMETERS, DIMENSION + 1))
     pieces = list(summed_body(process, PARAMETERS, body_header(Kind.SUM, key, DIMENSION), sources))
+    checks = SumChecks(key, "a0" * 32, ("1", "2", "3"))
     found = average(
-        pieces, Decryptor(key, MemoryFile()), body_header(Kind.SUM, key, DIMENSION), len(bodies), 1.0, clip_norm=1.0
+        pieces, Decryptor(key, MemoryFile()), body_header(Kind.SUM, key, DIMENSION), checks, 1.0, clip_norm=1.0
     )
     # The weights are 1, so the average is 0.02; sixteen deviations as in the unit test of ``average``.
     assert found == pytest.approx(np.full(DIMENSION, 0.02), abs=16 * PARAMETERS.value_deviation + 1e-9)
@@ -86,7 +91,7 @@ def test_batches_of_a_long_contribution_are_checked_as_they_come(
     process: CkksProcess, key: SecretKey, bodies: list[bytes]
 ) -> None:
     """65 chunks make one full batch and a rest; the last chunk is bad."""
-    values = 65 * PARAMETERS.slots
+    values = 65 * PARAMETERS.value_slots
     header = BodyHeader(Kind.CONTRIBUTION, process.fingerprint(), key.id, values)
     check = ContributionCheck(process, PARAMETERS, header)
     check.feed(header.to_bytes() + 64 * chunks(bodies[0])[0])

@@ -175,7 +175,8 @@ def test_without_tenseal_side_a_refuses_the_study_and_names_the_extra(monkeypatc
 
 
 def test_an_old_sum_is_no_longer_there(server: SideB) -> None:
-    released = replace(server.record, release_set=SimpleNamespace(message=None))
+    both = SimpleNamespace(signatures=("a", "b"))
+    released = replace(server.record, release_set=SimpleNamespace(message=None), sum_release=both)
     with pytest.raises(UnknownResource, match="at side A alone"):
         sealed_sum(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
     server.side = Side.A

@@ -1,0 +1,251 @@
+"""Server A has its sum signed by B, as any, but it is one site's ciphertext times the number of sites.
+
+What a real agent makes of it, which every site of the cohort is: nothing of the victim's update is applied, stored,
+shown or passed on, and after a few such rounds the site takes part no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pytest
+
+from client_agent.ckks_key import derive_key
+from client_agent.events import EventKind, RoundEnd
+from client_agent.journal import StudyJournal
+from client_agent.mail import PastRelease, WeightMail, seal_letter
+from client_agent.planning import hindrance
+from client_agent.scratch import MemoryFile
+from protocol.arithmetic.kernels import Scaling
+from protocol.ckks.check import SiteChecks
+from protocol.ckks.cipher import Adder, Encryptor
+from protocol.ckks.ciphertext import Kind, chunks_of
+from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.update import body_header, contribution
+from protocol.lock import model_digest
+from protocol.parameters import Needs, StudyParameters
+from protocol.policy import MOST_DISCARDED_SUMS, Clause, SitePolicy
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import (
+    NO_COMMITMENT,
+    AgreedSet,
+    Announcement,
+    CollectedContribution,
+    EndCause,
+    LayerShape,
+    ListedWeight,
+    ModelSpec,
+    OutputHeader,
+    ReleaseSet,
+    RoundState,
+    RoundView,
+    RuleName,
+    RuleSpec,
+    ShareKind,
+    StudyProtection,
+    SumRelease,
+    WeightList,
+)
+from protocol.wire.sealing import seal_stream
+from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, FakeServer, contributor_bench, requester_bench
+from tests.unit.client_agent.federation import (
+    CONTRIBUTORS,
+    REQUESTER,
+    ROSTER,
+    keys,
+    operator_keys,
+    signed_by_both,
+    study,
+)
+
+T = TypeVar("T")
+SIZE, GRID, VICTIM = 20, 32, "c2"
+MODEL = np.linspace(-1, 1, SIZE, dtype=np.float32)
+SEED = "07" * 32
+OF = study(parameters=StudyParameters(dimension=SIZE, clip_norm=4.0, least_contributors=3)).model_copy(
+    update={
+        "model": ModelSpec(kind="plugin", layers=(LayerShape(name="weight", shape=(SIZE,)),)),
+        "rule": RuleSpec(name=RuleName.FEDAVG),
+        "protection": StudyProtection.CKKS,
+        "rounds": 9,
+    }
+)
+DIGEST = OF.digest()
+KEY = derive_key(SEED, DIGEST)
+SITES = tuple(party.name for party in ROSTER.sites)
+UPDATES = {
+    site: (np.random.default_rng(place).normal(size=SIZE) / 10).astype(np.float32) for place, site in enumerate(SITES)
+}
+WILLING = SitePolicy(allow_ckks=True)
+
+
+def the_list(number: int) -> WeightList:
+    weights = tuple(ListedWeight(site=site, numerator=GRID) for site in CONTRIBUTORS)
+    return WeightList(study_digest=DIGEST, round=number, grid=GRID, weights=weights, salt="cd" * 32)
+
+
+def announced(number: int) -> Announcement:
+    return Announcement(
+        study_digest=DIGEST,
+        round=number,
+        listed=CONTRIBUTORS,
+        least_contributors=3,
+        opens=Needs.NOTHING,
+        model_version=0,
+        model_digest=model_digest(SITE_KEY, DIGEST, number, MODEL.tobytes()),
+        weight_list_digest=the_list(number).digest(),
+        closes_at_s=10**9,
+        ckks_key_id=KEY.id.hex(),
+    )
+
+
+def summed(number: int, sites: tuple[str, ...]) -> bytes:
+    """The body that server A makes of these sites' ciphertexts, any of them as often as it likes."""
+    header, adder = body_header(Kind.CONTRIBUTION, KEY, SIZE), Adder(KEY.scheme, MemoryFile())
+    for site in sites:
+        checks = SiteChecks(KEY, announced(number).digest(), site)
+        body = contribution(Encryptor(KEY, MemoryFile()), header, UPDATES[site], Scaling(), 4.0, checks)
+        (chunk,) = chunks_of(body, CkksParameters(), header)
+        adder.add(chunk)
+    return body_header(Kind.SUM, KEY, SIZE).to_bytes() + adder.finish()
+
+
+def evidence(number: int, body: bytes) -> PastRelease:
+    """Everybody's signatures under a release of all sites, and both servers' under this sum."""
+    held = tuple(
+        CollectedContribution(
+            site=site,
+            announcement_digest=announced(number).digest(),
+            commitment_a="ab" * 32,
+            commitment_b=NO_COMMITMENT,
+        )
+        for site in SITES
+    )
+    fields = {"study_digest": DIGEST, "round": number, "attempt": 1}
+    agreed = AgreedSet(announcement_digest=announced(number).digest(), contributions=held, **fields)
+    release = ReleaseSet(agreed_set_digest=agreed.digest(), sites=SITES, **fields)
+    ended = SumRelease(release_digest=release.digest(), sum_digest=hashlib.sha256(body).hexdigest(), **fields)
+    return PastRelease(
+        announcement=announced(number),
+        weight_list=the_list(number),
+        agreed_set=signed_by_both(agreed),
+        release_set=sign(release, REQUESTER, keys(REQUESTER).signing),
+        sum_release=signed_by_both(ended),
+    )
+
+
+@dataclass
+class ServerA(FakeServer):
+    """Serves one body, sealed to the site."""
+
+    def __post_init__(self) -> None:
+        self.sealed = b""
+
+    def serves(self, past: PastRelease, body: bytes) -> None:
+        header = OutputHeader(
+            release_digest=past.release_set.message.digest(),
+            side=Side.A,
+            share_kind=ShareKind.CIPHERTEXT,
+            recipient=SITE,
+            length=SIZE + 1,
+        )
+        self.sealed = b"".join(seal_stream(header.canonical(), [body], keys(SITE).sealing.public, bytes(32), bytes(32)))
+
+    def fetch_output(self, name: str, number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
+        assert len(self.sealed) <= most_bytes
+        return take(iter([self.sealed]))
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with contributor_bench(tmp_path, OF, MODEL, WILLING) as made:
+        made.servers[Side.A] = ServerA()
+        made.contributor.save(ckks_key_seed=SEED)
+        yield made
+
+
+def served(bench: Bench, number: int, sites: tuple[str, ...]) -> RoundEnd:
+    """How a released round ends at the site when server A serves the sum of ``sites``."""
+    body = summed(number, sites)
+    past, server = evidence(number, body), bench.servers[Side.A]
+    assert isinstance(server, ServerA)
+    server.serves(past, body)
+    return bench.contributor.take_release(past)
+
+
+def files_below(folder: Path) -> bytes:
+    return b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+
+
+def test_the_honest_sum_is_applied(bench: Bench) -> None:
+    assert served(bench, 1, SITES) is RoundEnd.RELEASED
+    mean = np.mean([UPDATES[site] for site in SITES], axis=0)
+    assert bench.contributor.require_kept() == pytest.approx(MODEL - mean, abs=1e-6)
+    assert bench.contributor.state.discarded == ()
+
+
+def test_the_victims_update_changes_nothing_at_the_site(bench: Bench, tmp_path: Path) -> None:
+    """Not the model, not the files but for the memory of a release and of a discarded sum, and no letter leaves."""
+    assert served(bench, 1, (VICTIM,) * len(SITES)) is RoundEnd.DISCARDED
+    assert np.array_equal(bench.contributor.require_kept(), MODEL)
+    assert bench.contributor.state.model_version == 0
+    assert bench.contributor.state.discarded == (1,)
+    (text,) = bench.texts(EventKind.PROBLEM)
+    assert "server A, which alone adds, changed it" in text
+    stored = files_below(tmp_path)
+    assert UPDATES[VICTIM].tobytes() not in stored
+    assert (MODEL - UPDATES[VICTIM]).tobytes() not in stored
+    assert all(server.sent == {} for server in bench.servers.values())
+
+
+def test_after_a_few_discarded_sums_the_site_contributes_no_more(bench: Bench, tmp_path: Path) -> None:
+    for number in range(1, 1 + MOST_DISCARDED_SUMS):
+        assert served(bench, number, (VICTIM,) * len(SITES)) is RoundEnd.DISCARDED
+        assert served(bench, number, (VICTIM,) * len(SITES)) is RoundEnd.DISCARDED  # after a crash: counted once
+        assert bench.contributor.state.discarded == tuple(range(1, number + 1))
+    state = StudyJournal(tmp_path, OF.name).site_state()
+    assert state is not None
+    assert len(state.discarded) == MOST_DISCARDED_SUMS
+    bench.contributor.save(memory=type(state.memory)())  # so that no other clause stands in the way
+    decision = decided(bench, 1 + MOST_DISCARDED_SUMS)
+    assert (decision.accepted, decision.clause) == (False, Clause.DISCARDED_SUMS)
+
+
+def test_before_that_it_goes_on(bench: Bench) -> None:
+    for number in range(1, MOST_DISCARDED_SUMS):
+        served(bench, number, (VICTIM,) * len(SITES))
+    bench.contributor.save(memory=type(bench.contributor.state.memory)())
+    assert decided(bench, MOST_DISCARDED_SUMS).clause is not Clause.DISCARDED_SUMS
+
+
+def decided(bench: Bench, number: int):
+    party = ROSTER.party(SITE)
+    assert party is not None
+    mail = seal_letter(WeightMail(weight_list=the_list(number)), "weights", DIGEST, REQUESTER, party, number)
+    bench.servers[Side.A].mail[f"weights-{number}/{SITE}"] = mail
+    views = []
+    for side in Side:
+        own = sign(announced(number), REQUESTER, keys(REQUESTER).signing)
+        operator = operator_keys(side)
+        theirs = sign(announced(number), operator.name, operator.signing).signatures
+        signed = own.model_copy(update={"signatures": (*own.signatures, *theirs)})
+        views.append(RoundView(round=number, attempt=1, state=RoundState.ANNOUNCED, announcement=signed))
+    return bench.contributor._decisions.decide(*views)
+
+
+def test_the_requester_ends_the_study_then(tmp_path: Path) -> None:
+    with requester_bench(tmp_path, OF, MODEL, WILLING) as bench:
+        requester = bench.requester
+        requester.save(discarded=tuple(range(1, MOST_DISCARDED_SUMS)))
+        assert hindrance(requester) is None
+        requester.save(discarded=tuple(range(1, 1 + MOST_DISCARDED_SUMS)))
+        found = hindrance(requester)
+        assert found is not None
+        assert found.cause is EndCause.SUMS_DISCARDED
+        assert "compare server a's records" in found.public
