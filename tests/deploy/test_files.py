@@ -135,6 +135,7 @@ def test_prepared_settings_are_accepted(tmp_path: Path) -> None:
         assert settings.peer_url == parties.roster.message.operator(side.other).url
     for site in demo_sites():
         agent = load_agent_settings(tmp_path / "demo" / site.name / "settings.toml")
+        agent.keys.chmod(0o600)  # as the container's copy
         roster, keys = load_identity(agent)
         assert (keys.name, roster) == (site.name, parties.roster.message)
         assert agent.seed is None
