@@ -86,18 +86,18 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        self._unset_keepalive_if_required()
-        if self._refusal is not None:
-            return
+        if self.timeout_keep_alive_task is not None:
+            self._unset_keepalive_if_required()
         if self._in_head:
             data = self._take_head(data)
-            if not data:
-                return
-        self._body_bytes += len(data)
-        self._feed(data)
+        if data and self._refusal is None:
+            self._body_bytes += len(data)
+            self._feed(data)
 
     def _take_head(self, data: bytes) -> bytes:
         """Feed no more than a head may have; what lies behind it comes back."""
+        if self._refusal is not None:
+            return b""
         if self._timer is None:
             self._within(self._limits.header_s, self._head_too_slow)
         before = self._heads

@@ -35,6 +35,8 @@ from servers.problems import error_from
 _CONNECT_TIMEOUT_S: Final = 5.0
 _PIECE_BYTES: Final = 2**20
 _LEAST_BYTES_PER_S: Final = 2**16
+_CONNECTIONS: Final = httpx.Limits(max_connections=48, max_keepalive_connections=16)
+"""Fewer than the peer allows one address."""
 _EMPTY: Final = hashlib.sha256(b"").digest()
 
 
@@ -46,7 +48,9 @@ class PeerClient:
         ca = server.settings.peer_ca
         context = ssl.create_default_context(cafile=None if ca is None else str(ca))
         timeout = httpx.Timeout(server.settings.limits.peer_timeout_s, connect=_CONNECT_TIMEOUT_S)
-        self._client = httpx.AsyncClient(verify=context, timeout=timeout, trust_env=False, cookies=no_cookies())
+        self._client = httpx.AsyncClient(
+            verify=context, timeout=timeout, limits=_CONNECTIONS, trust_env=False, cookies=no_cookies()
+        )
 
     async def close(self) -> None:
         await self._client.aclose()

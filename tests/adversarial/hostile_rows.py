@@ -70,7 +70,7 @@ COMPONENTS = ("@method", "@target-uri", "content-digest", "created", "keyid", "a
 
 REQUEST_ROWS = (
     Row("unknown study", unknown_study, 404, E_.UNKNOWN_STUDY, says="elsewhere"),
-    Row("site not in the roster", site_not_in_the_roster, 401, E_.BAD_SIGNATURE, says="nobody"),
+    Row("site not in the roster", site_not_in_the_roster, 401, E_.BAD_SIGNATURE, says="does not match"),
     Row("signature of another key", signature_of_another_key, 401, E_.BAD_SIGNATURE),
     Row("bad signature", bad_signature, 401, E_.BAD_SIGNATURE),
     Row("missing signature", missing_signature, 401, E_.BAD_SIGNATURE),

@@ -246,6 +246,24 @@ def test_wrong_parameter_is_refused(parameters: str, match: str) -> None:
     refused(by_hand(parameters=parameters), match)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("signature-input", ", ".join(f'a{i}=("x");created={i}' for i in range(900))),
+        ("signature", ", ".join(f"a{i}=:AAAA:" for i in range(2500))),
+        ("content-digest", "sha-256=:" + "A" * 2000 + ":"),
+    ],
+)
+def test_a_header_that_takes_long_to_parse_is_not_parsed(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parsed(*_: object, **__: object) -> None:
+        raise AssertionError("parsed")
+
+    monkeypatch.setattr(signing.HTTPMessageVerifier, "verify", parsed)
+    refused(replaced(signed(), name, value), "at most 1024 are read")
+
+
 def test_key_of_another_site_is_refused() -> None:
     headers = sign_request(METHOD, URL, DIGEST, OTHER, "north", created=NOW, nonce=NONCE)
     refused(headers, "does not match")
