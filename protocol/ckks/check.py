@@ -39,25 +39,36 @@ def _uniform(seed: bytes, length: int, start: int = 0) -> NDArray[np.float64]:
 
 
 class _RoundChecks:
-    """K of one round, and every site's v."""
+    """K of one round, and the sum of v over some of its sites."""
 
-    def __init__(self, key: SecretKey, announcement_digest: str) -> None:
+    def __init__(self, key: SecretKey, announcement_digest: str, sites: Sequence[str]) -> None:
         self._parameters: CkksParameters = key.scheme.parameters
-        self._key = derive(key.check_key, f"{PROTOCOL_VERSION} ckks checks of {announcement_digest}")
+        round_key = derive(key.check_key, f"{PROTOCOL_VERSION} ckks checks of {announcement_digest}")
+        self._seeds = [derive(round_key, f"site {site}") for site in sites]
         checks, values = self._parameters.check_slots, self._parameters.value_slots
-        factors = _uniform(derive(self._key, "factors"), checks * values).reshape(checks, values)
+        factors = _uniform(derive(round_key, "factors"), checks * values).reshape(checks, values)
         self._factors = factors / self._parameters.check_divisor
+        self._start, self._known = 0, np.empty((0, checks))
 
-    def tags(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """<K, z> / S of one ciphertext's values, for every check slot."""
-        tags: NDArray[np.float64] = self._factors[:, : values.size] @ values
+    def of(self, number: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The check values of ciphertext ``number``: <K, z> / S and the sites' v.
+
+        Shapes:   float64[n], n at most ``value_slots`` -> float64[check_slots]
+        """
+        tags: NDArray[np.float64] = self._factors[:, : values.size] @ values + self._sites_values(number)
         return tags
 
-    def of_site(self, site: str, start: int, chunks: int) -> NDArray[np.float64]:
-        """v of one site in some ciphertexts: float64[chunks, check_slots]."""
-        checks = self._parameters.check_slots
-        seed = derive(self._key, f"site {site}")
-        return _uniform(seed, chunks * checks, start * checks).reshape(chunks, checks)
+    def _sites_values(self, number: int) -> NDArray[np.float64]:
+        """The sum of the sites' v, made for many ciphertexts at once."""
+        if not self._start <= number < self._start + len(self._known):
+            checks = self._parameters.check_slots
+            length = _CHUNKS_AT_ONCE * checks
+            total = np.zeros(length)
+            for seed in self._seeds:
+                total += _uniform(seed, length, number * checks)
+            self._start, self._known = number, total.reshape(-1, checks)
+        known: NDArray[np.float64] = self._known[number - self._start]
+        return known
 
 
 class SiteChecks:
@@ -65,8 +76,7 @@ class SiteChecks:
 
     def __init__(self, key: SecretKey, announcement_digest: str, site: str) -> None:
         self._parameters = key.scheme.parameters
-        self._round = _RoundChecks(key, announcement_digest)
-        self._site = site
+        self._round = _RoundChecks(key, announcement_digest, (site,))
 
     def filled(self, number: int, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """All slots of ciphertext ``number``: its values, zeros, and the check values.
@@ -75,7 +85,7 @@ class SiteChecks:
         """
         slots = np.zeros(self._parameters.slots)
         slots[: values.size] = values
-        slots[self._parameters.value_slots :] = self._round.tags(values) + self._round.of_site(self._site, number, 1)[0]
+        slots[self._parameters.value_slots :] = self._round.of(number, values)
         return slots
 
 
@@ -84,15 +94,9 @@ class SumChecks:
 
     def __init__(self, key: SecretKey, announcement_digest: str, sites: Sequence[str]) -> None:
         self._parameters = key.scheme.parameters
-        self._round = _RoundChecks(key, announcement_digest)
-        self._sites = tuple(sites)
-        self._start = 0
-        self._expected = np.empty((0, self._parameters.check_slots))
-
-    @property
-    def summed(self) -> int:
+        self._round = _RoundChecks(key, announcement_digest, sites)
+        self.summed = len(sites)
         """How many sites the sum must hold."""
-        return len(self._sites)
 
     def require(self, number: int, slots: NDArray[np.float64]) -> NDArray[np.float64]:
         """The values of decrypted ciphertext ``number`` of the sum, once its check values are right.
@@ -101,7 +105,7 @@ class SumChecks:
         Raises:   SumForged; what was decrypted is overwritten
         """
         values = slots[: self._parameters.value_slots]
-        off = slots[self._parameters.value_slots :] - self._round.tags(values) - self._expected_of(number)
+        off = slots[self._parameters.value_slots :] - self._round.of(number, values)
         if not np.all(np.abs(off) <= self.tolerance):
             slots.fill(0.0)
             raise SumForged(
@@ -115,12 +119,3 @@ class SumChecks:
     def tolerance(self) -> float:
         """Eight standard deviations of the noise in a check value and, through K / S, in all values."""
         return DEVIATIONS * math.sqrt(2 * self.summed) * self._parameters.value_deviation
-
-    def _expected_of(self, number: int) -> NDArray[np.float64]:
-        if not self._start <= number < self._start + len(self._expected):
-            self._start = number
-            parts = (self._round.of_site(site, number, _CHUNKS_AT_ONCE) for site in self._sites)
-            zeros = np.zeros((_CHUNKS_AT_ONCE, self._parameters.check_slots))
-            self._expected = sum(parts, start=zeros)
-        expected: NDArray[np.float64] = self._expected[number - self._start]
-        return expected

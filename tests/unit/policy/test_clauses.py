@@ -326,3 +326,20 @@ class TestRankingAllowed:
         p.check_penalty_allowed(RankingSpec(penalty=0.1), strict)
         with refused(p.Clause.RANKING_PENALTY, "penalty of 0.05", "at least 0.1 is demanded"):
             p.check_penalty_allowed(RankingSpec(penalty=0.05), strict)
+
+
+class TestDiscardedSums:
+    """Under CKKS three discarded sums end a study for the site; shares know no such thing."""
+
+    OF = weight_list(EVEN)
+    ENCRYPTED = announcement(OF, opens=Needs.NOTHING).model_copy(update={"ckks_key_id": "5c" * 16})
+
+    def test_fewer_do_not(self) -> None:
+        p.check_discarded_sums(self.ENCRYPTED, tuple(range(p.MOST_DISCARDED_SUMS - 1)))
+
+    def test_the_last_one_does(self) -> None:
+        with refused(p.Clause.DISCARDED_SUMS, "rounds .1, 4, 9.", "3 end the study"):
+            p.check_discarded_sums(self.ENCRYPTED, (1, 4, 9))
+
+    def test_rounds_of_shares_are_not_asked(self) -> None:
+        p.check_discarded_sums(announcement(self.OF), (1, 4, 9))
