@@ -20,6 +20,7 @@ from client_agent.daemon import Site, create_study, load_identity, run_agent
 from client_agent.events import AgentEvent, RoundRecord, read_metrics
 from client_agent.fitting import names_of
 from client_agent.journal import StudyJournal
+from client_agent.memory_cli import forget_memory
 from client_agent.pretrained import load_pretrained
 from client_agent.private_files import UMASK
 from client_agent.ranking_cli import show_rankings
@@ -107,6 +108,15 @@ def ranking(
 ) -> None:
     """Whose data resemble this site's: the other sites by transfer loss, at the requester of a study that ranks."""
     show_rankings(load_settings(config).state_dir, study, json_output=json_output)
+
+
+@agent_app.command(name="forget-memory")
+def forget(
+    config: ConfigOption,
+    yes: Annotated[bool, typer.Option("--yes", help="Go on although these sums are forgotten.")] = False,
+) -> None:
+    """Rounds that the servers have this site's receipts for and its memory of sums lost; with --yes, do without."""
+    forget_memory(load_settings(config), yes=yes)
 
 
 @study_app.command()
@@ -322,11 +332,12 @@ def _round_line(record: RoundRecord) -> str:
     reason = f" ({record.reason})" if record.reason else ""
     what = record.state.value + _PURPOSES[record.purpose]
     cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
-    return f"round {record.round} {what}{reason}: {cost}{accuracy} {alphas}"
+    isolated = "" if record.isolation is None else f", isolation {record.isolation:.3f}"
+    return f"round {record.round} {what}{reason}: {cost}{accuracy}{isolated} {alphas}"
 
 
 def _print_table(records: tuple[RoundRecord, ...]) -> None:
-    shown = table("round", "state", "took part", "failed check", "accuracy", "seconds")
+    shown = table("round", "state", "took part", "failed check", "isolation", "accuracy", "seconds")
     for record in records:
         accuracy = "" if record.test_accuracy is None else f"{record.test_accuracy:.3f}"
         add_row(
@@ -335,6 +346,7 @@ def _print_table(records: tuple[RoundRecord, ...]) -> None:
             record.state.value,
             ", ".join(record.took_part),
             ", ".join(record.failed_check),
+            "" if record.isolation is None else f"{record.isolation:.3f}",
             accuracy,
             f"{record.seconds:.2f}",
         )

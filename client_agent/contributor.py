@@ -15,8 +15,10 @@ from client_agent.decisions import Decision, Decisions
 from client_agent.durable import write_durably
 from client_agent.events import EventKind, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
+from client_agent.isolating import drop_sum, settle_sum
 from client_agent.journal import StudyJournal
 from client_agent.mail import PastRelease
+from client_agent.output import check_release
 from client_agent.participant import Participant
 from client_agent.refusals import refused_study, send_refusal
 from client_agent.site_context import SiteContext
@@ -198,6 +200,7 @@ class Contributor(Participant):
         skip = shown_skip(a, b, self.context.roster, self.study_digest)
         if skip is None:
             raise UnknownResource(f"round {a.round}: no server shows the skip with both signatures yet")
+        drop_sum(self, a.round)
         self.save(memory=remember_skip(self.state.memory, a.round))
         return skip.message.reason
 
@@ -229,6 +232,7 @@ class Contributor(Participant):
         ahead = 0 if announcement.purpose is Purpose.COUNTS else 1
         applied_before_a_crash = self.has_taken(announcement) and version == announcement.model_version + ahead
         if decision.weight_list is None or not (version == announcement.model_version or applied_before_a_crash):
+            self._settle_unseen(decision, view)
             self._record(decision, RoundEnd.DECLINED, view.attempt, decision.reason)
             return
         if view.agreed_set is None or view.release_set is None:
@@ -242,6 +246,23 @@ class Contributor(Participant):
         )
         end = RoundEnd.RELEASED if applied_before_a_crash else self.take_release(past)
         self._record(decision, end, view.attempt, decision.reason, past)
+
+    def _settle_unseen(self, decision: Decision, view: RoundView) -> None:
+        """The sum of a round that this site takes no average of is remembered as what it was, if that is proven."""
+        if decision.weight_list is None or view.agreed_set is None or view.release_set is None:
+            return
+        past = PastRelease(
+            announcement=decision.announcement,
+            weight_list=decision.weight_list,
+            agreed_set=view.agreed_set,
+            release_set=view.release_set,
+        )
+        try:
+            check_release(past, self.context.roster, self.study_digest)
+        except MoietyError as unproven:
+            self.problem(view.round, unproven.detail)
+        else:
+            settle_sum(self, past)
 
     def _take_missed(self, past: PastRelease, decision: Decision) -> None:
         """A release whose end this site did not see: the evidence came with the next weight list."""
@@ -268,6 +289,7 @@ class Contributor(Participant):
                 weights=() if decision.weight_list is None else decision.weight_list.weights,
                 grid=self.study.parameters.weight_grid,
                 own_weight=self.weight_in(announcement) if decision.accepted else None,
+                isolation=decision.isolation,
                 took_part=() if release is None else release.sites,
                 failed_check=() if release is None else release.failed_check,
                 clipped=self.encode(announcement, 0).clipped if encoded.exists() else None,

@@ -178,6 +178,7 @@ class Agent:
             start_when=None if settings.start_when == "all" else settings.start_when,
             start_timeout_s=settings.start_timeout_s,
         )
+        self._context.sums.rounds()  # read once, before studies run side by side
 
     def run(self) -> None:
         """Look for studies every ``poll_s`` until stopped; then let every study's thread end.
@@ -360,7 +361,7 @@ def run_agent(
     if make_learner is None:
         _require_training(settings)
     private_folder(settings.state_dir)
-    with _only_one(settings.state_dir), Site(settings) as site:
+    with only_one(settings.state_dir), Site(settings) as site:
         Agent(site, stop, emit, make_learner).run()
 
 
@@ -374,7 +375,7 @@ def _require_training(settings: AgentSettings) -> None:
         pick_device(settings.device)
 
 
-def _only_one(state_dir: Path) -> TextIO:
+def only_one(state_dir: Path) -> TextIO:
     """The lock on the state folder; ConfigurationError when another agent holds it."""
     file = (state_dir / "lock").open("w", encoding="utf-8")
     try:

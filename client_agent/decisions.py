@@ -14,6 +14,7 @@ from client_agent.ckks_key import check_encrypted
 from client_agent.durable import write_durably
 from client_agent.events import EventKind
 from client_agent.failpoints import Point
+from client_agent.isolating import agree_to_sum, drop_sum
 from client_agent.mail import (
     CountedClasses,
     PastRelease,
@@ -23,6 +24,7 @@ from client_agent.mail import (
     told,
 )
 from client_agent.participant import Participant
+from client_agent.reconciling import reconcile
 from client_agent.server_client import Body
 from client_agent.site_context import RELAY
 from client_agent.skips import require_skip
@@ -62,6 +64,7 @@ class Decision(BaseModel):
     code: ErrorCode | None = None
     clause: Clause | None = None
     reason: str = ""
+    isolation: float | None = None
 
 
 class Decisions:
@@ -96,12 +99,13 @@ class Decisions:
             check_discarded_sums(announcement, owner.state.discarded)
             self._check_model(announcement)
             self._check_policy(announcement, weight_list)
+            isolation = self._check_isolation(announcement, weight_list)
         except (Unavailable, UnknownResource):
             raise
         except MoietyError as error:
             return self.decline(announcement, weight_list, error)
         owner.save(memory=remember_contribution(owner.state.memory, announcement, weight_list))
-        decision = Decision(announcement=announcement, weight_list=weight_list, accepted=True)
+        decision = Decision(announcement=announcement, weight_list=weight_list, accepted=True, isolation=isolation)
         owner.journal.reach(Point.BEFORE_DECISION_JOURNALLED)
         owner.journal.write(path, decision)
         owner.journal.reach(Point.AFTER_DECISION_JOURNALLED)
@@ -195,8 +199,10 @@ class Decisions:
             self._catch_up_release(mail.previous)
         for skip in mail.skipped:
             number = skip.message.round
-            if number in (owner.state.memory.unsettled, owner.state.memory.ranked):
+            summed = (owner.study_digest, number) in self._context.sums.rounds()
+            if summed or number in (owner.state.memory.unsettled, owner.state.memory.ranked):
                 require_skip(skip, self._context.roster, owner.study_digest, number)
+                drop_sum(owner, number)
                 owner.save(memory=remember_skip(owner.state.memory, number))
         if mail.counted is not None:
             self._take_counted(mail.counted)
@@ -264,6 +270,13 @@ class Decisions:
                 f"round {announcement.round}: this site's model {version} is not the requester's; "
                 "one of them was served something else"
             )
+
+    def _check_isolation(self, announcement: Announcement, weight_list: WeightList) -> float | None:
+        """Last, because it trains. -> the least isolation with this round's sum; None where no updates are summed"""
+        if announcement.purpose is not Purpose.UPDATE:
+            return None
+        reconcile(self._context)
+        return agree_to_sum(self._owner, announcement, weight_list).least
 
     def _check_policy(self, announcement: Announcement, weight_list: WeightList) -> None:
         study, context = self._owner.study, self._context

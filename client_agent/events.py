@@ -58,7 +58,9 @@ class RoundRecord(BaseModel):
     """One round as this site saw it; alphas and what was opened about sites are the requester's alone.
 
     ``weights`` is the list that was handed out, over ``grid``; ``own_weight`` what this site gave itself under a rule
-    that has every site weigh itself. Bytes are socket bytes since the record before, of all studies.
+    that has every site weigh itself. ``isolation`` is the least relative error with which one who knows all sums and
+    weights has anybody's update, this round's sum included, as far as this site can tell from its own
+    (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -75,6 +77,7 @@ class RoundRecord(BaseModel):
     weights: tuple[ListedWeight, ...] = ()
     grid: int = 1
     own_weight: float | None = None
+    isolation: float | None = None
     took_part: tuple[str, ...] = ()
     failed_check: tuple[str, ...] = ()
     declined: tuple[str, ...] = ()

@@ -27,6 +27,8 @@ class Point(StrEnum):
     BEFORE_ROUND_RECORDED = "before_round_recorded"
     AFTER_ROUND_RECORDED = "after_round_recorded"
 
+    BEFORE_SUM_REMEMBERED = "before_sum_remembered"
+    AFTER_SUM_REMEMBERED = "after_sum_remembered"
     BEFORE_DECISION_JOURNALLED = "before_decision_journalled"
     AFTER_DECISION_JOURNALLED = "after_decision_journalled"
     BEFORE_DONE_JOURNALLED = "before_done_journalled"

@@ -22,6 +22,7 @@ from client_agent.contribution import (
 from client_agent.encoding import encode_counts, encode_own_weighted
 from client_agent.events import AgentEvent, EventKind, Metrics, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
+from client_agent.isolating import settle_sum
 from client_agent.journal import SiteState, StudyJournal
 from client_agent.learner import Learner, Vector
 from client_agent.ledger import Totals
@@ -61,6 +62,7 @@ class Participant:
         self._learner: Learner | None = None
         self._kept: Vector | None = None
         self._ckks_key: SecretKey | None = None
+        self._trained: tuple[int, Vector] | None = None
         if self.state.model_version is not None:
             self._kept = journal.load_kept(self.state.model_version)
         self._metrics = Metrics(journal.folder / "metrics.jsonl")
@@ -190,8 +192,8 @@ class Participant:
 
     def _encode_update(self, announcement: Announcement, numerator: int, folder: Path) -> EncodedUpdate:
         round_number, into, key = announcement.round, folder / ENCODED, self.ckks_key()
-        with self.stopwatch.phase("training"):
-            update = self.learner.update(self.require_model(), round_number)
+        update = self.trained(round_number)
+        self._trained = None
         seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {round_number}")
         weight, parameters = self.own_weight(), self.study.parameters
         with self.stopwatch.phase("encoding"):
@@ -203,6 +205,13 @@ class Participant:
             if weight is None:
                 return encode_update(update, self.layers, numerator, parameters, seed, into)
             return encode_own_weighted(update, self.layers, weight, parameters, seed, into)
+
+    def trained(self, round_number: int) -> Vector:
+        """This site's update of a round, before clipping; kept until it is encoded, and trained again after a crash."""
+        if self._trained is None or self._trained[0] != round_number:
+            with self.stopwatch.phase("training"):
+                self._trained = (round_number, self.learner.update(self.require_model(), round_number))
+        return self._trained[1]
 
     def encoded_file(self, announcement: Announcement) -> EncodedFile:
         """The round's encoded vector, in the journal."""
@@ -265,10 +274,12 @@ class Participant:
                 return RoundEnd.RELEASED
             stepped = self._stepped(past)
         except AggregateOutOfBounds as broken:
+            settle_sum(self, past)
             discarded = {*self.state.discarded, number} if past.announcement.encrypted else self.state.discarded
             self.save(memory=memory, discarded=tuple(sorted(discarded)))
             self.problem(number, broken.detail)
             return RoundEnd.DISCARDED
+        settle_sum(self, past)
         self.adopt_model(stepped, past.announcement.model_version + 1, memory=memory)
         return RoundEnd.RELEASED
 

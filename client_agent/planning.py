@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from client_agent.isolating import propose_sum
 from client_agent.mail import CountedClasses, PastRelease
 from protocol.errors import PolicyRefusal
 from protocol.lock import model_digest
@@ -49,6 +50,11 @@ class RequesterState(BaseModel):
     dropped: tuple[str, ...] = ()
     unusable: tuple[str, ...] = Field(default=(), description="sites whose update was unusable in the last round")
     short_rounds: int = 0
+    too_few: bool = Field(default=False, description="whether the last round of updates came to no sum")
+    list_kept: int = Field(default=0, description="how many sums in a row had the last sum's list")
+    exposing: tuple[tuple[ListedWeight, ...], int] | None = Field(
+        default=None, description="the list and least number that a site declined since the last sum, for isolation"
+    )
     previous: PastRelease | None = None
     skipped: tuple[Signed[RoundOutcome], ...] = Field(default=(), description="rounds skipped since that release")
     counts_rounds: int = Field(default=0, description="how many rounds summed class counts, skipped ones included")
@@ -74,6 +80,7 @@ class RoundPlan(BaseModel):
     previous: PastRelease | None
     skipped: tuple[Signed[RoundOutcome], ...] = ()
     counted: Signed[CountedClasses] | None = None
+    isolation: float | None = None
 
 
 class Hindrance(BaseModel):
@@ -113,14 +120,28 @@ def hindrance(owner: Requester) -> Hindrance | None:
 
 
 def new_plan(owner: Requester) -> RoundPlan:
-    """Raises: PolicyRefusal, when a site following the policy would decline"""
-    number, study, purpose = owner.progress.next_round, owner.study, _purpose(owner)
+    """The next round; of several lists for updates, the first that isolates every site's update enough.
+
+    Raises: PolicyRefusal, when a site following the policy would decline; UnusableUpdate, this site's own
+    """
+    purpose = _purpose(owner)
     weights = _weights(owner, purpose)
     least = _least(owner)
     if len(weights) < least:
         raise PolicyRefusal(
             Clause.ENOUGH_CONTRIBUTORS, f"{len(weights)} contributors have weight left, at least {least} are needed"
         )
+    if purpose is Purpose.UPDATE:
+        return _isolated_plan(owner, _candidates(owner, weights, least))
+    announcement, weight_list = _announced(owner, purpose, weights, least)
+    _check_policy(owner, announcement, weight_list)
+    return _plan(owner, announcement, weight_list, None)
+
+
+def _announced(
+    owner: Requester, purpose: Purpose, weights: tuple[ListedWeight, ...], least: int
+) -> tuple[Announcement, WeightList]:
+    number, study = owner.progress.next_round, owner.study
     salt = owner.context.randomness.bytes(32, f"weight list salt {owner.study_digest} round {number}")
     weight_list = WeightList(
         study_digest=owner.study_digest,
@@ -142,7 +163,10 @@ def new_plan(owner: Requester) -> RoundPlan:
         closes_at_s=math.ceil(owner.context.clock() + study.round_deadline_s),
         ckks_key_id=owner.ckks_key_id() if purpose is Purpose.UPDATE else None,
     )
-    _check_policy(owner, announcement, weight_list)
+    return announcement, weight_list
+
+
+def _plan(owner: Requester, announcement: Announcement, weight_list: WeightList, isolation: float | None) -> RoundPlan:
     own, key, counted = owner.context.site, owner.context.keys.signing, owner.state.counted
     return RoundPlan(
         announcement=sign(announcement, own, key),
@@ -150,7 +174,51 @@ def new_plan(owner: Requester) -> RoundPlan:
         previous=owner.progress.previous,
         skipped=owner.progress.skipped,
         counted=None if counted is None else sign(counted, own, key),
+        isolation=isolation,
     )
+
+
+def _candidates(
+    owner: Requester, weights: tuple[ListedWeight, ...], least: int
+) -> list[tuple[tuple[ListedWeight, ...], int]]:
+    """The rule's list where it may change now, then the last sum's; all who are listed must be in the sum.
+
+    Where updates move little, a sum without one of them shows that one. After a round without a sum the study's least
+    number is tried first; it alone counts where this site's policy asks for no isolation, or the rule selects sites.
+    A list that a site declined because of what it would give away does not come again before the next sum.
+    """
+    progress = owner.progress
+    last = progress.memory.summed_list
+    if not {weight.site for weight in last}.isdisjoint(progress.dropped):
+        last = ()
+    kept = bool(last) and progress.list_kept < owner.study.list_every
+    lists = [last] if kept else [weights, last]
+    again = progress.memory.released
+    bound = again is not None and again.model_version == owner.state.model_version
+    careful = owner.context.policy.least_isolation > 0 and not bound and not owner.rule.selects
+    fewer = (least,) if progress.too_few else ()
+    found = [
+        (one, number)
+        for one in lists
+        for number in ((*fewer, len(one)) if careful else (least,))
+        if 0 < number <= len(one)
+    ]
+    return [one for one in dict.fromkeys(found) if one != progress.exposing]
+
+
+def _isolated_plan(owner: Requester, candidates: list[tuple[tuple[ListedWeight, ...], int]]) -> RoundPlan:
+    """The first list that passes; its row is remembered. A rule's list that breaks another clause ends the search."""
+    refused = PolicyRefusal(Clause.ISOLATION, "sites declined every list that this rule and the last sum leave")
+    for weights, least in candidates:
+        announcement, weight_list = _announced(owner, Purpose.UPDATE, weights, least)
+        _check_policy(owner, announcement, weight_list)
+        try:
+            found = propose_sum(owner, announcement, weight_list)
+        except PolicyRefusal as refusal:
+            refused = refusal
+        else:
+            return _plan(owner, announcement, weight_list, None if found is None else found.least)
+    raise refused
 
 
 def _purpose(owner: Requester) -> Purpose:

@@ -16,6 +16,7 @@ from client_agent.clock import pause_after
 from client_agent.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
 from client_agent.failpoints import Point
 from client_agent.gathering import admit, await_contributors
+from client_agent.isolating import drop_sum
 from client_agent.journal import StudyJournal
 from client_agent.learner import Vector
 from client_agent.mail import PastRelease
@@ -221,6 +222,8 @@ class Requester(Participant):
         """Rule, memory and list of absentees after a round; then its record."""
         purpose = plan.announcement.message.purpose
         changes = {} if purpose is Purpose.RANKING else self._after_declines(settled)
+        if any(refused.clause is Clause.ISOLATION for refused in settled.declines):
+            changes["exposing"] = (plan.weight_list.weights, plan.announcement.message.least_contributors)
         if purpose is Purpose.RANKING:
             changes |= after_ranking(self, settled, plan.announcement.message)
         elif settled.past is not None:
@@ -228,11 +231,16 @@ class Requester(Participant):
             changes["previous"] = settled.past
             changes["skipped"] = ()
             changes["short_rounds"] = 0
+            if purpose is Purpose.UPDATE:
+                again = plan.weight_list.weights == self.progress.memory.summed_list
+                changes |= {"exposing": None, "too_few": False}
+                changes["list_kept"] = self.progress.list_kept + 1 if again else 1
         else:
             changes |= self.after_skip(settled, plan.announcement.message.round)
             willing = len(plan.weight_list.weights) - len(settled.declines)
             short = willing < plan.announcement.message.least_contributors
             changes["short_rounds"] = self.progress.short_rounds + 1 if short else 0
+            changes["too_few"] = True
         if purpose is Purpose.COUNTS:
             changes["counts_rounds"] = self.progress.counts_rounds + 1
         elif settled.end is RoundEnd.RELEASED and settled.measured is not None:
@@ -257,10 +265,15 @@ class Requester(Participant):
     def after_skip(self, settled: Settled, number: int) -> dict[str, object]:
         """The skip is settled here, and kept as evidence for sites that did not see it."""
         kept = self.progress.skipped if settled.skip is None else (*self.progress.skipped, settled.skip)
+        if settled.skip is not None:
+            drop_sum(self, number)
         return {"memory": remember_skip(self.progress.memory, number), "skipped": kept[-_SKIPS_KEPT:]}
 
     def _after_declines(self, settled: Settled) -> dict[str, object]:
-        """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time."""
+        """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time.
+
+        A site that declines for isolation stays; the list does not come again.
+        """
         unusable = tuple(r.site for r in settled.declines if r.code is ErrorCode.UNUSABLE_UPDATE)
         gone = [
             refused.site
@@ -287,6 +300,7 @@ class Requester(Participant):
                 weights=plan.weight_list.weights,
                 grid=plan.weight_list.grid,
                 own_weight=self.weight_in(plan.announcement.message),
+                isolation=plan.isolation,
                 took_part=() if settled.past is None else settled.past.release_set.message.sites,
                 failed_check=() if settled.past is None else settled.past.release_set.message.failed_check,
                 declined=tuple(refused.site for refused in settled.declines),

@@ -38,6 +38,8 @@ from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     Announcement,
+    ContributedRound,
+    ContributedRounds,
     Message,
     Party,
     ReadyNotice,
@@ -214,6 +216,13 @@ class ServerClient:
             with attempt, self._exchange("GET", path, _EMPTY, "output", 0.0) as answer:
                 return take(answer.pieces(most_bytes))
         raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
+
+    def contributed(self, nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
+        """One page of the rounds of updates that this server has the site's receipts for."""
+        path = f"{paths.CONTRIBUTIONS}?nonce={nonce}"
+        if after is not None:
+            path += f"&after_study={after.study_digest}&after_round={after.round}"
+        return Signed[ContributedRounds].parse(self._send("GET", path, _EMPTY, "receipts"))
 
     # --- requests ---
 

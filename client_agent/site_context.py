@@ -6,12 +6,14 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
 
 from client_agent.events import EventSink
 from client_agent.learner import Learner
 from client_agent.ledger import Ledger
 from client_agent.randomness import Randomness
+from client_agent.remembered_sums import SumMemory, sum_memory
 from client_agent.server_client import ServerClient
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
@@ -42,3 +44,8 @@ class SiteContext:
     start_when: int | None = None
     start_timeout_s: float = 3600.0
     clock: Callable[[], float] = time.time
+
+    @cached_property
+    def sums(self) -> SumMemory:
+        """What this site's key remembers of sums; made before studies run side by side."""
+        return sum_memory(self.state_dir, self.keys, partial(self.randomness.bytes, 32, "sketch of updates"))

@@ -70,6 +70,7 @@ class StudyTable(_Table):
 
     name: str
     rounds: int = Field(ge=1)
+    list_every: int = Field(default=1, ge=1)
     round_deadline_s: float = 600.0
     correlation_source: str = Field(default="ot", pattern=r"^(ot|dealer)$")
     protection: StudyProtection = StudyProtection.SHARES
@@ -120,6 +121,7 @@ def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Pat
             "model": model.model_dump(mode="json"),
             "training": table.training.model_dump(mode="json"),
             "rounds": table.rounds,
+            "list_every": table.list_every,
             "round_deadline_s": table.round_deadline_s,
             "correlation_source": table.correlation_source,
             "protection": table.protection.value,

@@ -40,8 +40,8 @@ class Clause(StrEnum):
 
     @property
     def passes(self) -> bool:
-        """Whether the site only lacks a release, its evidence or a receipt, and would take part with it."""
+        """Whether the site only lacks a release, its evidence or a receipt, or asks for another list."""
         return self in _PASSING
 
 
-_PASSING: Final = frozenset({Clause.MODEL_BEHIND, Clause.OUTCOME_UNKNOWN, Clause.MEMORY_UNRECONCILED})
+_PASSING: Final = frozenset({Clause.MODEL_BEHIND, Clause.OUTCOME_UNKNOWN, Clause.MEMORY_UNRECONCILED, Clause.ISOLATION})

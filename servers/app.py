@@ -26,7 +26,7 @@ from servers.ot_sender import OtSessions
 from servers.peer_client import PeerClient
 from servers.problems import MEDIA_TYPE, internal_problem, problem_body, status_of
 from servers.readiness import Readiness
-from servers.routes import health, mail, peer, rounds, studies
+from servers.routes import contributions, health, mail, peer, rounds, studies
 from servers.settings import ServerSettings
 from servers.traffic import CountTraffic
 
@@ -50,7 +50,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
         openapi_url=None,
     )
     app.state.server = server
-    for router in (studies.router, mail.router, rounds.router, peer.router, health.alive):
+    for router in (studies.router, contributions.router, mail.router, rounds.router, peer.router, health.alive):
         app.include_router(router)
     app.add_middleware(CountTraffic, metrics=server.metrics)
     _handle_errors(app, server)

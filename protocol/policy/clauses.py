@@ -16,6 +16,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import ReleasedSum, SiteMemory
 from protocol.policy.refusals import OutcomeUnknown, refusal
 from protocol.policy.site_policy import SitePolicy
+from protocol.policy.sums import MOST_RELEASE_SETS, Exposure, SummedRow
 from protocol.rules.server_optimiser import largest_step
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, RankingSpec, Study, StudyProtection, WeightList
 
@@ -66,11 +67,15 @@ def check_grid(weight_list: WeightList, parameters: StudyParameters) -> None:
 
 
 def check_least_number(announcement: Announcement, parameters: StudyParameters, memory: SiteMemory) -> None:
-    """m is the study's, or hints at weights; where a sum was released against this model, m is that sum's count."""
+    """m is the study's or the number listed; another hints at weights.
+
+    Where a sum was released against this model, m is that sum's count.
+    """
     released = _released_against(announcement, memory)
-    allowed = parameters.least_contributors if released is None else len(released.weights)
+    due = (parameters.least_contributors, len(announcement.listed)) if released is None else (len(released.weights),)
     found = announcement.least_contributors
-    if found != allowed:
+    if found not in due:
+        allowed = " or ".join(str(number) for number in dict.fromkeys(due))
         raise refusal(Clause.LEAST_NUMBER, f"at least {found} contributors were announced, {allowed} are due")
 
 
@@ -124,8 +129,36 @@ def check_uninformative(weight_list: WeightList) -> None:
             raise refusal(Clause.GRID, f"{found}, but sites do not scale by this list: it says 1 for all")
 
 
+def check_isolation(found: Exposure, row: SummedRow, policy: SitePolicy) -> None:
+    """Every contributor's update stays hidden enough, whichever sum that the announcement admits is opened.
+
+    The figure comes from the site's own updates, so the requester is told the demand and not the figure.
+    """
+    if found.least >= policy.least_isolation:
+        return
+    demanded = f"this site demands {policy.least_isolation:g}"
+    if row.possible > MOST_RELEASE_SETS:
+        raise refusal(
+            Clause.ISOLATION,
+            f"{row.possible} release sets are possible, {MOST_RELEASE_SETS} can be looked at; announce the number "
+            f"listed as the least number ({demanded})",
+        )
+    what = "with this sum, one who knows all sums and weights would have an update with a relative error"
+    advice = "repeat an earlier list with the number listed as the least number, or train on fresh random batches"
+    raise refusal(
+        Clause.ISOLATION,
+        f"{what} of {found.least:.3f} (that of the site with key {found.of[:16]}), {demanded}: {advice}",
+        f"{what} that is too small, {demanded}: {advice}",
+    )
+
+
 def check_never_rises(weight_list: WeightList, memory: SiteMemory) -> None:
-    """No listed weight exceeds the same site's last listed one, whether or not that round was released."""
+    """No listed weight exceeds the same site's last listed one, whether or not that round was released.
+
+    The list of the last sum may come again, where a newer one was refused for what it would have given away.
+    """
+    if memory.summed_list and weight_list.weights == memory.summed_list:
+        return
     for weight in weight_list.weights:
         last = memory.last_numerator(weight.site)
         if last is not None and weight.numerator > last:

@@ -14,9 +14,8 @@ from __future__ import annotations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from protocol.arithmetic.fixed_point import Real
+from protocol.arithmetic.fixed_point import Real, Update
 from protocol.arithmetic.prg import Usage, expand
 
 KEPT_LENGTH: Final = 4096
@@ -25,7 +24,7 @@ _BUCKETS: Final = KEPT_LENGTH // _BLOCKS
 _PIECE: Final = 2**16
 
 
-def kept_update(update: NDArray[np.float32] | Real, seed: bytes) -> Real:
+def kept_update(update: Update, seed: bytes) -> Real:
     """The update, or its sketch where it is longer than ``KEPT_LENGTH``; inner products are (nearly) the same.
 
     Shapes:   float[D] -> float64[min(D, KEPT_LENGTH)]
@@ -47,16 +46,16 @@ def kept_update(update: NDArray[np.float32] | Real, seed: bytes) -> Real:
     return kept
 
 
-def rounding_noise(update: Real, weight: float, scale: float) -> float:
+def rounding_noise(update: Update, weight: float, scale: float) -> float:
     """Squared length that stochastic rounding is expected to add to the weighted, encoded update.
 
     A value with the fraction phi is rounded up with probability phi, so its error has the variance phi (1 - phi). Of a
     sum's noise this is the site's own part alone: less than there is, so that isolation is not overrated.
 
-    Shapes:   float64[D], clipped -> in the update's unit, squared; ``scale`` is 2^f
+    Shapes:   float[D] -> in the update's unit, squared; ``scale`` is 2^f
     """
     total = 0.0
     for start in range(0, update.size, _PIECE):
-        fraction = np.mod(update[start : start + _PIECE] * (weight * scale), 1.0)
+        fraction = np.mod(update[start : start + _PIECE].astype(np.float64) * (weight * scale), 1.0)
         total += float(np.sum(fraction * (1.0 - fraction)))
     return total / scale**2

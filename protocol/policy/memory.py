@@ -30,7 +30,8 @@ class LeftOut(_Frozen):
 class SiteMemory(_Frozen):
     """What the policy remembers from round to round; serialisable, and to be stored before a contribution leaves.
 
-    ``last_listed`` holds the last weight of every site on a list that this site contributed to.
+    ``last_listed`` holds the last weight of every site on a list that this site contributed to, ``summed_list`` the
+    list of the last round of updates that was released.
     ``model_version`` is the newest model seen; ``measured_rounds`` and ``released`` concern that model.
     ``last_accepted`` is the last round whose list this site accepted, ``unsettled`` the same round while this site
     has seen neither its release nor a skip that both servers signed. ``counted`` is the round that summed class counts,
@@ -38,6 +39,7 @@ class SiteMemory(_Frozen):
     """
 
     last_listed: tuple[ListedWeight, ...] = ()
+    summed_list: tuple[ListedWeight, ...] = ()
     model_version: Annotated[int, Field(ge=0)] = 0
     measured_rounds: tuple[int, ...] = ()
     released: ReleasedSum | None = None
@@ -94,7 +96,10 @@ def remember_release(
         return memory
     weights = tuple(weight for weight in weight_list.weights if weight.site in contributors)
     return memory.model_copy(
-        update={"released": ReleasedSum(model_version=announcement.model_version, weights=weights)}
+        update={
+            "released": ReleasedSum(model_version=announcement.model_version, weights=weights),
+            "summed_list": weight_list.weights,
+        }
     )
 
 

@@ -28,7 +28,9 @@ class SitePolicy(BaseModel):
     not unless it says so. ``may_pretrain``: whether version 0 of a model may come from the requester, where the study
     pins it; a crafted one makes single records readable from an honest sum, so this too must be said.
     ``largest_step`` and ``largest_path`` bound how far one round, and all rounds of a study, may move the model (L2
-    norm): as far a requester can steer it by its own updates.
+    norm): as far a requester can steer it by its own updates. ``least_isolation``: how much of an update must stay
+    hidden from one who knows all sums and weights, as a relative error, for every contributor's update that the sums
+    hold (docs/protocol.md 13); 0 asks for nothing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -39,6 +41,7 @@ class SitePolicy(BaseModel):
     may_open: Opened = (Needs.DISTANCES, Needs.NORMS, Needs.PAIRS, Needs.INNER_PRODUCTS)
     allow_ckks: bool = False
     may_rank: bool = False
+    least_isolation: Annotated[float, Field(ge=0, le=1)] = 0.3
     least_ranking_penalty: Annotated[float, Field(ge=LEAST_PENALTY, le=1)] = LEAST_PENALTY
     may_pretrain: bool = False
     largest_step: Annotated[float, Field(gt=0)] = 64.0

@@ -74,6 +74,8 @@ __all__ = [
     "Attempt",
     "ChallengeTranscript",
     "CollectedContribution",
+    "ContributedRound",
+    "ContributedRounds",
     "ContributionHeader",
     "Decline",
     "Digest",
@@ -192,6 +194,27 @@ class StudyView(Message):
         if self.end is not None:
             return self.end.message.reason
         return "" if self.pause is None else self.pause.reason
+
+
+class ContributedRound(Message):
+    """A round of updates for which a server has a site's receipt, and which was not skipped."""
+
+    KIND: ClassVar[str] = "contributed_round"
+    study: StudyName
+    study_digest: Digest
+    round: RoundNumber
+    attempt: Attempt
+    body_digest: Digest
+
+
+class ContributedRounds(Message):
+    """A page of them, in the order of studies' digests and rounds; signed, over the ``nonce`` of who asked."""
+
+    KIND: ClassVar[str] = "contributed_rounds"
+    site: PartyName
+    nonce: Digest
+    rounds: tuple[ContributedRound, ...]
+    more: bool
 
 
 class StudyList(Message):

@@ -6,6 +6,7 @@ Every request is signed; every body is a canonical message, a frame, or a sealed
 from __future__ import annotations
 
 STUDIES = "/v1/studies"
+CONTRIBUTIONS = "/v1/contributions"
 STUDY = "/v1/studies/{study}"
 END = "/v1/studies/{study}/end"
 READY = "/v1/studies/{study}/ready"

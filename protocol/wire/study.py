@@ -97,8 +97,9 @@ class Study(Message):
 
     Signed by the requester and countersigned by both servers. ``seed`` fixes version 0 of the model, so that
     simulations compare; without it the study's digest does (protocol.first_model). It fixes nothing else at a real
-    site. ``pretrained_digest`` pins another version 0, for sites whose policy lets it. With ``ranking`` the sites are
-    ranked once, before the first update.
+    site. ``pretrained_digest`` pins another version 0, for sites whose policy lets it. The weight list changes at most
+    every ``list_every`` sums (section 13); the rule's own weights go on in full precision in between. With ``ranking``
+    the sites are ranked once, before the first update.
     """
 
     KIND: ClassVar[str] = "study"
@@ -110,6 +111,7 @@ class Study(Message):
     model: ModelSpec
     training: TrainingSpec
     rounds: RoundNumber
+    list_every: Annotated[int, Field(ge=1, le=10**6)] = 1
     round_deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
     correlation_source: Literal["ot", "dealer"] = "ot"
     protection: StudyProtection = StudyProtection.SHARES

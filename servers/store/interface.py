@@ -16,6 +16,7 @@ from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     ChallengeTranscript,
+    ContributedRound,
     ContributionHeader,
     QueryHeader,
     Receipt,
@@ -213,6 +214,10 @@ class Store(Protocol):
     def contributions(self, key: RoundKey) -> list[ContributionRecord]: ...
     def contributions_held(self, key: RoundKey) -> int:
         """How many there are, without reading them."""
+        ...
+
+    def contributed(self, site: str, after: tuple[str, int], limit: int) -> list[ContributedRound]:
+        """Rounds of updates with a contribution of ``site`` that were not skipped, after a study's digest and round."""
         ...
 
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:

@@ -10,6 +10,7 @@ from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     ChallengeTranscript,
+    ContributedRound,
     ContributionHeader,
     Message,
     QueryHeader,
@@ -133,6 +134,12 @@ def contribution_record(row: Row[Any]) -> ContributionRecord:
         body_digest=row.body_digest,
         receipt=Signed[Receipt].parse(row.receipt),
         file=row.file,
+    )
+
+
+def contributed_round(row: Row[Any]) -> ContributedRound:
+    return ContributedRound(
+        study=row.name, study_digest=row.study, round=row.round, attempt=row.attempt, body_digest=row.body_digest
     )
 
 

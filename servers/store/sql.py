@@ -7,12 +7,25 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Table, create_engine, delete, event, func, insert, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Table,
+    and_,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, IntegrityError, OperationalError
 
 from protocol.errors import BadSignature, CorrelationReused, StorageFull, Unavailable, UnknownStudy
-from protocol.wire.messages import RoundState
+from protocol.wire.messages import Announcement, ContributedRound, Purpose, RoundState, Signed
 from servers.store import tables as t
 from servers.store.interface import (
     Answer,
@@ -26,6 +39,7 @@ from servers.store.interface import (
     StudyRecord,
 )
 from servers.store.rows import (
+    contributed_round,
     contribution_record,
     contribution_row,
     mail_record,
@@ -257,6 +271,28 @@ class SqlStore:
                 select(func.count()).select_from(t.contributions).where(*_at(t.contributions, key))
             ).scalar_one()
         return int(count)
+
+    def contributed(self, site: str, after: tuple[str, int], limit: int) -> list[ContributedRound]:
+        c, r = t.contributions.c, t.rounds.c
+        study, number = after
+        later = or_(c.study > study, and_(c.study == study, c.round > number))
+        same = and_(r.study == c.study, r.round == c.round, r.attempt == c.attempt)
+        over = [RoundState.SKIPPED.value, RoundState.BURNT.value, RoundState.RANKED.value]
+        chosen = (
+            select(t.contributions, t.studies.c.name, r.announcement)
+            .join(t.rounds, same)
+            .join(t.studies, t.studies.c.digest == c.study)
+            .where(c.site == site, later, r.state.not_in(over))
+            .order_by(c.study, c.round)
+        )
+        found: list[ContributedRound] = []
+        with self._begin() as connection:
+            for row in connection.execute(chosen):
+                if len(found) == limit:
+                    break
+                if Signed[Announcement].parse(row.announcement).message.purpose is Purpose.UPDATE:
+                    found.append(contributed_round(row))
+        return found
 
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
         with self._begin() as connection:

@@ -47,7 +47,10 @@ class Untrained:
 
 
 class RealSite:
-    """The victim's agent, without its loop: the test hands it the servers' views."""
+    """The victim's agent, without its loop: the test hands it the servers' views.
+
+    ``reconciled``: it does not mind that a scripted site contributed under its key in other studies of these servers.
+    """
 
     def __init__(
         self,
@@ -56,6 +59,8 @@ class RealSite:
         policy: SitePolicy,
         memory: SiteMemory,
         update: np.ndarray | None = None,
+        *,
+        reconciled: bool = True,
     ) -> None:
         federation = opened.federation
         self.events: list[AgentEvent] = []
@@ -80,6 +85,7 @@ class RealSite:
             ledger=self.ledger,
             stop=threading.Event(),
         )
+        context.sums.reconciled = reconciled
         signed = sign(opened.sites.study, REQUESTER, federation.keys(REQUESTER).signing)
         self.agent = Contributor(context, signed, StudyJournal(folder, opened.sites.study.name))
         self.agent.adopt_model(MODEL, 0, site_key=SITE_KEY.hex(), memory=memory)

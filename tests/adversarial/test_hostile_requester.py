@@ -17,17 +17,19 @@ import pytest
 from client_agent.decisions import Decision
 from client_agent.events import RoundEnd
 from client_agent.mail import PastRelease, WeightMail, open_letter, seal_letter
+from client_agent.reconciling import lost_rounds
 from harness.adversaries import requester as malicious
 from harness.adversaries.vectors import entry_near_the_range_bound
 from protocol.errors import ErrorCode
 from protocol.lock import model_digest
 from protocol.parameters import Needs
-from protocol.policy import LeftOut, ReleasedSum, SiteMemory, SitePolicy
+from protocol.policy import Clause, LeftOut, ReleasedSum, SiteMemory, SitePolicy
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
     Announcement,
+    ContributedRound,
     Decline,
     LayerShape,
     ListedWeight,
@@ -112,7 +114,6 @@ ROWS = (
     SiteRow("another site's weight above 1", POLICY, "grid", lambda w: malicious.with_weight(w, LAST, 1000)),
     SiteRow("a weight of 0", POLICY, "grid", lambda w: malicious.with_weight(w, OTHER, 0)),
     SiteRow("weights off the grid", POLICY, "grid", lambda w: w.model_copy(update={"grid": 7})),
-    SiteRow("a higher least number than the study's", POLICY, "least_number", announced={"least_contributors": 4}),
     SiteRow(
         "too few contributors for the site",
         POLICY,
@@ -295,8 +296,7 @@ def test_nan_and_infinity_stop_at_the_site_that_names_the_layer(pair: Pair, tmp_
     update = np.full(SMALL, 0.01, dtype=np.float32)
     update[-1] = value
     case = open_case(pair, SOUND, tmp_path, update)
-    assert case.decision.accepted
-    declined = case.site.agent._contribute(case.decision, 1)
+    declined = case.decision
     assert (declined.accepted, declined.code) == (False, ErrorCode.UNUSABLE_UPDATE)
     assert "layer 'head.bias': 1 of 2 values are NaN or infinite" in letter_to_the_requester(case.opened).reason
     assert VICTIM not in shares_held(pair.federation, case.opened.sites.study.digest())
@@ -307,6 +307,33 @@ def test_nan_and_infinity_stop_at_the_site_that_names_the_layer(pair: Pair, tmp_
     case.opened.finish()
     assert case.opened.agreed == WITHOUT_VICTIM
     case.site.close()
+
+
+def test_an_agent_that_lost_its_memory_contributes_nothing(pair: Pair, cases: dict[str, Case], tmp_path: Path) -> None:
+    """Its key was in sums of other studies at these servers, which an empty state folder knows nothing of."""
+    earlier = pair.round(opens=Needs.NOTHING)
+    earlier.finish()
+    sites = pair.new_study(SMALL, model=ModelSpec(kind="plugin", layers=LAYERS))
+    listed = weight_list(sites.study.digest())
+    told = told_of(sites, SOUND, listed)
+    opened = OpenRound(sites, told, {site: np.full(SMALL, i + 1, dtype=np.uint64) for i, site in enumerate(SITES)})
+    sites.announce(told)
+    mail_list(opened, listed)
+    site = RealSite(opened, tmp_path, SOUND.policy, SOUND.memory, reconciled=False)
+    decision = site.decide()
+    assert (decision.accepted, decision.clause) == (False, Clause.MEMORY_UNRECONCILED)
+    assert f"{earlier.sites.study.name} round {earlier.number}" in decision.reason
+    assert not site.trained
+    known = [(one.study_digest, one.round) for one in lost_rounds_of(site)]
+    assert (earlier.sites.study.digest(), earlier.number) in known
+    site.agent.context.sums.forget(known)
+    assert lost_rounds_of(site) == ()
+    site.close()
+
+
+def lost_rounds_of(site: RealSite) -> tuple[ContributedRound, ...]:
+    context = site.agent.context
+    return lost_rounds(context.sums, context.clients, context.roster, context.site)
 
 
 def test_an_announcement_that_differs_between_the_servers_is_declined(pair: Pair, tmp_path: Path) -> None:

@@ -18,9 +18,11 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 from protocol.wire.messages import (
     Announcement,
+    ContributedRound,
     ContributionHeader,
     LayerShape,
     ModelSpec,
+    Purpose,
     Receipt,
     RoundState,
     RuleName,
@@ -213,6 +215,29 @@ def test_contributions_and_their_files(store: Store) -> None:
     assert store.forget_attempt_files(KEY) == ["share-2"]
     assert store.forget_outputs(RECORD.digest, before_round=2) == ["output-1"]
     assert store.files() == set()
+
+
+def test_rounds_that_a_site_is_in(store: Store) -> None:
+    """Rounds of updates that were not skipped, in pages: what a site's lost memory is compared with."""
+    store.add_study(RECORD)
+    purposes = {1: Purpose.UPDATE, 2: Purpose.COUNTS, 3: Purpose.UPDATE, 4: Purpose.UPDATE}
+    for number, purpose in purposes.items():
+        key = replace(KEY, round=number)
+        told = ANNOUNCEMENT.model_copy(update={"round": number, "purpose": purpose})
+        store.add_round(replace(ROUND, key=key, announcement=Signed[Announcement](message=told)))
+        store.add_contribution(replace(contribution("site-b"), key=key), RoundState.COLLECTING)
+    store.change_round(replace(KEY, round=3), lambda r: replace(r, state=RoundState.SKIPPED))
+    one, four = (
+        ContributedRound(study="trial", study_digest=RECORD.digest, round=n, attempt=1, body_digest="44" * 32)
+        for n in (1, 4)
+    )
+    assert store.contributed("site-b", ("0" * 64, 0), 10) == [one, four]
+    assert store.contributed("site-b", ("0" * 64, 0), 1) == [one]
+    assert store.contributed("site-b", (RECORD.digest, 1), 10) == [four]
+    assert store.contributed("site-b", ("f" * 64, 0), 10) == []
+    assert store.contributed("site-a", ("0" * 64, 0), 10) == []
+    store.forget_share_files(RECORD.digest, before_round=9)
+    assert store.contributed("site-b", (RECORD.digest, 1), 10) == [four], "a deleted share was still summed"
 
 
 def test_mail(store: Store) -> None:

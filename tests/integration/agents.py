@@ -38,7 +38,10 @@ def site_data(seed: int) -> LocalData:
 
 def spec(policies: dict[str, SitePolicy], seed: int | None = 3) -> FederationSpec:
     names = (REQUESTER, *(name for name in policies if name != REQUESTER))
-    sites = tuple(SiteSpec(name, site_data(i), policies.get(name, SitePolicy())) for i, name in enumerate(names))
+    sites = tuple(
+        SiteSpec(name, site_data(i), policies.get(name, SitePolicy(least_isolation=0.0)))
+        for i, name in enumerate(names)
+    )
     return FederationSpec("testing", REQUESTER, sites, seed=seed, ports=free_ports())
 
 

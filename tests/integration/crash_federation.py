@@ -31,6 +31,7 @@ from client_agent.data import Examples, LocalData
 from client_agent.events import RoundRecord, read_metrics
 from client_agent.journal import StudyJournal
 from client_agent.learner import Vector
+from client_agent.remembered_sums import RememberedRow
 from client_agent.ridge import JudgingForm, Matrix, judging_form
 from client_agent.settings import load_settings
 from harness.parties import OPERATOR_NAMES
@@ -186,7 +187,9 @@ class CrashFederation(RunningFederation):
 
     def __init__(self, folder: Path, limits: dict[str, Any] | None = None, policy: SitePolicy | None = None) -> None:
         nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
-        sites = tuple(SiteSpec(name, LocalData(nothing, nothing), policy or SitePolicy()) for name in SITES)
+        sites = tuple(
+            SiteSpec(name, LocalData(nothing, nothing), policy or SitePolicy(least_isolation=0.0)) for name in SITES
+        )
         self._limits = limits or {}
         super().__init__(FederationSpec("crashes", REQUESTER, sites, seed=5, ports=free_ports()), folder)
         self._plain = {name: self.config(name).read_text() for name in (A, B, *SITES)}
@@ -302,6 +305,7 @@ def audit(federation: CrashFederation, study: Study) -> None:
     assert len({number for number, _ in sums}) == len(sums), f"a contribution was released twice: {sums}"
     assert sums <= measured
     _require_receipts(federation, study)
+    _require_remembered(federation, study)
 
 
 def _correlation_uses(federation: CrashFederation, side: Side) -> dict[tuple[object, ...], tuple[object, ...]]:
@@ -319,6 +323,17 @@ def _attempts(federation: CrashFederation, digest: str, query: str) -> set[tuple
         with closing(federation.database(side)) as database:
             found |= {(number, attempt) for number, attempt in database.execute(query, (digest,))}
     return found
+
+
+def _require_remembered(federation: CrashFederation, study: Study) -> None:
+    """Every sum that a server has a share for is in that site's memory of sums, and none is there twice."""
+    for site in SITES:
+        sums = federation.journal(site, study.name).folder.parents[1] / "sums"
+        rows = [RememberedRow.model_validate_json(path.read_text()) for path in sums.glob("*/[0-9]*.json")]
+        known = [entry.row.round for entry in rows if entry.row.study_digest == study.digest()]
+        assert len(known) == len(set(known)), f"{site} remembers a round twice: {known}"
+        held = f"select round, attempt from contributions where study = ? and site = '{site}'"
+        assert {number for number, _ in _attempts(federation, study.digest(), held)} <= set(known)
 
 
 def _require_receipts(federation: CrashFederation, study: Study) -> None:

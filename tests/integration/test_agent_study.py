@@ -53,8 +53,8 @@ class AtItsOptimum(Odd):
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
-    policies = {f"c{i}": SitePolicy() for i in range(1, 6)}
-    policies["c5"] = SitePolicy(least_contributors=4)
+    policies = {f"c{i}": SitePolicy(least_isolation=0.0) for i in range(1, 6)}
+    policies["c5"] = SitePolicy(least_isolation=0.0, least_contributors=4)
     federation = RunningFederation(spec(policies), tmp_path_factory.mktemp("federation"))
     try:
         for side in Side:
@@ -248,7 +248,9 @@ def test_a_study_is_created_watched_and_cancelled_from_the_command_line(
 
 def test_killed_processes_come_back(tmp_path: Path) -> None:
     """kill -9 of a site and of server B in the middle of a study: it goes on, and no share is made twice."""
-    federation = RunningFederation(spec({f"c{i}": SitePolicy() for i in range(1, 4)}, seed=None), tmp_path)
+    federation = RunningFederation(
+        spec({f"c{i}": SitePolicy(least_isolation=0.0) for i in range(1, 4)}, seed=None), tmp_path
+    )
     with federation:
         federation.hand_in(study_for(federation, "erosion", EROSION, 5, 60.0))
         recorded = lambda site, count: lambda: len(rounds_of(federation, site, "erosion")) >= count  # noqa: E731

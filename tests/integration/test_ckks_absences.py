@@ -24,7 +24,7 @@ pytest.importorskip("tenseal")
 LATE = "c3"
 MISSING = outcome_text(OutcomeCause.RELEASE_SET_MISSING, None, None)
 EARLY = tuple(site for site in SITES if site != LATE)
-WILLING = SitePolicy(allow_ckks=True, least_contributors=2)
+WILLING = SitePolicy(least_isolation=0.0, allow_ckks=True, least_contributors=2)
 
 
 @pytest.fixture(scope="module")

@@ -32,7 +32,7 @@ from tests.ports import free_ports
 
 pytest.importorskip("tenseal")
 FEDAVG = RuleSpec(name=RuleName.FEDAVG)
-WILLING = SitePolicy(allow_ckks=True)
+WILLING = SitePolicy(least_isolation=0.0, allow_ckks=True)
 
 
 @pytest.fixture(scope="module")

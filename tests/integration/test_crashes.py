@@ -132,6 +132,8 @@ EVERY_SITE = tuple(
     at(site, point, turn, quick=quick and site == "c2")
     for site in ("c2", REQUESTER)
     for point, turn, quick in (
+        ("before_sum_remembered", 1, False),
+        ("after_sum_remembered", 1, True),
         ("before_update_encoded", 1, False),
         ("after_update_encoded", 1, False),
         ("before_shares_sealed", 1, False),

@@ -52,7 +52,9 @@ REST = [pytest.param(kill, id=named(kill), marks=pytest.mark.soak) for kill in S
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
-    with CrashFederation(tmp_path_factory.mktemp("ranking"), policy=SitePolicy(may_rank=True)) as running:
+    with CrashFederation(
+        tmp_path_factory.mktemp("ranking"), policy=SitePolicy(least_isolation=0.0, may_rank=True)
+    ) as running:
         yield running
 
 

@@ -58,7 +58,10 @@ def turned(data: LocalData) -> LocalData:
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[RunningFederation]:
     data = {name: replace(site_data(place), names=NAMES) for place, name in enumerate(SITES)}
-    sites = tuple(SiteSpec(name, turned(own) if name == "c2" else own, SitePolicy()) for name, own in data.items())
+    sites = tuple(
+        SiteSpec(name, turned(own) if name == "c2" else own, SitePolicy(least_isolation=0.0))
+        for name, own in data.items()
+    )
     running = RunningFederation(FederationSpec("names", REQUESTER, sites, seed=8, ports=free_ports()), tmp_path)
     try:
         for side in Side:

@@ -46,7 +46,8 @@ CLASSES, ROUNDS, PENALTY = 2, 2, 0.02
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
     federation = RunningFederation(
-        spec({name: SitePolicy(may_rank=True) for name in SITES}), tmp_path_factory.mktemp("ranking")
+        spec({name: SitePolicy(least_isolation=0.0, may_rank=True) for name in SITES}),
+        tmp_path_factory.mktemp("ranking"),
     )
     try:
         for side in Side:

@@ -47,7 +47,7 @@ SAMPLES = (60, 48, 30, 42, 54)
 ROUNDS = 2
 NORM_BOUND = 0.822
 """Between the norms of the sites' first gradients (.428, .818, .827 and .654): it leaves out one site a round."""
-WILLING = SitePolicy(may_open=tuple(needs for needs in Needs if needs is not Needs.NOTHING))
+WILLING = SitePolicy(least_isolation=0.0, may_open=tuple(needs for needs in Needs if needs is not Needs.NOTHING))
 RULES = {
     "weight-erosion": RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.05, size_penalty=0.1),
     "fedavg": RuleSpec(name=RuleName.FEDAVG),
@@ -288,8 +288,8 @@ def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(run: Run
 
 
 def test_a_site_that_forbids_what_the_rule_opens_ends_the_study_before_it_begins(tmp_path: Path) -> None:
-    policy = SitePolicy(may_open=(Needs.DISTANCES,))
-    sites = tuple(SiteSpec(n, d, policy if n == "c2" else SitePolicy()) for n, d in DATA.items())
+    policy = SitePolicy(least_isolation=0.0, may_open=(Needs.DISTANCES,))
+    sites = tuple(SiteSpec(n, d, policy if n == "c2" else SitePolicy(least_isolation=0.0)) for n, d in DATA.items())
     running = RunningFederation(FederationSpec("forbidden", REQUESTER, sites, seed=6, ports=free_ports()), tmp_path)
     agents: AgentThreads | None = None
     try:

@@ -55,7 +55,7 @@ CASES = {
     "fedavg_by_samples_norm_bound": Case(
         RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=5.0),
         grid=2,
-        policy=SitePolicy(may_open=(Needs.WEIGHTED_NORMS,)),
+        policy=SitePolicy(least_isolation=0.0, may_open=(Needs.WEIGHTED_NORMS,)),
     ),
     "wfedavg": Case(RuleSpec(name=RuleName.WFEDAVG), grid=2),
     # tau = 1: the bound's amplification is at most 1 / tau, and smaller ones make it say nothing

@@ -24,8 +24,8 @@ from protocol.policy import SitePolicy
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import Decline, Signed, Study
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys
+from protocol.wire.messages import ContributedRound, ContributedRounds, Decline, Signed, Study
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys
 
 SITE = "c1"
 SITE_KEY = bytes(range(32))
@@ -33,12 +33,18 @@ SITE_KEY = bytes(range(32))
 
 @dataclass
 class FakeServer:
-    """Mail only; contributions are refused or counted."""
+    """Mail only; contributions are refused or counted. ``receipts`` are the rounds it says it has receipts for."""
 
+    side: Side
     mail: dict[str, bytes] = field(default_factory=dict)
     sent: dict[str, list[bytes]] = field(default_factory=dict)
     read: list[str] = field(default_factory=list)
     refuses: MoietyError | None = None
+    receipts: tuple[ContributedRound, ...] = ()
+
+    def contributed(self, nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
+        page = ContributedRounds(site=SITE, nonce=nonce, rounds=self.receipts, more=False)
+        return sign(page, operator_keys(self.side).name, operator_keys(self.side).signing)
 
     def get_mail(self, name: str, topic: str, recipient: str, sender: str, most_bytes: int) -> bytes:
         self.read.append(f"{topic}/{sender}")
@@ -121,7 +127,7 @@ def contributor_bench(
 ) -> Iterator[Bench]:
     """The agent of ``SITE``, welcomed with ``model``; its updates are 0.01 everywhere."""
     events: list[AgentEvent] = []
-    servers = {side: FakeServer() for side in Side}
+    servers = {side: FakeServer(side) for side in Side}
     with _context(folder, SITE, study, servers, events, policy or SitePolicy(), counts) as context:
         journal = StudyJournal(folder, study.name)
         made = Contributor(context, sign(study, REQUESTER, keys(REQUESTER).signing), journal)
@@ -135,7 +141,7 @@ def requester_bench(
 ) -> Iterator[RequesterBench]:
     """The requester with all contributors admitted; its time stands still."""
     events: list[AgentEvent] = []
-    servers = {side: FakeServer() for side in Side}
+    servers = {side: FakeServer(side) for side in Side}
     with _context(folder, REQUESTER, study, servers, events, policy or SitePolicy(), (10, 30)) as context:
         journal = StudyJournal(folder, study.name)
         made = Requester(context, sign(study, REQUESTER, keys(REQUESTER).signing), journal)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from client_agent.daemon import Agent, Site, _only_one, create_study, load_identity, outbox, run_agent
+from client_agent.daemon import Agent, Site, create_study, load_identity, only_one, outbox, run_agent
 from client_agent.events import AgentEvent
 from client_agent.journal import StudyJournal
 from client_agent.settings import AgentSettings
@@ -57,7 +57,7 @@ def test_an_identity_that_does_not_fit(tmp_path: Path) -> None:
 def test_one_agent_for_a_state_folder(tmp_path: Path) -> None:
     own = settings(tmp_path, "c1")
     own.state_dir.mkdir()
-    with _only_one(own.state_dir), pytest.raises(ConfigurationError, match="another agent is running"):
+    with only_one(own.state_dir), pytest.raises(ConfigurationError, match="another agent is running"):
         run_agent(own, threading.Event())
     stopped = threading.Event()
     stopped.set()

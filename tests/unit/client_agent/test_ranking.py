@@ -292,7 +292,7 @@ class TestRequester:
         rule = RuleSpec(name=RuleName.WEIGHT_EROSION, second_weights=betas)
         of = plain.model_copy(update={"rule": rule, "parameters": parameters})
         with requester_bench(
-            tmp_path, of, MODEL, SitePolicy(least_contributors=1, largest_share=1.0, may_rank=True)
+            tmp_path, of, MODEL, SitePolicy(least_contributors=1, largest_share=1.0, may_rank=True, least_isolation=0.0)
         ) as eroding:
             told = planned(eroding).weight_list.weights
             assert told == tuple(ListedWeight(site=site, numerator=GRID) for site in CONTRIBUTORS)

@@ -1,0 +1,224 @@
+"""What this site's key remembers of sums, across studies, data, cancellations and restarts (docs/protocol.md 13).
+
+    sums/KEY/sketch.seed      32 random bytes, drawn once
+             00000017.json    one round's weights, and who was summed once that is known
+             00000017.f64     this site's update of that round, or its sketch
+             forgotten.json   rounds that an operator said are lost for good
+
+Numbers go up in the order in which rounds were agreed to. An update is written before the row that points to it, and
+both before the first share leaves. Rows stay for ever, updates as long as they count.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from client_agent.durable import new_folder, write_durably
+from protocol.arithmetic.fixed_point import Real, Update
+from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.policy import (
+    MOST_ROWS,
+    Clause,
+    Exposure,
+    KnownSum,
+    SitePolicy,
+    SummedRow,
+    check_isolation,
+    exposure,
+    kept_update,
+)
+from protocol.wire.keyfile import PartyKeys
+
+B = TypeVar("B", bound=BaseModel)
+RoundName = tuple[str, int]
+"""A study's digest and a round's number."""
+_SEED: Final = "sketch.seed"
+_FORGOTTEN: Final = "forgotten.json"
+_SEED_BYTES: Final = 32
+_KEY_CHARACTERS: Final = 32
+
+
+def sum_memory(state_dir: Path, keys: PartyKeys, draw: Callable[[], bytes]) -> SumMemory:
+    """The memory of the site with these keys, whatever it is called and whichever study asks."""
+    key = keys.party().signing_key
+    return SumMemory(state_dir / "sums" / key[:_KEY_CHARACTERS], draw)
+
+
+class RememberedRow(BaseModel):
+    """A round as it is kept; ``skipped`` once both servers signed that nothing was opened."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    row: SummedRow
+    skipped: bool = False
+
+
+class Forgotten(BaseModel):
+    """Rounds that the servers know of and this memory lost for good."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    rounds: tuple[RoundName, ...] = ()
+
+
+class SumMemory:
+    """The sums that one site's key knows of; all studies of an agent share it, one at a time.
+
+    ``draw``: 32 bytes for the sketch, asked for once in the life of the folder.
+    Raises: ConfigurationError when a file is not what was written
+    """
+
+    def __init__(self, folder: Path, draw: Callable[[], bytes]) -> None:
+        self._folder = new_folder(folder)
+        self._draw = draw
+        self._lock = threading.RLock()
+        self._rows = {int(path.stem): _read(path, RememberedRow) for path in sorted(folder.glob("[0-9]*.json"))}
+        forgotten = folder / _FORGOTTEN
+        self._forgotten = _read(forgotten, Forgotten).rounds if forgotten.exists() else ()
+        self.reconciled = False
+
+    def kept(self, update: Update) -> Real:
+        """What is kept of an update (protocol.policy.kept_update)."""
+        with self._lock:
+            path = self._folder / _SEED
+            if not path.exists():
+                write_durably(path, self._draw())
+            seed = path.read_bytes()
+        if len(seed) != _SEED_BYTES:
+            raise ConfigurationError(f"{path} holds {len(seed)} bytes, {_SEED_BYTES} were written; restore it")
+        return kept_update(update, seed)
+
+    def weigh(self, row: SummedRow, kept: Real, colluders: int) -> Exposure:
+        """What everybody's updates would be worth to an attacker once ``row`` is summed too."""
+        with self._lock:
+            return exposure(self.known(row.dimension), row, kept, colluders=colluders)
+
+    def propose(self, row: SummedRow, kept: Real, policy: SitePolicy, colluders: int) -> Exposure:
+        """As ``agree``, at the requester before anything of the round has left: another list may take its place."""
+        with self._lock:
+            found = self.weigh(row, kept, colluders)
+            check_isolation(found, row, policy)
+            self._put(self._place(row.name) or self._next, row, kept)
+        return found
+
+    def agree(self, row: SummedRow, kept: Real, policy: SitePolicy, colluders: int) -> Exposure:
+        """Remember ``row`` durably, if the policy allows its sum; repeating it changes nothing.
+
+        Raises: PolicyRefusal, clause ``isolation``; then nothing is remembered
+        """
+        with self._lock:
+            place = self._place(row.name)
+            if place is not None and _promised(self._rows[place].row) != _promised(row):
+                raise PolicyRefusal(
+                    Clause.ISOLATION,
+                    f"this site agreed to round {row.round} of this study with other weights before; one round has one "
+                    "list",
+                )
+            found = self.weigh(row, kept, colluders)
+            check_isolation(found, row, policy)
+            self.remember(row, kept)
+        return found
+
+    def remember(self, row: SummedRow, kept: Real | None) -> None:
+        """Keep a row; None: this site was not in that sum, its nearest update stands in for it."""
+        with self._lock:
+            if self._place(row.name) is None:
+                self._put(self._next, row, kept)
+
+    def settle(self, name: RoundName, released: Sequence[str]) -> None:
+        """A release named the sites that were summed; repeating it changes nothing."""
+        with self._lock:
+            place = self._place(name)
+            if place is not None:
+                entry = self._rows[place]
+                row = entry.row.model_copy(update={"released": tuple(released)})
+                self._write(place, RememberedRow(row=row))
+
+    def drop(self, name: RoundName) -> None:
+        """Both servers signed that the round ended without a sum."""
+        with self._lock:
+            place = self._place(name)
+            if place is not None and self._rows[place].row.released is None:
+                self._write(place, self._rows[place].model_copy(update={"skipped": True}))
+                self._vector(place).unlink(missing_ok=True)
+
+    def known(self, dimension: int) -> list[KnownSum]:
+        """The last rows of updates of this length, with what stands in for this site's update."""
+        with self._lock:
+            places = self._places(dimension)[-MOST_ROWS:]
+            own = [place for place in places if self._vector(place).exists()]
+            return [KnownSum(self._rows[place].row, self._update(self._nearest(place, own))) for place in places]
+
+    def rounds(self) -> frozenset[RoundName]:
+        """All rounds that this memory has a word on."""
+        with self._lock:
+            return frozenset({entry.row.name for entry in self._rows.values()} | set(self._forgotten))
+
+    def forget(self, rounds: Sequence[RoundName]) -> None:
+        """An operator's word that these rounds are lost: from now on they count for nothing."""
+        with self._lock:
+            self._forgotten = tuple(sorted({*self._forgotten, *rounds}))
+            write_durably(self._folder / _FORGOTTEN, Forgotten(rounds=self._forgotten).model_dump_json().encode())
+
+    # --- files ---
+
+    @property
+    def _next(self) -> int:
+        return max(self._rows, default=0) + 1
+
+    def _put(self, place: int, row: SummedRow, kept: Real | None) -> None:
+        if kept is not None:
+            write_durably(self._vector(place), kept.astype("<f8").tobytes())
+        self._write(place, RememberedRow(row=row))
+        for old in self._places(row.dimension)[:-MOST_ROWS]:
+            self._vector(old).unlink(missing_ok=True)
+
+    def _write(self, place: int, entry: RememberedRow) -> None:
+        write_durably(self._folder / f"{place:08d}.json", entry.model_dump_json().encode())
+        self._rows[place] = entry
+
+    def _vector(self, place: int) -> Path:
+        return self._folder / f"{place:08d}.f64"
+
+    def _place(self, name: RoundName) -> int | None:
+        return next((place for place, entry in self._rows.items() if entry.row.name == name), None)
+
+    def _places(self, dimension: int) -> list[int]:
+        return sorted(
+            place for place, entry in self._rows.items() if entry.row.dimension == dimension and not entry.skipped
+        )
+
+    def _nearest(self, place: int, own: Sequence[int]) -> int | None:
+        """The place itself, or that of the update nearest to it: in the same study by round, else by order."""
+        row = self._rows[place].row
+
+        def distance(other: int) -> tuple[int, int]:
+            there = self._rows[other].row
+            same = there.study_digest == row.study_digest
+            return (0, abs(there.round - row.round)) if same else (1, abs(other - place))
+
+        return place if place in own else min(own, key=distance, default=None)
+
+    def _update(self, place: int | None) -> Real | None:
+        if place is None:
+            return None
+        return np.frombuffer(self._vector(place).read_bytes(), dtype="<f8").astype(np.float64)
+
+
+def _promised(row: SummedRow) -> tuple[object, ...]:
+    """What a round's announcement and list fix."""
+    return row.weights, row.least, row.dimension
+
+
+def _read(path: Path, kind: type[B]) -> B:
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"{path}: not a file of this site's memory of sums ({error.error_count()} fields are wrong); restore it "
+            "from a backup of the same folder"
+        ) from None

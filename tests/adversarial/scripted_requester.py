@@ -1,0 +1,319 @@
+"""Seven real contributors, default policy, and a requester of the test's choice; servers only add, so they are a sum.
+
+Sites learn by full batches: each one's update is the gradient of its own quadratic, the same for the same model.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from client_agent.contributor import Contributor
+from client_agent.decisions import Decision
+from client_agent.journal import StudyJournal
+from client_agent.ledger import Ledger
+from client_agent.mail import PastRelease, WeightMail, seal_letter
+from client_agent.randomness import SystemRandomness
+from client_agent.server_client import Body
+from client_agent.site_context import SiteContext
+from harness.parties import SiteEntry, make_parties
+from protocol.arithmetic.fixed_point import decode
+from protocol.lock import model_digest
+from protocol.parameters import Needs, StudyParameters
+from protocol.policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    CollectedContribution,
+    LayerShape,
+    ListedWeight,
+    Message,
+    ModelSpec,
+    Purpose,
+    ReleaseSet,
+    RoundState,
+    RoundView,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+    TrainingSpec,
+    WeightList,
+)
+
+REQUESTER = "r0"
+SITES = tuple(f"c{number}" for number in range(1, 8))
+DIMENSION = 60
+GRID = 32
+PARTIES = make_parties("scripted", REQUESTER, [SiteEntry(name, 50) for name in (REQUESTER, *SITES)], bytes(32))
+ROSTER = PARTIES.roster.message
+SITE_KEY = bytes(range(32))
+START = np.linspace(-1, 1, DIMENSION, dtype=np.float32)
+_DIGEST = "ab" * 32
+
+
+def study(name: str = "scripted", **changes: object) -> Study:
+    made = Study(
+        name=name,
+        roster_digest=ROSTER.digest(),
+        parameters=StudyParameters(dimension=DIMENSION, clip_norm=4.0, least_contributors=3),
+        rule=RuleSpec(name=RuleName.FEDAVG),
+        model=ModelSpec(kind="plugin", layers=(LayerShape(name="weight", shape=(DIMENSION,)),)),
+        training=TrainingSpec(),
+        rounds=500,
+        seed=1,
+    )
+    return made.model_copy(update=changes)
+
+
+class Quadratic:
+    """The gradient of |A (x - target)|^2 / 2 over all of a site's data: no randomness."""
+
+    def __init__(self, number: int) -> None:
+        rng = np.random.default_rng(number)
+        self._matrix = rng.normal(size=(DIMENSION, DIMENSION)) / np.sqrt(DIMENSION)
+        self._target = rng.normal(size=DIMENSION)
+        self.asked: list[int] = []
+
+    def gradient(self, model: np.ndarray) -> np.ndarray:
+        found = self._matrix.T @ (self._matrix @ (model - self._target))
+        return np.asarray(found * min(1.0, 2.0 / np.linalg.norm(found)), dtype=np.float32)
+
+    def prepare(self) -> None:
+        return
+
+    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
+        self.asked.append(round_number)
+        return self.gradient(model)
+
+    def class_counts(self) -> tuple[int, ...]:
+        return (10, 40)
+
+    def accuracy(self, model: np.ndarray) -> float | None:
+        return None
+
+
+@dataclass
+class Relay:
+    """Mail, and the receipts that a server says it has."""
+
+    side: Side
+    mail: dict[str, bytes] = field(default_factory=dict)
+    receipts: tuple[Message, ...] = ()
+
+    def get_mail(self, name: str, topic: str, recipient: str, sender: str, *_: object) -> bytes:
+        return self.mail[f"{name}/{topic}/{recipient}"]
+
+    def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
+        self.mail[f"{name}/{topic}/{recipient}"] = b"".join(body.pieces())
+
+    def contributed(self, nonce: str, after: object) -> Signed[Message]:
+        from protocol.wire.messages import ContributedRounds
+
+        page = ContributedRounds(site=self.mail["asking"].decode(), nonce=nonce, rounds=self.receipts, more=False)
+        operator = PARTIES.keys_of(ROSTER.operator(self.side).name)
+        return sign(page, operator.name, operator.signing)
+
+
+@dataclass
+class Round:
+    """What became of one announced round: who took part, their sum, and the evidence of its release."""
+
+    decisions: dict[str, Decision]
+    sum: np.ndarray
+    past: PastRelease
+
+    @property
+    def refused(self) -> dict[str, str]:
+        return {site: decision.reason for site, decision in self.decisions.items() if not decision.accepted}
+
+
+class Federation:
+    """The seven sites; each has one state folder, whatever the studies. A context manager."""
+
+    def __init__(self, folder: Path, policy: SitePolicy | None = None) -> None:
+        self._folder = folder
+        self._policy = policy or SitePolicy()
+        self._open = ExitStack()
+        self.learners = {site: Quadratic(number) for number, site in enumerate(SITES, 1)}
+        self.relays = {site: {side: Relay(side, {"asking": site.encode()}) for side in Side} for site in SITES}
+        self._contexts: dict[str, SiteContext] = {}
+        self._agents: dict[tuple[str, str], Contributor] = {}
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def restart(self, site: str) -> None:
+        """The process ends; its files stay."""
+        self._contexts.pop(site, None)
+        for key in [key for key in self._agents if key[0] == site]:
+            del self._agents[key]
+
+    def state_dir(self, site: str) -> Path:
+        return self._folder / site
+
+    def agent(self, site: str, of: Study) -> Contributor:
+        """One site's real agent in a study, welcomed to the starting model."""
+        if (site, of.name) not in self._agents:
+            signed = sign(of, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+            context = self._context(site)
+            made = Contributor(context, signed, StudyJournal(context.state_dir, of.name))
+            if made.state.model_version is None:
+                made.adopt_model(START, 0, site_key=SITE_KEY.hex())
+            self._agents[site, of.name] = made
+        return self._agents[site, of.name]
+
+    def _context(self, site: str) -> SiteContext:
+        if site not in self._contexts:
+            self.state_dir(site).mkdir(parents=True, exist_ok=True)
+            ledger = Ledger(self.state_dir(site) / "ledger.jsonl")
+            self._open.callback(ledger.close)
+            self._contexts[site] = SiteContext(
+                site=site,
+                keys=PARTIES.keys_of(site),
+                roster=ROSTER,
+                clients=self.relays[site],  # type: ignore[arg-type]
+                randomness=SystemRandomness(),
+                state_dir=self.state_dir(site),
+                policy=self._policy,
+                make_learner=lambda *_: self.learners[site],  # type: ignore[arg-type,return-value]
+                training_seed=lambda _: 1,
+                emit=lambda _: None,
+                ledger=ledger,
+                stop=threading.Event(),
+                clock=lambda: 1e9,
+            )
+        return self._contexts[site]
+
+    # --- the requester's script ---
+
+    def serve(self, of: Study, site: str, model: np.ndarray, version: int) -> None:
+        """As if the site had taken this model for this version; what else would refuse it is tested elsewhere."""
+        self.agent(site, of).adopt_model(np.asarray(model, dtype=np.float32), version)
+
+    def round(
+        self,
+        of: Study,
+        number: int,
+        listed: tuple[str, ...],
+        *,
+        version: int,
+        model: np.ndarray = START,
+        least: int = 3,
+        numerators: dict[str, int] | None = None,
+        end: RoundState | None = RoundState.RELEASED,
+        purpose: Purpose = Purpose.UPDATE,
+    ) -> Round:
+        """Announce to the listed sites; whoever accepts is in the sum, which is released, skipped, or neither."""
+        wanted = numerators or {}
+        weights = WeightList(
+            study_digest=of.digest(),
+            round=number,
+            grid=GRID,
+            weights=tuple(ListedWeight(site=site, numerator=wanted.get(site, GRID)) for site in listed),
+            salt="cd" * 32,
+        )
+        told = Announcement(
+            study_digest=of.digest(),
+            round=number,
+            listed=listed,
+            least_contributors=least,
+            opens=Needs.NOTHING,
+            purpose=purpose,
+            model_version=version,
+            model_digest=model_digest(SITE_KEY, of.digest(), number, np.asarray(model, "<f4").tobytes()),
+            weight_list_digest=weights.digest(),
+            closes_at_s=10**9 + 60,
+        )
+        views = tuple(self._view(told, side) for side in Side)
+        decisions = {site: self._decide(of, site, weights, views) for site in listed}
+        accepted = tuple(site for site in listed if decisions[site].accepted)
+        total = np.zeros(DIMENSION)
+        for site in accepted:
+            agent = self.agent(site, of)
+            numerator = weights.numerator_of(site)
+            assert numerator is not None
+            agent.encode(told, numerator)
+            vector = agent.encoded_file(told)
+            total += decode(vector(0, vector.length), agent.study.parameters_in(purpose))[:DIMENSION]
+        made = Round(decisions, total, self._evidence(told, weights, accepted))
+        if end is RoundState.RELEASED and len(accepted) >= least:
+            self._release(of, made, accepted, total)
+        if end is RoundState.SKIPPED:
+            self._skip(of, number, listed)
+        return made
+
+    def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
+        from client_agent.isolating import drop_sum
+
+        for site in listed:
+            drop_sum(self.agent(site, of), number)
+
+    def _decide(self, of: Study, site: str, weights: WeightList, views: tuple[RoundView, ...]) -> Decision:
+        party = ROSTER.party(site)
+        assert party is not None
+        mail = seal_letter(WeightMail(weight_list=weights), "weights", of.digest(), REQUESTER, party, weights.round)
+        for relay in self.relays[site].values():
+            relay.mail[f"{of.name}/weights-{weights.round}/{site}"] = mail
+        return self.agent(site, of)._decisions.decide(*views)
+
+    def _view(self, told: Announcement, side: Side) -> RoundView:
+        operator = PARTIES.keys_of(ROSTER.operator(side).name)
+        signed = sign(told, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+        countersigned = countersign(signed, operator.name, operator.signing)
+        return RoundView(round=told.round, attempt=1, state=RoundState.ANNOUNCED, announcement=countersigned)
+
+    def _evidence(self, told: Announcement, weights: WeightList, accepted: tuple[str, ...]) -> PastRelease:
+        digest, sites = told.digest(), (REQUESTER, *accepted)
+        held = tuple(
+            CollectedContribution(site=s, announcement_digest=digest, commitment_a=_DIGEST, commitment_b=_DIGEST)
+            for s in sites
+        )
+        agreed = AgreedSet(
+            study_digest=told.study_digest, round=told.round, attempt=1, announcement_digest=digest, contributions=held
+        )
+        release = ReleaseSet(
+            study_digest=told.study_digest,
+            round=told.round,
+            attempt=1,
+            agreed_set_digest=agreed.digest(),
+            sites=sites,
+        )
+        a, b = (PARTIES.keys_of(ROSTER.operator(side).name) for side in Side)
+        both = countersign(sign(agreed, a.name, a.signing), b.name, b.signing)
+        requester = PARTIES.keys_of(REQUESTER)
+        return PastRelease(
+            announcement=told,
+            weight_list=weights,
+            agreed_set=both,
+            release_set=sign(release, REQUESTER, requester.signing),
+        )
+
+    def _release(self, of: Study, made: Round, accepted: tuple[str, ...], total: np.ndarray) -> None:
+        """Every site of the sum opens it; the step is the requester's choice, so here the model stays put."""
+        for site in accepted:
+            agent = self.agent(site, of)
+            agent._average = lambda past: (total / len(accepted)).astype(np.float32)  # type: ignore[method-assign]
+            agent._learner = _Stays(self.learners[site])  # type: ignore[assignment]
+            agent.take_release(made.past)
+            agent.save(last_recorded_round=made.past.announcement.round)
+            agent._learner = self.learners[site]  # type: ignore[assignment]
+
+
+class _Stays:
+    """A learner whose step is too small to see."""
+
+    def __init__(self, inner: Quadratic) -> None:
+        self.accuracy = inner.accuracy
+
+    def apply(self, kept: np.ndarray, average: np.ndarray) -> np.ndarray:
+        return kept

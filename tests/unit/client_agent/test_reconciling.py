@@ -1,0 +1,116 @@
+"""A memory that lacks a round with a receipt contributes nothing until it is restored or said to be lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from client_agent.reconciling import lost_rounds, reconcile
+from client_agent.site_context import SiteContext
+from protocol.errors import BadSignature, PolicyRefusal, TranscriptMismatch, Unavailable
+from protocol.policy import Clause
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import ContributedRound, ContributedRounds, Signed
+from tests.unit.client_agent.announced_rounds import MODEL, STUDY, announced, decided, views, weights
+from tests.unit.client_agent.benches import SITE, Bench, contributor_bench
+from tests.unit.client_agent.federation import operator_keys
+from tests.unit.client_agent.test_remembered_sums import UPDATE, row
+
+HELD = tuple(
+    ContributedRound(study="earlier", study_digest="ab" * 32, round=number, attempt=1, body_digest="cd" * 32)
+    for number in range(1, 8)
+)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    with contributor_bench(tmp_path, STUDY, MODEL) as made:
+        yield made
+
+
+def context_of(bench: Bench) -> SiteContext:
+    return bench.contributor.context
+
+
+@pytest.mark.parametrize("side", list(Side))
+def test_a_round_that_one_server_knows_of_is_missed(bench: Bench, side: Side) -> None:
+    bench.servers[side].receipts = HELD
+    listed = weights()
+    decision = decided(bench, listed, views(announced(listed)))
+    assert (decision.accepted, decision.clause) == (False, Clause.MEMORY_UNRECONCILED)
+    assert "lacks 7 rounds" in decision.reason
+    assert "earlier round 1, earlier round 2" in decision.reason
+    assert "and 2 more" in decision.reason
+    assert "moiety agent forget-memory" in decision.reason
+    assert "earlier" not in bench.decline().reason
+    assert not context_of(bench).sums.rounds()
+
+
+def test_a_memory_that_knows_them_is_asked_once(bench: Bench) -> None:
+    context = context_of(bench)
+    bench.servers[Side.A].receipts = HELD[:1]
+    context.sums.remember(row(1, study="ab" * 32), UPDATE)
+    reconcile(context)
+    bench.servers[Side.A].receipts = HELD
+    reconcile(context)
+    context.sums.reconciled = False
+    with pytest.raises(PolicyRefusal, match="lacks 6 rounds"):
+        reconcile(context)
+    context.sums.forget([(one.study_digest, one.round) for one in HELD])
+    reconcile(context)
+    assert context.sums.reconciled
+
+
+def test_both_servers_must_answer(bench: Bench) -> None:
+    def away(nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
+        raise Unavailable("server B is away")
+
+    bench.servers[Side.B].contributed = away  # type: ignore[method-assign]
+    listed = weights()
+    with pytest.raises(Unavailable):
+        decided(bench, listed, views(announced(listed)))
+    assert not context_of(bench).sums.reconciled
+
+
+def lost(context: SiteContext) -> tuple[ContributedRound, ...]:
+    return lost_rounds(context.sums, context.clients, context.roster, context.site)
+
+
+def test_pages_are_read_to_the_end(bench: Bench) -> None:
+    def in_pages(nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
+        begin = 0 if after is None else HELD.index(after) + 1
+        page = ContributedRounds(site=SITE, nonce=nonce, rounds=HELD[begin : begin + 3], more=begin + 3 < len(HELD))
+        return sign(page, operator_keys(Side.A).name, operator_keys(Side.A).signing)
+
+    bench.servers[Side.A].contributed = in_pages  # type: ignore[method-assign]
+    assert lost(context_of(bench)) == HELD
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"nonce": "00" * 32}, TranscriptMismatch),
+        ({"site": "c2"}, TranscriptMismatch),
+        ({"more": True}, TranscriptMismatch),
+    ],
+)
+def test_an_answer_to_another_question_counts_for_nothing(
+    bench: Bench, change: dict[str, object], error: type[Exception]
+) -> None:
+    def other(nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
+        page = ContributedRounds(site=SITE, nonce=nonce, rounds=(), more=False).model_copy(update=change)
+        return sign(page, operator_keys(Side.A).name, operator_keys(Side.A).signing)
+
+    bench.servers[Side.A].contributed = other  # type: ignore[method-assign]
+    with pytest.raises(error):
+        lost(context_of(bench))
+
+
+def test_one_server_cannot_answer_for_the_other(bench: Bench) -> None:
+    bench.servers[Side.A].contributed = replace(bench.servers[Side.A], side=Side.B).contributed  # type: ignore[method-assign]
+    with pytest.raises(BadSignature):
+        lost(context_of(bench))
