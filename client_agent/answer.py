@@ -14,8 +14,6 @@ import httpx
 
 from protocol.errors import MalformedMessage, TooLarge
 
-LETTER_BYTES: Final = 2**19
-"""A sealed letter between sites: weights and evidence of a thousand sites fit."""
 NOTHING_BYTES: Final = 2**12
 """An answer that only says that something was taken."""
 PROBLEM_BYTES: Final = 2**14

@@ -63,12 +63,14 @@ class Admission:
         limits: Limits,
         proxies: Sequence[Network] = (),
         clock: Callable[[], float] = time.monotonic,
+        on_refused: Callable[[], None] = lambda: None,
     ) -> None:
         self._limits = limits
         self._proxies = tuple(proxies)
         self._connections = 0
         self._by_address: Counter[str] = Counter()
         self._unsigned = Allowance(limits.unsigned_per_s, clock)
+        self._on_refused = on_refused
 
     @property
     def connections(self) -> int:
@@ -76,11 +78,11 @@ class Admission:
 
     def admit(self, peer: str) -> Visit | None:
         """Let a connection in, or None: too many are open, or this address opens them too fast."""
-        if self._connections >= self._limits.connections:
-            return None
         proxied = self._is_proxy(peer)
         address = _grouped(peer)
-        if not proxied and not (self._room(address) and self._unsigned.take(address)):
+        full = self._connections >= self._limits.connections
+        if full or not (proxied or (self._room(address) and self._unsigned.take(address))):
+            self._on_refused()
             return None
         self._connections += 1
         if not proxied:

@@ -33,6 +33,10 @@ class Metrics:
             "moiety_correlations", "Correlations made and used", ["event"], registry=self.registry
         )
         self.pool = Gauge("moiety_correlations_in_pool", "Unused correlations in memory", registry=self.registry)
+        self.connections = Gauge("moiety_connections", "Open connections at the public port", registry=self.registry)
+        self.connections_refused = Counter(
+            "moiety_connections_refused", "Connections refused by number or rate", registry=self.registry
+        )
         self.refusals = Counter("moiety_refusals", "Requests refused", ["code"], registry=self.registry)
 
     def exposition(self) -> bytes:

@@ -41,7 +41,8 @@ def serve(settings: ServerSettings) -> None:
         refused,
         hears_signals=False,
     )
-    admission = Admission(limits, settings.forwarded_by)
+    admission = Admission(limits, settings.forwarded_by, on_refused=metrics.connections_refused.inc)
+    metrics.connections.set_function(lambda: admission.connections)
     server = BoundedServer(
         _config(application, settings, tls=True), public, limits, admission, refused, beside=operations
     )

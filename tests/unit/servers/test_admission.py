@@ -121,6 +121,15 @@ def test_nobody_else_is_believed() -> None:
     assert let_in(admission(), "192.0.2.1").begin([b"198.51.100.1"]) == "192.0.2.1"
 
 
+def test_what_is_not_let_in_is_counted() -> None:
+    refused: list[int] = []
+    limits = Limits(connections=20, connections_per_address=4)
+    at = Admission(limits, PROXIES, Clock(), on_refused=lambda: refused.append(1))
+    for _ in range(6):
+        at.admit("192.0.2.1")
+    assert len(refused) == 2
+
+
 def test_addresses_without_end_are_not_all_remembered() -> None:
     at = admission()
     for number in range(2**14 + 100):
