@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from client_agent.attestation import attest
 from client_agent.ckks_key import welcomed_seed
 from client_agent.clock import pause_after
 from client_agent.decisions import Decision, Decisions
@@ -24,7 +25,7 @@ from client_agent.refusals import refused_study, send_refusal
 from client_agent.site_context import SiteContext
 from client_agent.skips import shown_skip
 from client_agent.watch import Stopped, same_round
-from client_agent.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome
+from client_agent.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome, vouched
 from protocol.errors import (
     ConfigurationError,
     MoietyError,
@@ -132,7 +133,7 @@ class Contributor(Participant):
             self._refuse(crafted)
             return True
         rounds = same_round(views)
-        if rounds is not None and self.state.model_version is not None:
+        if rounds is not None:
             self._follow(*rounds)
         ended = next((view for view in views if view.state.ended), None)
         if ended is None or self._release_pending(views):
@@ -168,6 +169,9 @@ class Contributor(Participant):
         if version <= max(self._refused_welcome, -1 if own is None else own):
             return
         welcome = open_welcome(self, version)
+        if version > 0 and not vouched(self, welcome):
+            self._refused_welcome = version
+            return
         if own is not None and not missed_release(self, welcome):
             self._refused_welcome = version
             self.problem(None, f"model {version} came without a release that this site missed; model {own} is kept")
@@ -245,6 +249,8 @@ class Contributor(Participant):
             sum_release=view.sum_release,
         )
         end = RoundEnd.RELEASED if applied_before_a_crash else self.take_release(past)
+        if end is RoundEnd.RELEASED:
+            attest(self, past)
         self._record(decision, end, view.attempt, decision.reason, past)
 
     def _settle_unseen(self, decision: Decision, view: RoundView) -> None:
@@ -267,6 +273,8 @@ class Contributor(Participant):
     def _take_missed(self, past: PastRelease, decision: Decision) -> None:
         """A release whose end this site did not see: the evidence came with the next weight list."""
         end = self.take_release(past)
+        if end is RoundEnd.RELEASED:
+            attest(self, past)
         self._record(decision, end, past.release_set.message.attempt, "", past)
 
     def _record(

@@ -33,6 +33,7 @@ from protocol.errors import (
     ErrorCode,
     ModelDiverged,
     MoietyError,
+    OutputGone,
     PolicyRefusal,
     RefusedMessage,
     Unavailable,
@@ -195,8 +196,7 @@ class Decisions:
     def _catch_up(self, mail: WeightMail) -> None:
         """How rounds ended that this site saw no end of; the evidence is checked like any other."""
         owner = self._owner
-        if mail.previous is not None:
-            self._catch_up_release(mail.previous)
+        self._catch_up_releases(mail)
         for skip in mail.skipped:
             number = skip.message.round
             summed = (owner.study_digest, number) in self._context.sums.rounds()
@@ -225,15 +225,32 @@ class Decisions:
                 f"round {counted.round} or other numbers; one of them was served something else"
             )
 
-    def _catch_up_release(self, previous: PastRelease) -> None:
-        """Apply it, if this site was listed: to others the servers give no output, they need the checkpoint."""
-        past, state = previous.announcement, self._owner.state
-        if past.round <= state.last_recorded_round or past.model_version != state.model_version:
-            return
-        if self._context.site not in past.listed:
-            return
-        decision = Decision(announcement=past, weight_list=previous.weight_list, accepted=True)
-        self._apply_missed(previous, decision)
+    def _catch_up_releases(self, mail: WeightMail) -> None:
+        """Open and apply the sums that this site missed, one after the other, with every check of any other round.
+
+        The servers seal them to whomever the present round lists, as long as they keep them; what is gone leaves the
+        site behind, and it needs a checkpoint.
+        """
+        missed = mail.missed if mail.previous is None else (*mail.missed, mail.previous)
+        try:
+            for past in missed:
+                if self._applies_next(past.announcement):
+                    took_part = self._context.site in past.agreed_set.message.sites
+                    decision = Decision(
+                        announcement=past.announcement, weight_list=past.weight_list, accepted=took_part
+                    )
+                    self._apply_missed(past, decision)
+        except OutputGone as gone:
+            self._owner.problem(mail.weight_list.round, gone.detail)
+
+    def _applies_next(self, past: Announcement) -> bool:
+        """Whether a release is against this site's model and not opened yet; class counts only if it was listed."""
+        state = self._owner.state
+        if past.model_version != state.model_version:
+            return False
+        if past.purpose is Purpose.UPDATE:
+            return past.round > state.opened_round
+        return past.round > state.last_recorded_round and self._context.site in past.listed
 
     # --- model and policy ---
 

@@ -47,7 +47,8 @@ def admit(owner: Requester) -> None:
     if not newcomers:
         return
     version = owner.state.model_version or 0
-    owner.welcome(newcomers)
+    if not owner.welcome(newcomers):
+        return
     facts = tuple(
         SiteFacts(name=party.name, samples=party.samples or 1)
         for party in owner.context.roster.contributors

@@ -42,7 +42,8 @@ class SiteState(BaseModel):
     ``counted`` are the class counts of all sites together, once they were released, for a rule that uses them.
     ``ranked_before`` is the first round that this site saw announced as something else than a ranking, in a study that
     ranks its sites, whether it took part or not. ``discarded`` are the rounds whose sum of ciphertexts was none that
-    the released sites' updates can make.
+    the released sites' updates can make. ``opened_round`` is the last one whose sum of updates this site opened,
+    whether it was applied or discarded.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -57,6 +58,7 @@ class SiteState(BaseModel):
     ranked_before: int | None = None
     discarded: tuple[int, ...] = ()
     last_recorded_round: int = 0
+    opened_round: int = 0
     finished: str | None = None
 
 

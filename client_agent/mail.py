@@ -75,6 +75,20 @@ class StudyRefusal(Message):
     reason: Annotated[str, Field(max_length=2000)]
 
 
+class Attestation(Message):
+    """A contributor of a round says what its model is after it applied that round's sum; sealed to the requester.
+
+    ``checkpoint_digest`` is SHA-256 of the model, with the server optimiser's moments behind it.
+    """
+
+    KIND: ClassVar[str] = "attestation"
+    study_digest: Digest
+    site: PartyName
+    model_version: Annotated[int, Field(ge=1)]
+    round: RoundNumber
+    checkpoint_digest: Digest
+
+
 class Welcome(Message):
     """The requester lets a site in: the sites' common key, and where the model stands.
 
@@ -91,6 +105,7 @@ class Welcome(Message):
     site_key: Secret32
     content_key: Secret32
     previous: PastRelease | None = None
+    attestations: tuple[Signed[Attestation], ...] = ()
     ckks_key_seed: Digest | None = Field(default=None, repr=False)
     ckks_key_id: KeyId | None = None
 
@@ -98,13 +113,15 @@ class Welcome(Message):
 class WeightMail(Message):
     """The weight list of a round (its digest is in the announcement), and how the rounds before it ended.
 
-    ``previous`` is the last release, ``skipped`` the rounds since then that both servers signed as skipped. ``counted``
+    ``previous`` is the last release, ``missed`` those before it since this site last took part, so that it can open
+    their sums and apply them; ``skipped`` the rounds since then that both servers signed as skipped. ``counted``
     is for sites that missed the class counts, signed by the requester.
     """
 
     KIND: ClassVar[str] = "weight_mail"
     weight_list: WeightList
     previous: PastRelease | None = None
+    missed: tuple[PastRelease, ...] = ()
     skipped: tuple[Signed[RoundOutcome], ...] = ()
     counted: Signed[CountedClasses] | None = None
 

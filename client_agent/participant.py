@@ -276,11 +276,11 @@ class Participant:
         except AggregateOutOfBounds as broken:
             settle_sum(self, past)
             discarded = {*self.state.discarded, number} if past.announcement.encrypted else self.state.discarded
-            self.save(memory=memory, discarded=tuple(sorted(discarded)))
+            self.save(memory=memory, discarded=tuple(sorted(discarded)), opened_round=number)
             self.problem(number, broken.detail)
             return RoundEnd.DISCARDED
         settle_sum(self, past)
-        self.adopt_model(stepped, past.announcement.model_version + 1, memory=memory)
+        self.adopt_model(stepped, past.announcement.model_version + 1, memory=memory, opened_round=number)
         return RoundEnd.RELEASED
 
     def _stepped(self, past: PastRelease) -> Vector:

@@ -56,6 +56,7 @@ class RequesterState(BaseModel):
         default=None, description="the list and least number that a site declined since the last sum, for isolation"
     )
     previous: PastRelease | None = None
+    history: tuple[PastRelease, ...] = Field(default=(), description="the last releases of updates, oldest first")
     skipped: tuple[Signed[RoundOutcome], ...] = Field(default=(), description="rounds skipped since that release")
     counts_rounds: int = Field(default=0, description="how many rounds summed class counts, skipped ones included")
     ranking_rounds: int = Field(default=0, description="how many rounds ranked the sites, skipped ones included")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from client_agent.failpoints import Point
 from client_agent.journal import StudyJournal
 from client_agent.mail import (
     NOTICE_SEALED_BYTES,
+    Attestation,
     PastRelease,
     WeightMail,
     Welcome,
@@ -39,6 +41,14 @@ class CheckpointKey(BaseModel):
     digest: str
 
 
+@dataclass(frozen=True)
+class Evidence:
+    """The release that led to a model, and the word of its contributors for it; nothing for version 0."""
+
+    previous: PastRelease | None = None
+    attestations: tuple[Signed[Attestation], ...] = ()
+
+
 class Postbox:
     """Letters of one study's requester."""
 
@@ -47,10 +57,10 @@ class Postbox:
         self._context = owner.context
         self._journal: StudyJournal = owner.journal
 
-    def send_welcome(self, sites: list[str], version: int, model: bytes, previous: PastRelease | None = None) -> None:
+    def send_welcome(self, sites: list[str], version: int, model: bytes, evidence: Evidence) -> None:
         """The checkpoint for every site once, unless sites derive it, and the welcome for each of ``sites``.
 
-        ``previous`` is the evidence that sites need which hold an older model.
+        ``evidence`` is what sites need to take any model but version 0.
         """
         folder = new_folder(self._journal.folder / "welcome" / f"{version:06d}")
         derived = version == 0 and self._owner.study.pretrained_digest is None
@@ -65,7 +75,8 @@ class Postbox:
                 checkpoint_digest=key.digest,
                 site_key=self._owner.state.site_key or "",
                 content_key=key.content_key,
-                previous=previous,
+                previous=evidence.previous,
+                attestations=evidence.attestations,
                 ckks_key_seed=self._owner.state.ckks_key_seed,
                 ckks_key_id=self._owner.ckks_key_id(),
             )
@@ -73,13 +84,16 @@ class Postbox:
             topic = paths.fill(paths.WELCOME_TOPIC, version=version)
             self._send(folder / f"{site}.sealed", partial(self._seal, signed, "welcome", version), topic, site)
 
-    def send_weights(self, mail: WeightMail, sites: tuple[str, ...]) -> None:
-        """The weight list to every listed site."""
+    def send_weights(
+        self, mail: WeightMail, sites: tuple[str, ...], missed: Callable[[str], tuple[PastRelease, ...]]
+    ) -> None:
+        """The weight list to every listed site, with the releases that the site missed."""
         number = mail.weight_list.round
         folder = new_folder(self._journal.round_folder(number) / "mail")
         topic = paths.fill(paths.WEIGHTS_TOPIC, round=number)
         for site in sites:
-            self._send(folder / f"{site}.sealed", partial(self._seal, mail, "weights", number), topic, site)
+            own = mail.model_copy(update={"missed": missed(site)})
+            self._send(folder / f"{site}.sealed", partial(self._seal, own, "weights", number), topic, site)
 
     def read_decline(self, round_number: int, sender: str) -> Decline:
         """A site's reasons, verified. Raises: BrokenSeal, BadSignature, Unavailable"""

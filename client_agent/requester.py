@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from client_agent.alone import go_alone
+from client_agent.attestation import gathered
 from client_agent.ckks_key import SEED_BYTES
 from client_agent.clock import pause_after
 from client_agent.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
@@ -22,7 +23,7 @@ from client_agent.learner import Vector
 from client_agent.mail import PastRelease
 from client_agent.participant import Participant
 from client_agent.planning import RequesterState, RoundPlan, hindrance, new_plan
-from client_agent.postbox import Postbox
+from client_agent.postbox import Evidence, Postbox
 from client_agent.pretrained import PRETRAINED, load_pretrained
 from client_agent.ranking import try_judging
 from client_agent.ranking_round import RankingRound, after_ranking
@@ -68,6 +69,8 @@ _UNUSABLE_TIMES: Final = 2
 _SHORT_ROUNDS: Final = 2
 _REASON_CHARACTERS: Final = 500
 _SKIPS_KEPT: Final = 32
+RELEASES_KEPT: Final = 7
+"""Their evidence fits a weight list; a site that missed more takes a checkpoint."""
 
 
 class StudyOver(Exception):
@@ -184,14 +187,32 @@ class Requester(Participant):
         ranks = plan.announcement.message.purpose is Purpose.RANKING
         return RankingRound(self, plan) if ranks else RequesterRound(self, plan)
 
-    def welcome(self, sites: list[str], previous: PastRelease | None = None) -> None:
-        """Send the sites' key and the present model; sent again, it is the same letter.
+    def welcome(self, sites: list[str]) -> bool:
+        """Send the sites' key and name the present model; sent again, it is the same letter.
 
-        Sites that hold an older model need ``previous``, the release that they missed. Version 0 is named and not
-        sent, unless it is pretrained: every site derives it.
+        Version 0 is not sent, unless it is pretrained: every site derives it. Another one comes with the release that
+        led to it and with its contributors' word; while too few of them gave it, False, and nobody is let in.
         """
+        attestations = gathered(self, sites)
+        if attestations is None:
+            return False
         model = self.require_kept().astype("<f4").tobytes()
-        self.retried(lambda: self.postbox.send_welcome(sites, self.state.model_version or 0, model, previous))
+        evidence = Evidence(self.led_here(), attestations)
+        self.retried(lambda: self.postbox.send_welcome(sites, self.state.model_version or 0, model, evidence))
+        return True
+
+    def led_here(self) -> PastRelease | None:
+        """The release that led to the present model; None for version 0."""
+        before = (self.state.model_version or 0) - 1
+        led = [past for past in self.progress.history if past.announcement.model_version == before]
+        return led[-1] if led else None
+
+    def missed_by(self, site: str) -> tuple[PastRelease, ...]:
+        """The releases before the last one whose sums a site may still have to apply: since it last took part."""
+        history = self.progress.history
+        rounds = [at for at, past in enumerate(history) if site in past.agreed_set.message.sites]
+        since = rounds[-1] if rounds else 0
+        return tuple(past for past in history[since:] if past != self.progress.previous)
 
     # --- a round ---
 
@@ -229,6 +250,8 @@ class Requester(Participant):
         elif settled.past is not None:
             changes["memory"] = self.remembered(self.progress.memory, settled.past)
             changes["previous"] = settled.past
+            if purpose is Purpose.UPDATE:
+                changes["history"] = (*self.progress.history, settled.past)[-RELEASES_KEPT:]
             changes["skipped"] = ()
             changes["short_rounds"] = 0
             if purpose is Purpose.UPDATE:
@@ -254,7 +277,7 @@ class Requester(Participant):
         self.journal.reach(Point.AFTER_SETTLED)
         behind = [refused.site for refused in settled.declines if refused.clause is Clause.MODEL_BEHIND]
         if behind and self.progress.end is None:
-            self.welcome(behind, self.progress.previous)
+            self.welcome(behind)
         if self.progress.short_rounds >= _SHORT_ROUNDS and self.progress.end is None:
             self.end_study(
                 StudyEndState.LOCAL_ONLY,

@@ -89,7 +89,7 @@ class RequesterRound:
         mail = WeightMail(
             weight_list=plan.weight_list, previous=plan.previous, skipped=plan.skipped, counted=plan.counted
         )
-        owner.retried(lambda: owner.postbox.send_weights(mail, self._announcement.listed))
+        owner.retried(lambda: owner.postbox.send_weights(mail, self._announcement.listed, owner.missed_by))
 
         def announce(side: Side) -> None:
             owner.journal.reach(Point.BEFORE_ANNOUNCED)

@@ -7,12 +7,13 @@ import hmac
 
 import numpy as np
 
+from client_agent.attestation import require_attested
 from client_agent.learner import Vector
 from client_agent.mail import Welcome, open_letter, require_same
 from client_agent.output import check_release
 from client_agent.participant import Participant
 from client_agent.site_context import RELAY
-from protocol.errors import BrokenSeal
+from protocol.errors import BrokenSeal, PolicyRefusal
 from protocol.first_model import model_digest_of
 from protocol.policy import check_first_model
 from protocol.rules.server_optimiser import initial_state, model_part, state_vectors
@@ -60,6 +61,28 @@ def missed_release(owner: Participant, welcome: Welcome) -> bool:
     stepped = past.announcement.purpose is Purpose.UPDATE  # class counts leave the model as it is
     led_here = stepped and past.announcement.model_version == welcome.model_version - 1
     return led_here and newer and owner.context.site not in past.agreed_set.message.sites
+
+
+def vouched(owner: Participant, welcome: Welcome) -> bool:
+    """Whether enough contributors of the release that led to this model say that it is the model; else this site says.
+
+    Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
+    """
+    past = welcome.previous
+    if past is not None:
+        check_release(past, owner.context.roster, owner.study_digest)
+        stepped = past.announcement.purpose is Purpose.UPDATE
+        if not stepped or past.announcement.model_version != welcome.model_version - 1:
+            past = None
+    if past is None:
+        owner.problem(None, f"model {welcome.model_version} came without the release that led to it: it is not taken")
+        return False
+    try:
+        require_attested(owner, welcome, past)
+    except PolicyRefusal as unattested:
+        owner.problem(None, unattested.detail)
+        return False
+    return True
 
 
 def first_checkpoint(owner: Participant, welcome: Welcome) -> Vector:

@@ -7,7 +7,7 @@
     ├── LocalOptimumReached         ||g_0|| = 0 leaves the relative distance undefined
     ├── RefusedMessage              the other party's message is refused at the edge; nothing was changed
     │   ├── MalformedMessage        not the agreed format, version, length or range
-    │   ├── UnknownStudy, UnknownParty, NotListed, UnknownResource
+    │   ├── UnknownStudy, UnknownParty, NotListed, UnknownResource, OutputGone
     │   ├── BadSignature            missing, wrong, incomplete, expired, future-dated or replayed
     │   ├── BrokenSeal              sealed to another key, truncated, reordered or altered
     │   ├── CommitmentMismatch      the share is not the one that was committed to
@@ -48,6 +48,7 @@ class ErrorCode(StrEnum):
     UNKNOWN_PARTY = "unknown_party"
     NOT_LISTED = "not_listed"
     UNKNOWN_RESOURCE = "unknown_resource"
+    OUTPUT_GONE = "output_gone"
     BAD_SIGNATURE = "bad_signature"
     BROKEN_SEAL = "broken_seal"
     COMMITMENT_MISMATCH = "commitment_mismatch"
@@ -127,6 +128,12 @@ class NotListed(RefusedMessage):
 
 class UnknownResource(RefusedMessage):
     code = ErrorCode.UNKNOWN_RESOURCE
+
+
+class OutputGone(RefusedMessage):
+    """The server does not keep this sum any more, and will never serve it again."""
+
+    code = ErrorCode.OUTPUT_GONE
 
 
 class BadSignature(RefusedMessage):

@@ -18,7 +18,7 @@ from protocol.wire.paths import EVERY_SITE
 from protocol.wire.sealing import sealed_length, sealed_small_length
 
 NOTICE_BYTES: Final = 2048
-"""Every decline and every refusal, padded, inside its seal."""
+"""Every decline, refusal and attestation, padded, inside its seal."""
 NOTICE_REASON_BYTES: Final = 1024
 """Of a reason as JSON: with the longest names and codes around it, it fits a notice."""
 _COORDINATE_BYTES: Final = 4
@@ -35,6 +35,7 @@ class LetterKind(StrEnum):
     CHECKPOINT = "checkpoint"
     WEIGHTS = "weights"
     DECLINE = "decline"
+    ATTESTED = "attested"
     REFUSAL = "refusal"
 
     @property
@@ -54,7 +55,7 @@ class LetterKind(StrEnum):
     @property
     def notice(self) -> bool:
         """Whether all letters of this kind have one length."""
-        return self in (LetterKind.DECLINE, LetterKind.REFUSAL)
+        return self in (LetterKind.DECLINE, LetterKind.REFUSAL, LetterKind.ATTESTED)
 
 
 _TOPICS: Final = {
@@ -102,8 +103,8 @@ def require_route(kind: LetterKind, sender: str, recipient: str, roster: Roster)
 def most_bytes(kind: LetterKind, study: Study, sites: int) -> int:
     """The longest sealed letter of a kind in a study with so many sites, the requester included.
 
-    A checkpoint has exactly this length, and so has a notice. A welcome and a weight list carry the evidence of a
-    past release: a weight, a commitment and a name or two for every site, the skips since, and the classes' totals.
+    A checkpoint has exactly this length, and so has a notice. A welcome and a weight list carry the evidence of past
+    releases: a weight, a commitment and a name or two for every site; the skips since, and the classes' totals.
     """
     if kind is LetterKind.CHECKPOINT:
         return sealed_length(_COORDINATE_BYTES * study.model_dimension * state_vectors(study.rule.name))

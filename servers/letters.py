@@ -1,7 +1,8 @@
 """Which letters a study calls for now, and which are read by nobody any more (docs/protocol.md 3, 4, 9).
 
 A site can leave no more here than was announced: one decline a round that lists it, one refusal, and the requester one
-weight list a site and round, one welcome a site, and the checkpoints that those welcomes name. So neither a disk nor a
+weight list a site and round, one welcome a site, and the checkpoints that those welcomes name; a site has one
+attestation here, its newest. So neither a disk nor a
 view grows by what one party sends.
 """
 
@@ -43,9 +44,13 @@ def require_announced(server: Server, study: StudyRecord, topic: Topic, sender: 
         _require_listed(current, sender, topic)
     elif not topic.kind.of_a_round and topic.number > _newest_model(current):
         raise _not_now(topic, f"models up to {_newest_model(current)}")
+    elif topic.kind is LetterKind.ATTESTED and any(
+        of.number > topic.number for _, of in _attested(server, study, sender)
+    ):
+        raise _not_now(topic, "a newer model, which this site has attested")
 
 
-def forget_superseded(server: Server, study: StudyRecord, topic: Topic, recipient: str) -> None:
+def forget_superseded(server: Server, study: StudyRecord, topic: Topic, sender: str, recipient: str) -> None:
     """Delete the letters that this one leaves without a reader."""
     if topic.kind is LetterKind.WEIGHTS:
         gone = _of_rounds_before(server, study, topic.number - _ROUNDS_KEPT + 1)
@@ -53,11 +58,18 @@ def forget_superseded(server: Server, study: StudyRecord, topic: Topic, recipien
         gone = [mail for mail, of in _kept(server, study, recipient, LetterKind.WELCOME) if of.number < topic.number]
     elif topic.kind is LetterKind.CHECKPOINT:
         gone = _checkpoints_nobody_awaits(server, study, topic.number)
+    elif topic.kind is LetterKind.ATTESTED:
+        gone = [mail for mail, of in _attested(server, study, sender) if of.number < topic.number]
     else:
         return
     if gone:
         server.store.forget_mail(gone)
         server.files.delete([mail.file for mail in gone])
+
+
+def _attested(server: Server, study: StudyRecord, sender: str) -> list[tuple[MailRecord, Topic]]:
+    kept = _kept(server, study, server.roster.requester, LetterKind.ATTESTED)
+    return [(mail, of) for mail, of in kept if mail.sender == sender]
 
 
 def _of_rounds_before(server: Server, study: StudyRecord, number: int) -> list[MailRecord]:

@@ -32,6 +32,7 @@ PROBLEMS: Final[dict[ErrorCode, Problem]] = {
     ErrorCode.UNKNOWN_PARTY: Problem(404, "No such party in the roster"),
     ErrorCode.NOT_LISTED: Problem(403, "Not allowed for this party"),
     ErrorCode.UNKNOWN_RESOURCE: Problem(404, "Not here, or not yet"),
+    ErrorCode.OUTPUT_GONE: Problem(410, "Not kept any more"),
     ErrorCode.BAD_SIGNATURE: Problem(401, "The signature is not accepted"),
     ErrorCode.BROKEN_SEAL: Problem(400, "The seal does not open"),
     ErrorCode.COMMITMENT_MISMATCH: Problem(400, "Not the share that was committed to"),

@@ -10,6 +10,7 @@ from protocol.errors import (
     ConflictingMessage,
     MalformedMessage,
     NotListed,
+    OutputGone,
     UnknownResource,
     WrongRound,
 )
@@ -127,14 +128,15 @@ def commit_release(
 
 
 def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> Iterator[bytes]:
-    """This side's half of a round's output, sealed to one site.
+    """This side's half of a round's output, sealed to one site; to a site that the present round lists, of any round.
 
-    Raises: UnknownResource, NotListed
+    Such a site missed the sum and applies it now: the same mask and the same vector, never a new one.
+    Raises: UnknownResource, NotListed, OutputGone
     """
     if record is None or record.state is not RoundState.RELEASED or record.release_set is None:
         raise UnknownResource("this round has no output here (yet); wait until the view says 'released'")
-    if site not in expected_sites(server, record.announcement.message):
-        raise NotListed(f"{site!r} was not listed for round {record.key.round}")
+    if site not in expected_sites(server, record.announcement.message) and not _listed_now(server, study, site):
+        raise NotListed(f"{site!r} was not listed for round {record.key.round}, nor for the present one")
     if record.announcement.message.encrypted:
         return sealed_sum(server, study, record, site)
     vector = masking_side(record.key.round) is not server.side
@@ -150,12 +152,17 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
     return seal_stream(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
 
 
+def _listed_now(server: Server, study: StudyRecord, site: str) -> bool:
+    current = server.store.current_round(study.digest)
+    return current is not None and site in current.announcement.message.listed
+
+
 def _output_body(server: Server, record: RoundRecord, vector: bool) -> Iterator[bytes]:
     if not vector:
         assert record.mask_seed is not None, "a released round has its seed"
         return iter([record.mask_seed])
     if record.output_file is None:
-        raise UnknownResource(
+        raise OutputGone(
             f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"
         )
     return server.files.read(record.output_file)

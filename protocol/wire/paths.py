@@ -38,6 +38,7 @@ WELCOME_TOPIC = "welcome-{version}"
 WEIGHTS_TOPIC = "weights-{round}"
 DECLINE_TOPIC = "decline-{round}"
 REFUSAL_TOPIC = "refusal"
+ATTESTED_TOPIC = "attested-{version}"
 EVERY_SITE = "every-site"
 
 

@@ -93,7 +93,7 @@ async def _store(
         server.failpoints.reach(Point.BEFORE_MAIL_STORED)
         server.store.add_mail(MailRecord(study.digest, caller.name, recipient, str(topic), digest, name))
         server.failpoints.reach(Point.AFTER_MAIL_STORED)
-        forget_superseded(server, study, topic, recipient)
+        forget_superseded(server, study, topic, caller.name, recipient)
 
 
 def _came_before(server: Server, study: StudyRecord, sender: str, recipient: str, topic: Topic, digest: str) -> bool:

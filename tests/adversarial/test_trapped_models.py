@@ -14,7 +14,7 @@ import torch
 
 from client_agent.data import Examples
 from client_agent.events import EventKind
-from client_agent.mail import Welcome, seal_letter
+from client_agent.mail import PastRelease, Welcome, seal_letter
 from client_agent.models import build_model, model_spec
 from client_agent.trainer import compute_update
 from client_agent.update import load_vector
@@ -27,6 +27,7 @@ from protocol.release import average_chunk
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyView, TrainingSpec
 from protocol.wire.sealing import encrypt_body
+from tests.unit.client_agent import announced_rounds
 from tests.unit.client_agent.benches import SITE, Bench, contributor_bench
 from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys
 
@@ -69,30 +70,44 @@ def read_from(model: np.ndarray) -> int:
     return records_read(candidates, RECORDS, SPREAD, within=0.1).records
 
 
-def hostile_welcome(bench: Bench, model: np.ndarray) -> StudyView:
-    """Version 0 as the requester likes it, signed and sealed as ever."""
+def hostile_welcome(
+    bench: Bench, model: np.ndarray, version: int = 0, previous: PastRelease | None = None
+) -> StudyView:
+    """A model as the requester likes it, signed and sealed as ever, with any evidence of a release."""
     party = ROSTER.party(SITE)
     assert party is not None
     data, digest = model.tobytes(), bench.contributor.study_digest
     welcome = Welcome(
         study_digest=digest,
         site=SITE,
-        model_version=0,
+        model_version=version,
         checkpoint_digest=hashlib.sha256(data).hexdigest(),
         site_key="77" * 32,
         content_key="55" * 32,
+        previous=previous,
     )
     for box in (server.mail for server in bench.servers.values()):
         signed = sign(welcome, REQUESTER, keys(REQUESTER).signing)
-        box[f"welcome-0/{SITE}"] = seal_letter(signed, "welcome", digest, REQUESTER, party, 0)
-        box["checkpoint-0/every-site"] = b"".join(encrypt_body(bytes.fromhex("55" * 32), [data]))
+        box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", digest, REQUESTER, party, version)
+        box[f"checkpoint-{version}/every-site"] = b"".join(encrypt_body(bytes.fromhex("55" * 32), [data]))
     return StudyView(
         study="unit",
         study_digest=digest,
         cursor=1,
         ready=(),
-        mail=(f"welcome-0/{REQUESTER}", f"checkpoint-0/{REQUESTER}"),
+        mail=(f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}"),
     )
+
+
+def test_a_genuine_release_lends_its_version_to_no_other_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other sites did make two rounds since; the requester sends its own model as what came of them."""
+    with contributor_bench(tmp_path, announced_rounds.STUDY, announced_rounds.MODEL) as bench:
+        own = announced_rounds.MODEL * 2
+        react(bench, hostile_welcome(bench, own, 3, announced_rounds.released(7, 2)), monkeypatch)
+        assert not np.array_equal(bench.contributor.require_model(), own), "the site took the requester's model"
+        assert bench.contributor.state.model_version == 0
+        (said,) = [event.text for event in bench.events if event.kind is EventKind.PROBLEM]
+        assert said.startswith("model_behind: model 3 came with the word of 0 of the 2 contributors")
 
 
 def react(bench: Bench, view: StudyView, patch: pytest.MonkeyPatch) -> None:

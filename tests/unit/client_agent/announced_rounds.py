@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from client_agent.decisions import Decision
-from client_agent.mail import PastRelease, WeightMail, Welcome, seal_letter
+from client_agent.mail import Attestation, PastRelease, WeightMail, Welcome, seal_letter
 from protocol.lock import model_digest
 from protocol.parameters import Needs
 from protocol.sharing import Side
@@ -125,6 +125,17 @@ def released(
     )
 
 
+def attestation(welcome: Welcome, past: PastRelease, by: str, **changes: object) -> Signed[Attestation]:
+    message = Attestation(
+        study_digest=welcome.study_digest,
+        site=by,
+        model_version=welcome.model_version,
+        round=past.announcement.round,
+        checkpoint_digest=welcome.checkpoint_digest,
+    )
+    return sign(message.model_copy(update=changes), by, keys(by).signing)
+
+
 def welcome_mail(
     bench: Bench,
     version: int,
@@ -132,7 +143,10 @@ def welcome_mail(
     digest: str | None = None,
     previous: PastRelease | None = None,
     study: Study = STUDY,
+    attested_by: tuple[str, ...] | None = None,
+    attested: dict[str, object] | None = None,
 ) -> StudyView:
+    """By default all contributors of ``previous`` vouch for the model; ``attested`` changes what they say."""
     import hashlib
 
     party = ROSTER.party(SITE)
@@ -147,6 +161,10 @@ def welcome_mail(
         content_key="55" * 32,
         previous=previous,
     )
+    if previous is not None:
+        by = previous.release_set.message.sites if attested_by is None else attested_by
+        said = tuple(attestation(welcome, previous, site, **(attested or {})) for site in by if site != REQUESTER)
+        welcome = welcome.model_copy(update={"attestations": said})
     signed = sign(welcome, signer, keys(signer).signing)
     box = bench.servers[Side.A].mail
     box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", of, REQUESTER, party, version)

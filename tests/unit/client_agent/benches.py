@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,7 +19,7 @@ from client_agent.randomness import SystemRandomness
 from client_agent.requester import Requester
 from client_agent.server_client import Body
 from client_agent.site_context import SiteContext
-from protocol.errors import MoietyError, TooLarge
+from protocol.errors import MoietyError, OutputGone, TooLarge
 from protocol.policy import SitePolicy
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
@@ -48,7 +48,8 @@ class FakeServer:
 
     def get_mail(self, name: str, topic: str, recipient: str, sender: str, most_bytes: int) -> bytes:
         self.read.append(f"{topic}/{sender}")
-        letter = self.mail[f"{topic}/{recipient}"]
+        named = self.mail.get(f"{topic}/{recipient}/{sender}")
+        letter = self.mail[f"{topic}/{recipient}"] if named is None else named
         if len(letter) > most_bytes:
             raise TooLarge(f"more than {most_bytes} bytes")
         return letter
@@ -58,6 +59,11 @@ class FakeServer:
 
     def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
         self.sent.setdefault(f"{topic}/{recipient}", []).append(b"".join(body.pieces()))
+
+    def fetch_output(
+        self, name: str, round_number: int, take: Callable[[Iterator[bytes]], object], most_bytes: int
+    ) -> object:
+        raise OutputGone(f"the output of round {round_number} is no longer kept")
 
     def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> None:
         if self.refuses is not None:

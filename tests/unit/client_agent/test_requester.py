@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
-from client_agent.events import RoundEnd
-from client_agent.mail import PastRelease, WeightMail, Welcome, open_letter
+from client_agent.attestation import checkpoint_digest
+from client_agent.events import EventKind, RoundEnd
+from client_agent.mail import Attestation, PastRelease, WeightMail, Welcome, open_letter, seal_letter
 from client_agent.planning import RoundPlan, new_plan
 from client_agent.requester import Requester
 from client_agent.requester_round import RequesterRound
@@ -19,8 +22,8 @@ from protocol.errors import ErrorCode, PolicyRefusal, ProtocolViolation
 from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
-from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState, RoundView, Signed
-from tests.unit.client_agent.benches import requester_bench
+from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState, RoundView, Signed, StudyView
+from tests.unit.client_agent.benches import FakeServer, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     PARAMETERS,
@@ -29,6 +32,7 @@ from tests.unit.client_agent.federation import (
     keys,
     operator_keys,
     release,
+    signed_by_both,
     study,
 )
 
@@ -37,9 +41,14 @@ DIGEST = STUDY.digest()
 
 
 @pytest.fixture
-def requester(tmp_path: Path) -> Iterator[Requester]:
-    with requester_bench(tmp_path, STUDY, np.ones(PARAMETERS.dimension, dtype=np.float32)) as bench:
-        yield bench.requester
+def bench(tmp_path: Path) -> Iterator[RequesterBench]:
+    with requester_bench(tmp_path, STUDY, np.ones(PARAMETERS.dimension, dtype=np.float32)) as made:
+        yield made
+
+
+@pytest.fixture
+def requester(bench: RequesterBench) -> Requester:
+    return bench.requester
 
 
 def skip_of(number: int, **changes: object) -> Signed[RoundOutcome]:
@@ -76,7 +85,7 @@ def test_a_skip_is_settled_and_enclosed_until_the_next_release(requester: Reques
     second = planned(requester)
     assert second.skipped == (skip_of(1),)
     mail = WeightMail(weight_list=second.weight_list, previous=second.previous, skipped=second.skipped)
-    requester.postbox.send_weights(mail, CONTRIBUTORS)
+    requester.postbox.send_weights(mail, CONTRIBUTORS, lambda _: ())
     assert letter(requester, WeightMail, "weights", "weights-2", "c1", 2).skipped == (skip_of(1),)
     past = release(2).past
     discarded = Settled(RoundEnd.DISCARDED, 1, "", (), None, None, past=past)
@@ -107,19 +116,77 @@ def test_an_unusable_update_drops_a_site_the_second_time(requester: Requester) -
     assert requester._after_declines(skipped(2, (refused,)))["dropped"] == ("c2",)
 
 
-def test_sites_that_fell_behind_are_shown_the_release_they_missed(requester: Requester) -> None:
-    plan = planned(requester)
-    past: PastRelease = release(1).past
-    settled = replace(
-        skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, Clause.MODEL_BEHIND, "why"),)),
-        past=past,
-        end=RoundEnd.DISCARDED,
+def attested(requester: Requester, past: PastRelease, site: str, **changes: object) -> str:
+    """The site's word for the requester's model waits at the relay; -> the entry that views show of it."""
+    message = Attestation(
+        study_digest=requester.study_digest,
+        site=site,
+        model_version=requester.state.model_version or 0,
+        round=past.announcement.round,
+        checkpoint_digest=checkpoint_digest(requester),
     )
-    requester._settle(plan, settled)
-    signed = letter(requester, Signed[Welcome], "welcome", "welcome-0", "c2", 0)
-    assert require_signatures(signed, ROSTER, (REQUESTER,)).previous == past
-    requester.welcome(["c1"])
-    assert letter(requester, Signed[Welcome], "welcome", "welcome-0", "c1", 0).message.previous is None
+    signed = sign(message.model_copy(update=changes), site, keys(site).signing)
+    party, version = ROSTER.party(REQUESTER), message.model_version
+    assert party is not None
+    sealed = seal_letter(signed, "attested", requester.study_digest, site, party, version)
+    relay = cast(FakeServer, requester.context.clients[Side.A])
+    relay.mail[f"attested-{version}/{REQUESTER}/{site}"] = sealed
+    return f"attested-{version}/{site}"
+
+
+def show(requester: Requester, mail: list[str], patch: pytest.MonkeyPatch) -> None:
+    """Both views, at a clock that goes on by ten seconds with every look."""
+    view = StudyView(study="unit", study_digest=DIGEST, cursor=1, ready=(), mail=tuple(mail))
+    patch.setattr(requester.watch, "both", lambda: (view, view))
+    patch.setattr(requester.watch, "wait", lambda *_: None)
+    requester.context = replace(requester.context, clock=count(0, 10).__next__)
+
+
+def test_sites_that_fell_behind_are_shown_the_release_they_missed_and_who_vouches(
+    requester: Requester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, past = planned(requester), release(1).past
+    requester.adopt_model(requester.require_kept(), 1)
+    show(requester, [attested(requester, past, "c1"), attested(requester, past, "c3"), "decline-1/c2"], monkeypatch)
+    behind = (Refused("c2", ErrorCode.POLICY_REFUSAL, Clause.MODEL_BEHIND, "why"),)
+    requester._settle(plan, replace(skipped(1, behind), past=past, end=RoundEnd.RELEASED))
+    signed = letter(requester, Signed[Welcome], "welcome", "welcome-1", "c2", 1)
+    welcome = require_signatures(signed, ROSTER, (REQUESTER,))
+    assert welcome.previous == past
+    assert [one.message.site for one in welcome.attestations] == ["c1", "c3"]
+
+
+@pytest.mark.parametrize("changes", [{"checkpoint_digest": "00" * 32}, {"round": 2}, {"study_digest": "00" * 32}])
+def test_nobody_is_let_in_while_too_few_contributors_vouch(
+    bench: RequesterBench, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
+) -> None:
+    """One of two says nothing, and another is wrong: the requester hears who is missing."""
+    requester, past = bench.requester, release(1).past
+    requester.adopt_model(requester.require_kept(), 1)
+    requester.keep(history=(past,))
+    show(requester, [attested(requester, past, "c1"), attested(requester, past, "c2", **changes)], monkeypatch)
+    assert not requester.welcome(["c3"])
+    relay = cast(FakeServer, requester.context.clients[Side.A])
+    assert not relay.sent
+    texts = bench.texts(EventKind.PROBLEM)
+    assert "site 'c2' attests another model 1 than this one" in texts[0]
+    assert texts[1] == (
+        "c3 cannot be let in yet: model 1 needs the word of 2 of its contributors, and none came from c2, c3"
+    )
+
+
+def test_a_list_names_the_releases_that_a_site_missed(requester: Requester) -> None:
+    """c3 last took part in the second of four; c1 in all; who never did gets all that are kept."""
+    pasts = [release(1).past, release(2).past, release(3, (REQUESTER, "c1", "c2")).past, release(4).past]
+    without = pasts[2].agreed_set.message
+    held = tuple(one for one in without.contributions if one.site != "c3")
+    agreed = without.model_copy(update={"contributions": held})
+    pasts[2] = pasts[2].model_copy(update={"agreed_set": signed_by_both(agreed)})
+    pasts[3] = pasts[3].model_copy(update={"agreed_set": pasts[2].agreed_set})
+    requester.keep(history=tuple(pasts), previous=pasts[3])
+    assert requester.missed_by("c1") == ()
+    assert requester.missed_by("c3") == (pasts[1], pasts[2])
+    assert requester.missed_by("c9") == tuple(pasts[:3])
 
 
 def seen(plan: RoundPlan, outcome: Signed[RoundOutcome] | None) -> RoundView:
