@@ -190,12 +190,12 @@ class CrashFederation(RunningFederation):
         sites = tuple(
             SiteSpec(name, LocalData(nothing, nothing), policy or SitePolicy(least_isolation=0.0)) for name in SITES
         )
-        self._limits = limits or {}
+        self._own_limits = limits or {}
         super().__init__(FederationSpec("crashes", REQUESTER, sites, seed=5, ports=free_ports()), folder)
         self._plain = {name: self.config(name).read_text() for name in (A, B, *SITES)}
-        for name in (A, B):
-            self._plain[name] += "\n[limits]\n" + toml_lines(self._limits)
-            self.config(name).write_text(self._plain[name])
+
+    def _limits(self) -> dict[str, object]:
+        return {**super()._limits(), **self._own_limits}
 
     def _spawn(self, name: str, *arguments: str) -> None:
         target = run_server if arguments[0] == "server" else run_site
