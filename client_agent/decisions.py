@@ -149,7 +149,8 @@ class Decisions:
             reason=error.detail,
         )
         owner.journal.write(folder / "decision.json", decision)
-        owner.event(EventKind.DECLINED, announcement.round, f"{error.code.value}: {error.detail}")
+        said = error.detail if clause is not None else f"{error.code.value}: {error.detail}"
+        owner.event(EventKind.DECLINED, announcement.round, said)
         return decision
 
     def _told(self, announcement: Announcement, error: MoietyError) -> str:

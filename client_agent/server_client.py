@@ -1,4 +1,4 @@
-"""One server's HTTP interface, as a site sees it: every request signed, safe ones retried, errors mapped back.
+"""One server's HTTP interface, as a site sees it: requests signed and in envelopes, safe ones retried, errors mapped.
 
 Requests may be sent again after a transport error or a 502 to 504 or 507: servers answer identical redelivery with the
 stored answer. Every attempt carries a fresh nonce and time. Nothing of an answer is read beyond what it can have; one
@@ -13,17 +13,27 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, Literal, TypeVar
 
 import httpx
 import stamina
 
-from client_agent.answer import NOTHING_BYTES, PROBLEM_BYTES, Answer, no_cookies
+from client_agent.answer import (
+    NOTHING_BYTES,
+    PROBLEM_BYTES,
+    Answer,
+    Asked,
+    LongAnswer,
+    UnsignedAnswer,
+    no_cookies,
+)
 from client_agent.clock import WrongClock, wrong_clock
 from client_agent.randomness import SystemRandomness
 from protocol import errors
 from protocol.errors import (
+    BrokenSeal,
     ErrorCode,
     MalformedMessage,
     MoietyError,
@@ -34,7 +44,10 @@ from protocol.errors import (
 from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire import paths
+from protocol.wire.commitment import head_digest
+from protocol.wire.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
 from protocol.wire.keyfile import PartyKeys
+from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     Announcement,
@@ -60,6 +73,8 @@ _NONCE_BYTES: Final = 18
 _UNAUTHORIZED: Final = 401
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
 _LONG_POLL_GRACE_S: Final = 30.0
+_FIRST_ERROR: Final = 400
+Method = Literal["GET", "POST", "PUT"]
 
 
 @dataclass(frozen=True)
@@ -127,6 +142,7 @@ class ServerClient:
         self.side = side
         self.operator = operator
         self._url = operator.url
+        self._sealing = SealingPublicKey.from_bytes(bytes.fromhex(operator.sealing_key))
         self._keys = keys
         self._retry = retry
         self._clock = clock
@@ -213,7 +229,7 @@ class ServerClient:
         """
         path = paths.fill(paths.OUTPUT, study=name, round=round_number)
         for attempt in self._attempts():
-            with attempt, self._exchange("GET", path, _EMPTY, "output", 0.0) as answer:
+            with attempt, self._exchange("GET", path, _EMPTY, "output", most_bytes) as answer:
                 return take(answer.pieces(most_bytes))
         raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
 
@@ -228,7 +244,7 @@ class ServerClient:
 
     def _send(
         self,
-        method: str,
+        method: Method,
         path: str,
         body: Body,
         purpose: str,
@@ -236,7 +252,7 @@ class ServerClient:
         extra_s: float = 0.0,
     ) -> bytes:
         for attempt in self._attempts():
-            with attempt, self._exchange(method, path, body, purpose, extra_s) as answer:
+            with attempt, self._exchange(method, path, body, purpose, most_bytes, extra_s) as answer:
                 return answer.whole(most_bytes)
         raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
 
@@ -244,7 +260,11 @@ class ServerClient:
         temporary = into.with_name(into.name + ".part")
         try:
             for attempt in self._attempts():
-                with attempt, self._exchange("GET", path, _EMPTY, purpose, 0.0) as answer, temporary.open("wb") as file:
+                with (
+                    attempt,
+                    self._exchange("GET", path, _EMPTY, purpose, most_bytes) as answer,
+                    temporary.open("wb") as file,
+                ):
                     for piece in answer.pieces(most_bytes):
                         file.write(piece)
             temporary.replace(into)
@@ -264,43 +284,70 @@ class ServerClient:
         )
 
     def _worth_a_retry(self, error: Exception) -> bool:
-        return isinstance(error, Unavailable) and not isinstance(error, WrongClock) and not self._http.is_closed
+        unhelpful = (LongAnswer, WrongClock)  # the next one would be the same
+        return isinstance(error, Unavailable) and not isinstance(error, unhelpful) and not self._http.is_closed
 
-    def _exchange(self, method: str, path: str, body: Body, purpose: str, extra_s: float) -> _Exchange:
+    def _exchange(
+        self, method: Method, path: str, body: Body, purpose: str, most_bytes: int, extra_s: float = 0.0
+    ) -> _Exchange:
+        """One request in its envelope: a control message is enclosed, what is sealed already follows."""
         nonce = base64.urlsafe_b64encode(self._nonces.bytes(_NONCE_BYTES, "request nonce")).decode()
-        url = self._url + path
+        url, between = self._url + paths.SEALED, Correspondence(self._keys.key_id, self.operator.key_id, nonce)
+        enclosed = body.data if isinstance(body.data, bytes) else b""
+        asked = EnclosedRequest(
+            method=method,
+            target=path,
+            body_digest=body.digest.hex(),
+            digest_field=body.digest_field,
+            enclosed_bytes=len(enclosed),
+        )
+        envelope = close_request(asked, enclosed, self._sealing, between)
         signature = sign_request(
-            method,
+            "POST",
             url,
-            body.digest,
+            head_digest(envelope),
             self._keys.signing,
-            self._keys.name,
+            self._keys.key_id,
             created=int(self._clock()),
             nonce=nonce,
-            digest_field=body.digest_field,
+            digest_field=DigestField.SEALED_HEAD,
         )
-        headers = [("Accept-Encoding", "identity"), *signature]
-        has_body = method in ("POST", "PUT")
-        if has_body:
-            headers += [("Content-Type", "application/octet-stream"), ("Content-Length", str(body.length))]
-        request = self._http.build_request(method, url, headers=headers, content=body.pieces() if has_body else None)
+        length = len(envelope) + (0 if enclosed else body.length)
+        headers = [
+            ("Accept-Encoding", "identity"),
+            *signature,
+            ("Content-Type", SEALED_TYPE),
+            ("Content-Length", str(length)),
+        ]
+        content = chain([envelope], () if enclosed else body.pieces())
+        request = self._http.build_request("POST", url, headers=headers, content=content)
         request.extensions["purpose"] = purpose
         timeout = request.extensions["timeout"]
         request.extensions["timeout"] = {
             **timeout,
             "read": timeout["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s),
         }
-        return _Exchange(self._http, request, self.operator.name, self._clock)
+        stated = Asked(self.operator, self._keys.sealing, between, dict(signature)["Signature"])
+        return _Exchange(self._http, request, stated, most_bytes, self._clock)
 
 
 class _Exchange:
     """One request and its answer; an answer that is anything but a success raises it."""
 
-    def __init__(self, http: httpx.Client, request: httpx.Request, server: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        http: httpx.Client,
+        request: httpx.Request,
+        asked: Asked,
+        most_bytes: int,
+        clock: Callable[[], float],
+    ) -> None:
         self._http = http
         self._clock = clock
         self._request = request
-        self._server = server
+        self._asked = asked
+        self._server = asked.server.name
+        self._most_bytes = most_bytes
         self._response: httpx.Response | None = None
 
     def __enter__(self) -> Answer:
@@ -309,11 +356,13 @@ class _Exchange:
         try:
             self._response = self._http.send(self._request, stream=True)
             self._require_clock(self._response)
-            return self._accepted(self._response)
+            return self._accepted(Answer(self._response, self._asked, self._most_bytes))
         except BaseException as error:
             self._close()
             if isinstance(error, httpx.TransportError):
                 raise self._failure(error) from None
+            if isinstance(error, TooLarge):  # of a head, before any signature was seen: it says nothing
+                raise LongAnswer(error.detail) from None
             raise
 
     def _require_clock(self, response: httpx.Response) -> None:
@@ -322,15 +371,20 @@ class _Exchange:
         if response.status_code == _UNAUTHORIZED and wrong is not None:
             raise wrong
 
-    def _accepted(self, response: httpx.Response) -> Answer:
-        if not response.is_success:
-            raise problem_to_error(response.status_code, _problem(response, self._server), self._server)
-        return Answer(response, self._server)
+    def _accepted(self, answer: Answer) -> Answer:
+        if answer.status >= _FIRST_ERROR:
+            raise problem_to_error(answer.status, answer.whole(PROBLEM_BYTES), self._server)
+        return answer
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         self._close()
         if isinstance(error, httpx.TransportError):
             raise self._failure(error) from None
+        if isinstance(error, BrokenSeal):
+            raise UnsignedAnswer(
+                f"what came from server {self._server!r} was altered on its way ({error.detail}); nothing of it was "
+                "applied, and it is fetched again later"
+            ) from None
 
     def _close(self) -> None:
         if self._response is not None:
@@ -339,14 +393,6 @@ class _Exchange:
     def _failure(self, error: httpx.TransportError) -> TransportFailure:
         what = "cannot be reached" if self._response is None else "broke off"
         return TransportFailure(f"server {self._server!r} {what}: {type(error).__name__}: {printable(str(error))}")
-
-
-def _problem(response: httpx.Response, server: str) -> bytes:
-    """The body of an error; one that no server of ours writes explains nothing, and its status alone counts."""
-    try:
-        return Answer(response, server).whole(PROBLEM_BYTES)
-    except (MalformedMessage, TooLarge):
-        return b""
 
 
 class TransportFailure(Unavailable):

@@ -6,6 +6,7 @@ import asyncio
 import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -13,20 +14,23 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from protocol.errors import ErrorCode, MoietyError
+from protocol.errors import ErrorCode, MoietyError, OtherVersion
 from protocol.sharing import Side
+from protocol.wire.signing import require_own_version
 from servers import log
 from servers.answering import Answering
 from servers.context import Server, open_server
 from servers.correlation_pool import CorrelationPool
 from servers.driver import Driver
 from servers.ending import Endings
+from servers.envelope import Envelope
 from servers.measuring import Sketches
 from servers.ot_sender import OtSessions
 from servers.peer_client import PeerClient
-from servers.problems import MEDIA_TYPE, internal_problem, problem_body, status_of
+from servers.problems import MEDIA_TYPE, internal_problem
 from servers.readiness import Readiness
 from servers.routes import contributions, health, mail, peer, rounds, studies
+from servers.routes.answers import problem_answer
 from servers.settings import ServerSettings
 from servers.traffic import CountTraffic
 
@@ -52,6 +56,7 @@ def create_app(settings: ServerSettings) -> FastAPI:
     app.state.server = server
     for router in (studies.router, contributions.router, mail.router, rounds.router, peer.router, health.alive):
         app.include_router(router)
+    app.add_middleware(Envelope, server=server)
     app.add_middleware(CountTraffic, metrics=server.metrics)
     _handle_errors(app, server)
     return app
@@ -118,10 +123,7 @@ async def _purge(server: Server) -> None:
 
 
 def _handle_errors(app: FastAPI, server: Server) -> None:
-    def problem(code: ErrorCode, detail: str, status: int | None = None) -> Response:
-        server.metrics.refusals.labels(code.value).inc()
-        body = problem_body(code, detail, status)
-        return Response(body, status_code=status or status_of(code), media_type=MEDIA_TYPE)
+    problem = partial(problem_answer, server)
 
     @app.exception_handler(MoietyError)
     async def refused(request: Request, error: MoietyError) -> Response:
@@ -136,6 +138,10 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
 
     @app.exception_handler(HTTPException)
     async def no_such_route(request: Request, error: HTTPException) -> Response:
+        try:
+            require_own_version([(name, value) for name, value in request.headers.items()])
+        except OtherVersion as newer:  # which may call at addresses that do not exist here
+            return problem(newer.code, newer.detail)
         detail = f"{request.method} {request.url.path}: {error.detail}"
         return problem(ErrorCode.UNKNOWN_RESOURCE, detail, error.status_code)
 

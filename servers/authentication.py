@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
+from starlette.types import Scope
 
 from protocol.errors import BadSignature, NotListed
 from protocol.wire.messages import Party
-from protocol.wire.signing import DigestField, verify_request
+from protocol.wire.signing import DigestField, VerifiedRequest, verify_request
 from servers.admission import VISIT, Visit
 from servers.context import Server
 
+ENCLOSED: Final = "moiety.caller"
+"""Where the scope of a request that came in an envelope holds its caller."""
 _EMPTY_DIGEST: Final = hashlib.sha256(b"").digest()
 
 
@@ -48,20 +51,29 @@ def server_of(request: Request) -> Server:
 ThisServer = Annotated[Server, Depends(server_of)]
 
 
-async def authenticated(request: Request, server: ThisServer) -> Caller:
-    """The caller, once its signature has been verified and its nonce stored."""
-    scope = request.scope
+def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
+    """Who signed a request, once the signature has been verified and its nonce stored.
+
+    Raises: BadSignature, OtherVersion
+    """
     query = scope["query_string"].decode("latin-1")
     url = server.settings.public_url + scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
     headers = [(key.decode("latin-1"), value.decode("latin-1")) for key, value in scope["headers"]]
     now = server.clock()
-    verified = verify_request(request.method, url, headers, server.verify_keys.get, int(now))
+    verified = verify_request(scope["method"], url, headers, server.verify_keys.get, int(now))
     server.store.remember_nonce(verified.key_id, verified.nonce, now)
     visit: Visit | None = scope.get(VISIT)  # none in a test without a socket
     if visit is not None:
         visit.authenticated()
-    party = server.roster.party(verified.key_id)
-    assert party is not None, "the key was found in the roster"
+    return server.parties[verified.key_id], verified
+
+
+async def authenticated(request: Request, server: ThisServer) -> Caller:
+    """The party whose envelope this request came in (servers/envelope.py)."""
+    enclosed = request.scope.get(ENCLOSED)
+    if isinstance(enclosed, Caller):
+        return enclosed
+    party, verified = signer_of(request.scope, server)
     if request.method == "GET" and (verified.digest_field, verified.body_digest) != (
         DigestField.CONTENT,
         _EMPTY_DIGEST,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
 from typing import Final
 
 from protocol.ckks.ciphertext import Kind, body_bytes
 from protocol.errors import UnknownResource
 from protocol.sharing import Side
 from protocol.wire.messages import OutputHeader, ShareKind
-from protocol.wire.sealing import seal_stream
+from protocol.wire.sealing import SealedMessage, seal_message
 from servers.ckks_sums import stored_chunks, summed_body
 from servers.ckks_uploads import PARAMETERS, body_header
 from servers.context import Server
@@ -45,7 +44,7 @@ def write_sum(server: Server, study: StudyRecord, record: RoundRecord, name: str
     return taken.hexdigest()
 
 
-def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: str) -> Iterator[bytes]:
+def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: str) -> SealedMessage:
     """A released round's sum, sealed to one site: the same ciphertexts for all.
 
     Raises: UnknownResource
@@ -70,7 +69,7 @@ def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: st
     )
     secret = server.randomness.draw(64, f"{record.key.label} output for {site}")
     body = server.files.read(record.output_file)
-    return seal_stream(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
+    return seal_message(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
 
 
 def _named(file: str | None, site: str) -> str:

@@ -57,7 +57,9 @@ class Server:
 
     def __post_init__(self) -> None:
         self.pictures: dict[str, StudyPicture] = {}
-        self.verify_keys = {p.name: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
+        self.verify_keys = {p.key_id: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
+        self.parties = {p.key_id: p for p in self.roster.parties}
+        self._sealing_keys: dict[str, SealingPublicKey] = {}
 
     @property
     def side(self) -> Side:
@@ -72,9 +74,12 @@ class Server:
         return self.roster.operator(self.side.other)
 
     def sealing_key_of(self, party: str) -> SealingPublicKey:
-        found = self.roster.party(party)
-        assert found is not None, "callers name parties of the roster"
-        return SealingPublicKey.from_bytes(bytes.fromhex(found.sealing_key))
+        known = self._sealing_keys.get(party)
+        if known is None:
+            found = self.roster.party(party)
+            assert found is not None, "callers name parties of the roster"
+            known = self._sealing_keys[party] = SealingPublicKey.from_bytes(bytes.fromhex(found.sealing_key))
+        return known
 
     def sign(self, message: M) -> Signed[M]:
         return sign(message, self.name, self.keys.signing)

@@ -1,8 +1,8 @@
 """One server's masked sum on its way to the other, and what the other makes of it (docs/protocol.md 9).
 
-The sum is never in memory as a whole, and on disk only where it has become an output. Side B is fetched from; side A
-sends its own sealed, since a signed request needs a digest before the first byte: the signature covers the message's
-head, and the key sealed in it authenticates every chunk.
+The sum is never in memory as a whole, and on disk only where it has become an output. Side B is fetched from, side A
+sends; either way it is sealed to the other and made while it is sent: the sender's signature covers the message's head,
+and the key sealed in it authenticates every chunk.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from protocol.parameters import StudyParameters
 from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
 from protocol.sharing import ChunkSource
 from protocol.wire.commitment import head_digest
-from protocol.wire.peer_messages import MaskedSumHeader, pack_frame, unpack_frame
-from protocol.wire.sealing import SealedReader
+from protocol.wire.peer_messages import MaskedSumHeader
+from protocol.wire.sealing import CONTENT_KEY_BYTES, SALT_BYTES, SealedMessage, SealedReader, seal_message
 from protocol.wire.signing import DigestField
 from servers.authentication import Caller
 from servers.collection import ELEMENT_BYTES
@@ -32,7 +32,6 @@ CHUNK_ELEMENTS: Final = 2**16
 """Summed at once: small enough for the processor's cache, large enough that opening a share's file costs little."""
 PIECE_ELEMENTS: Final = 2**17
 """Handed on at once: every piece costs a change of threads."""
-_FRAME_PREFIX_BYTES: Final = 4
 
 
 def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> MaskedSumHeader:
@@ -54,10 +53,16 @@ def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters)
         yield to_bytes(piece)
 
 
-def framed(header: MaskedSumHeader, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The header as a frame, then the sum."""
-    yield pack_frame(header)
-    yield from pieces
+def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> SealedMessage:
+    """This side's masked sum, sealed to the other side."""
+    secret = server.randomness.draw(CONTENT_KEY_BYTES + SALT_BYTES, f"{record.key.label} masked sum for the peer")
+    return seal_message(
+        masked_sum_header(record, parameters).canonical(),
+        masked_sum(server, record, parameters),
+        server.sealing_key_of(server.peer.name),
+        secret[:CONTENT_KEY_BYTES],
+        secret[CONTENT_KEY_BYTES:],
+    )
 
 
 def _sources(server: Server, record: RoundRecord, parameters: StudyParameters) -> list[ChunkSource]:
@@ -100,34 +105,8 @@ class _Combining:
             raise MalformedMessage(f"a masked sum has {self._header.length} elements, {self._done} came")
 
 
-class FetchedMaskedSum:
-    """Takes what ``framed`` made, from pieces of any size."""
-
-    def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
-        self._combining = _Combining(server, record, parameters, draft)
-        self._held: bytearray | None = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        """Raises: MalformedMessage, AnnouncementMismatch"""
-        if self._held is None:
-            self._combining.feed(data)
-            return
-        self._held += data
-        size = _FRAME_PREFIX_BYTES + int.from_bytes(self._held[:_FRAME_PREFIX_BYTES], "big")
-        if len(self._held) < max(size, _FRAME_PREFIX_BYTES):
-            return
-        header, _ = unpack_frame(bytes(self._held[:size]), MaskedSumHeader)
-        self._combining.require_header(header)
-        rest, self._held = self._held[size:], None
-        self._combining.feed(rest)
-
-    def finish(self) -> None:
-        """Raises: MalformedMessage, when elements are missing"""
-        self._combining.finish()
-
-
 class SealedMaskedSum:
-    """Takes the peer's masked sum sealed to this server; see ``PeerClient.put_sealed``."""
+    """Takes the peer's masked sum sealed to this server, sent or fetched."""
 
     def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
         self._combining = _Combining(server, record, parameters, draft)
@@ -137,9 +116,13 @@ class SealedMaskedSum:
         """Raises: MalformedMessage, AnnouncementMismatch, BrokenSeal"""
         self._combining.feed(b"".join(self._reader.feed(data)))  # in one piece: every piece opens every share's file
 
-    def finish(self, caller: Caller) -> None:
-        """Raises: BadSignature, unless the peer signed this message's head; BrokenSeal, MalformedMessage"""
-        caller.require_digest(head_digest(self._reader.head), DigestField.SEALED_HEAD)
+    def finish(self, caller: Caller | None = None) -> None:
+        """``caller`` is who sent it; of what was fetched the head has been checked as it came.
+
+        Raises: BadSignature, unless the peer signed this message's head; BrokenSeal, MalformedMessage
+        """
+        if caller is not None:
+            caller.require_digest(head_digest(self._reader.head), DigestField.SEALED_HEAD)
         self._combining.feed(self._reader.finish())
         self._combining.finish()
 

@@ -7,12 +7,12 @@ from contextlib import aclosing
 
 from protocol.wire import paths
 from protocol.wire.messages import MAX_CONTROL_BYTES
-from protocol.wire.sealing import CONTENT_KEY_BYTES, SALT_BYTES
+from protocol.wire.sealing import sealed_message_length
 from servers.collection import ELEMENT_BYTES
 from servers.context import Server
 from servers.ending import round_path
 from servers.failpoints import Point
-from servers.masked_sum import FetchedMaskedSum, masked_sum, masked_sum_header
+from servers.masked_sum import SealedMaskedSum, masked_sum_header, sealed_masked_sum
 from servers.peer_client import PeerClient
 from servers.releasing import commit_release, output_name, with_mask_seed
 from servers.store.interface import RoundRecord, StudyRecord
@@ -22,13 +22,13 @@ async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, 
     """In a round that side A masks: send the masked sum sealed, then commit without an output of its own."""
     record = with_mask_seed(server, record)
     parameters = study.study.parameters
-    secret = server.randomness.draw(CONTENT_KEY_BYTES + SALT_BYTES, f"{record.key.label} masked sum for the peer")
+    length = sealed_message_length(
+        len(masked_sum_header(record, parameters).canonical()), ELEMENT_BYTES * parameters.dimension
+    )
     await peer.put_sealed(
         round_path(paths.PEER_MASKED_SUM, study, record),
-        masked_sum_header(record, parameters).canonical(),
-        masked_sum(server, record, parameters),
-        ELEMENT_BYTES * parameters.dimension,
-        secret,
+        sealed_masked_sum(server, record, parameters),
+        length,
         "masked_sum",
     )
     commit_release(server, study, record, None)
@@ -38,7 +38,7 @@ async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord,
     """In a round that side B masks: fetch its masked sum, add the own one and commit with the output."""
     draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
     try:
-        intake = FetchedMaskedSum(server, record, study.study.parameters, draft)
+        intake = SealedMaskedSum(server, record, study.study.parameters, draft)
         most = MAX_CONTROL_BYTES + ELEMENT_BYTES * study.study.parameters.dimension
         path = round_path(paths.PEER_MASKED_SUM, study, record)
         async with aclosing(peer.stream(path, "masked_sum", most)) as pieces:

@@ -1,4 +1,4 @@
-"""Side A's calls to side B: signed, over one kept connection, errors turned back into the project's own.
+"""Side A's calls to side B: signed and in envelopes, over one kept connection, errors turned back into our own.
 
 B is not trusted with A's memory or time: every answer has a bound that the caller states (servers/peer_answer.py) and
 a least speed.
@@ -13,23 +13,19 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import islice
-from typing import Final
+from typing import Final, Literal
 
 import httpx
 
 from protocol.errors import PeerUnreachable
+from protocol.wire import paths
 from protocol.wire.commitment import head_digest
+from protocol.wire.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
 from protocol.wire.messages import MAX_CONTROL_BYTES
-from protocol.wire.sealing import (
-    CHUNK_BYTES,
-    CONTENT_KEY_BYTES,
-    encrypt_body,
-    sealed_head,
-    sealed_message_length,
-)
+from protocol.wire.sealing import CHUNK_BYTES, SealedMessage
 from protocol.wire.signing import DigestField, sign_request
 from servers.context import Server
-from servers.peer_answer import PROBLEM_BYTES, answer_pieces, no_cookies, problem_bytes
+from servers.peer_answer import PROBLEM_BYTES, PeerRequest, no_cookies, peer_answer, problem_bytes
 from servers.problems import error_from
 
 _CONNECT_TIMEOUT_S: Final = 5.0
@@ -37,6 +33,8 @@ _PIECE_BYTES: Final = 2**20
 _LEAST_BYTES_PER_S: Final = 2**16
 _CONNECTIONS: Final = httpx.Limits(max_connections=48, max_keepalive_connections=16)
 """Fewer than the peer allows one address."""
+_FIRST_ERROR: Final = 400
+Method = Literal["GET", "POST", "PUT"]
 _EMPTY: Final = hashlib.sha256(b"").digest()
 
 
@@ -65,34 +63,21 @@ class PeerClient:
     async def put(self, path: str, body: bytes, kind: str) -> bytes:
         return await self._whole("PUT", path, body, kind, MAX_CONTROL_BYTES)
 
-    async def put_sealed(
-        self, path: str, header: bytes, pieces: Iterator[bytes], plain_bytes: int, secret: bytes, kind: str
-    ) -> bytes:
-        """Send a body that is made while it is sent, sealed to the peer: the signature covers the head.
-
-        ``secret`` is a content key and a salt, used for this message alone.
-        """
-        content_key, salt = secret[:CONTENT_KEY_BYTES], secret[CONTENT_KEY_BYTES:]
-        head = sealed_head(header, self._server.sealing_key_of(self._server.peer.name), content_key, salt)
-        length = sealed_message_length(len(header), plain_bytes)
-        signed = self._headers("PUT", path, head_digest(head), DigestField.SEALED_HEAD)
-        chunks = encrypt_body(content_key, pieces)
+    async def put_sealed(self, path: str, message: SealedMessage, length: int, kind: str) -> bytes:
+        """Send ``length`` bytes that are made while they are sent, sealed to the peer: signed is the head."""
 
         async def body() -> AsyncIterator[bytes]:
-            yield head
-            while piece := await asyncio.to_thread(_next_piece, chunks):
+            yield message.head
+            while piece := await asyncio.to_thread(_next_piece, message.body):
                 yield piece
 
         self._count("out", kind, length)
-        headers = (*signed, ("content-length", str(length)))
-        request = self._client.build_request("PUT", self._url(path), content=body(), headers=headers)
-        return await self._sent(request, kind, MAX_CONTROL_BYTES, sent_bytes=length)
+        sent = self._request("PUT", path, b"", head_digest(message.head), DigestField.SEALED_HEAD, body(), length)
+        return await self._sent(sent, kind, MAX_CONTROL_BYTES, sent_bytes=length)
 
     async def stream(self, path: str, kind: str, most_bytes: int) -> AsyncGenerator[bytes]:
         """The answer's body in pieces of about a megabyte, at most ``most_bytes`` in all."""
-        headers = self._headers("GET", path, _EMPTY)
-        request = self._client.build_request("GET", self._url(path), headers=headers)
-        async with self._answered(request, most_bytes) as pieces:
+        async with self._answered(self._request("GET", path), most_bytes) as pieces:
             held = bytearray()
             async for piece in pieces:
                 self._count("in", kind, len(piece))
@@ -105,15 +90,70 @@ class PeerClient:
 
     async def reachable(self) -> None:
         """Return if the peer's /healthz answers."""
-        await self._sent(self._client.build_request("GET", self._url("/healthz")), "health", PROBLEM_BYTES)
+        try:
+            async with asyncio.timeout(self._longest_s(PROBLEM_BYTES)):
+                response = await self._client.send(
+                    self._client.build_request("GET", self._url("/healthz")), stream=True
+                )
+                try:
+                    await problem_bytes(response)
+                finally:
+                    await response.aclose()
+        except (httpx.TransportError, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        if not response.is_success:
+            raise PeerUnreachable(f"the peer's /healthz answers with status {response.status_code}")
 
-    async def _whole(self, method: str, path: str, body: bytes, kind: str, most_bytes: int) -> bytes:
-        headers = self._headers(method, path, hashlib.sha256(body).digest())
+    async def _whole(self, method: Method, path: str, body: bytes, kind: str, most_bytes: int) -> bytes:
         self._count("out", kind, len(body))
-        request = self._client.build_request(method, self._url(path), content=body, headers=headers)
+        digest = hashlib.sha256(body).digest()
+        request = await asyncio.to_thread(self._request, method, path, body, digest)
         return await self._sent(request, kind, most_bytes, sent_bytes=len(body))
 
-    async def _sent(self, request: httpx.Request, kind: str, most_bytes: int, sent_bytes: int = 0) -> bytes:
+    def _request(
+        self,
+        method: Method,
+        path: str,
+        enclosed: bytes = b"",
+        digest: bytes = _EMPTY,
+        digest_field: DigestField = DigestField.CONTENT,
+        follows: AsyncIterator[bytes] | None = None,
+        follows_bytes: int = 0,
+    ) -> PeerRequest:
+        """A signed request in its envelope; ``follows`` is a body that is sealed already."""
+        server, url = self._server, self._server.settings.peer_url + paths.PEER_SEALED
+        between = Correspondence(server.keys.key_id, server.peer.key_id, secrets.token_urlsafe(24))
+        asked = EnclosedRequest(
+            method=method,
+            target=path,
+            body_digest=digest.hex(),
+            digest_field=digest_field,
+            enclosed_bytes=len(enclosed),
+        )
+        envelope = close_request(asked, enclosed, server.sealing_key_of(server.peer.name), between)
+        signed = sign_request(
+            "POST",
+            url,
+            head_digest(envelope),
+            server.keys.signing,
+            server.keys.key_id,
+            created=int(server.clock()),
+            nonce=between.nonce,
+            digest_field=DigestField.SEALED_HEAD,
+        )
+
+        async def content() -> AsyncIterator[bytes]:
+            yield envelope
+            if follows is not None:
+                async for piece in follows:
+                    yield piece
+
+        length = ("content-length", str(len(envelope) + follows_bytes))
+        headers = [("accept-encoding", "identity"), ("content-type", SEALED_TYPE), length, *signed]
+        request = self._client.build_request("POST", url, content=content(), headers=headers)
+        return PeerRequest(request, between, dict(signed)["Signature"])
+
+    async def _sent(self, request: PeerRequest, kind: str, most_bytes: int, sent_bytes: int = 0) -> bytes:
         try:
             async with asyncio.timeout(self._longest_s(sent_bytes)) as deadline:
                 async with self._answered(request, most_bytes) as pieces:
@@ -129,36 +169,19 @@ class PeerClient:
         return self._server.settings.limits.peer_timeout_s + moved_bytes / _LEAST_BYTES_PER_S
 
     @asynccontextmanager
-    async def _answered(self, request: httpx.Request, most_bytes: int) -> AsyncIterator[AsyncIterator[bytes]]:
+    async def _answered(self, request: PeerRequest, most_bytes: int) -> AsyncIterator[AsyncIterator[bytes]]:
         """Send a request; its body as it arrives. Raises: PeerUnreachable, TooLarge; what the peer answered with"""
         try:
-            response = await self._client.send(request, stream=True)
+            response = await self._client.send(request.request, stream=True)
             try:
-                if not response.is_success:
-                    raise error_from(await problem_bytes(response), response.status_code)
-                yield answer_pieces(response, most_bytes)
+                answer = await peer_answer(self._server, request, response, most_bytes)
+                if answer.status >= _FIRST_ERROR:
+                    raise error_from(b"".join([piece async for piece in answer.pieces]), answer.status)
+                yield answer.pieces
             finally:
                 await response.aclose()
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
-
-    def _headers(
-        self, method: str, path: str, digest: bytes, field: DigestField = DigestField.CONTENT
-    ) -> tuple[tuple[str, str], ...]:
-        created = int(self._server.clock())
-        nonce = secrets.token_urlsafe(24)
-        signing = self._server.keys.signing
-        signed = sign_request(
-            method,
-            self._url(path),
-            digest,
-            signing,
-            self._server.name,
-            created=created,
-            nonce=nonce,
-            digest_field=field,
-        )
-        return ("accept-encoding", "identity"), *signed
 
     def _url(self, path: str) -> str:
         return self._server.settings.peer_url + path

@@ -27,7 +27,7 @@ from protocol.wire.messages import (
     Signed,
     SumRelease,
 )
-from protocol.wire.sealing import seal_stream
+from protocol.wire.sealing import SealedMessage, seal_message
 from servers.ckks_output import sealed_sum
 from servers.collection import SEED_BYTES, expected_sites
 from servers.context import Server
@@ -127,7 +127,7 @@ def commit_release(
     server.metrics.rounds.labels(RoundState.RELEASED.value).inc()
 
 
-def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> Iterator[bytes]:
+def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> SealedMessage:
     """This side's half of a round's output, sealed to one site; to a site that the present round lists, of any round.
 
     Such a site missed the sum and applies it now: the same mask and the same vector, never a new one.
@@ -149,7 +149,7 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
     )
     body = _output_body(server, record, vector)
     secret = server.randomness.draw(64, f"{record.key.label} output for {site}")
-    return seal_stream(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
+    return seal_message(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
 
 
 def _listed_now(server: Server, study: StudyRecord, site: str) -> bool:

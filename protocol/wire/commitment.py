@@ -16,7 +16,7 @@ import hmac
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from protocol.errors import CommitmentMismatch
+from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage
 from protocol.wire.keys import require_length
 from protocol.wire.sealing import (
     CONTENT_KEY_BYTES,
@@ -144,3 +144,37 @@ def _rest_of_head(prefix: bytes) -> int | None:
     if not prefix.startswith(MAGIC) or not 0 < header_bytes <= MAX_HEADER_BYTES:
         return None
     return sealed_head_length(header_bytes) - _PREFIX_BYTES
+
+
+class CheckedHead:
+    """Hands a sealed message on, piece by piece, only once its head has the digest that was signed.
+
+    After that the content key sealed in the head authenticates the rest: whoever reads it opens every chunk.
+    """
+
+    def __init__(self, expected: bytes) -> None:
+        self._expected = expected
+        self._held = bytearray()
+        self._checked = False
+
+    def feed(self, data: Octets) -> Octets:
+        """What may be read of it now. Raises: BadSignature; MalformedMessage when it is no sealed message"""
+        if self._checked:
+            return data
+        self._held += octets(data)
+        if len(self._held) < _PREFIX_BYTES:
+            return b""
+        rest = _rest_of_head(bytes(self._held[:_PREFIX_BYTES]))
+        if rest is None:
+            raise MalformedMessage("what came does not begin as a sealed message of this version")
+        if len(self._held) < _PREFIX_BYTES + rest:
+            return b""
+        if not hmac.compare_digest(head_digest(bytes(self._held[: _PREFIX_BYTES + rest])), self._expected):
+            raise BadSignature("the sealed message that came is not the one whose head was signed")
+        self._checked = True
+        return bytes(self._held)
+
+    def finish(self) -> None:
+        """Raises: BadSignature, when less came than a head"""
+        if not self._checked:
+            raise BadSignature("the sealed message that came is cut off before its signed head ends")

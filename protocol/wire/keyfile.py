@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.wire.keys import SealingKey, SigningKey
+from protocol.wire.keys import SealingKey, SigningKey, key_id_of
 from protocol.wire.messages import Party, PartyName, Role, Roster, Signature, Signed
 
 _KEY_FILE_NOTICE: Final = "# Secret: belongs to this party alone. Never copy it to another machine.\n"
@@ -28,6 +28,11 @@ class PartyKeys:
     role: Role
     signing: SigningKey = field(repr=False)
     sealing: SealingKey = field(repr=False)
+
+    @property
+    def key_id(self) -> str:
+        """How requests and answers name the signing key."""
+        return key_id_of(self.signing.public.to_bytes())
 
     def party(self, *, url: str | None = None, samples: int | None = None) -> Party:
         """The public half, as the roster holds it."""

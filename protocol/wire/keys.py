@@ -20,6 +20,7 @@ from nacl.bindings import crypto_core_ed25519_is_valid_point
 from protocol.errors import BadSignature, MalformedMessage
 
 SIGNING_KEY_BYTES: Final = 32
+_KEY_ID_DIGITS: Final = 32
 VERIFY_KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 MLKEM_SEED_BYTES: Final = 64
@@ -177,6 +178,11 @@ class SealingKey:
     def to_bytes(self) -> bytes:
         """The secret itself: for the key file only."""
         return self._raw
+
+
+def key_id_of(signing_public: bytes) -> str:
+    """32 hex digits of the hash of a public signing key."""
+    return hashlib.sha256(b"moiety/2 key id\x00" + signing_public).hexdigest()[:_KEY_ID_DIGITS]
 
 
 def generate_signing_key(rand: bytes) -> SigningKey:

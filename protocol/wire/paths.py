@@ -1,9 +1,14 @@
 """The URLs of the server, written once for the server, its peer and the agents (docs/protocol.md 3).
 
-Every request is signed; every body is a canonical message, a frame, or a sealed message.
+Every request is signed and goes to SEALED or PEER_SEALED; the other addresses stand inside of envelopes
+(protocol/wire/envelope.py). Every body is a canonical message, a frame, or a sealed message.
 """
 
 from __future__ import annotations
+
+SEALED = "/v1/sealed"
+"""Where every request of a site goes, whatever it asks: what it asks is in its envelope."""
+PEER_SEALED = "/v1/peer/sealed"
 
 STUDIES = "/v1/studies"
 CONTRIBUTIONS = "/v1/contributions"

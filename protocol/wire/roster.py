@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from protocol.sharing import Side
+from protocol.wire.keys import key_id_of
 from protocol.wire.message import Digest, Message, PartyName, StudyName
 
 
@@ -26,6 +27,11 @@ class Party(Message):
     sealing_key: Annotated[str, Field(pattern=r"^[0-9a-f]{2432}$")]
     url: Annotated[str, Field(pattern=r"^https://[^\s/?#]+$")] | None = None
     samples: Annotated[int, Field(ge=1)] | None = None
+
+    @property
+    def key_id(self) -> str:
+        """How requests and answers name the signing key: without the party's name, which a proxy would read."""
+        return key_id_of(bytes.fromhex(self.signing_key))
 
 
 class Roster(Message):

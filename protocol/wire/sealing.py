@@ -12,6 +12,7 @@ HPKE draws its own randomness; every other random byte is an argument. Integers 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from enum import Enum, auto
 from itertools import chain
 from typing import Final, TypeAlias
@@ -213,7 +214,23 @@ def seal_stream(
     Raises:   MalformedMessage on a wrong length, TooLarge on a header above 2^16 bytes, before anything is yielded
     Source:   RFC 9180; docs/protocol.md 3
     """
-    return chain([sealed_head(header, recipient, content_key, salt)], encrypt_body(content_key, chunks))
+    sealed = seal_message(header, chunks, recipient, content_key, salt)
+    return chain([sealed.head], sealed.body)
+
+
+@dataclass(frozen=True)
+class SealedMessage:
+    """A sealed message in two parts, for a sender that signs the first."""
+
+    head: bytes
+    body: Iterator[bytes]
+
+
+def seal_message(
+    header: bytes, chunks: Iterable[Octets], recipient: SealingPublicKey, content_key: bytes, salt: bytes
+) -> SealedMessage:
+    """As ``seal_stream``, with the head apart."""
+    return SealedMessage(sealed_head(header, recipient, content_key, salt), encrypt_body(content_key, chunks))
 
 
 def sealed_head(header: bytes, recipient: SealingPublicKey, content_key: bytes, salt: bytes) -> bytes:

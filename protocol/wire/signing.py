@@ -38,7 +38,7 @@ MAX_SKEW_S: Final = 5
 _NOBODYS_KEY: Final = SigningKey.from_bytes(bytes(32)).public
 """Tried for a key id that nobody has, so that trying takes as long; what it signed is refused all the same."""
 _MAX_LINE_CHARACTERS: Final = 1024
-_LABEL: Final = "moiety"
+LABEL: Final = "moiety"
 _PARAMETERS: Final = ("created", "keyid", "alg", "nonce", "tag")
 _NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _KEY_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
@@ -59,7 +59,7 @@ _PARSED: Final = frozenset({"signature", "signature-input", *DigestField})
 _PREFIXES: Final = {DigestField.CONTENT: "sha-256=", DigestField.SEALED: "", DigestField.SEALED_HEAD: ""}
 
 
-class _HeaderLines:
+class HeaderLines:
     """Header lines in wire order, as the library reads them; repeated names stay apart."""
 
     def __init__(self, lines: Sequence[tuple[str, str]]) -> None:
@@ -75,7 +75,7 @@ class RequestToSign:
 
     method: str
     url: str
-    headers: Mapping[str, str] | _HeaderLines
+    headers: Mapping[str, str] | HeaderLines
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def sign_request(
         raise MalformedMessage(
             "a request needs a nonce of 16 to 64 letters, digits, '-' or '_' and a printable key id of up to 128"
         )
-    headers = {digest_field.title(): f"{_PREFIXES[digest_field]}:{base64.b64encode(body_digest).decode()}:"}
+    headers = {digest_field.title(): digest_value(digest_field, body_digest)}
     request = RequestToSign(method, url, headers)
     signer = HTTPMessageSigner(signature_algorithm=ED25519)
     try:
@@ -122,7 +122,7 @@ def sign_request(
             key_id=key_id,
             created=datetime.fromtimestamp(created, tz=UTC),
             nonce=nonce,
-            label=_LABEL,
+            label=LABEL,
             tag=TAG,
             covered_component_ids=_components(digest_field),
             use_existing_digest=digest_field is DigestField.CONTENT,
@@ -152,14 +152,14 @@ def verify_request(
              that does not match
     Raises:  BadSignature; OtherVersion, when the signature's tag names another version of the protocol
     """
-    _require_short(headers)
-    _require_own_version(headers)
-    field, body_digest = _signed_digest(headers)
-    _only_line(headers, "signature-input")
-    _only_line(headers, "signature")
+    require_short(headers)
+    require_own_version(headers)
+    field, body_digest = signed_digest(headers)
+    only_line(headers, "signature-input")
+    only_line(headers, "signature")
     verifier = _Verifier(keys, field, now, max_age_s, max_skew_s)
     try:
-        (result,) = verifier.verify(RequestToSign(method, url, _HeaderLines(headers)), max_age=None)
+        (result,) = verifier.verify(RequestToSign(method, url, HeaderLines(headers)), max_age=None)
     except HTTPMessageSignaturesException as error:
         raise _refused(str(error)) from None
     stated = result.parameters
@@ -172,6 +172,11 @@ def verify_request(
         body_digest=body_digest,
         digest_field=field,
     )
+
+
+def digest_value(field: DigestField, digest: bytes) -> str:
+    """A digest field's value."""
+    return f"{_PREFIXES[field]}:{base64.b64encode(digest).decode()}:"
 
 
 def sign_message(domain: str, payload: bytes, key: SigningKey) -> bytes:
@@ -200,14 +205,15 @@ def _refused(reason: str = "") -> BadSignature:
     )
 
 
-def _only_line(headers: Sequence[tuple[str, str]], name: str) -> str:
+def only_line(headers: Sequence[tuple[str, str]], name: str) -> str:
+    """The one value of a header. Raises: BadSignature"""
     lines = [value for key, value in headers if key.lower() == name]
     if len(lines) != 1:
-        raise BadSignature(f"the request has {len(lines)} {name} headers, must have exactly one: sign it once")
+        raise BadSignature(f"there are {len(lines)} {name} headers, there must be exactly one: sign it once")
     return lines[0].strip(" \t")
 
 
-def _require_short(headers: Sequence[tuple[str, str]]) -> None:
+def require_short(headers: Sequence[tuple[str, str]]) -> None:
     """Before anything is parsed: 30 kB of structured fields cost a server 0.1 s, whoever sends them."""
     for name, value in headers:
         if name.lower() in _PARSED and len(value) > _MAX_LINE_CHARACTERS:
@@ -216,7 +222,7 @@ def _require_short(headers: Sequence[tuple[str, str]]) -> None:
             )
 
 
-def _require_own_version(headers: Sequence[tuple[str, str]]) -> None:
+def require_own_version(headers: Sequence[tuple[str, str]]) -> None:
     """Before anything else is read: another version may cover, name and order other things."""
     for name, value in headers:
         found = _TAGGED.search(value) if name.lower() == "signature-input" else None
@@ -224,13 +230,14 @@ def _require_own_version(headers: Sequence[tuple[str, str]]) -> None:
             require_version("the request", found[1])
 
 
-def _signed_digest(headers: Sequence[tuple[str, str]]) -> tuple[DigestField, bytes]:
+def signed_digest(headers: Sequence[tuple[str, str]]) -> tuple[DigestField, bytes]:
+    """The one digest field and its digest. Raises: BadSignature"""
     names = {name.lower() for name, _ in headers}
     found = [field for field in DigestField if field in names]
     if len(found) > 1:
-        raise BadSignature(f"the request has the headers {' and '.join(found)}, must have exactly one of them")
+        raise BadSignature(f"there are the headers {' and '.join(found)}, there must be exactly one of them")
     field = found[0] if found else DigestField.CONTENT
-    match = re.fullmatch(_PREFIXES[field] + _DIGEST, _only_line(headers, field))
+    match = re.fullmatch(_PREFIXES[field] + _DIGEST, only_line(headers, field))
     if match is None:
         raise BadSignature(
             f"the {field.value} header must be one digest of the body as sent, written {_PREFIXES[field]}:base64:"

@@ -61,7 +61,7 @@ async def get_mail(
     if len(found) != 1:
         hint = "name the sender" if found else "wait until the view lists it"
         raise UnknownResource(f"{len(found)} mails of topic {topic!r} wait for {recipient!r}; {hint}")
-    return stream_answer(server.files.read(found[0].file))
+    return stream_answer(server.files.read(found[0].file), bytes.fromhex(found[0].body_digest))
 
 
 async def _store(

@@ -29,7 +29,7 @@ from servers.ckks_release import countersign_sum_release
 from servers.ckks_rounds import countersign_agreed_set
 from servers.context import Server
 from servers.failpoints import Point
-from servers.masked_sum import SealedMaskedSum, framed, masked_sum, masked_sum_header
+from servers.masked_sum import SealedMaskedSum, sealed_masked_sum
 from servers.measuring import most_elements
 from servers.ot_sessions import SITE_ELEMENTS
 from servers.outcomes import countersign_outcome
@@ -40,7 +40,7 @@ from servers.releasing import (
     output_name,
     with_mask_seed,
 )
-from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, stream_answer
+from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 from servers.studies import study_named
 
@@ -213,7 +213,7 @@ async def get_masked_sum(study: str, round: int, attempt: int, server: ThisServe
     if current.state is not RoundState.RELEASED:
         commit_release(server, record, current, None)
     parameters = record.study.parameters
-    return stream_answer(framed(masked_sum_header(current, parameters), masked_sum(server, current, parameters)))
+    return sealed_answer(sealed_masked_sum(server, current, parameters))
 
 
 @router.post(paths.PEER_OUTCOME, openapi_extra=body_of("Signed[RoundOutcome], signed by side A"))

@@ -11,7 +11,7 @@ from servers import collection, measuring, releasing
 from servers.authentication import AnySite, TheRequester, ThisServer
 from servers.bodies import read_small
 from servers.failpoints import Point
-from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, stream_answer
+from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.store.interface import AnswerKind, RoundKey
 from servers.studies import study_named
 
@@ -75,4 +75,4 @@ async def output(study: str, round: int, server: ThisServer, caller: AnySite) ->
     """This side's half of the aggregate, sealed to the calling site."""
     record = study_named(server, study)
     latest = server.store.latest_attempt(record.digest, round)
-    return stream_answer(releasing.sealed_output(server, record, latest, caller.name))
+    return sealed_answer(releasing.sealed_output(server, record, latest, caller.name))

@@ -104,7 +104,7 @@ def component_left_out(without: str) -> Attack:
 
         def signed(left_out: str) -> requests.Headers:
             made = {"created": int(time.time()), "nonce": secrets.token_urlsafe(18)}
-            return requests.signed_over_less("GET", url, digest, keys.signing, keys.name, without=left_out, **made)
+            return requests.signed_over_less("GET", url, digest, keys.signing, keys.key_id, without=left_out, **made)
 
         assert get_view(r, r.sites.me, signed("")).status_code == 200
         return get_view(r, r.sites.me, signed(without))
@@ -128,7 +128,7 @@ def flat_digest_of_a_contribution(r: OpenRound) -> httpx.Response:
         r.federation.url(Side.A) + path,
         hashlib.sha256(body).digest(),
         client.keys.signing,
-        client.keys.name,
+        client.keys.key_id,
         created=int(time.time()),
         nonce=secrets.token_urlsafe(18),
     )

@@ -1,6 +1,7 @@
-"""A server answers with bombs, or without an end: both clients refuse, with little memory, and do not ask again.
+"""A server answers with bombs, or without an end: both clients refuse, with little memory.
 
-Side A's peer may deviate as well as an agent's server, so the same answers meet ``PeerClient``.
+What carries no signature is not read at all; a server that signs is held to what was asked for. Side A's peer may
+deviate as well as an agent's server, so the same answers meet ``PeerClient``.
 """
 
 from __future__ import annotations
@@ -8,36 +9,41 @@ from __future__ import annotations
 import asyncio
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 import stamina
 import trustme
 
+from client_agent.answer import LongAnswer, UnsignedAnswer
 from client_agent.ledger import Ledger
 from client_agent.server_client import RetryPolicy, ServerClient
 from client_agent.transport import CountingTransport, tls_context
-from protocol.errors import MalformedMessage, MoietyError, TooLarge, Unavailable
+from protocol.errors import MoietyError, PeerUnreachable
 from protocol.sharing import Side
+from protocol.wire.answers import sign_answer
+from protocol.wire.envelope import SEALED_TYPE
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.keys import SealingPublicKey, VerifyKey
+from protocol.wire.signing import DigestField, digest_value
 from servers.metrics import Metrics
 from servers.peer_client import PeerClient
 from tests.adversarial import hostile_answers as hostile
 from tests.adversarial.hostile_answers import MEGABYTE, Script, hostile_server
+from tests.unit.client_agent.enveloped import Handler, closed, opened
 from tests.unit.client_agent.federation import ROSTER, keys, operator_keys
 
 LITTLE = 24 * MEGABYTE
 """Of Python's memory: an answer of control messages may have 4 MiB, and is held twice while it is joined."""
-SUCCESSES = {
-    hostile.bomb: MalformedMessage,
-    hostile.endless_body: TooLarge,
-    hostile.stated_too_long: TooLarge,
-}
+ATTEMPTS = 4
+SUCCESSES = (hostile.bomb, hostile.endless_body, hostile.stated_too_long)
 HEADS = (hostile.endless_header, hostile.endless_interim_answers)
-ERRORS = {hostile.bomb_in_an_error: MoietyError, hostile.endless_error: Unavailable}
+ERRORS = (hostile.bomb_in_an_error, hostile.endless_error)
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +63,7 @@ def ca(tmp_path: Path, authority: trustme.CA) -> Path:
 
 
 @contextmanager
-def an_agent(url: str, ca: Path, attempts: int = 4) -> Iterator[ServerClient]:
+def an_agent(url: str, ca: Path, attempts: int = ATTEMPTS) -> Iterator[ServerClient]:
     ledger = Ledger(ca.parent / "ledger.jsonl")
     transport = CountingTransport("server", tls_context(ca), ledger)
     operator = ROSTER.operator_a.model_copy(update={"url": url})
@@ -86,15 +92,15 @@ def test_an_agent_does_not_take_in_what_a_server_answers_without_measure(
     script: Script, ca: Path, authority: trustme.CA
 ) -> None:
     with hostile_server(script, authority) as server, an_agent(server.url, ca) as client:
-        assert peak_of(lambda: client.view("unit"), SUCCESSES[script]) < LITTLE
-        assert server.requests == 1
+        assert peak_of(lambda: client.view("unit"), UnsignedAnswer) < LITTLE
+        assert server.requests == ATTEMPTS
         assert server.sent_bytes < LITTLE
 
 
 @pytest.mark.parametrize("script", HEADS)
 def test_an_agent_does_not_wait_for_the_end_of_a_head(script: Script, ca: Path, authority: trustme.CA) -> None:
     with hostile_server(script, authority) as server, an_agent(server.url, ca) as client:
-        assert peak_of(lambda: client.view("unit"), TooLarge) < LITTLE
+        assert peak_of(lambda: client.view("unit"), LongAnswer) < LITTLE
         assert server.requests == 1
         assert server.sent_bytes < LITTLE
 
@@ -102,23 +108,58 @@ def test_an_agent_does_not_wait_for_the_end_of_a_head(script: Script, ca: Path, 
 @pytest.mark.parametrize("script", ERRORS)
 def test_an_agent_reads_a_refusal_no_further_than_one_can_be(script: Script, ca: Path, authority: trustme.CA) -> None:
     with hostile_server(script, authority) as server, an_agent(server.url, ca, attempts=2) as client:
-        assert peak_of(lambda: client.view("unit"), ERRORS[script]) < LITTLE
+        assert peak_of(lambda: client.view("unit"), UnsignedAnswer) < LITTLE
         assert server.requests <= 2
         assert server.sent_bytes < LITTLE
 
 
-def test_a_letter_and_a_file_have_bounds_of_their_own(ca: Path, authority: trustme.CA) -> None:
-    with hostile_server(hostile.endless_body, authority) as server, an_agent(server.url, ca) as client:
-        into = ca.parent / "checkpoint"
-        with pytest.raises(TooLarge, match="50000 bytes"):
-            client.get_mail("unit", "refusal", "r0", "c1", 50_000)
-        with pytest.raises(TooLarge, match="4000 bytes"):
-            client.fetch_mail("unit", "checkpoint-0", "every-site", "r0", into, 4000)
-        with pytest.raises(TooLarge, match="9000 bytes"):
-            client.opening("unit", 1, 1, 9000)
-        with pytest.raises(TooLarge, match="7000 bytes"):
-            client.fetch_output("unit", 1, list, 7000)
-        assert not list(ca.parent.glob("checkpoint*"))
+class Endless(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body without an end; counts what was taken of it."""
+
+    def __init__(self) -> None:
+        self.taken_bytes = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        while True:
+            self.taken_bytes += MEGABYTE
+            yield bytes(MEGABYTE)
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self:
+            yield piece
+
+
+def signed_endless(server: PartyKeys, field: DigestField, bodies: list[Endless]) -> Handler:
+    """A server that signs a head and sends for ever."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(Endless())
+        digest = {field.value: digest_value(field, bytes(32))}
+        return closed(
+            opened(request, server, now=int(time.time())),
+            server,
+            httpx.Response(200, headers=digest, stream=bodies[-1]),
+        )
+
+    return answer
+
+
+def test_a_letter_and_a_file_have_bounds_of_their_own(tmp_path: Path) -> None:
+    bodies: list[Endless] = []
+    answer = signed_endless(operator_keys(Side.A), DigestField.CONTENT, bodies)
+    client = ServerClient(Side.A, ROSTER.operator_a, keys("c1"), httpx.MockTransport(answer))
+    into = tmp_path / "checkpoint"
+    with pytest.raises(LongAnswer, match="524288 bytes"):
+        client.get_mail("unit", "refusal", "r0", "c1")
+    with pytest.raises(LongAnswer, match="4000 bytes"):
+        client.fetch_mail("unit", "checkpoint-0", "every-site", "r0", into, 4000)
+    with pytest.raises(LongAnswer, match="9000 bytes"):
+        client.opening("unit", 1, 1, 9000)
+    with pytest.raises(LongAnswer, match="7000 bytes"):
+        client.fetch_output("unit", 1, list, 7000)
+    assert not list(tmp_path.glob("checkpoint*"))
+    assert [body.taken_bytes for body in bodies] == [MEGABYTE] * 4  # long answers are not asked for again at once
+    client.close()
 
 
 def test_what_a_server_would_have_the_agent_remember_is_forgotten(ca: Path, authority: trustme.CA) -> None:
@@ -127,7 +168,8 @@ def test_what_a_server_would_have_the_agent_remember_is_forgotten(ca: Path, auth
         yield f"HTTP/1.1 204 No Content\r\n{many}\r\n".encode()
 
     with hostile_server(cookies, authority) as server, an_agent(server.url, ca) as client:
-        client.put_mail("unit", "weights-1", "c1", _nothing())
+        with pytest.raises(UnsignedAnswer):
+            client.put_mail("unit", "weights-1", "c1", _nothing())
         assert len(client._http.cookies) == 0
 
 
@@ -140,7 +182,17 @@ def _nothing() -> Any:
 def a_peer(url: str, ca: Path) -> PeerClient:
     settings = SimpleNamespace(peer_ca=ca, peer_url=url, limits=SimpleNamespace(peer_timeout_s=2.0))
     own = operator_keys(Side.A)
-    server: Any = SimpleNamespace(settings=settings, keys=own, name=own.name, metrics=Metrics(), clock=time.time)
+    peer = ROSTER.operator_b
+    server: Any = SimpleNamespace(
+        settings=settings,
+        keys=own,
+        name=own.name,
+        metrics=Metrics(),
+        clock=time.time,
+        peer=peer,
+        verify_keys={peer.key_id: VerifyKey.from_bytes(bytes.fromhex(peer.signing_key))},
+        sealing_key_of=lambda name: SealingPublicKey.from_bytes(bytes.fromhex(peer.sealing_key)),
+    )
     return PeerClient(server)
 
 
@@ -157,25 +209,45 @@ def asked(url: str, ca: Path) -> None:
 
 @pytest.mark.parametrize("script", [*SUCCESSES, *HEADS, *ERRORS])
 def test_side_a_takes_no_more_from_its_peer_than_it_asked_for(script: Script, ca: Path, authority: trustme.CA) -> None:
-    named = SUCCESSES.get(script, MoietyError)
     with hostile_server(script, authority) as server:
-        assert peak_of(lambda: asked(server.url, ca), named) < LITTLE
+        assert peak_of(lambda: asked(server.url, ca), PeerUnreachable) < LITTLE
         assert server.requests == 1
         assert server.sent_bytes < LITTLE or script is hostile.endless_interim_answers  # bounded by time, not memory
 
 
-def test_a_masked_sum_without_an_end_stops_at_its_length(ca: Path, authority: trustme.CA) -> None:
+def test_a_masked_sum_without_an_end_stops_at_its_length(ca: Path) -> None:
     taken: list[int] = []
+    bodies: list[Endless] = []
+    client = a_peer("https://b.invalid", ca)
+    answer = signed_endless_peer(bodies)
+    client._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
 
-    async def fetch(url: str) -> None:
-        client = a_peer(url, ca)
-        try:
-            async for piece in client.stream("/v1/peer/x", "masked_sum", 3 * MEGABYTE):
-                taken.append(len(piece))
-        finally:
-            await client.close()
+    async def fetch() -> None:
+        async for piece in client.stream("/v1/peer/x", "masked_sum", 3 * MEGABYTE):
+            taken.append(len(piece))
 
-    with hostile_server(hostile.endless_body, authority) as server:
-        with pytest.raises(TooLarge, match="3145728 bytes"):
-            asyncio.run(fetch(server.url))
-        assert sum(taken) <= 3 * MEGABYTE
+    with pytest.raises(MoietyError, match="not the one it signed"):
+        asyncio.run(fetch())
+    assert sum(taken) == 0
+    assert bodies[0].taken_bytes == MEGABYTE
+
+
+def signed_endless_peer(bodies: list[Endless]) -> Handler:
+    """The peer signs a head and sends something else without an end."""
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(Endless())
+        server = operator_keys(Side.B)
+        signed = sign_answer(
+            200,
+            SEALED_TYPE,
+            bytes(32),
+            server.signing,
+            server.key_id,
+            created=1,
+            request_signature=request.headers["signature"],
+            digest_field=DigestField.SEALED_HEAD,
+        )
+        return httpx.Response(200, headers=list(signed), stream=bodies[-1])
+
+    return answer

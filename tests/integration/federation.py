@@ -226,7 +226,7 @@ class SignedClient:
                 url,
                 digest_of(body, field),
                 self.keys.signing,
-                self.keys.name,
+                self.keys.key_id,
                 created=int(time.time()) if created is None else created,
                 nonce=nonce or secrets.token_urlsafe(18),
                 digest_field=field,

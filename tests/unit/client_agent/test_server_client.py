@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -16,21 +16,16 @@ from protocol import errors
 from protocol.errors import ErrorCode, MoietyError, RefusedMessage, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
-from protocol.wire.keys import VerifyKey
 from protocol.wire.messages import Signed, Study, StudyView
-from protocol.wire.signing import VerifiedRequest, verify_request
+from protocol.wire.signing import DigestField, digest_value
+from tests.unit.client_agent.enveloped import NOW, Handler, Opened, closed, enveloped, opened
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study
-
-NOW = 1_800_000_000
-Handler = Callable[[httpx.Request], httpx.Response]
 
 
 def client(handler: Handler, attempts: int = 3) -> ServerClient:
     retry = RetryPolicy(attempts=attempts, first_wait_s=0.0, longest_wait_s=0.001)
-    operator = ROSTER.operator_a
-    return ServerClient(
-        Side.A, operator, keys("c1"), httpx.MockTransport(handler), retry=retry, clock=lambda: float(NOW)
-    )
+    transport = httpx.MockTransport(enveloped(handler))
+    return ServerClient(Side.A, ROSTER.operator_a, keys("c1"), transport, retry=retry, clock=lambda: float(NOW))
 
 
 @pytest.fixture(autouse=True)
@@ -38,51 +33,60 @@ def _quiet() -> None:
     stamina.instrumentation.set_on_retry_hooks(())
 
 
-def verified(request: httpx.Request) -> VerifiedRequest:
-    party = ROSTER.party("c1")
-    assert party is not None
-    key = VerifyKey.from_bytes(bytes.fromhex(party.signing_key))
-    seen = verify_request(request.method, str(request.url), list(request.headers.items()), {"c1": key}.get, NOW)
-    assert seen.body_digest == hashlib.sha256(request.read()).digest()
-    return seen
-
-
 def view() -> StudyView:
     return StudyView(study="unit", study_digest=DIGEST, cursor=7, ready=(), mail=())
 
 
-def test_every_request_is_signed_and_its_body_digested() -> None:
-    seen: list[VerifiedRequest] = []
+def raw(transport: Handler, attempts: int = 3) -> ServerClient:
+    """A client whose transport sees what is sent as it is."""
+    made = client(lambda request: httpx.Response(500), attempts)
+    made._http = httpx.Client(transport=httpx.MockTransport(transport))
+    return made
+
+
+def test_every_request_is_signed_and_in_an_envelope() -> None:
+    """All go to one address; neither names nor what is asked are readable in them."""
+    seen: list[Opened] = []
+    server = operator_keys(Side.A)
 
     def answer(request: httpx.Request) -> httpx.Response:
-        seen.append(verified(request))
-        if request.method == "POST":
-            own = Signed[Study].parse(request.read())
-            a = operator_keys(Side.A)
-            return httpx.Response(201, content=countersign(own, a.name, a.signing).canonical())
-        assert str(request.url).endswith("/v1/studies/unit/view?after=3&wait_s=20")
-        return httpx.Response(200, content=view().canonical())
+        asked = opened(request, server)
+        seen.append(asked)
+        assert not any(name in request.read() for name in (b"unit", b"view", b"studies"))
+        assert not any("c1" in value for value in request.headers.values())
+        if asked.request.method == "POST":
+            own = Signed[Study].parse(asked.request.read())
+            return closed(
+                asked, server, httpx.Response(201, content=countersign(own, server.name, server.signing).canonical())
+            )
+        assert str(asked.request.url).endswith("/v1/studies/unit/view?after=3&wait_s=20")
+        return closed(asked, server, httpx.Response(200, content=view().canonical()))
 
-    server = client(answer)
-    made = server.create_study(sign(study(), "r0", keys("r0").signing))
+    sites = raw(answer)
+    made = sites.create_study(sign(study(), "r0", keys("r0").signing))
     assert [s.signer for s in made.signatures] == ["r0", ROSTER.operator_a.name]
-    assert server.view("unit", 3, 20.0) == view()
-    assert len({entry.nonce for entry in seen}) == 2
-    server.close()
+    assert sites.view("unit", 3, 20.0) == view()
+    assert len({entry.verified.nonce for entry in seen}) == 2
+    assert {entry.caller.name for entry in seen} == {"c1"}
+    for entry in seen:
+        assert entry.enclosed.body_digest == hashlib.sha256(entry.request.read()).hexdigest()
+    sites.close()
 
 
 def test_a_server_that_is_away_is_asked_again_with_a_fresh_nonce() -> None:
     nonces: list[str] = []
+    server = operator_keys(Side.A)
 
     def answer(request: httpx.Request) -> httpx.Response:
-        nonces.append(verified(request).nonce)
+        asked = opened(request, server)
+        nonces.append(asked.verified.nonce)
         if len(nonces) == 1:
             raise httpx.ConnectError("down")
         if len(nonces) == 2:
             return httpx.Response(503, content=b"busy")
-        return httpx.Response(200, content=view().canonical())
+        return closed(asked, server, httpx.Response(200, content=view().canonical()))
 
-    assert client(answer).view("unit").cursor == 7
+    assert raw(answer).view("unit").cursor == 7
     assert len(set(nonces)) == 3
 
 
@@ -121,10 +125,10 @@ def test_a_file_is_streamed_up_and_an_answer_streamed_down(tmp_path: Path) -> No
     def answer(request: httpx.Request) -> httpx.Response:
         if request.method == "PUT":
             stored.append(request.read())
-            assert request.headers["content-length"] == str(len(content))
             return httpx.Response(200)
         assert str(request.url).endswith("/mail/checkpoint-0/every-site?sender=r0")
-        return httpx.Response(200, content=stored[0])
+        digest = digest_value(DigestField.CONTENT, hashlib.sha256(content).digest())
+        return httpx.Response(200, headers={"content-digest": digest}, content=stored[0])
 
     server = client(answer)
     server.put_mail("unit", "checkpoint-0", "every-site", Body.file(path, hashlib.sha256(content).digest()))
@@ -144,7 +148,10 @@ def test_an_answer_that_breaks_off_is_fetched_again() -> None:
 
     def answer(request: httpx.Request) -> httpx.Response:
         calls.append(1)
-        return httpx.Response(200, stream=Torn()) if len(calls) == 1 else httpx.Response(200, content=b"whole")
+        digest = {"content-digest": digest_value(DigestField.CONTENT, hashlib.sha256(b"whole").digest())}
+        if len(calls) == 1:
+            return httpx.Response(200, headers=digest, stream=Torn())
+        return httpx.Response(200, headers=digest, content=b"whole")
 
     taken: list[bytes] = []
 

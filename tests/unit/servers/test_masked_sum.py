@@ -22,7 +22,7 @@ from protocol.wire.sealing import seal_stream, sealed_head_length
 from protocol.wire.signing import DigestField
 from servers import masked_sum as module
 from servers.authentication import Caller
-from servers.masked_sum import FetchedMaskedSum, SealedMaskedSum, framed, masked_sum
+from servers.masked_sum import SealedMaskedSum, masked_sum
 from servers.store.shares import Draft
 from tests.unit.client_agent.federation import ROSTER
 
@@ -77,7 +77,7 @@ def caller(message: bytes, field: DigestField = DigestField.SEALED_HEAD) -> Call
     return Caller(party, head_digest(head), field)
 
 
-def feed(intake: FetchedMaskedSum | SealedMaskedSum, data: bytes, size: int) -> None:
+def feed(intake: SealedMaskedSum, data: bytes, size: int) -> None:
     for at in range(0, len(data), size):
         intake.feed(data[at : at + size])
 
@@ -91,8 +91,9 @@ def test_what_one_side_sends_is_its_masked_sum() -> None:
 
 @pytest.mark.parametrize("size", [7, 1000, 2**20])
 def test_a_fetched_sum_becomes_the_output(draft: Draft, size: int) -> None:
-    intake = FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
-    feed(intake, b"".join(framed(HEADER, iter([sent()]))), size)
+    """Its head was checked as it came."""
+    intake = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
+    feed(intake, sealed(sent()), size)
     intake.finish()
     assert np.array_equal(output(draft), expected())
 
@@ -110,24 +111,19 @@ def test_a_sealed_sum_becomes_the_output(draft: Draft, size: int) -> None:
 )
 def test_the_sum_of_something_else_is_refused(draft: Draft, header: MaskedSumHeader) -> None:
     with pytest.raises(AnnouncementMismatch, match="another release"):
-        FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft).feed(b"".join(framed(header, iter([b""]))))
-    with pytest.raises(AnnouncementMismatch, match="another release"):
         SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft).feed(sealed(b"", header))
 
 
 def test_a_sum_of_another_length_is_refused(draft: Draft) -> None:
-    short, message = FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft), sealed(sent()[:-1])
-    short.feed(b"".join(framed(HEADER, iter([sent()[:-1]]))))
-    with pytest.raises(MalformedMessage, match=f"{D - 1} came"):
-        short.finish()
+    message, long = sealed(sent()[:-1]), sealed(sent() + bytes(8))
     with pytest.raises(MalformedMessage, match="more came"):
-        FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft).feed(b"".join(framed(HEADER, iter([sent() + bytes(8)]))))
+        take(SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft), long, caller(long))
     cut = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
     cut.feed(message)
     with pytest.raises(MalformedMessage, match=f"{D - 1} came"):
         cut.finish(caller(message))
-    without = FetchedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
-    without.feed(b"\x00")
+    without = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
+    without.feed(sealed(b""))
     with pytest.raises(MalformedMessage, match="0 came"):
         without.finish()
 

@@ -88,7 +88,7 @@ def test_the_two_digest_fields_do_not_stand_for_each_other() -> None:
     content, own = ("Content-Digest", f"sha-256=:{digest}:"), ("Sealed-Digest", f":{digest}:")
     refused([content, *sealed()[1:]], "cover exactly @method, @target-uri, content-digest")
     refused([own, *signed()[1:]], "cover exactly @method, @target-uri, sealed-digest")
-    refused([content, *sealed()], "headers content-digest and sealed-digest, must have exactly one of them")
+    refused([content, *sealed()], "headers content-digest and sealed-digest, there must be exactly one of them")
     refused([own, *signed()], "exactly one of them")
     refused([("Sealed-Head-Digest", own[1]), *sealed()[1:]], "cover exactly @method, @target-uri, sealed-head-digest")
     refused([("Sealed-Digest", content[1]), *sealed()[1:]], "sealed-digest header must be one digest")
