@@ -60,6 +60,7 @@ class _Opened:
     between: Correspondence
     signature: str
     request: EnclosedRequest
+    envelope_bytes: int
     body: _Body
 
 
@@ -110,7 +111,7 @@ class Envelope:
             raise MalformedMessage(f"{scope['path']} does not take what is enclosed: use the other address")
         body.put_back(enclosed)
         caller = Caller(party, bytes.fromhex(request.body_digest), request.digest_field)
-        return _Opened(caller, between, _signature(scope), request, body)
+        return _Opened(caller, between, _signature(scope), request, len(prefix + sealed), body)
 
     def _most_bytes(self, between_servers: bool) -> int:
         """What an envelope may enclose: between the servers also a round's masked vectors and transfers."""
@@ -146,11 +147,6 @@ class _Body:
     def put_back(self, enclosed: bytes) -> None:
         """What the envelope held of the body comes before what follows it."""
         self._held[:0] = enclosed
-
-    @property
-    def length(self) -> int | None:
-        """The whole body's, where it is here."""
-        return len(self._held) if self._ended else None
 
     async def __call__(self) -> Message:
         if self._handed:
@@ -220,10 +216,9 @@ def _inner_scope(scope: Scope, opened: _Opened) -> dict[str, Any]:
     path, _, query = opened.request.target.partition("?")
     headers = [(b"host", b"enclosed")]
     stated = _header(scope, b"content-length")
-    if opened.body.length is not None:
-        headers.append((b"content-length", str(opened.body.length).encode()))
-    elif stated is not None:
-        headers.append((b"content-length", stated))  # a little more than the body: room is asked for with it
+    if stated is not None and stated.isdigit():
+        length = max(0, int(stated[:20]) - opened.envelope_bytes) + opened.request.enclosed_bytes
+        headers.append((b"content-length", str(length).encode()))
     return {
         **scope,
         "method": opened.request.method,

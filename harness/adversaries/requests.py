@@ -18,9 +18,9 @@ def impostor(keys: PartyKeys, rand: bytes) -> PartyKeys:
     return replace(keys, signing=generate_signing_key(rand))
 
 
-def nobody(keys: PartyKeys, name: str = "nobody") -> PartyKeys:
-    """A sound key under a name that no roster holds."""
-    return replace(keys, name=name)
+def nobody(keys: PartyKeys, rand: bytes) -> PartyKeys:
+    """A sound key that no roster holds."""
+    return replace(keys, name="nobody", signing=generate_signing_key(rand))
 
 
 def signature_bit_flipped(headers: Sequence[tuple[str, str]]) -> Headers:

@@ -61,7 +61,7 @@ def unknown_study(r: OpenRound) -> httpx.Response:
 
 
 def site_not_in_the_roster(r: OpenRound) -> httpx.Response:
-    return as_somebody(r, requests.nobody(r.sites.me.keys), Side.A, r.path(paths.VIEW), None)
+    return as_somebody(r, requests.nobody(r.sites.me.keys, bytes(32)), Side.A, r.path(paths.VIEW), None)
 
 
 def signature_of_another_key(r: OpenRound) -> httpx.Response:

@@ -138,7 +138,7 @@ CONTRIBUTION_ROWS = (
     Row("wrong round in the header", header(round=999), 409, E_.WRONG_ROUND),
     Row("wrong attempt in the header", header(attempt=2), 409, E_.WRONG_ROUND),
     Row("wrong round in the address", lambda r: r.put(VICTIM, Side.A, b"x", round=999), 409, E_.WRONG_ROUND),
-    Row("wrong protocol version", header(version="moiety/2"), 400, E_.MALFORMED_MESSAGE, says="version"),
+    Row("wrong protocol version", header(version="moiety/3"), 400, E_.OTHER_VERSION, says="moiety/3"),
     Row("unknown field in the header", header(note="x"), 400, E_.MALFORMED_MESSAGE, says="note"),
     Row("another study's digest", header(study_digest="00" * 32), 409, E_.ANNOUNCEMENT_MISMATCH),
     Row("bound to another announcement", for_another_announcement, 409, E_.ANNOUNCEMENT_MISMATCH),
@@ -155,7 +155,7 @@ CONTROL_ROWS = (
     Row("malformed JSON", post(paths.ANNOUNCEMENT, b'{"message":'), 400, E_.MALFORMED_MESSAGE, says="JSON"),
     Row("JSON of another kind", post(paths.ANNOUNCEMENT, b"[1, 2]"), 400, E_.MALFORMED_MESSAGE),
     Row("five megabytes of JSON", post(paths.ANNOUNCEMENT, b" " * 5 * 2**20), 413, E_.TOO_LARGE),
-    Row("wrong version of a study", wrong_version_of_a_study, 400, E_.MALFORMED_MESSAGE, says="version"),
+    Row("wrong version of a study", wrong_version_of_a_study, 400, E_.OTHER_VERSION, says="moiety/3"),
     Row("announcement by a site", announced_by_a_site, 401, E_.BAD_SIGNATURE, Phase.SETTLED),
     Row(
         "another announcement of this round",

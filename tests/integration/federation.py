@@ -210,6 +210,8 @@ class SignedClient:
     def __init__(self, federation: Federation, keys: PartyKeys) -> None:
         self.federation = federation
         self.keys = keys
+        named = federation.roster.party(keys.name)
+        self.key_id = keys.key_id if named is None else named.key_id
         context = ssl.create_default_context(cafile=str(federation.ca_file))
         self.http = httpx.Client(verify=context, trust_env=False, timeout=60)
 
@@ -226,7 +228,7 @@ class SignedClient:
                 url,
                 digest_of(body, field),
                 self.keys.signing,
-                self.keys.key_id,
+                self.key_id,
                 created=int(time.time()) if created is None else created,
                 nonce=nonce or secrets.token_urlsafe(18),
                 digest_field=field,

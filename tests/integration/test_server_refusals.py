@@ -12,6 +12,7 @@ import httpx
 import numpy as np
 import pytest
 
+from harness.adversaries.requests import nobody
 from protocol.letters import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -88,7 +89,7 @@ def test_wrong_key(sites: FakeSites) -> None:
 
 
 def test_unknown_site(sites: FakeSites) -> None:
-    client = SignedClient(sites.federation, replace(sites.me.keys, name="nobody"))
+    client = SignedClient(sites.federation, nobody(sites.me.keys, bytes(32)))
     known = SignedClient(sites.federation, replace(sites.me.keys, name=SITES[2]))
     texts = [problem(one.send(Side.A, "GET", paths.STUDIES), 401, "bad_signature") for one in (client, known)]
     assert texts[0] == texts[1]
