@@ -295,7 +295,7 @@ def _is_finished(settings: AgentSettings, name: str) -> bool:
     if not (settings.state_dir / "studies" / name).exists():
         return True
     state = StudyJournal(settings.state_dir, name).site_state()
-    return state is not None and state.finished is not None
+    return state is not None and state.over
 
 
 def _line(values: dict[str, object]) -> None:

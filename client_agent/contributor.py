@@ -14,6 +14,7 @@ from client_agent.ckks_key import welcomed_seed
 from client_agent.clock import pause_after
 from client_agent.decisions import Decision, Decisions
 from client_agent.durable import write_durably
+from client_agent.ends import ShownEnds, shown_ends
 from client_agent.events import EventKind, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
 from client_agent.isolating import drop_sum, settle_sum
@@ -23,7 +24,7 @@ from client_agent.output import check_release
 from client_agent.participant import Participant
 from client_agent.refusals import refused_study, send_refusal
 from client_agent.site_context import SiteContext
-from client_agent.skips import shown_skip
+from client_agent.skips import shown_outcome
 from client_agent.watch import Stopped, same_round
 from client_agent.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome, vouched
 from protocol.errors import (
@@ -53,10 +54,11 @@ class Contributor(Participant):
         super().__init__(context, signed_study, journal)
         self._decisions = Decisions(self, self._take_missed)
         self._refused_welcome = -1
+        self._named: set[str] = set()
 
     def run(self) -> None:
         """Raises: Stopped; ConfigurationError and other errors that end this site's part in the study"""
-        if self.state.finished is not None:
+        if self.state.over:
             return
         refusal = refused_study(self)
         if refusal is not None:
@@ -98,7 +100,7 @@ class Contributor(Participant):
                 break
             else:
                 break
-        self.save(finished=f"refused: {refusal.detail}")
+        self.save(finished=f"refused: {refusal.detail}", refused=True)
         self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
 
     def _say_ready(self) -> None:
@@ -135,17 +137,26 @@ class Contributor(Participant):
         rounds = same_round(views)
         if rounds is not None:
             self._follow(*rounds)
-        ended = next((view for view in views if view.state.ended), None)
-        if ended is None or self._release_pending(views):
+        shown = shown_ends(views, self.context.roster, self.study_digest)
+        for forged in shown.refused:
+            self._name_once(forged)
+        end = shown.first
+        if end is None or self._release_pending(views, shown):
             return False
-        self.save(finished=f"{ended.state.value}: {ended.reason}")
-        self.event(EventKind.FINISHED, None, f"{ended.state.value}: {ended.reason}")
+        text = f"{end.message.state.value}: {end.message.reason}"
+        self.save(finished=text, ended_by=end)
+        self.event(EventKind.FINISHED, None, text)
         return True
 
-    def _release_pending(self, views: tuple[StudyView, StudyView]) -> bool:
+    def _name_once(self, forged: MoietyError) -> None:
+        if forged.detail not in self._named:
+            self._named.add(forged.detail)
+            self.problem(None, forged.detail)
+
+    def _release_pending(self, views: tuple[StudyView, StudyView], shown: ShownEnds) -> bool:
         """A released round that this site still has to apply; the view of a server that was away may be an old one."""
         released = [view for view in views if self._is_news(view.current)]
-        return len(released) == len(views) or (bool(released) and not all(view.state.ended for view in views))
+        return len(released) == len(views) or (bool(released) and None in shown.ends)
 
     def _is_news(self, current: RoundView | None) -> bool:
         if current is None or current.state is not RoundState.RELEASED or self.state.model_version is None:
@@ -197,16 +208,22 @@ class Contributor(Participant):
         elif a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
             self._record(decision, RoundEnd.SKIPPED, a.attempt, self._settle_skip(a, b))
         elif a.state is RoundState.RANKED and b.state is RoundState.RANKED:
+            self._settle_ranking(a, b)
             self._record(decision, RoundEnd.RANKED, a.attempt, decision.reason)
 
     def _settle_skip(self, a: RoundView, b: RoundView) -> str:
         """Remember a skip that both servers signed; its reason. Raises: UnknownResource until one of them shows it"""
-        skip = shown_skip(a, b, self.context.roster, self.study_digest)
+        skip = shown_outcome(a, b, self.context.roster, self.study_digest)
         if skip is None:
             raise UnknownResource(f"round {a.round}: no server shows the skip with both signatures yet")
         drop_sum(self, a.round)
         self.save(memory=remember_skip(self.state.memory, a.round))
         return skip.message.reason
+
+    def _settle_ranking(self, a: RoundView, b: RoundView) -> None:
+        """Raises: UnknownResource until a server shows that both signed the ranking's end"""
+        if shown_outcome(a, b, self.context.roster, self.study_digest, RoundState.RANKED) is None:
+            raise UnknownResource(f"round {a.round}: no server shows the ranking's end with both signatures yet")
 
     def _contribute(self, decision: Decision, attempt: int) -> Decision:
         announcement = decision.announcement

@@ -345,7 +345,7 @@ def _text(error: MoietyError) -> str:
 
 def _unfinished(journal: StudyJournal) -> bool:
     state: SiteState | None = journal.site_state()
-    return state is None or state.finished is None
+    return state is None or not state.over
 
 
 def run_agent(

@@ -28,6 +28,7 @@ from client_agent.mail import CountedClasses
 from protocol.errors import ConfigurationError
 from protocol.failpoints import Failpoints
 from protocol.policy import SiteMemory
+from protocol.wire.messages import Signed, StudyEnd
 
 B = TypeVar("B", bound=BaseModel)
 _MODELS_KEPT: Final = 2
@@ -43,7 +44,8 @@ class SiteState(BaseModel):
     ``ranked_before`` is the first round that this site saw announced as something else than a ranking, in a study that
     ranks its sites, whether it took part or not. ``discarded`` are the rounds whose sum of ciphertexts was none that
     the released sites' updates can make. ``opened_round`` is the last one whose sum of updates this site opened,
-    whether it was applied or discarded.
+    whether it was applied or discarded. ``ended_by`` is what ended the study,
+    ``refused`` that this site takes no part.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
@@ -60,6 +62,16 @@ class SiteState(BaseModel):
     last_recorded_round: int = 0
     opened_round: int = 0
     finished: str | None = None
+    ended_by: Signed[StudyEnd] | None = None
+    refused: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether this site's part is over: the requester's signed end is here, or this site itself refused.
+
+        ``finished`` alone, as an unsigned view once made it, ends nothing: such a site goes on.
+        """
+        return self.finished is not None and (self.ended_by is not None or self.refused)
 
 
 class StudyJournal:

@@ -59,6 +59,8 @@ class RankingRound(RequesterRound):
         """Once both servers have ended the ranking: what it opened is on disk before the round is settled."""
         if not (a.state is RoundState.RANKED and b.state is RoundState.RANKED):
             return super()._ended(a, b)
+        if self._shown_end(a, b, RoundState.RANKED) is None:
+            return None
         ranking = self._opened(a, b)
         self._owner.event(EventKind.STUDY, self._number, _summary(ranking))
         return Settled(

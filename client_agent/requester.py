@@ -14,6 +14,7 @@ from client_agent.alone import go_alone
 from client_agent.attestation import gathered
 from client_agent.ckks_key import SEED_BYTES
 from client_agent.clock import pause_after
+from client_agent.ends import shown_ends
 from client_agent.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
 from client_agent.failpoints import Point
 from client_agent.gathering import admit, await_contributors
@@ -35,6 +36,7 @@ from protocol.errors import (
     ConfigurationError,
     ErrorCode,
     LocalOptimumReached,
+    MoietyError,
     PolicyRefusal,
     ProtocolViolation,
     RefusedMessage,
@@ -76,8 +78,9 @@ RELEASES_KEPT: Final = 7
 class StudyOver(Exception):
     """The study ended at the servers; nothing more can be announced."""
 
-    def __init__(self, state: str, reason: str) -> None:
-        super().__init__(f"{state}: {reason}")
+    def __init__(self, end: Signed[StudyEnd]) -> None:
+        super().__init__(f"{end.message.state.value}: {end.message.reason}")
+        self.end = end
 
 
 class Requester(Participant):
@@ -91,10 +94,11 @@ class Requester(Participant):
         known = journal.read(self._path, RequesterState)
         self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))
         self.postbox = Postbox(self)
+        self._named: set[str] = set()
 
     def run(self) -> None:
         """Raises: Stopped; errors that nothing here can mend, after the study was ended as failed"""
-        if self.state.finished is not None:
+        if self.state.over:
             return
         self.prepare()
         if self.rule.needs is Needs.INNER_PRODUCTS:
@@ -107,15 +111,15 @@ class Requester(Participant):
         try:
             self._shared_part()
             go_alone(self)
-            self._finish(self.progress.why)
+            self._finish(self.progress.why, self.progress.end)
         except StudyOver as over:
-            self._finish(str(over))
+            self._finish(str(over), over.end)
         except (ProtocolViolation, UnusableUpdate) as broken:
             public = "the requester's update cannot be shared" if isinstance(broken, UnusableUpdate) else broken.detail
             cause = EndCause.UPDATE_UNUSABLE if isinstance(broken, UnusableUpdate) else EndCause.PROTOCOL_BROKEN
             self.end_study(StudyEndState.FAILED, cause, public, broken.detail)
             self._deliver_end()
-            self._finish(self.progress.why)
+            self._finish(self.progress.why, self.progress.end)
         finally:
             self.watch.close()
 
@@ -391,8 +395,8 @@ class Requester(Participant):
             except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
                 self.problem(None, refused.detail)
 
-    def _finish(self, reason: str) -> None:
-        self.save(finished=reason)
+    def _finish(self, reason: str, end: Signed[StudyEnd] | None) -> None:
+        self.save(finished=reason, ended_by=end)
         self.event(EventKind.FINISHED, None, reason)
 
     # --- waiting ---
@@ -403,13 +407,20 @@ class Requester(Participant):
             seen = self.watch.serial
             views = self.watch.both()
             if views is not None:
-                ended = next((view for view in views if view.state.ended), None)
-                if ended is not None and self.progress.end is None:
-                    raise StudyOver(ended.state.value, ended.reason)
+                shown = shown_ends(views, self.context.roster, self.study_digest)
+                for forged in shown.refused:
+                    self._name_once(forged)
+                if shown.first is not None and self.progress.end is None:
+                    raise StudyOver(shown.first)
                 answer = found(*views)
                 if answer is not None:
                     return answer
             self.watch.wait(seen, _LOOK_AGAIN_S)
+
+    def _name_once(self, forged: MoietyError) -> None:
+        if forged.detail not in self._named:
+            self._named.add(forged.detail)
+            self.problem(None, forged.detail)
 
     def retried(self, call: Callable[[], T]) -> T:
         """Repeat while a server cannot be reached. Raises: Stopped; what the server refuses with"""

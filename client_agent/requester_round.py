@@ -22,7 +22,7 @@ from client_agent.planning import RoundPlan
 from client_agent.probing import Probe, make_probe, probe_file
 from client_agent.server_client import Body
 from client_agent.settled import Refused, Settled
-from client_agent.skips import shown_skip
+from client_agent.skips import shown_outcome
 from client_agent.watch import at_both, same_round
 from protocol.arithmetic.ring import Ring
 from protocol.errors import (
@@ -39,8 +39,10 @@ from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
+    RoundOutcome,
     RoundState,
     RoundView,
+    Signed,
     StudyView,
 )
 
@@ -69,6 +71,7 @@ class RequesterRound:
         self._shared: set[int] = set()
         self._queried: set[int] = set()
         self._released: set[int] = set()
+        self._named: set[str] = set()
 
     def run(self) -> Settled:
         """Announce, then follow both views until the round is over at both servers.
@@ -255,12 +258,19 @@ class RequesterRound:
 
     # --- the end ---
 
-    def _skipped(self, a: RoundView, b: RoundView) -> Settled | None:
-        """None until a view shows the skip with both signatures, as the sites need it. Raises: ProtocolViolation"""
+    def _shown_end(self, a: RoundView, b: RoundView, state: RoundState) -> Signed[RoundOutcome] | None:
+        """What both servers signed; one that is forged is named once, and ends nothing."""
         try:
-            skip = shown_skip(a, b, self._context.roster, self._owner.study_digest)
-        except RefusedMessage as refused:
-            raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
+            return shown_outcome(a, b, self._context.roster, self._owner.study_digest, state)
+        except RefusedMessage as forged:
+            if forged.detail not in self._named:
+                self._named.add(forged.detail)
+                self._owner.problem(self._number, forged.detail)
+            return None
+
+    def _skipped(self, a: RoundView, b: RoundView) -> Settled | None:
+        """None until a view shows the skip with both signatures, as the sites need it."""
+        skip = self._shown_end(a, b, RoundState.SKIPPED)
         if skip is None:
             return None
         return Settled(

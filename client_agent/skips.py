@@ -12,17 +12,30 @@ def require_skip(signed: Signed[RoundOutcome], roster: Roster, study_digest: str
 
     Raises: BadSignature, AnnouncementMismatch
     """
+    return require_outcome(signed, roster, study_digest, round_number, RoundState.SKIPPED)
+
+
+def require_outcome(
+    signed: Signed[RoundOutcome], roster: Roster, study_digest: str, round_number: int, state: RoundState
+) -> RoundOutcome:
+    """That this study's round is skipped, or ranked, as both servers signed.
+
+    Raises: BadSignature, AnnouncementMismatch
+    """
     outcome = require_signatures(signed, roster, (roster.operator_a.name, roster.operator_b.name))
     named = (outcome.study_digest, outcome.round, outcome.outcome)
-    if named != (study_digest, round_number, RoundState.SKIPPED):
+    if named != (study_digest, round_number, state):
         raise AnnouncementMismatch(
-            f"round {round_number}: what the servers signed is no skip of this study's round {round_number}"
+            f"round {round_number}: what the servers signed does not say that this study's round {round_number} is "
+            f"{state.value}"
         )
     return outcome
 
 
-def shown_skip(a: RoundView, b: RoundView, roster: Roster, study_digest: str) -> Signed[RoundOutcome] | None:
-    """The skip with both signatures, whichever view carries it; None while neither does.
+def shown_outcome(
+    a: RoundView, b: RoundView, roster: Roster, study_digest: str, state: RoundState = RoundState.SKIPPED
+) -> Signed[RoundOutcome] | None:
+    """The skip (or a ranking's end) with both signatures, whichever view carries it; None while neither does.
 
     Raises: BadSignature, AnnouncementMismatch
     """
@@ -30,6 +43,6 @@ def shown_skip(a: RoundView, b: RoundView, roster: Roster, study_digest: str) ->
     for view in (a, b):
         outcome = view.outcome
         if outcome is not None and all(outcome.signature_of(name) is not None for name in operators):
-            require_skip(outcome, roster, study_digest, view.round)
+            require_outcome(outcome, roster, study_digest, view.round, state)
             return outcome
     return None

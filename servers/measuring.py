@@ -162,6 +162,8 @@ async def store_queries(
     now = server.store.round(key)
     assert now is not None, "rounds are never deleted"
     if now.query_digest is not None:
+        if now.query_file != name:
+            server.files.delete([name])
         _require_same_queries(server, now, digest)
         return
     try:

@@ -89,6 +89,9 @@ async def _store(
     except BaseException:
         draft.discard()
         raise
+    kept = server.store.mail(study.digest, caller.name, recipient, str(topic))
+    if kept is not None and kept.file != name:
+        server.files.delete([name])  # the first one stands: of two that arrive at once, too
     if not _came_before(server, study, caller.name, recipient, topic, digest):
         server.failpoints.reach(Point.BEFORE_MAIL_STORED)
         server.store.add_mail(MailRecord(study.digest, caller.name, recipient, str(topic), digest, name))

@@ -36,8 +36,8 @@ from servers.outcomes import countersign_outcome
 from servers.releasing import (
     accept_release_set,
     commit_release,
+    keep_release,
     masking_side,
-    output_name,
     with_mask_seed,
 )
 from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
@@ -197,11 +197,11 @@ async def put_masked_sum(
         limit = sealed_message_length(MAX_HEADER_BYTES, _ELEMENT_BYTES * parameters.dimension)
         await stream_into(request, intake, limit)
         await asyncio.to_thread(intake.finish, caller)
-        await asyncio.to_thread(draft.keep, output_name(current))
+        await asyncio.to_thread(draft.keep, draft.own_name)
     except BaseException:
         draft.discard()
         raise
-    commit_release(server, record, current, output_name(current))
+    keep_release(server, record, current, draft.own_name)
     return done()
 
 

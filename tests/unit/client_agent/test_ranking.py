@@ -19,7 +19,7 @@ from client_agent.refusals import public_text, refused_study
 from client_agent.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
 from client_agent.settled import Refused, Settled
 from protocol.arithmetic.fixed_point import decode
-from protocol.errors import ErrorCode, NotListed, ProtocolViolation, UnusableUpdate
+from protocol.errors import ErrorCode, NotListed, ProtocolViolation, UnknownResource, UnusableUpdate
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
 from protocol.policy import Clause, SitePolicy, remember_skip
@@ -192,7 +192,9 @@ class TestContributor:
         decision = decided(site, 1, **RANKS)
         signed = sign(decision.announcement, REQUESTER, keys(REQUESTER).signing)
         view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
-        site.contributor._follow(view, view)
+        with pytest.raises(UnknownResource, match="no server shows the ranking's end with both signatures"):
+            site.contributor._follow(view, view)
+        site.contributor._follow(view, view.model_copy(update={"outcome": ranked_of(1)}))
         (record,) = [event.record for event in site.events if event.kind is EventKind.ROUND]
         assert record is not None
         assert (record.purpose, record.state, record.took_part) == (Purpose.RANKING, RoundEnd.RANKED, ())
@@ -219,6 +221,12 @@ def skip_of(number: int) -> Signed[RoundOutcome]:
         outcome=RoundState.SKIPPED,
         cause=OutcomeCause.NOT_AGREED_IN_TIME,
     )
+    a, b = operator_keys(Side.A), operator_keys(Side.B)
+    return countersign(sign(message, a.name, a.signing), b.name, b.signing)
+
+
+def ranked_of(number: int) -> Signed[RoundOutcome]:
+    message = skip_of(number).message.model_copy(update={"outcome": RoundState.RANKED, "cause": OutcomeCause.RANKED})
     a, b = operator_keys(Side.A), operator_keys(Side.B)
     return countersign(sign(message, a.name, a.signing), b.name, b.signing)
 
@@ -327,7 +335,8 @@ class TestRequester:
         ranking._prepare_own()
         signed = planned(bench).announcement
         view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
-        settled = ranking._ended(view, view)
+        assert ranking._ended(view, view) is None
+        settled = ranking._ended(view.model_copy(update={"outcome": ranked_of(1)}), view)
         assert settled is not None
         assert (settled.end, settled.past, settled.skip) == (RoundEnd.RANKED, None, None)
         lost = kept(bench)
@@ -343,7 +352,8 @@ class TestRequester:
         made = Ranking(study=STUDY.name, requester=REQUESTER, round=1, sites=(RankedSite(site="c1", loss=0.5),))
         monkeypatch.setattr(ranking, "_open", lambda a, b: made)
         signed = planned(bench).announcement
-        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
+        outcome = ranked_of(1)
+        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed, outcome=outcome)
         assert ranking._ended(view, view) is not None
         monkeypatch.setattr(ranking, "_open", _not_again)
         assert ranking._ended(view, view) is not None
@@ -356,7 +366,8 @@ class TestRequester:
         assert isinstance(ranking, RankingRound)
         ranking._prepare_own()
         monkeypatch.setattr(ranking, "_open", _refuses)
-        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=planned(bench).announcement)
+        signed, outcome = planned(bench).announcement, ranked_of(1)
+        view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed, outcome=outcome)
         with pytest.raises(ProtocolViolation, match="round 1: another server's answer"):
             ranking._ended(view, view)
 

@@ -18,7 +18,7 @@ from client_agent.planning import RoundPlan, new_plan
 from client_agent.requester import Requester
 from client_agent.requester_round import RequesterRound
 from client_agent.settled import Refused, Settled
-from protocol.errors import ErrorCode, PolicyRefusal, ProtocolViolation
+from protocol.errors import ErrorCode, PolicyRefusal
 from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
@@ -203,5 +203,13 @@ def test_a_skip_counts_once_either_view_shows_both_signatures(requester: Request
         settled = turn._skipped(seen(plan, at_a), seen(plan, at_b))
         assert settled is not None
         assert (settled.end, settled.reason, settled.skip) == (RoundEnd.SKIPPED, skip_of(1).message.reason, skip_of(1))
-    with pytest.raises(ProtocolViolation, match="no skip of this study's round 1"):
-        turn._skipped(seen(plan, skip_of(2)), seen(plan, None))
+
+
+def test_a_forged_skip_is_named_once_and_ends_nothing(requester: Requester) -> None:
+    told: list[str] = []
+    requester.problem = lambda number, text: told.append(text)  # type: ignore[method-assign]
+    plan = planned(requester)
+    turn = RequesterRound(requester, plan)
+    for _ in range(3):
+        assert turn._skipped(seen(plan, skip_of(2)), seen(plan, None)) is None
+    assert told == ["round 1: what the servers signed does not say that this study's round 1 is skipped"]
