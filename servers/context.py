@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -57,6 +58,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.pictures: dict[str, StudyPicture] = {}
+        self.outputs = itertools.count()
         self.verify_keys = {p.key_id: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
         self.parties = {p.key_id: p for p in self.roster.parties}
         self._sealing_keys: dict[str, SealingPublicKey] = {}

@@ -97,6 +97,12 @@ def output_name(record: RoundRecord) -> str:
     return file_name("output", record.key.study, record.key.round, record.key.attempt)
 
 
+def new_output_name(server: Server, record: RoundRecord) -> str:
+    """A name that no output was ever kept under: of two that arrive at once, neither replaces the other."""
+    key = record.key
+    return file_name("output", key.study, key.round, key.attempt, server.boot, next(server.outputs))
+
+
 def keep_release(server: Server, study: StudyRecord, record: RoundRecord, output_file: str) -> None:
     """Release with an output that is on disk under a name of its own; the first one stands, a later one is deleted.
 

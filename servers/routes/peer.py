@@ -38,6 +38,7 @@ from servers.releasing import (
     commit_release,
     keep_release,
     masking_side,
+    new_output_name,
     with_mask_seed,
 )
 from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
@@ -197,11 +198,12 @@ async def put_masked_sum(
         limit = sealed_message_length(MAX_HEADER_BYTES, _ELEMENT_BYTES * parameters.dimension)
         await stream_into(request, intake, limit)
         await asyncio.to_thread(intake.finish, caller)
-        await asyncio.to_thread(draft.keep, draft.own_name)
+        name = new_output_name(server, current)
+        await asyncio.to_thread(draft.keep, name)
     except BaseException:
         draft.discard()
         raise
-    keep_release(server, record, current, draft.own_name)
+    keep_release(server, record, current, name)
     return done()
 
 

@@ -77,8 +77,6 @@ class Draft:
         self._midway = midway
         self._require_room = require_room
         self.path = folder / f"{secrets.token_hex(16)}{_UNFINISHED}"
-        self.own_name = file_name(self.path.name)
-        """A name that no other draft is ever kept under: what was kept before is not replaced."""
         self._file: BinaryIO = self.path.open("xb")
 
     def write(self, piece: bytes | memoryview) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,10 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
+from harness.parties import Parties
 from protocol.sharing import Side
+from protocol.wire.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, open_answer, open_request
+from protocol.wire.paths import PEER_SEALED, SEALED
 from servers import app as server_app
 from servers.context import Server
 from servers.peer_client import PeerClient
@@ -35,21 +39,43 @@ class Messages:
 
 
 class Wire(httpx.AsyncBaseTransport):
-    """Carries a request to the right application and keeps a copy for everybody who saw it."""
+    """Carries a request to the right application and keeps what it holds for everybody who can open it."""
 
-    def __init__(self, apps: dict[str, Any], seen_by: dict[str, list[Messages]]) -> None:
+    def __init__(self, apps: dict[str, Any], seen_by: dict[str, list[Messages]], parties: Parties) -> None:
         self._apps = apps
         self._seen_by = seen_by
+        self._keys = {keys.key_id: keys for keys in parties.keys}
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         body = await request.aread()
         host = f"{request.url.scheme}://{request.url.netloc.decode()}"
         inner = await httpx.ASGITransport(app=self._apps[host]).handle_async_request(_copy(request, body))
         answer = await inner.aread()
-        if not any(part in request.url.path for part in _POLLED):
+        opened = self._opened(request, body, inner, answer)
+        if not any(part in opened[1] for part in _POLLED):
             for messages in self._seen_by[host]:
-                messages.said.add((request.method, request.url.path, body, inner.status_code, answer))
+                messages.said.add(opened)
         return httpx.Response(inner.status_code, headers=inner.headers, content=answer)
+
+    def _opened(
+        self, request: httpx.Request, body: bytes, response: httpx.Response, answer: bytes
+    ) -> tuple[str, str, bytes, int, bytes]:
+        """Out of the envelopes, whose nonces and seals are new every time."""
+        if request.url.path not in (SEALED, PEER_SEALED) or "signature" not in response.headers:
+            return request.method, request.url.path, body, response.status_code, answer
+        stated = request.headers["signature-input"]
+        caller, nonce = (re.search(f'{name}="([^"]+)"', stated) for name in ("keyid", "nonce"))
+        server = re.search('keyid="([^"]+)"', response.headers["signature-input"])
+        assert caller, stated
+        assert nonce, stated
+        assert server, response.headers
+        between = Correspondence(caller[1], server[1], nonce[1])
+        length = LENGTH_BYTES + int.from_bytes(body[:LENGTH_BYTES], "big")
+        asked, first = open_request(body[LENGTH_BYTES:length], self._keys[server[1]].sealing, between)
+        status, said = response.status_code, answer
+        if response.headers["content-type"] == ANSWER_TYPE:
+            status, said = open_answer(answer, self._keys[caller[1]].sealing, between)
+        return asked.method, asked.target, first + body[length:], status, said
 
 
 def _copy(request: httpx.Request, body: bytes) -> httpx.Request:
@@ -93,8 +119,8 @@ def running_apps(federation: Federation, now_s: float, patch: pytest.MonkeyPatch
     for app in apps.values():
         app.state.server.clock = lambda: now_s
     by_url = {federation.url(side): apps[side] for side in Side}
-    peers = Wire(by_url, {federation.url(side): list(messages.values()) for side in Side})
-    agents = Wire(by_url, {federation.url(side): [messages[side]] for side in Side})
+    peers = Wire(by_url, {federation.url(side): list(messages.values()) for side in Side}, federation.parties)
+    agents = Wire(by_url, {federation.url(side): [messages[side]] for side in Side}, federation.parties)
 
     class InProcessPeer(PeerClient):
         def __init__(self, server: Server) -> None:

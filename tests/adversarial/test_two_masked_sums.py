@@ -6,6 +6,7 @@ The requests are interleaved for real: both have passed every look at the round 
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,7 @@ def test_of_two_sums_at_once_the_first_stands(
     monkeypatch.setattr(peer_routes, "SealedMaskedSum", Taken)
     server = server_on(Side.B, store)
     server.files = ShareFiles(tmp_path / "shares", 0)
+    server.boot, server.outputs = 1, itertools.count()
     monkeypatch.setattr(peer_routes, "_with_release_set", lambda record, masks: record)
     held: Any = SimpleNamespace(round=store.round)
     seen: list[bytes] = []
@@ -113,6 +115,7 @@ def test_a_sum_that_comes_after_a_skip_leaves_nothing_behind(
     monkeypatch.setattr(peer_routes, "_with_release_set", lambda record, masks: record)
     server = server_on(Side.B, store)
     server.files = ShareFiles(tmp_path / "shares", 0)
+    server.boot, server.outputs = 1, itertools.count()
     held: Any = SimpleNamespace(round=store.round)
 
     async def late() -> None:
