@@ -150,7 +150,7 @@ def test_a_letter_and_a_file_have_bounds_of_their_own(tmp_path: Path) -> None:
     client = ServerClient(Side.A, ROSTER.operator_a, keys("c1"), httpx.MockTransport(answer))
     into = tmp_path / "checkpoint"
     with pytest.raises(LongAnswer, match="524288 bytes"):
-        client.get_mail("unit", "refusal", "r0", "c1")
+        client.get_mail("unit", "refusal", "r0", "c1", 2**19)
     with pytest.raises(LongAnswer, match="4000 bytes"):
         client.fetch_mail("unit", "checkpoint-0", "every-site", "r0", into, 4000)
     with pytest.raises(LongAnswer, match="9000 bytes"):
