@@ -82,7 +82,7 @@ SITES = tuple(party.name for party in ROSTER.sites)
 UPDATES = {
     site: (np.random.default_rng(place).normal(size=SIZE) / 10).astype(np.float32) for place, site in enumerate(SITES)
 }
-WILLING = SitePolicy(allow_ckks=True)
+WILLING = SitePolicy(allow_ckks=True, least_isolation=0.0)
 
 
 def the_list(number: int) -> WeightList:
@@ -157,7 +157,7 @@ class ServerA(FakeServer):
         )
         self.sealed = b"".join(seal_stream(header.canonical(), [body], keys(SITE).sealing.public, bytes(32), bytes(32)))
 
-    def fetch_output(self, name: str, number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
+    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
         assert len(self.sealed) <= most_bytes
         return take(iter([self.sealed]))
 
@@ -165,7 +165,7 @@ class ServerA(FakeServer):
 @pytest.fixture
 def bench(tmp_path: Path) -> Iterator[Bench]:
     with contributor_bench(tmp_path, OF, MODEL, WILLING) as made:
-        made.servers[Side.A] = ServerA()
+        made.servers[Side.A] = ServerA(Side.A)
         made.contributor.save(ckks_key_seed=SEED)
         yield made
 
