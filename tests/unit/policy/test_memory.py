@@ -22,6 +22,18 @@ class TestNeverRises:
         with refused(p.Clause.NEVER_RISES, "'d' is listed with 21/32", "20"):
             check(weight_list({"b": 20, "c": 19, "d": 21, "e": 20}, 2), memory=memory)
 
+    def test_the_last_sums_list_may_come_again_and_no_other(self) -> None:
+        """Where a newer list was declined for what its sum would have given away."""
+        first, lower = weight_list(EVEN), weight_list(EVEN | {"b": 20}, 2)
+        memory = p.remember_release(SiteMemory(), announcement(first), first, tuple(EVEN))
+        memory = p.remember_contribution(memory, announcement(lower, version=1), lower)
+        memory = p.remember_skip(memory, 2)
+        again = weight_list(EVEN, 3)
+        check(again, announcement(again, version=1), memory=memory)
+        raised = weight_list(EVEN | {"b": 21}, 3)
+        with refused(p.Clause.NEVER_RISES, "'b' is listed with 21/32"):
+            check(raised, announcement(raised, version=1), memory=memory)
+
     def test_only_for_rules_that_declare_it(self) -> None:
         check(weight_list(EVEN, 2), memory=self.seen({"b": 20, "c": 20, "d": 20, "e": 20}), never_rises=False)
 

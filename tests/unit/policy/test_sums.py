@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from protocol.errors import PolicyRefusal
+from protocol.policy import Clause, SitePolicy, check_isolation
 from protocol.policy.sums import (
     MOST_RELEASE_SETS,
     MOST_ROWS,
@@ -152,6 +154,29 @@ def test_weights_count() -> None:
 def test_noise_of_the_sum_counts() -> None:
     square = float(UPDATE @ UPDATE)
     assert exposure((), row("a", noise=square), UPDATE).least == pytest.approx(np.sqrt(0.5), abs=1e-5)
+
+
+def test_the_clause_asks_for_the_policys_figure_and_tells_the_requester_no_figure() -> None:
+    past, again = [known("abcd", 1, released="abcd")], row("bcd", 2)
+    found = exposure(past, again, UPDATE)
+    with pytest.raises(
+        PolicyRefusal, match=r"relative error of 0\.000 .that of the site with key a.*demands 0\.3"
+    ) as refused:
+        check_isolation(found, again, SitePolicy())
+    assert refused.value.clause is Clause.ISOLATION
+    assert "0.000" not in refused.value.told
+    assert "demands 0.3" in refused.value.told
+    check_isolation(found, again, SitePolicy(least_isolation=0.0))
+    first = row("abcd")
+    check_isolation(exposure((), first, UPDATE), first, SitePolicy(least_isolation=0.86))
+    with pytest.raises(PolicyRefusal, match=r"relative error of 0\.866"):
+        check_isolation(exposure((), first, UPDATE), first, SitePolicy(least_isolation=0.87))
+
+
+def test_too_many_release_sets_are_refused_with_what_to_do() -> None:
+    many = row("abcdefghij", least=3)
+    with pytest.raises(PolicyRefusal, match="968 release sets are possible, 500 can be looked at; announce the number"):
+        check_isolation(exposure((), many, UPDATE), many, SitePolicy())
 
 
 def test_a_row_is_what_it_says() -> None:
