@@ -17,10 +17,9 @@ from client_agent.durable import write_durably
 from client_agent.ends import ShownEnds, shown_ends
 from client_agent.events import EventKind, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
-from client_agent.isolating import drop_sum, settle_sum
+from client_agent.isolating import drop_sum, note_sum
 from client_agent.journal import StudyJournal
 from client_agent.mail import PastRelease
-from client_agent.output import check_release
 from client_agent.participant import Participant
 from client_agent.refusals import refused_study, send_refusal
 from client_agent.site_context import SiteContext
@@ -281,11 +280,9 @@ class Contributor(Participant):
             release_set=view.release_set,
         )
         try:
-            check_release(past, self.context.roster, self.study_digest)
+            note_sum(self, past)
         except MoietyError as unproven:
             self.problem(view.round, unproven.detail)
-        else:
-            settle_sum(self, past)
 
     def _take_missed(self, past: PastRelease, decision: Decision) -> None:
         """A release whose end this site did not see: the evidence came with the next weight list."""

@@ -14,7 +14,7 @@ from client_agent.ckks_key import check_encrypted
 from client_agent.durable import write_durably
 from client_agent.events import EventKind
 from client_agent.failpoints import Point
-from client_agent.isolating import agree_to_sum, drop_sum
+from client_agent.isolating import agree_to_sum, drop_sum, note_sum
 from client_agent.mail import (
     CountedClasses,
     PastRelease,
@@ -243,6 +243,8 @@ class Decisions:
                     self._apply_missed(past, decision)
         except OutputGone as gone:
             self._owner.problem(mail.weight_list.round, gone.detail)
+        for past in missed:
+            note_sum(self._owner, past)
 
     def _applies_next(self, past: Announcement) -> bool:
         """Whether a release is against this site's model and not opened yet; class counts only if it was listed."""

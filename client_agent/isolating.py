@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from client_agent.failpoints import Point
 from client_agent.mail import PastRelease
+from client_agent.output import check_release
 from protocol.arithmetic.fixed_point import Real, scaling_of
 from protocol.errors import PolicyRefusal
 from protocol.policy import Exposure, SummedRow, SummedWeight, rounding_noise
@@ -85,11 +86,13 @@ def summed_row(announcement: Announcement, weight_list: WeightList, roster: Rost
 
 
 def note_sum(owner: Participant, past: PastRelease) -> None:
-    """A released sum that this site was not in but knows of: its nearest own update stands in for it.
+    """A released sum that this site knows of, whether it was in it or not; else its nearest update stands in for it.
 
-    Requires: the evidence was checked
+    Raises: what evidence that does not hold is refused with
     """
-    if past.announcement.purpose is Purpose.UPDATE:
+    name = (owner.study_digest, past.announcement.round)
+    if past.announcement.purpose is Purpose.UPDATE and not owner.context.sums.settled(name):
+        check_release(past, owner.context.roster, owner.study_digest)
         dimension = sum(size for _, size in owner.layers)
         row = summed_row(past.announcement, past.weight_list, owner.context.roster, dimension)
         owner.context.sums.remember(row, None)
@@ -97,7 +100,7 @@ def note_sum(owner: Participant, past: PastRelease) -> None:
 
 
 def settle_sum(owner: Participant, past: PastRelease) -> None:
-    """A release named who was summed; rounds that this site does not remember stay so. Requires: as ``note_sum``"""
+    """A release named who was summed, in a round that this site remembers. Requires: the evidence was checked"""
     release, roster = past.release_set.message, owner.context.roster
     summed = tuple(key_of(roster, site) for site in release.sites if site != roster.requester)
     owner.context.sums.settle((owner.study_digest, release.round), summed)

@@ -153,6 +153,12 @@ class SumMemory:
             own = [place for place in places if self._vector(place).exists()]
             return [KnownSum(self._rows[place].row, self._update(self._nearest(place, own))) for place in places]
 
+    def settled(self, name: RoundName) -> bool:
+        """Whether a release named who was summed in this round."""
+        with self._lock:
+            place = self._place(name)
+            return place is not None and self._rows[place].row.settled
+
     def rounds(self) -> frozenset[RoundName]:
         """All rounds that this memory has a word on."""
         with self._lock:

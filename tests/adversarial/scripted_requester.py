@@ -212,6 +212,7 @@ class Federation:
         numerators: dict[str, int] | None = None,
         end: RoundState | None = RoundState.RELEASED,
         purpose: Purpose = Purpose.UPDATE,
+        previous: PastRelease | None = None,
     ) -> Round:
         """Announce to the listed sites; whoever accepts is in the sum, which is released, skipped, or neither."""
         wanted = numerators or {}
@@ -235,7 +236,7 @@ class Federation:
             closes_at_s=10**9 + 60,
         )
         views = tuple(self._view(told, side) for side in Side)
-        decisions = {site: self._decide(of, site, weights, views) for site in listed}
+        decisions = {site: self._decide(of, site, weights, views, previous) for site in listed}
         accepted = tuple(site for site in listed if decisions[site].accepted)
         total = np.zeros(DIMENSION)
         for site in accepted:
@@ -258,10 +259,19 @@ class Federation:
         for site in listed:
             drop_sum(self.agent(site, of), number)
 
-    def _decide(self, of: Study, site: str, weights: WeightList, views: tuple[RoundView, ...]) -> Decision:
+    def _decide(
+        self,
+        of: Study,
+        site: str,
+        weights: WeightList,
+        views: tuple[RoundView, ...],
+        previous: PastRelease | None,
+    ) -> Decision:
         party = ROSTER.party(site)
         assert party is not None
-        mail = seal_letter(WeightMail(weight_list=weights), "weights", of.digest(), REQUESTER, party, weights.round)
+        mail = seal_letter(
+            WeightMail(weight_list=weights, previous=previous), "weights", of.digest(), REQUESTER, party, weights.round
+        )
         for relay in self.relays[site].values():
             relay.mail[f"{of.name}/weights-{weights.round}/{site}"] = mail
         return self.agent(site, of)._decisions.decide(*views)

@@ -131,6 +131,18 @@ def test_a_restarted_agent_remembers(sites: Federation) -> None:
     refused_for_isolation(sites.round(study("second"), 1, WITHOUT_1, version=0), *WITHOUT_1)
 
 
+def test_a_joiner_knows_the_last_sum(sites: Federation) -> None:
+    """It was in none, but the requester must hand it the last release with the list: five less four is its update."""
+    of = study()
+    first = sites.round(of, 1, FOUR, version=0)
+    joined = (*FOUR, "c5")
+    for site in joined:
+        sites.serve(of, site, START, 1)
+    second = sites.round(of, 2, joined, version=1, least=5, previous=first.past)
+    refused_for_isolation(second, *joined)
+    assert sites.round(study("unrelated"), 1, ("c5", "c6", "c7"), version=0).refused == {}
+
+
 def test_other_sites_are_not_kept_from_anything(sites: Federation) -> None:
     """What is refused is the difference, not the sites: three who were in no sum are summed, and these four again."""
     assert sites.round(study("first"), 1, FOUR, version=0).refused == {}
