@@ -20,6 +20,7 @@ from protocol.release import (
     average_chunk,
     class_totals,
     coordinate_bound,
+    longest_sum,
     open_aggregate_chunk,
     own_weights_sum,
     require_clipped_sum,
@@ -179,13 +180,15 @@ class OutputReader:
     def _average(self, vector: _Vector) -> NDArray[np.float32]:
         past = vector.past
         numerators = sum_of_numerators(past, self.roster)
-        bound = coordinate_bound(
-            self.parameters, numerators, len(past.release_set.message.sites), past.announcement.opens.bounds_norms
-        )
-        opener = AverageOpener(vector.seed, bound, numerators / self.parameters.weight_grid, self.parameters)
+        summed = len(past.release_set.message.sites)
+        bound = coordinate_bound(self.parameters, numerators, summed, past.announcement.opens.bounds_norms)
+        longest = longest_sum(self.parameters, numerators, summed)
+        weights = numerators / self.parameters.weight_grid
+        opener = AverageOpener(vector.seed, bound, longest, weights, self.parameters)
         out = np.empty(self.parameters.dimension, dtype=np.float32)
         for start, masked in self._chunks(vector):
             opener.open_into(out[start : start + masked.size], masked, start)
+        opener.finish()
         return out
 
     def _own_weighted(self, vector: _Vector) -> NDArray[np.float32]:

@@ -26,6 +26,7 @@ from protocol.sharing import ChunkSource
 _BOUND_MEASURED = 3
 _BOUND_UNMEASURED = 5
 _NORM_PIECE = 1 << 16
+_SQUARED_BELOW = 1 << 32
 
 
 def sum_chunk(sources: Sequence[ChunkSource], start: int, stop: int, kernels: Kernels = NUMBA) -> Ring:
@@ -180,25 +181,47 @@ def average_chunk(signed: Signed, sum_of_weights: float, parameters: StudyParame
     return (signed.astype(np.float64) / _divisor(sum_of_weights, parameters)).astype(np.float32)
 
 
-class AverageOpener:
-    """Agent: :func:`open_aggregate_chunk` and :func:`average_chunk` in one pass, with the same bits.
+def longest_sum(parameters: StudyParameters, sum_of_numerators: int, contributors: int) -> float:
+    """The largest norm that an honest sum of clipped, weighted updates can have, in ring units.
 
-    Raises:   ProtocolViolation, when the sum of weights is not positive
+    E times the sum of weights, the requester's own included, and for the rounding less than one a coordinate and site.
+    ``sum_of_numerators`` is the sum of weights times the grid; ``contributors`` counts all sites in the sum.
+    """
+    return parameters.encoded_norm * sum_of_numerators / parameters.weight_grid + contributors * math.sqrt(
+        parameters.dimension
+    )
+
+
+class AverageOpener:
+    """Agent: :func:`open_aggregate_chunk` and :func:`average_chunk` in one pass, with the same bits, and the norm.
+
+    Squares add up as exact integers, so the norm is the same in whatever pieces the sum arrives.
+
+    Requires: ``bound`` from :func:`coordinate_bound` and ``longest`` from :func:`longest_sum`
+    Raises:   ProtocolViolation, when the sum of weights is not positive, or so large that squares could overflow
     """
 
     def __init__(
         self,
         t_seed: bytes,
         bound: int,
+        longest: float,
         sum_of_weights: float,
         parameters: StudyParameters,
         kernels: Kernels = NUMBA,
     ) -> None:
         self._t_seed = t_seed
-        self._bound = bound
+        self._longest = longest
+        self._bound = min(bound, math.ceil(longest))
+        if self._bound >= _SQUARED_BELOW:
+            raise ProtocolViolation(
+                f"a sum whose coordinates reach {self._bound} has squares beyond 64 bits: take fewer sites, or a "
+                "smaller encoded_norm_log2"
+            )
         self._divisor = _divisor(sum_of_weights, parameters)
         self._kernels = kernels
         self._pad = np.empty(0, dtype=np.uint64)
+        self._squares = 0
 
     def open_into(self, average: NDArray[np.float32], vector_chunk: Ring, start: int) -> None:
         """The average of the piece that begins at ``start``.
@@ -210,8 +233,25 @@ class AverageOpener:
             self._pad = np.empty(vector_chunk.size, dtype=np.uint64)
         pad = self._pad[: vector_chunk.size]
         expand_into(self._t_seed, Usage.OUTPUT_MASK, pad, start=start)
-        beyond = self._kernels.open_average(vector_chunk, pad, self._bound, self._divisor, average)
+        beyond, squares = self._kernels.open_average(vector_chunk, pad, self._bound, self._divisor, average)
         _require_within(beyond, vector_chunk.size, start, self._bound)
+        self._squares += squares
+
+    def finish(self) -> None:
+        """All pieces are opened: their sum is no longer than clipped updates make it.
+
+        Why: the range check lets one site send several clip norms, and the requester's part is checked by nobody else;
+        this bounds how far a round can move the model, whoever sends what.
+
+        Raises:   AggregateOutOfBounds: the round is discarded and the model stays as it was
+        """
+        found = math.sqrt(self._squares)
+        if found > self._longest:
+            raise AggregateOutOfBounds(
+                f"the sum has norm {found:.1f} in ring units, clipped updates of these weights reach "
+                f"{self._longest:.1f}: a site or a server broke the protocol; the round is discarded and the model "
+                "stays as it was"
+            )
 
 
 def _divisor(sum_of_weights: float, parameters: StudyParameters) -> float:

@@ -179,10 +179,11 @@ class Kernels:
         s = scaling
         return bool(self._module().encode_and_mask(values, s.unit, s.factor, s.weight, s.scale, words, pad))
 
-    def open_average(self, masked: Ring, pad: Ring, bound: int, divisor: float, out: Single) -> int:
+    def open_average(self, masked: Ring, pad: Ring, bound: int, divisor: float, out: Single) -> tuple[int, int]:
         """out = (masked + pad) / divisor: the sum read as a signed integer, divided in float64, rounded to float32.
 
-        -> how many of the signed integers are beyond ``bound`` on either side
+        -> how many of the signed integers are beyond ``bound`` on either side, and the exact sum of their squares,
+        which holds where none is beyond and ``bound`` is below 2^32
 
         Shapes:   masked and pad uint64[n], out float32[n]; 0 <= bound < 2^63, divisor above 0
         """
@@ -192,7 +193,8 @@ class Kernels:
                 f"an average of {masked.size} elements goes into float32[{masked.size}], with a bound in [0, 2^63) and "
                 f"a divisor above 0; found {out.dtype}{list(out.shape)}, {bound}, {divisor}"
             )
-        return int(self._module().open_average(masked, pad, bound, divisor, out))
+        beyond, upper, lower = self._module().open_average(masked, pad, bound, divisor, out)
+        return int(beyond), (int(upper) << 32) + int(lower)
 
 
 NUMBA = Kernels("numba", _compiled)

@@ -14,7 +14,9 @@ from numpy.typing import NDArray
 
 from protocol.arithmetic.numpy_kernels import (
     ENCODED_LIMIT,
+    HALF_WIDTH,
     LEAST_EXPONENT,
+    LOW_HALF,
     NORM_BLOCK,
     UNIFORM_SHIFT,
     UNIFORM_STEP,
@@ -165,13 +167,19 @@ def _encode_and_mask(
 
 def _open_average(
     masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32]
-) -> int:  # pragma: no cover - compiled
-    beyond = 0
+) -> tuple[int, np.uint64, np.uint64]:  # pragma: no cover - compiled
+    beyond, upper, lower = 0, np.uint64(0), np.uint64(0)
     for i in range(out.size):
-        opened = np.int64(masked[i] + pad[i])
+        word = masked[i] + pad[i]
+        opened = np.int64(word)
         beyond += int((opened > bound) | (opened < -bound))
+        sign = np.uint64(opened >> np.int64(63))  # all ones for a negative number
+        magnitude = ((word ^ sign) - sign) & LOW_HALF
+        square = magnitude * magnitude
+        upper += square >> HALF_WIDTH
+        lower += square & LOW_HALF
         out[i] = opened / divisor
-    return beyond
+    return beyond, upper, lower
 
 
 mask: Callable[[Ring, Ring, Ring], None] = njit(types.void(_IN, _IN, _OUT), cache=True, nogil=True)(_mask)
@@ -200,8 +208,11 @@ encode_and_mask: Callable[[Update, float, float, float, float, Ring, Ring], bool
     [types.boolean(update, *_FACTORS, _OUT, _OUT) for update in (_SINGLE, _DOUBLE)], cache=True, nogil=True
 )(_encode_and_mask)
 
-open_average: Callable[[Ring, Ring, int, float, NDArray[np.float32]], int] = njit(
-    types.int64(_IN, _IN, types.int64, types.float64, types.Array(types.float32, 1, "C")),
+_OPENED = types.Tuple((types.int64, types.uint64, types.uint64))
+open_average: Callable[[Ring, Ring, int, float, NDArray[np.float32]], tuple[int, np.uint64, np.uint64]] = njit(
+    types.Tuple((types.int64, types.uint64, types.uint64))(
+        _IN, _IN, types.int64, types.float64, types.Array(types.float32, 1, "C")
+    ),
     cache=True,
     nogil=True,
     error_model="numpy",  # the caller refuses a divisor of 0: without the check in every step the loop vectorises

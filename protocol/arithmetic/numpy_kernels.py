@@ -14,6 +14,8 @@ LEAST_EXPONENT = -1000
 ENCODED_LIMIT = 2.0**62
 UNIFORM_SHIFT = 11
 UNIFORM_STEP = 2.0**-53
+HALF_WIDTH = np.uint64(32)
+LOW_HALF = np.uint64(2**32 - 1)
 
 Real = NDArray[np.float64]
 Update = NDArray[np.float32] | NDArray[np.float64]
@@ -79,11 +81,16 @@ def encode(values: Update, unit: float, factor: float, weight: float, scale: flo
     return bool(np.all(fits))
 
 
-def open_average(masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32]) -> int:
-    """out = (masked + pad) / divisor, read as signed integers; -> how many of those are beyond the bound."""
+def open_average(masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32]) -> tuple[int, int, int]:
+    """out = (masked + pad) / divisor, read as signed integers; -> how many of those are beyond the bound, and the sum
+    of the squares of their magnitudes' lower 32 bits, as the sum of the squares' upper halves and of their lower ones.
+    """
     opened = (masked + pad).view(np.int64)
     out[:] = opened / divisor
-    return int(np.count_nonzero((opened > bound) | (opened < -bound)))
+    squares = np.abs(opened).view(np.uint64) & LOW_HALF
+    squares *= squares
+    beyond = int(np.count_nonzero((opened > bound) | (opened < -bound)))
+    return beyond, int((squares >> HALF_WIDTH).sum()), int((squares & LOW_HALF).sum())
 
 
 def encode_and_mask(

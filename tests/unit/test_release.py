@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -7,6 +8,7 @@ import pytest
 
 from protocol import release
 from protocol.arithmetic import fixed_point
+from protocol.arithmetic.kernels import NUMBA, NUMPY
 from protocol.arithmetic.ring import from_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
 from protocol.rules.self_weights import counts_vector
@@ -207,9 +209,9 @@ def test_more_classes_than_coordinates_are_refused(classes):
 
 @pytest.mark.parametrize("start", [0, 3, 4096])
 def test_opening_and_averaging_in_one_pass_gives_the_same_bits(identity, kernels, rng, start):
-    opener = release.AverageOpener(T_SEED, 2**62, 2.53125, identity, kernels)
+    opener = release.AverageOpener(T_SEED, 2**62, 2.0**31, 2.53125, identity, kernels)
     for size in (0, 1, 700, 64):  # the last one in a buffer that is longer
-        vector = from_signed(rng.integers(-(2**61), 2**61, size))
+        vector = from_signed(rng.integers(-(2**31), 2**31, size))
         vector = release.masked_sum_chunk(vector, T_SEED, start, kernels)
         average = np.full(size, np.nan, dtype=np.float32)
         opener.open_into(average, vector, start)
@@ -220,7 +222,7 @@ def test_opening_and_averaging_in_one_pass_gives_the_same_bits(identity, kernels
 @pytest.mark.parametrize(("value", "fits"), [(100, True), (-100, True), (101, False), (-101, False), (-(2**63), False)])
 def test_the_one_pass_holds_every_coordinate_to_the_bound(identity, kernels, value, fits):
     vector = release.masked_sum_chunk(from_signed(np.array([0, value, 3])), T_SEED, 10, kernels)
-    opener, average = release.AverageOpener(T_SEED, 100, 1.0, identity, kernels), np.empty(3, dtype=np.float32)
+    opener, average = release.AverageOpener(T_SEED, 100, 1e3, 1.0, identity, kernels), np.empty(3, dtype=np.float32)
     if fits:
         opener.open_into(average, vector, 10)
         assert average.tolist() == [0.0, value / identity.scale, 3 / identity.scale]
@@ -229,10 +231,52 @@ def test_the_one_pass_holds_every_coordinate_to_the_bound(identity, kernels, val
             opener.open_into(average, vector, 10)
 
 
+def opened(values, longest, kernels, identity, bound=2**31):
+    """All values in two pieces; the coordinates' bound lets them pass unless the norm's is smaller."""
+    vector = from_signed(np.array(values))
+    opener = release.AverageOpener(T_SEED, bound, longest, 1.0, identity, kernels)
+    for start in range(0, len(values), 2):
+        piece = release.masked_sum_chunk(vector[start : start + 2], T_SEED, start, kernels)
+        opener.open_into(np.empty(piece.size, dtype=np.float32), piece, start)
+    return opener
+
+
+@pytest.mark.parametrize("values", [[3, -4, 0], [-(2**31) + 1, 0, 2**31 - 1], [-5, 5, -5]])
+def test_a_sum_is_no_longer_than_its_weights_allow(identity, kernels, values):
+    """Exactly the norm passes, in whatever pieces, and with the largest coordinates that there can be."""
+    norm = math.isqrt(sum(value * value for value in values))
+    opened(values, norm + 1.0, kernels, identity).finish()
+    squares = sum(value * value for value in values)
+    opened(values, math.sqrt(squares), kernels, identity).finish()
+    with pytest.raises(AggregateOutOfBounds, match="the round is discarded and the model stays as it was"):
+        opened(values, max(abs(value) for value in values) * 1.0, kernels, identity, 2**31).finish()
+
+
+def test_one_coordinate_is_no_longer_than_the_whole(identity, kernels):
+    with pytest.raises(AggregateOutOfBounds, match="1 of 2 coordinates from 0 on are beyond 7"):
+        opened([8, 0, 0], 6.5, kernels, identity)
+
+
+def test_the_longest_sum_is_that_of_clipped_updates(identity):
+    grid, n = identity.weight_grid, 5
+    assert release.longest_sum(identity, 3 * grid, n) == 3 * identity.encoded_norm + n * math.sqrt(identity.dimension)
+
+
+def test_a_sum_too_large_to_square_is_refused(identity, kernels):
+    with pytest.raises(ProtocolViolation, match="take fewer sites"):
+        release.AverageOpener(T_SEED, 2**40, 2.0**33, 1.0, identity, kernels)
+
+
+def test_both_kernels_square_alike(rng):
+    masked, pad = rng.integers(0, 2**64, 5000, dtype=np.uint64), rng.integers(0, 2**64, 5000, dtype=np.uint64)
+    out = np.empty(5000, dtype=np.float32)
+    assert NUMBA.open_average(masked, pad, 2**31, 3.0, out) == NUMPY.open_average(masked, pad, 2**31, 3.0, out)
+
+
 def test_the_one_pass_needs_weights_and_room(identity, kernels):
     with pytest.raises(ProtocolViolation, match="positive"):
-        release.AverageOpener(T_SEED, 100, 0.0, identity, kernels)
-    opener = release.AverageOpener(T_SEED, 100, 1.0, identity, kernels)
+        release.AverageOpener(T_SEED, 100, 1e3, 0.0, identity, kernels)
+    opener = release.AverageOpener(T_SEED, 100, 1e3, 1.0, identity, kernels)
     for average in (np.empty(2, dtype=np.float32), np.empty(3, dtype=np.float64)):
         with pytest.raises(ProtocolViolation, match=r"goes into float32\[3\]"):
             opener.open_into(average, np.zeros(3, dtype=np.uint64), 0)

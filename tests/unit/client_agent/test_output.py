@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -119,14 +120,19 @@ def test_the_masking_side_alternates() -> None:
     assert [masking_side(number) for number in (1, 2, 3)] == [Side.A, Side.B, Side.A]
 
 
-def test_a_coordinate_beyond_the_bound_discards_the_round() -> None:
-    past = release().past
-    bound = 3 * PARAMETERS.encoded_norm * (32 + 3 * 16) // 32 + 4
-    total = SUM.copy()
-    total[7] = bound
+def test_a_sum_longer_than_clipped_updates_make_it_discards_the_round() -> None:
+    """In one coordinate, or spread over many of which each is small; the requester's own weight of 1 counts."""
+    past, total = release().past, np.zeros_like(SUM)
+    longest = PARAMETERS.encoded_norm * (32 + 3 * 16) / 32 + 4 * math.sqrt(total.size)
+    total[7] = int(longest)
     reader(*servers(past, total)).open(past)
-    total[7] = -bound - 1
+    total[7] = -math.ceil(longest) - 1
     with pytest.raises(AggregateOutOfBounds, match="1 of 1000 coordinates"):
+        reader(*servers(past, total)).open(past)
+    total[:] = int(longest / math.sqrt(total.size))
+    reader(*servers(past, total)).open(past)
+    total += 1
+    with pytest.raises(AggregateOutOfBounds, match=r"the sum has norm .* the round is discarded"):
         reader(*servers(past, total)).open(past)
 
 
