@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -29,6 +29,10 @@ from protocol.wire.messages import (
 
 if TYPE_CHECKING:
     from client_agent.requester import Requester
+
+
+SUMS_TOO_LONG: Final = 2
+"""A discarded sum is tried once more, over exactly the same sites and weights: whoever broke it may not do so again."""
 
 
 class Welcomed(BaseModel):
@@ -94,15 +98,29 @@ class Hindrance(BaseModel):
 
 
 def hindrance(owner: Requester) -> Hindrance | None:
-    """What makes every further round pointless: discarded sums of ciphertexts, or the class counts of a rule."""
+    """What makes every further round pointless: discarded sums, or the class counts of a rule."""
+    return _discarded(owner) or (_uncountable(owner) if owner.study.rule.name.counts_classes else None)
+
+
+def _discarded(owner: Requester) -> Hindrance | None:
     if len(owner.state.discarded) >= MOST_DISCARDED_SUMS:
         text = (
             f"the sums of rounds {list(owner.state.discarded)} were not those of the released sites and were "
             "discarded; compare server a's records, and start another study"
         )
         return Hindrance(cause=EndCause.SUMS_DISCARDED, public=text, why=text)
-    if not owner.study.rule.name.counts_classes:
-        return None
+    too_long = _too_long(owner)
+    if len(too_long) >= SUMS_TOO_LONG:
+        text = (
+            f"the sums of rounds {list(too_long)}, one after the other over the same sites, were longer than clipped "
+            "updates make them: a site or a server broke the protocol; start another study, with a norm_bound or a "
+            "rule that measures, which show the requester who it is"
+        )
+        return Hindrance(cause=EndCause.SUM_TOO_LONG, public=text, why=text)
+    return None
+
+
+def _uncountable(owner: Requester) -> Hindrance | None:
     counted, progress = owner.state.counted, owner.progress
     if counted is None and progress.memory.counted is not None:
         text = "the sum of the class counts broke its bounds, and counts are summed once a study; start another one"
@@ -118,6 +136,14 @@ def hindrance(owner: Requester) -> Hindrance | None:
         why = f"{text}: classes {missing}; check the labels, or leave the classes out"
         return Hindrance(cause=EndCause.CLASS_WITHOUT_EXAMPLE, public=text, why=why)
     return None
+
+
+def _too_long(owner: Requester) -> tuple[int, ...]:
+    """The rounds released against the present model, whose sums were discarded: else there would be a newer one."""
+    version = owner.state.model_version or 0
+    return tuple(
+        past.announcement.round for past in owner.progress.history if past.announcement.model_version == version
+    )
 
 
 def new_plan(owner: Requester) -> RoundPlan:

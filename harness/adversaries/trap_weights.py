@@ -74,6 +74,16 @@ class Trap:
         return rows[fired] / biases[fired, None]
 
 
+def steered(model: NDArray[np.float32], target: NDArray[np.float32], step: float, rounds: int) -> NDArray[np.float32]:
+    """The model after so many rounds in which the requester's own update moves it as far as a step goes.
+
+    The others' updates, which go elsewhere, are left out: this is the most that a requester can do.
+    """
+    way = target.astype(np.float64) - model
+    distance = float(np.linalg.norm(way))
+    return (model + way * min(1.0, step * rounds / max(distance, 1e-12))).astype(np.float32)
+
+
 @dataclass(frozen=True, eq=False)
 class Read:
     """Records that a candidate comes near, and how near: the largest error of a feature, in its standard deviations."""

@@ -18,11 +18,13 @@ from client_agent.mail import PastRelease, Welcome, seal_letter
 from client_agent.models import build_model, model_spec
 from client_agent.trainer import compute_update
 from client_agent.update import load_vector
-from harness.adversaries.trap_weights import Trap, records_read
+from harness.adversaries.trap_weights import Trap, records_read, steered
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import to_signed
+from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
+from protocol.policy import SitePolicy
 from protocol.release import average_chunk
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyView, TrainingSpec
@@ -68,6 +70,23 @@ def read_from(model: np.ndarray) -> int:
     """How many of the sites' records the requester holds within a tenth of a standard deviation in every feature."""
     candidates = TRAP.candidates(opened_average(model), 1 / PARAMETERS.scale)
     return records_read(candidates, RECORDS, SPREAD, within=0.1).records
+
+
+def test_a_requester_that_steers_by_its_own_updates_reads_records_at_the_default_caps() -> None:
+    """What caps on steps are worth: printed, and true as docs/threat_model.md has it.
+
+    At the default caps 100 rounds are more than enough to build the trap out of version 0; only a path that is short
+    of the model's own size keeps it away, and no useful study trains within that.
+    """
+    policy, first = SitePolicy(), first_model(STUDY)
+    distance = float(np.linalg.norm(PLANTED.astype(np.float64) - first))
+    read = {}
+    for step in (0.0, 0.01, 0.05, 0.2, min(policy.largest_step, policy.largest_path / 100)):
+        read[step] = read_from(steered(first, PLANTED, step, 100))
+        print(f"steps of {step:g} over 100 rounds: {read[step]} records of {sum(map(len, RECORDS))} read")
+    print(f"the trap is {distance:.1f} away from version 0")
+    assert list(read.values())[-1] >= 10
+    assert read[0.0] == 0
 
 
 def hostile_welcome(

@@ -14,7 +14,7 @@ import pytest
 from client_agent.attestation import checkpoint_digest
 from client_agent.events import EventKind, RoundEnd
 from client_agent.mail import Attestation, PastRelease, WeightMail, Welcome, open_letter, seal_letter
-from client_agent.planning import RoundPlan, new_plan
+from client_agent.planning import RoundPlan, hindrance, new_plan
 from client_agent.requester import Requester
 from client_agent.requester_round import RequesterRound
 from client_agent.settled import Refused, Settled
@@ -22,7 +22,7 @@ from protocol.errors import ErrorCode, PolicyRefusal
 from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
-from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState, RoundView, Signed, StudyView
+from protocol.wire.messages import EndCause, OutcomeCause, RoundOutcome, RoundState, RoundView, Signed, StudyView
 from tests.unit.client_agent.benches import FakeServer, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -173,6 +173,20 @@ def test_nobody_is_let_in_while_too_few_contributors_vouch(
     assert texts[1] == (
         "c3 cannot be let in yet: model 1 needs the word of 2 of its contributors, and none came from c2, c3"
     )
+
+
+def test_a_discarded_sum_is_tried_once_more_and_then_ends_the_study(requester: Requester) -> None:
+    """Two sums against the same model: had the first been applied, the model would be a newer one."""
+    pasts = (release(1).past, release(2).past)
+    requester.keep(history=pasts[:1])
+    assert hindrance(requester) is None
+    requester.keep(history=pasts)
+    found = hindrance(requester)
+    assert found is not None
+    assert found.cause is EndCause.SUM_TOO_LONG
+    assert "the sums of rounds [1, 2]" in found.public
+    requester.adopt_model(requester.require_kept(), 1)
+    assert hindrance(requester) is None
 
 
 def test_a_list_names_the_releases_that_a_site_missed(requester: Requester) -> None:
