@@ -12,7 +12,9 @@ import trustme
 from client_agent.daemon import Agent, Site, create_study, load_identity, only_one, outbox, run_agent
 from client_agent.events import AgentEvent
 from client_agent.journal import StudyJournal
+from client_agent.learner import training_seed
 from client_agent.settings import AgentSettings
+from client_agent.trainer import site_seed
 from harness.processes import write_secret
 from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
 from protocol.sharing import Side
@@ -67,6 +69,15 @@ def test_one_agent_for_a_state_folder(tmp_path: Path) -> None:
 def test_a_seed_needs_servers_on_this_machine(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="a seed makes every secret predictable"):
         run_agent(settings(tmp_path, "c1", seed=4), threading.Event())
+
+
+def test_a_study_does_not_choose_the_order_of_a_sites_batches(sites: dict[str, Site]) -> None:
+    """A requester that knows the order knows which examples an update is of; only the site's own seed fixes it."""
+    made = agent(sites["c1"], [])
+    drawn = {made._training_seed(study(seed=1)) for _ in range(2)}
+    assert len(drawn) == 2
+    assert site_seed(1, "c1") not in drawn
+    assert training_seed(1, "c1", bytes(8)) == site_seed(1, "c1")
 
 
 class FakeServer:
