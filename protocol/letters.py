@@ -23,7 +23,7 @@ NOTICE_REASON_BYTES: Final = 1024
 """Of a reason as JSON: with the longest names and codes around it, it fits a notice."""
 _COORDINATE_BYTES: Final = 4
 _FIXED_BYTES: Final = 2**16
-_SITE_BYTES: Final = 2**12
+_SITE_BYTES: Final = 2**13
 _CLASS_BYTES: Final = 32
 _NUMBER: Final = r"(0|[1-9][0-9]{0,6})"
 

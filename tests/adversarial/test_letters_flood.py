@@ -202,5 +202,5 @@ def test_a_letter_of_a_large_federation_fits_its_cap(flood: Flood) -> None:
     """The cap grows with the roster, and stays below what anybody parses."""
     study: Any = flood.sites.study
     small, large = (most_bytes(LetterKind.WEIGHTS, study, sites) for sites in (5, 1000))
-    assert small < 100_000
+    assert small < 2**17
     assert small < large <= 4 * 2**20 + 2000

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.mail import StudyRefusal
+from client_agent.mail import StudyRefusal, WeightMail
+from client_agent.requester import _SKIPS_KEPT, RELEASES_KEPT
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, MalformedMessage, NotListed, UnknownParty
 from protocol.letters import (
@@ -18,13 +19,28 @@ from protocol.letters import (
     require_route,
 )
 from protocol.wire.authentic import sign
-from protocol.wire.messages import MAX_CONTROL_BYTES, Decline, RuleName, RuleSpec
-from protocol.wire.padding import LENGTH_BYTES, shortened
+from protocol.wire.messages import (
+    MAX_CONTROL_BYTES,
+    AgreedSet,
+    CollectedContribution,
+    Decline,
+    ListedWeight,
+    ReleaseSet,
+    RoundOutcome,
+    RuleName,
+    RuleSpec,
+    Signature,
+    Signed,
+)
+from protocol.wire.padding import LENGTH_BYTES, shortened, shown_length
 from protocol.wire.paths import EVERY_SITE
 from protocol.wire.sealing import sealed_length, sealed_small_length
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, study
+from tests.unit.client_agent.announced_rounds import weights
+from tests.unit.client_agent.federation import CONTRIBUTORS, DIGEST, REQUESTER, ROSTER, keys, release, study
+from tests.unit.client_agent.test_requester import skip_of
 
 SITE = CONTRIBUTORS[0]
+TWO = (Signature(signer="s" * 63, value="f" * 128),) * 2
 CODE, CLAUSE = max(ErrorCode, key=len), max(Clause, key=len)
 
 
@@ -106,3 +122,31 @@ def test_the_longest_reason_of_the_longest_names_fits_a_notice(reason: str) -> N
     for message in (decline, refusal):
         signed = sign(message, name, keys(SITE).signing)
         assert LENGTH_BYTES + len(signed.canonical()) <= NOTICE_BYTES
+
+
+@pytest.mark.parametrize("sites", [3, 60])
+def test_the_longest_evidence_there_can_be_fits_a_weight_list(sites: int) -> None:
+    """Long names, every release that is kept, every skip: the servers must take what an honest requester sends."""
+    names = tuple(f"{number:063}" for number in range(sites))
+    listed = weights((32, 32, 32)).model_copy(
+        update={"weights": tuple(ListedWeight(site=name, numerator=32) for name in names)}
+    )
+    held = CollectedContribution(site=names[0], announcement_digest=DIGEST, commitment_a=DIGEST, commitment_b=DIGEST)
+    one = release(1).past
+    agreed = one.agreed_set.message.model_copy(update={"contributions": (held,) * (sites + 1)})
+    released = one.release_set.message.model_copy(update={"sites": names, "failed_check": names})
+    past = one.model_copy(
+        update={
+            "announcement": one.announcement.model_copy(update={"listed": names}),
+            "weight_list": listed,
+            "agreed_set": Signed[AgreedSet](
+                message=agreed.model_copy(update={"contributions": (held,) * (sites + 1)}), signatures=TWO
+            ),
+            "release_set": Signed[ReleaseSet](
+                message=released.model_copy(update={"sites": names, "failed_check": names}), signatures=TWO
+            ),
+        }
+    )
+    skip = Signed[RoundOutcome](message=skip_of(1).message, signatures=TWO)
+    mail = WeightMail(weight_list=listed, previous=past, missed=(past,) * RELEASES_KEPT, skipped=(skip,) * _SKIPS_KEPT)
+    assert sealed_small_length(shown_length(mail)) <= most_bytes(LetterKind.WEIGHTS, study(), sites + 1)

@@ -76,3 +76,10 @@ def test_more_names_than_a_study_holds_are_refused_with_a_way_out() -> None:
 def test_a_server_refuses_them_too() -> None:
     with pytest.raises(MalformedMessage, match="more than once"):
         ModelSpec.parse(NAMED.canonical().replace(b'"sex"', b'"age"'))
+
+
+@pytest.mark.parametrize("name", ["", "x" * (MAX_NAME_CHARACTERS + 1), "a\x1b[2J", "a\u202e", "two\nlines"])
+def test_a_layers_name_is_short_and_printable(name: str) -> None:
+    with pytest.raises(ValidationError, match="1 to 200 printable characters"):
+        LayerShape(name=name, shape=(1,))
+    assert LayerShape(name="x" * MAX_NAME_CHARACTERS, shape=(1,)).name == "x" * MAX_NAME_CHARACTERS
