@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.mail import PastRelease
-from client_agent.output import check_release, require_sum_release
+from client_agent.output import check_release, own_key_id, require_sum_release
 from client_agent.scratch import MemoryFile
 from client_agent.server_client import ServerClient
 from protocol.ckks.check import SumChecks
@@ -109,7 +109,7 @@ class EncryptedOutput:
             release_digest=past.release_set.message.digest(),
             side=Side.A,
             share_kind=ShareKind.CIPHERTEXT,
-            recipient=self.site,
+            recipient=own_key_id(self.roster, self.site),
             length=self.study.encrypted_values,
         )
 

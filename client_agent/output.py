@@ -107,6 +107,11 @@ def sum_of_numerators(past: PastRelease, roster: Roster) -> int:
     return total
 
 
+def own_key_id(roster: Roster, site: str) -> str:
+    """How a header names this site."""
+    return next(party.key_id for party in roster.sites if party.name == site)
+
+
 @dataclass(frozen=True)
 class OutputReader:
     """What a site needs to open outputs sealed to it.
@@ -161,7 +166,7 @@ class OutputReader:
             release_digest=past.release_set.message.digest(),
             side=side,
             share_kind=kind,
-            recipient=self.site,
+            recipient=own_key_id(self.roster, self.site),
             length=self.parameters.dimension,
         )
 

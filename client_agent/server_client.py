@@ -74,6 +74,7 @@ _UNAUTHORIZED: Final = 401
 _TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
 _LONG_POLL_GRACE_S: Final = 30.0
 _FIRST_ERROR: Final = 400
+_ENCLOSED_OF_FILES: Final = 2**12
 Method = Literal["GET", "POST", "PUT"]
 
 
@@ -111,11 +112,20 @@ class Body:
         """A sealed share and its message digest; ``after_piece`` is called whenever a piece is on its way."""
         return cls(path, digest, path.stat().st_size, after_piece, DigestField.SEALED)
 
-    def pieces(self) -> Iterator[bytes]:
+    def beginning(self) -> bytes:
+        """What goes into the envelope: all of a few bytes; of a file what may hold a share's public header."""
         if isinstance(self.data, bytes):
-            yield self.data
+            return self.data
+        with self.data.open("rb") as file:
+            return file.read(_ENCLOSED_OF_FILES)
+
+    def pieces(self, after: int = 0) -> Iterator[bytes]:
+        """What follows the first ``after`` bytes."""
+        if isinstance(self.data, bytes):
+            yield from (self.data[after:],) if after < len(self.data) else ()
             return
         with self.data.open("rb") as file:
+            file.seek(after)
             while piece := file.read(PIECE_BYTES):
                 yield piece
                 self.after_piece()
@@ -293,7 +303,7 @@ class ServerClient:
         """One request in its envelope: a control message is enclosed, what is sealed already follows."""
         nonce = base64.urlsafe_b64encode(self._nonces.bytes(_NONCE_BYTES, "request nonce")).decode()
         url, between = self._url + paths.SEALED, Correspondence(self._keys.key_id, self.operator.key_id, nonce)
-        enclosed = body.data if isinstance(body.data, bytes) else b""
+        enclosed = body.beginning()
         asked = EnclosedRequest(
             method=method,
             target=path,
@@ -312,14 +322,14 @@ class ServerClient:
             nonce=nonce,
             digest_field=DigestField.SEALED_HEAD,
         )
-        length = len(envelope) + (0 if enclosed else body.length)
+        length = len(envelope) + body.length - len(enclosed)
         headers = [
             ("Accept-Encoding", "identity"),
             *signature,
             ("Content-Type", SEALED_TYPE),
             ("Content-Length", str(length)),
         ]
-        content = chain([envelope], () if enclosed else body.pieces())
+        content = chain([envelope], body.pieces(len(enclosed)))
         request = self._http.build_request("POST", url, headers=headers, content=content)
         request.extensions["purpose"] = purpose
         timeout = request.extensions["timeout"]

@@ -64,7 +64,7 @@ def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: st
         release_digest=record.release_set.message.digest(),
         side=server.side,
         share_kind=ShareKind.CIPHERTEXT,
-        recipient=site,
+        recipient=server.key_id_of(site),
         length=study.study.encrypted_values,
     )
     secret = server.randomness.draw(64, f"{record.key.label} output for {site}")

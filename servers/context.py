@@ -83,6 +83,12 @@ class Server:
             known = self._sealing_keys[party] = SealingPublicKey.from_bytes(bytes.fromhex(found.sealing_key))
         return known
 
+    def key_id_of(self, party: str) -> str:
+        """How headers and signatures name a party of the roster."""
+        found = self.roster.party(party)
+        assert found is not None, "callers name parties of the roster"
+        return found.key_id
+
     def sign(self, message: M) -> Signed[M]:
         return sign(message, self.name, self.keys.signing)
 

@@ -164,7 +164,7 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
         release_digest=record.release_set.message.digest(),
         side=server.side,
         share_kind=ShareKind.VECTOR if vector else ShareKind.SEED,
-        recipient=site,
+        recipient=server.key_id_of(site),
         length=study.study.parameters.dimension,
     )
     body = _output_body(server, record, vector)

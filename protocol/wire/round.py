@@ -238,14 +238,17 @@ class SumRelease(Message):
 
 
 class OutputHeader(Message):
-    """Public header of one output share, sealed to one site: the masked vector, or the mask's seed."""
+    """Public header of one output share, sealed to one site: the masked vector, or the mask's seed.
+
+    ``recipient`` is the id of that site's key: a proxy that opens TLS reads headers, and no names in them.
+    """
 
     KIND: ClassVar[str] = "output"
     version: Version = "moiety/2"
     release_digest: Digest
     side: Side
     share_kind: ShareKind
-    recipient: PartyName
+    recipient: KeyId
     length: Annotated[int, Field(ge=1)]
 
 

@@ -19,6 +19,7 @@ from client_agent.ckks_key import derive_key
 from client_agent.events import EventKind, RoundEnd
 from client_agent.journal import StudyJournal
 from client_agent.mail import PastRelease, WeightMail, seal_letter
+from client_agent.output import own_key_id
 from client_agent.planning import hindrance
 from client_agent.scratch import MemoryFile
 from protocol.arithmetic.kernels import Scaling
@@ -152,7 +153,7 @@ class ServerA(FakeServer):
             release_digest=past.release_set.message.digest(),
             side=Side.A,
             share_kind=ShareKind.CIPHERTEXT,
-            recipient=SITE,
+            recipient=own_key_id(ROSTER, SITE),
             length=SIZE + 1,
         )
         self.sealed = b"".join(seal_stream(header.canonical(), [body], keys(SITE).sealing.public, bytes(32), bytes(32)))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from client_agent.output import own_key_id
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
 from protocol.lock import check_transcript
@@ -299,7 +300,7 @@ class FakeSites:
             reader = SealedReader(self.clients[site].keys.sealing)
             halves[side] = b"".join([*reader.feed(body), reader.finish()])
             header = OutputHeader.parse(reader.header or b"")
-            assert (header.recipient, header.side) == (site, side)
+            assert (header.recipient, header.side) == (own_key_id(self.federation.roster, site), side)
             assert header.share_kind is (ShareKind.SEED if side is masks else ShareKind.VECTOR)
         vector = from_bytes(halves[masks.other], self.study.parameters.dimension)
         return open_output_chunk(vector, halves[masks], 0)

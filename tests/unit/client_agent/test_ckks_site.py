@@ -17,6 +17,7 @@ from client_agent.ckks_key import check_encrypted, derive_key, require_ckks, wel
 from client_agent.ckks_output import EncryptedOutput
 from client_agent.journal import StudyJournal
 from client_agent.mail import PastRelease, Welcome
+from client_agent.output import own_key_id
 from client_agent.randomness import SystemRandomness
 from client_agent.scratch import MemoryFile
 from client_agent.server_client import Body
@@ -323,7 +324,7 @@ class OutputServer:
             release_digest=PAST.release_set.message.digest(),
             side=Side.A,
             share_kind=ShareKind.CIPHERTEXT,
-            recipient=SITE,
+            recipient=own_key_id(ROSTER, SITE),
             length=DIMENSION + 1,
         ).model_copy(update=self.changes)
         sealed = b"".join(seal_stream(header.canonical(), [self.body], keys(SITE).sealing.public, bytes(32), bytes(32)))
@@ -350,7 +351,11 @@ def test_the_average_is_that_of_plain_arithmetic_within_the_stated_error(tmp_pat
 
 
 def test_the_sum_of_another_release_or_for_another_site_is_refused(tmp_path: Path) -> None:
-    for changes in ({"recipient": "c2"}, {"release_digest": "00" * 32}, {"share_kind": ShareKind.VECTOR}):
+    for changes in (
+        {"recipient": own_key_id(ROSTER, "c2")},
+        {"release_digest": "00" * 32},
+        {"share_kind": ShareKind.VECTOR},
+    ):
         with pytest.raises(TranscriptMismatch, match="another release, kind or recipient"):
             opened(OutputServer(b"", changes), tmp_path)
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from client_agent.mail import PastRelease
-from client_agent.output import OutputReader, check_release, masking_side
+from client_agent.output import OutputReader, check_release, masking_side, own_key_id
 from client_agent.server_client import TransportFailure
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import to_bytes
@@ -71,7 +71,7 @@ class FakeServer:
             release_digest=self.past.release_set.message.digest(),
             side=self.side,
             share_kind=ShareKind.VECTOR if vector else ShareKind.SEED,
-            recipient=self.named,
+            recipient=own_key_id(ROSTER, self.named),
             length=PARAMETERS.dimension,
         )
         key = keys(self.recipient).sealing.public

@@ -1,0 +1,217 @@
+"""A hospital's proxy ends TLS: it rewrites answers, plays old ones again and swaps bodies, and the agent goes on.
+
+The agent's own client speaks through it to a server's side of envelopes and signatures. What the proxy reads is kept
+and searched: no name, no topic and nothing of what is asked or answered is in it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import pytest
+import stamina
+
+from client_agent.answer import UnsignedAnswer
+from client_agent.server_client import Body, RetryPolicy, ServerClient
+from protocol.errors import MalformedMessage, RefusedMessage, Unavailable
+from protocol.sharing import Side
+from protocol.wire.envelope import close_answer
+from protocol.wire.keys import SealingPublicKey
+from protocol.wire.messages import ReadyNotice, StudyState, StudyView
+from protocol.wire.signing import DigestField, digest_value
+from tests.unit.client_agent.enveloped import NOW, closed, opened
+from tests.unit.client_agent.federation import DIGEST, ROSTER, ended_as, keys, operator_keys
+
+SERVER = operator_keys(Side.A)
+Tamper = Callable[[httpx.Request, httpx.Response], httpx.Response]
+
+
+def view(cursor: int = 7, **changes: object) -> StudyView:
+    return StudyView(study="unit", study_digest=DIGEST, cursor=cursor, ready=(), mail=()).model_copy(update=changes)
+
+
+def whole(response: httpx.Response) -> httpx.Response:
+    """A copy that can be read once more."""
+    return httpx.Response(response.status_code, headers=response.headers, content=response.read())
+
+
+@dataclass
+class Proxy:
+    """Between the agent and a server: hands on what comes back, or what ``tamper`` makes of it."""
+
+    tamper: Tamper | None = None
+    seen: list[httpx.Request] = field(default_factory=list)
+    answers: list[httpx.Response] = field(default_factory=list)
+    asked: int = 0
+    cursor: int = 7
+
+    def handle(self, request: httpx.Request) -> httpx.Response:
+        asked = opened(request, SERVER)
+        self.asked += 1
+        self.seen.append(request)
+        answer = whole(closed(asked, SERVER, self._server(asked.request)))
+        self.answers.append(whole(answer))
+        return answer if self.tamper is None else self.tamper(request, answer)
+
+    def _server(self, request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("/output"):
+            digest = digest_value(DigestField.CONTENT, hashlib.sha256(b"the output").digest())
+            return httpx.Response(200, headers={"content-digest": digest}, content=b"the output")
+        if request.method in ("POST", "PUT"):
+            return httpx.Response(204)
+        self.cursor += 1
+        return httpx.Response(200, content=view(self.cursor).canonical())
+
+
+def client(proxy: Proxy) -> ServerClient:
+    retry = RetryPolicy(attempts=2, first_wait_s=0.0, longest_wait_s=0.001)
+    transport = httpx.MockTransport(proxy.handle)
+    return ServerClient(Side.A, ROSTER.operator_a, keys("c1"), transport, retry=retry, clock=lambda: float(NOW))
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> None:
+    stamina.instrumentation.set_on_retry_hooks(())
+
+
+def plain(status: int, content: bytes) -> Tamper:
+    return lambda request, answer: httpx.Response(status, content=content)
+
+
+def own_envelope(status: int, content: bytes) -> Tamper:
+    """Sealed to the site, as anybody can: what is missing is the server's signature."""
+
+    def tamper(request: httpx.Request, answer: httpx.Response) -> httpx.Response:
+        asked = opened(request, SERVER)
+        sealed = close_answer(
+            status, content, SealingPublicKey.from_bytes(bytes.fromhex(asked.caller.sealing_key)), asked.between
+        )
+        return httpx.Response(200, headers={**answer.headers, "content-length": str(len(sealed))}, content=sealed)
+
+    return tamper
+
+
+def signed_by_a_site(status: int, content: bytes) -> Tamper:
+    """The proxy of a hospital has that hospital's key at best."""
+
+    def tamper(request: httpx.Request, answer: httpx.Response) -> httpx.Response:
+        return closed(opened(request, SERVER), SERVER, httpx.Response(status, content=content), signer=keys("c2"))
+
+    return tamper
+
+
+def without_length(answer: httpx.Response) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in answer.headers.multi_items() if name != "content-length"]
+
+
+END = view(end=ended_as(StudyState.COMPLETED, DIGEST)).canonical()
+BARE_END = json.dumps({**json.loads(view().canonical()), "state": "completed", "reason": "over"}).encode()
+REFUSED = json.dumps({"code": "not_listed", "detail": "you are out"}).encode()
+LIES = {
+    "an end in plain": plain(200, END),
+    "an end without its requester": plain(200, BARE_END),
+    "a refusal in plain": plain(403, REFUSED),
+    "no such study": plain(404, json.dumps({"code": "unknown_study", "detail": "gone"}).encode()),
+    "a page of its own": plain(200, b"<html>sign in to the hospital's network</html>"),
+    "an end in an envelope": own_envelope(200, END),
+    "a refusal in an envelope": own_envelope(403, REFUSED),
+    "an end that a site signs": signed_by_a_site(200, END),
+    "a refusal that a site signs": signed_by_a_site(403, REFUSED),
+    "another status": lambda request, answer: httpx.Response(404, headers=answer.headers, content=answer.content),
+    "one bit": lambda request, answer: httpx.Response(
+        200, headers=answer.headers, content=answer.content[:-1] + bytes([answer.content[-1] ^ 1])
+    ),
+    "half of it": lambda request, answer: httpx.Response(
+        200, headers=without_length(answer), content=answer.content[:-100]
+    ),
+}
+
+
+@pytest.mark.parametrize("lie", LIES.values(), ids=[name.replace(" ", "-") for name in LIES])
+def test_what_a_proxy_makes_up_is_named_and_not_believed(lie: Tamper) -> None:
+    proxy = Proxy(lie)
+    server = client(proxy)
+    with pytest.raises(Unavailable, match="not over its signature") as named:
+        server.view("unit")
+    assert not isinstance(named.value, RefusedMessage)
+    assert isinstance(named.value, UnsignedAnswer)
+    assert proxy.asked == 2
+    proxy.tamper = None
+    assert server.view("unit").cursor > 7
+    server.close()
+
+
+def test_old_answers_do_not_serve_again() -> None:
+    proxy = Proxy()
+    server = client(proxy)
+    first = server.view("unit")
+    old = proxy.answers[0]
+    proxy.tamper = lambda request, answer: whole(old)
+    with pytest.raises(UnsignedAnswer, match="not over its signature"):
+        server.view("unit")
+    proxy.tamper = None
+    assert server.view("unit").cursor > first.cursor
+    server.close()
+
+
+def test_an_answer_does_not_serve_another_question() -> None:
+    """The server's own 'taken' for a notice, shown in place of what the next request asked for."""
+    proxy = Proxy()
+    server = client(proxy)
+    server.ready("unit", ReadyNotice(study_digest=DIGEST, site="c1"))
+    taken = proxy.answers[0]
+    proxy.tamper = lambda request, answer: whole(taken)
+    with pytest.raises(UnsignedAnswer):
+        server.fetch_output("unit", 1, list, 100)
+    server.close()
+
+
+def test_a_swapped_output_is_not_handed_over_as_whole() -> None:
+    proxy = Proxy(lambda request, answer: httpx.Response(200, headers=answer.headers, content=b"the ouTput"))
+    server = client(proxy)
+    with pytest.raises(UnsignedAnswer, match="digest was signed"):
+        server.fetch_output("unit", 1, list, 100)
+    proxy.tamper = None
+    assert server.fetch_output("unit", 1, b"".join, 100) == b"the output"
+    server.close()
+
+
+def test_a_replayed_request_earns_no_signed_refusal() -> None:
+    """Sent a second time, a request is refused, and that refusal is nobody's statement."""
+    unsigned = httpx.Response(
+        401, content=json.dumps({"code": "bad_signature", "detail": "this nonce came before"}).encode()
+    )
+    proxy = Proxy(lambda request, answer: whole(unsigned))
+    server = client(proxy)
+    with pytest.raises(UnsignedAnswer, match="this nonce came before"):
+        server.view("unit")
+    server.close()
+
+
+def test_a_proxy_reads_no_names_and_nothing_of_what_is_asked_or_answered(tmp_path: Path) -> None:
+    """The public header of a share names its site: it is enclosed, what follows is ciphertext."""
+    share = tmp_path / "share"
+    header = b'{"site":"hospital-north","study":"unit"}'
+    share.write_bytes(b"MOIETY\x00\x01" + header + bytes(range(256)) * 400)
+    proxy = Proxy()
+    server = client(proxy)
+    server.view("unit", 3, 1.0)
+    server.ready("unit", ReadyNotice(study_digest=DIGEST, site="c1"))
+    with pytest.raises(MalformedMessage):  # this server gives no receipts
+        server.contribute("unit", 3, 1, Body.contribution(share, bytes(32)))
+    server.close()
+    read = b""
+    for request in proxy.seen:
+        read += str(request.url).encode() + repr(request.headers).encode() + request.read()
+    for answer in proxy.answers:
+        read += repr(answer.headers).encode() + answer.read()
+    assert {request.url.path for request in proxy.seen} == {"/v1/sealed"}
+    assert len(read) > 100_000
+    for word in (b"unit", b"ready", b"view", b"cursor", b"stud", b"hospital", b"contribution", DIGEST.encode()):
+        assert word not in read, word
+    assert ROSTER.operator_a.name.encode() not in read
