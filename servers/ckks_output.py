@@ -6,7 +6,7 @@ import hashlib
 from typing import Final
 
 from protocol.ckks.ciphertext import Kind, body_bytes
-from protocol.errors import UnknownResource
+from protocol.errors import OutputGone, UnknownResource
 from protocol.sharing import Side
 from protocol.wire.messages import OutputHeader, ShareKind
 from protocol.wire.sealing import SealedMessage, seal_message
@@ -47,7 +47,7 @@ def write_sum(server: Server, study: StudyRecord, record: RoundRecord, name: str
 def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: str) -> SealedMessage:
     """A released round's sum, sealed to one site: the same ciphertexts for all.
 
-    Raises: UnknownResource
+    Raises: UnknownResource, OutputGone
     """
     assert record.release_set is not None, "a released round has its release set"
     if server.side is not Side.A:
@@ -57,7 +57,7 @@ def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: st
             f"the sum of round {record.key.round} is not signed by both servers; wait until the view says 'released'"
         )
     if record.output_file is None:
-        raise UnknownResource(
+        raise OutputGone(
             f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"
         )
     header = OutputHeader(

@@ -14,6 +14,7 @@ from protocol.errors import (
     BadSignature,
     ConflictingMessage,
     MalformedMessage,
+    OutputGone,
     ProtocolViolation,
     UnknownResource,
     WrongRound,
@@ -180,5 +181,5 @@ def test_an_old_sum_is_no_longer_there(server: SideB) -> None:
     with pytest.raises(UnknownResource, match="at side A alone"):
         sealed_sum(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
     server.side = Side.A
-    with pytest.raises(UnknownResource, match="no longer kept"):
+    with pytest.raises(OutputGone, match="no longer kept"):
         sealed_sum(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
