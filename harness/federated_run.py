@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import mean
 from typing import Final
 
@@ -147,6 +147,7 @@ def _read_back(federation: RunningFederation, study: Study, seconds: float) -> F
     if not records:
         raise Unavailable(f"study {study.name!r} ended without a round; see {federation.folder / requester}")
     clipped = _clipped_by_round(federation, study.name)
+    isolation = _isolation_by_round(federation, study.name)
     models = {site.name: _final_model(federation, site.name, study.name) for site in federation.spec.sites}
     own = models[requester]
     if own is None:
@@ -161,7 +162,13 @@ def _read_back(federation: RunningFederation, study: Study, seconds: float) -> F
         contributors=contributors,
         end=end,
         reason=reason,
-        rounds=tuple(_as_history(record, requester, clipped.get(record.round, [])) for record in records),
+        rounds=tuple(
+            replace(
+                _as_history(record, requester, clipped.get(record.round, [])),
+                isolation=isolation.get(record.round, ()),
+            )
+            for record in records
+        ),
         final_model=own,
     )
     held = [model.tobytes() for model in models.values() if model is not None]
@@ -185,6 +192,16 @@ def _clipped_by_round(federation: RunningFederation, study: str) -> dict[int, li
             if record.clipped is not None:
                 found.setdefault(record.round, []).append(record.clipped)
     return found
+
+
+def _isolation_by_round(federation: RunningFederation, study: str) -> dict[int, tuple[SiteValue, ...]]:
+    """What each site's agent worked out for each round, the requester's first."""
+    found: dict[int, list[SiteValue]] = {}
+    for site in federation.spec.sites:
+        for record in _records(federation, site.name, study):
+            if record.isolation is not None:
+                found.setdefault(record.round, []).append(SiteValue(site.name, record.isolation))
+    return {number: tuple(values) for number, values in found.items()}
 
 
 def _final_model(federation: RunningFederation, site: str, study: str) -> NDArray[np.float32] | None:

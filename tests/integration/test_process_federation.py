@@ -51,6 +51,9 @@ def test_a_seed_fixes_everything_the_sites_compute(tmp_path: Path) -> None:
     assert first.final_model.tobytes() == again.final_model.tobytes()
     assert [r.distances for r in first.rounds] == [r.distances for r in again.rounds]
     assert [r.alphas for r in first.rounds] == [r.alphas for r in again.rounds]
+    assert [r.isolation for r in first.rounds] == [r.isolation for r in again.rounds]
+    everybody = {site.name for site in DATA.sites}
+    assert all({found.site for found in record.isolation} == everybody for record in first.rounds)
 
 
 def test_unseeded_federation_agrees_with_the_plain_run(tmp_path: Path) -> None:
