@@ -17,7 +17,7 @@ from client_agent.durable import write_durably
 from client_agent.ends import ShownEnds, shown_ends
 from client_agent.events import EventKind, RoundEnd, RoundRecord
 from client_agent.failpoints import Point
-from client_agent.isolating import drop_sum, note_sum
+from client_agent.isolating import drop_sum, show_sum
 from client_agent.journal import StudyJournal
 from client_agent.mail import PastRelease
 from client_agent.participant import Participant
@@ -203,7 +203,7 @@ class Contributor(Participant):
         if decision.accepted and both_open:
             decision = self._contribute(decision, a.attempt)
         if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
-            self._finish(decision, a)
+            self._finish(decision, a, b)
         elif a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
             self._record(decision, RoundEnd.SKIPPED, a.attempt, self._settle_skip(a, b))
         elif a.state is RoundState.RANKED and b.state is RoundState.RANKED:
@@ -246,13 +246,13 @@ class Contributor(Participant):
         self.journal.reach(Point.AFTER_DONE_JOURNALLED)
         return decision
 
-    def _finish(self, decision: Decision, view: RoundView) -> None:
+    def _finish(self, decision: Decision, view: RoundView, other: RoundView) -> None:
         """The round was released: apply the average if this site's model is the announced one."""
         announcement, version = decision.announcement, self.state.model_version
         ahead = 0 if announcement.purpose is Purpose.COUNTS else 1
         applied_before_a_crash = self.has_taken(announcement) and version == announcement.model_version + ahead
         if decision.weight_list is None or not (version == announcement.model_version or applied_before_a_crash):
-            self._settle_unseen(decision, view)
+            self._settle_unseen(decision, view, other)
             self._record(decision, RoundEnd.DECLINED, view.attempt, decision.reason)
             return
         if view.agreed_set is None or view.release_set is None:
@@ -269,18 +269,25 @@ class Contributor(Participant):
             attest(self, past)
         self._record(decision, end, view.attempt, decision.reason, past)
 
-    def _settle_unseen(self, decision: Decision, view: RoundView) -> None:
-        """The sum of a round that this site takes no average of is remembered as what it was, if that is proven."""
+    def _settle_unseen(self, decision: Decision, view: RoundView, other: RoundView) -> None:
+        """The sum of a round that this site takes no average of is remembered as what it was, if that is proven.
+
+        The requester may sign several release sets; only what both servers show is the one that was summed.
+        """
         if decision.weight_list is None or view.agreed_set is None or view.release_set is None:
+            return
+        if other.release_set is None or other.release_set.message != view.release_set.message:
+            self.problem(view.round, f"round {view.round}: the servers show different release sets; none is believed")
             return
         past = PastRelease(
             announcement=decision.announcement,
             weight_list=decision.weight_list,
             agreed_set=view.agreed_set,
             release_set=view.release_set,
+            sum_release=view.sum_release,
         )
         try:
-            note_sum(self, past)
+            show_sum(self, past)
         except MoietyError as unproven:
             self.problem(view.round, unproven.detail)
 

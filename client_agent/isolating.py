@@ -86,7 +86,18 @@ def summed_row(announcement: Announcement, weight_list: WeightList, roster: Rost
 
 
 def note_sum(owner: Participant, past: PastRelease) -> None:
-    """A released sum that this site knows of, whether it was in it or not; else its nearest update stands in for it.
+    """A sum that this site was not in and that its requester tells it of; its nearest update stands in for its own.
+
+    A release set has the requester's signature alone, which may sign several and show each site another one. So its
+    word adds a round that this site knew nothing of, and narrows none that it agreed to: ``show_sum`` does.
+    Raises: what evidence that does not hold is refused with
+    """
+    if (owner.study_digest, past.announcement.round) not in owner.context.sums.rounds():
+        show_sum(owner, past)
+
+
+def show_sum(owner: Participant, past: PastRelease) -> None:
+    """A released sum as both servers show it, whether this site was in it or not.
 
     Raises: what evidence that does not hold is refused with
     """
@@ -100,7 +111,10 @@ def note_sum(owner: Participant, past: PastRelease) -> None:
 
 
 def settle_sum(owner: Participant, past: PastRelease) -> None:
-    """A release named who was summed, in a round that this site remembers. Requires: the evidence was checked"""
+    """A release named who was summed, in a round that this site remembers.
+
+    Requires: the evidence was checked, and both servers showed this release set, or outputs that name it
+    """
     release, roster = past.release_set.message, owner.context.roster
     summed = tuple(key_of(roster, site) for site in release.sites if site != roster.requester)
     owner.context.sums.settle((owner.study_digest, release.round), summed)

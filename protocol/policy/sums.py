@@ -73,17 +73,18 @@ class SummedRow(BaseModel):
 
 
 def release_sets_number(listed: int, least: int) -> int:
-    """How many release sets an announcement admits."""
-    return sum(comb(listed, size) for size in range(least, listed + 1))
+    """How many release sets an announcement admits; where it admits none, one: that nothing is opened."""
+    return sum(comb(listed, size) for size in range(least, listed + 1)) or 1
 
 
 def release_sets(listed: Sequence[str], least: int) -> tuple[tuple[str, ...], ...]:
     """Every release set that an announcement admits, without the requester; the whole list first.
 
-    Those count too that leave a site out: their sum may complete an older one.
+    Those count too that leave a site out: their sum may complete an older one. Where there are too few for any, as
+    after a refusal of one whom the sum needed, nothing is opened, and the rounds before count as they did.
     """
     sizes = range(len(listed), least - 1, -1)
-    return tuple(chosen for size in sizes for chosen in combinations(listed, size))
+    return tuple(chosen for size in sizes for chosen in combinations(listed, size)) or ((),)
 
 
 @dataclass(frozen=True)

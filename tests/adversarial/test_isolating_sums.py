@@ -13,8 +13,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protocol.wire.messages import RoundState
-from tests.adversarial.scripted_requester import DIMENSION, SITES, START, Federation, Round, study
+from protocol.wire.authentic import sign
+from protocol.wire.messages import RoundState, RoundView
+from tests.adversarial.scripted_requester import (
+    DIMENSION,
+    PARTIES,
+    REQUESTER,
+    SITES,
+    START,
+    Federation,
+    Round,
+    study,
+)
 
 FOUR = SITES[:4]
 WITHOUT_1 = SITES[1:4]
@@ -152,3 +162,52 @@ def test_other_sites_are_not_kept_from_anything(sites: Federation) -> None:
     for site in FOUR:
         sites.serve(of, site, far, 0)
     assert sites.round(of, 1, FOUR, version=0, model=far, least=4).refused == {}
+
+
+def test_a_refused_list_does_not_blind_a_site(sites: Federation) -> None:
+    """Everybody had to be in a list that a site refuses: nothing can be opened then, and the sums before still count.
+
+    The requester leaves that round open, so that no skip is ever signed, and asks for another sum.
+    """
+    first = sites.round(study("first"), 1, FOUR, version=0)
+    refused_for_isolation(sites.round(study("second"), 1, WITHOUT_1, version=0, end=None), *WITHOUT_1)
+    third = sites.round(study("third"), 1, WITHOUT_1, version=0)
+    if not third.refused:
+        assert error_of_the_difference(sites, first, third) < FINISHED
+    refused_for_isolation(third, *WITHOUT_1)
+
+
+def test_another_release_set_than_the_servers_added(sites: Federation) -> None:
+    """The requester signs two: the servers get {1, 2, 3, 4}, and sites that did not see the end hear of {2, 3, 4}."""
+    of = study()
+    first = sites.round(of, 1, FOUR, version=0, end=None)
+    told = first.past.release_set.message.model_copy(update={"sites": (REQUESTER, *WITHOUT_1)})
+    forged = first.past.model_copy(update={"release_set": sign(told, REQUESTER, PARTIES.keys_of(REQUESTER).signing)})
+    for site in WITHOUT_1:
+        sites.serve(of, site, START, 1)
+    second = sites.round(of, 2, WITHOUT_1, version=1, previous=forged)
+    if not second.refused:
+        assert error_of_the_difference(sites, first, second) < FINISHED
+    refused_for_isolation(second, *WITHOUT_1)
+
+
+def test_one_server_shows_another_release_set_than_the_other(sites: Federation) -> None:
+    """A server on the requester's side shows sites that refused a round a sum that was not opened."""
+    of = study()
+    first = sites.round(of, 1, FOUR, version=0, end=None)
+    told = first.past.release_set.message.model_copy(update={"sites": (REQUESTER, *WITHOUT_1)})
+    signed = sign(told, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+    agent, decision = sites.agent("c2", of), first.decisions["c2"]
+    true = RoundView(
+        round=1,
+        attempt=1,
+        state=RoundState.RELEASED,
+        announcement=sign(first.past.announcement, REQUESTER, PARTIES.keys_of(REQUESTER).signing),
+        agreed_set=first.past.agreed_set,
+        release_set=first.past.release_set,
+    )
+    name = (of.digest(), 1)
+    agent._settle_unseen(decision, true.model_copy(update={"release_set": signed}), true)
+    assert not agent.context.sums.settled(name)
+    agent._settle_unseen(decision, true, true)
+    assert agent.context.sums.settled(name)

@@ -50,8 +50,15 @@ def known(sites: str, number: int = 1, update: np.ndarray | None = UPDATE, **mor
 
 def test_release_sets() -> None:
     assert release_sets("abc", 2) == (("a", "b", "c"), ("a", "b"), ("a", "c"), ("b", "c"))
-    assert release_sets("abc", 4) == ()
-    assert [release_sets_number(10, least) for least in (3, 8, 10, 11)] == [968, 56, 1, 0]
+    assert release_sets("abc", 4) == ((),), "nothing can be opened"
+    assert [release_sets_number(10, least) for least in (3, 8, 10, 11)] == [968, 56, 1, 1]
+
+
+def test_a_round_that_opens_nothing_hides_no_other() -> None:
+    """A site that the sum needed has refused: what was opened before gives away as much as it did."""
+    past = (known("abcd", 1, released="abcd"), known("acd", 2, least=4))
+    assert exposure(past, row("bcd", 3), UPDATE).least < 1e-4
+    assert exposure(past[1:], row("bcd", 3, least=4), UPDATE).least == 1.0
 
 
 def test_a_first_sum_isolates_nobody() -> None:
