@@ -171,7 +171,17 @@ class ServerClient:
         return Signed[Study].parse(answer)
 
     def studies(self) -> StudyList:
-        return StudyList.parse(self._send("GET", paths.STUDIES, _EMPTY, "list studies"))
+        """All studies, page by page. Raises: MalformedMessage, when a page brings nothing new"""
+        found: list[Signed[Study]] = []
+        after, more = "", True
+        while more:
+            page = StudyList.parse(self._send("GET", f"{paths.STUDIES}?after={after}", _EMPTY, "list studies"))
+            names = [signed.message.name for signed in page.studies]
+            if page.more and (not names or names[-1] <= after):
+                raise MalformedMessage(f"server {self.operator.name!r} promises more studies and shows none: tell it")
+            found, more = [*found, *page.studies], page.more
+            after = names[-1] if names else after
+        return StudyList(studies=tuple(found))
 
     def study(self, name: str) -> Signed[Study]:
         return Signed[Study].parse(self._send("GET", paths.fill(paths.STUDY, study=name), _EMPTY, "read study"))

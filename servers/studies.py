@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Final
 
 from protocol.errors import (
     AnnouncementMismatch,
@@ -20,6 +21,7 @@ from protocol.rules.registry import require_sites, rule_for
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
+    MAX_CONTROL_BYTES,
     PauseCause,
     PauseNotice,
     ReadyNotice,
@@ -42,6 +44,7 @@ from servers.ot_sessions import SITE_ELEMENTS
 from servers.store.interface import Refusal, RoundKey, RoundRecord, StudyRecord
 
 _BOTH = 2
+PAGE_BYTES: Final = MAX_CONTROL_BYTES // 4
 
 
 def study_named(server: Server, name: str) -> StudyRecord:
@@ -115,9 +118,19 @@ def _require_products(server: Server, study: Study) -> None:
         )
 
 
-def all_studies(server: Server) -> StudyList:
-    """Every study here: one server serves one roster, so every caller is in all of them."""
-    return StudyList(studies=tuple(record.signed for record in server.store.studies()))
+def studies_after(server: Server, name: str) -> StudyList:
+    """The next studies by name, in pages that a control message holds; every caller is in all: one roster a server.
+
+    A page has at least one study: what a requester creates is itself a control message, far below a page.
+    """
+    found = sorted((r.signed for r in server.store.studies() if r.name > name), key=lambda signed: signed.message.name)
+    page, size = list[Signed[Study]](), 0
+    for signed in found:
+        size += len(signed.canonical())
+        if page and size > PAGE_BYTES:
+            return StudyList(studies=tuple(page), more=True)
+        page.append(signed)
+    return StudyList(studies=tuple(page))
 
 
 def note_ready(server: Server, record: StudyRecord, caller: str, notice: ReadyNotice) -> None:

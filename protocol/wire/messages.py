@@ -218,7 +218,8 @@ class ContributedRounds(Message):
 
 
 class StudyList(Message):
-    """The studies whose roster holds the caller."""
+    """One page of the studies whose roster holds the caller, by name; with ``more``, ask after the last one's name."""
 
     KIND: ClassVar[str] = "study_list"
     studies: tuple[Signed[Study], ...]
+    more: bool = False

@@ -24,9 +24,11 @@ async def create_study(request: Request, server: ThisServer, caller: TheRequeste
 
 
 @router.get(STUDIES)
-async def list_studies(server: ThisServer, caller: AnySite) -> Response:
-    """The studies that the caller's roster takes part in."""
-    return message_answer(studies.all_studies(server))
+async def list_studies(
+    server: ThisServer, caller: AnySite, after: Annotated[str, Query(pattern=r"^[a-z0-9-]{0,63}$")] = ""
+) -> Response:
+    """The studies that the caller's roster takes part in, by name, in pages: those after this name."""
+    return message_answer(studies.studies_after(server, after))
 
 
 @router.get(STUDY)
