@@ -12,7 +12,7 @@ from client_agent.mail import CountedClasses, PastRelease
 from protocol.errors import PolicyRefusal
 from protocol.lock import model_digest
 from protocol.parameters import Needs
-from protocol.policy import MOST_DISCARDED_SUMS, Clause, SiteMemory, check_for_every_site
+from protocol.policy import MOST_DISCARDED_SUMS, Candidate, Clause, SiteMemory, candidates, check_for_every_site
 from protocol.rules.interface import RuleState
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
@@ -56,7 +56,7 @@ class RequesterState(BaseModel):
     short_rounds: int = 0
     too_few: bool = Field(default=False, description="whether the last round of updates came to no sum")
     list_kept: int = Field(default=0, description="how many sums in a row had the last sum's list")
-    exposing: tuple[tuple[ListedWeight, ...], int] | None = Field(
+    exposing: Candidate | None = Field(
         default=None, description="the list and least number that a site declined since the last sum, for isolation"
     )
     previous: PastRelease | None = None
@@ -205,39 +205,30 @@ def _plan(owner: Requester, announcement: Announcement, weight_list: WeightList,
     )
 
 
-def _candidates(
-    owner: Requester, weights: tuple[ListedWeight, ...], least: int
-) -> list[tuple[tuple[ListedWeight, ...], int]]:
-    """The rule's list where it may change now, then the last sum's; all who are listed must be in the sum.
+def _candidates(owner: Requester, weights: tuple[ListedWeight, ...], least: int) -> tuple[Candidate, ...]:
+    """The lists to try. A sum against the model of the last one has exactly its number of contributors.
 
-    Where updates move little, a sum without one of them shows that one. After a round without a sum the study's least
-    number is tried first; it alone counts where this site's policy asks for no isolation, or the rule selects sites.
-    A list that a site declined because of what it would give away does not come again before the next sum.
+    Where this site's policy asks for no isolation, or the rule selects sites, only the study's least number counts.
     """
     progress = owner.progress
-    last = progress.memory.summed_list
-    if not {weight.site for weight in last}.isdisjoint(progress.dropped):
-        last = ()
-    kept = bool(last) and progress.list_kept < owner.study.list_every
-    lists = [last] if kept else [weights, last]
-    again = progress.memory.released
+    last, again = progress.memory.summed_list, progress.memory.released
     bound = again is not None and again.model_version == owner.state.model_version
-    careful = owner.context.policy.least_isolation > 0 and not bound and not owner.rule.selects
-    fewer = (least,) if progress.too_few else ()
-    found = [
-        (one, number)
-        for one in lists
-        for number in ((*fewer, len(one)) if careful else (least,))
-        if 0 < number <= len(one)
-    ]
-    return [one for one in dict.fromkeys(found) if one != progress.exposing]
+    return candidates(
+        weights,
+        last if {weight.site for weight in last}.isdisjoint(progress.dropped) else (),
+        least,
+        may_change=progress.list_kept >= owner.study.list_every,
+        careful=owner.context.policy.least_isolation > 0 and not bound and not owner.rule.selects,
+        too_few=progress.too_few,
+        declined=progress.exposing,
+    )
 
 
-def _isolated_plan(owner: Requester, candidates: list[tuple[tuple[ListedWeight, ...], int]]) -> RoundPlan:
+def _isolated_plan(owner: Requester, tried: tuple[Candidate, ...]) -> RoundPlan:
     """The first list that passes; its row is remembered. A rule's list that breaks another clause ends the search."""
     refused = PolicyRefusal(Clause.ISOLATION, "sites declined every list that this rule and the last sum leave")
-    for weights, least in candidates:
-        announcement, weight_list = _announced(owner, Purpose.UPDATE, weights, least)
+    for one in tried:
+        announcement, weight_list = _announced(owner, Purpose.UPDATE, one.weights, one.least)
         _check_policy(owner, announcement, weight_list)
         try:
             found = propose_sum(owner, announcement, weight_list)

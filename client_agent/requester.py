@@ -45,7 +45,7 @@ from protocol.errors import (
 )
 from protocol.first_model import first_model, model_digest_of
 from protocol.parameters import Needs
-from protocol.policy import Clause, remember_contribution, remember_skip
+from protocol.policy import Candidate, Clause, remember_contribution, remember_skip
 from protocol.rules.interface import Measured
 from protocol.rules.registry import rule_for
 from protocol.rules.server_optimiser import initial_state
@@ -248,7 +248,7 @@ class Requester(Participant):
         purpose = plan.announcement.message.purpose
         changes = {} if purpose is Purpose.RANKING else self._after_declines(settled)
         if any(refused.clause is Clause.ISOLATION for refused in settled.declines):
-            changes["exposing"] = (plan.weight_list.weights, plan.announcement.message.least_contributors)
+            changes["exposing"] = Candidate(plan.weight_list.weights, plan.announcement.message.least_contributors)
         if purpose is Purpose.RANKING:
             changes |= after_ranking(self, settled, plan.announcement.message)
         elif settled.past is not None:

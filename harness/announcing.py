@@ -5,27 +5,26 @@ Salts and model digests hide nothing within one process; they are there because 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 from harness.datasets.site_data import SiteData
-from harness.run_state import Run, RunState
+from harness.run_state import Announced, Run, RunState
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy, check_for_every_site, check_needs_allowed, check_weight_list
+from protocol.policy import (
+    Candidate,
+    SitePolicy,
+    candidates,
+    check_for_every_site,
+    check_needs_allowed,
+    check_weight_list,
+)
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
 
 NO_SECRET: Final = "00" * 32
-
-
-@dataclass(frozen=True)
-class Announced:
-    """A round's announcement with its weight list."""
-
-    announcement: Announcement
-    weight_list: WeightList
 
 
 @dataclass(frozen=True)
@@ -35,6 +34,10 @@ class Answers:
     taking_part: tuple[str, ...]
     declined: tuple[str, ...] = ()
     why: str = ""
+
+
+Demand: TypeAlias = Callable[[Announced], None]
+"""What the requester asks of an announcement besides the policy's other clauses. Raises: PolicyRefusal"""
 
 
 def require_willing(needs: Needs, policy: SitePolicy, contributors: Sequence[str]) -> None:
@@ -61,30 +64,66 @@ def require_validation(run: Run) -> None:
         )
 
 
-def announce(run: Run, state: RunState, round_number: int) -> Announced:
-    """The next shared round. Raises: PolicyRefusal when a site would decline, or too few have weight left"""
+def lists_to_try(run: Run, state: RunState) -> tuple[Candidate, ...]:
+    """As the requester's agent has them. Raises: PolicyRefusal when too few contributors have weight left"""
     parameters, purpose = run.study.parameters, run.purpose(state)
     if purpose is Purpose.COUNTS and state.counts_rounds >= run.study.rounds:
         tried = f"the class counts could not be summed in {state.counts_rounds} rounds"
         raise PolicyRefusal(Clause.COUNTED_ONCE, tried)
-    weights = _weights(run, state)
-    if len(weights) < parameters.least_contributors:
-        raise PolicyRefusal(
-            Clause.ENOUGH_CONTRIBUTORS,
-            f"{len(weights)} contributors have weight left, at least {parameters.least_contributors} are needed",
-        )
+    weights, least = _weights(run, state), parameters.least_contributors
+    if len(weights) < least:
+        found = f"{len(weights)} contributors have weight left, at least {least} are needed"
+        raise PolicyRefusal(Clause.ENOUGH_CONTRIBUTORS, found)
+    if purpose is Purpose.COUNTS:
+        return (Candidate(weights, least),)
+    last = state.memory.summed_list
+    usable = last if {weight.site for weight in last}.isdisjoint(state.declined) else ()
+    return candidates(
+        weights,
+        usable,
+        least,
+        may_change=state.list_kept >= run.study.list_every,
+        careful=run.policy.least_isolation > 0 and not run.rule.selects,
+        too_few=state.too_few,
+        declined=state.exposing,
+    )
+
+
+def announce(
+    run: Run,
+    state: RunState,
+    round_number: int,
+    tried: Sequence[Candidate],
+    demand: Demand = lambda announced: None,
+) -> Announced:
+    """The first of ``tried`` that meets the demand. Raises: PolicyRefusal; at once for what breaks another clause"""
+    refused = PolicyRefusal(Clause.ISOLATION, "sites declined every list that this rule and the last sum leave")
+    for candidate in tried:
+        announced = _announced(run, state, round_number, candidate)
+        try:
+            demand(announced)
+        except PolicyRefusal as refusal:
+            refused = refusal
+        else:
+            return announced
+    raise refused
+
+
+def _announced(run: Run, state: RunState, round_number: int, candidate: Candidate) -> Announced:
+    """Raises: PolicyRefusal when a site would decline"""
+    parameters, purpose = run.study.parameters, run.purpose(state)
     weight_list = WeightList(
         study_digest=run.study.digest(),
         round=round_number,
         grid=parameters.weight_grid,
-        weights=weights,
+        weights=candidate.weights,
         salt=NO_SECRET,
     )
     announcement = Announcement(
         study_digest=weight_list.study_digest,
         round=round_number,
-        listed=tuple(weight.site for weight in weights),
-        least_contributors=parameters.least_contributors,
+        listed=tuple(weight.site for weight in candidate.weights),
+        least_contributors=candidate.least,
         opens=Needs.NOTHING if purpose is Purpose.COUNTS else run.rule.needs,
         purpose=purpose,
         model_version=state.model_version,
@@ -114,7 +153,7 @@ def answers(run: Run, state: RunState, announced: Announced) -> Answers:
     """
     taking_part: list[str] = []
     refusals: dict[str, str] = {}
-    for site in _present(run, announced.announcement):
+    for site in present(run, announced.announcement.listed, announced.announcement.round):
         own_weight = run.own_weight(site, state)
         try:
             if own_weight is not None:
@@ -126,11 +165,10 @@ def answers(run: Run, state: RunState, announced: Announced) -> Answers:
     return Answers(tuple(taking_part), tuple(refusals), next(iter(refusals.values()), ""))
 
 
-def _present(run: Run, announcement: Announcement) -> tuple[SiteData, ...]:
+def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteData, ...]:
+    """Who of the listed sites is there, in roster order."""
     return tuple(
-        site
-        for site in run.contributors
-        if site.name in announcement.listed and run.attendance.present(site.name, announcement.round)
+        site for site in run.contributors if site.name in listed and run.attendance.present(site.name, round_number)
     )
 
 

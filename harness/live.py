@@ -104,11 +104,12 @@ def _line(title: str, rounds: int, record: RoundRecord) -> str:
     sites = ", ".join(f"{alpha.site} {alpha.value:.3f}/{_distance(record, alpha.site)}" for alpha in record.alphas)
     alone = record.state is RoundEnd.ALONE
     shown = "" if alone or not sites else f", weight/distance: {sites}"
+    isolation = "" if record.isolation is None else f", isolation {record.isolation:.2f}"
     accuracy = "" if record.test_accuracy is None else f", accuracy {record.test_accuracy:.3f}"
     traffic = "" if alone else f", {record.bytes_up + record.bytes_down:,} bytes"
     reason = f" ({record.reason})" if record.reason and not alone else ""
     head = f"{title}: round {record.round}/{rounds} {record.state}{reason}"
-    return f"{head}{accuracy}{shown}{traffic}, {record.seconds:.2f} s"
+    return f"{head}{accuracy}{isolation}{shown}{traffic}, {record.seconds:.2f} s"
 
 
 def _distance(record: RoundRecord, site: str) -> str:

@@ -11,7 +11,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from harness.history import RunHistory, Series, alpha_series, distance_series
+from harness.history import RunHistory, Series, alpha_series, distance_series, isolation_series
 from harness.results import StudyResult
 from protocol.wire.messages import RuleName
 
@@ -45,7 +45,19 @@ def plots_of(study: StudyResult) -> tuple[Plot, ...]:
         f"The requester's test accuracy after every round, seed {first.seed}, as the processes computed it.",
         _chart(accuracy, "accuracy"),
     )
-    return (shown, *(_erosion(first) if study.first.rule is RuleName.WEIGHT_EROSION else ()))
+    erosion = _erosion(first) if study.first.rule is RuleName.WEIGHT_EROSION else ()
+    return (shown, *erosion, *_isolation(first))
+
+
+def _isolation(first: RunHistory) -> tuple[Plot, ...]:
+    series = isolation_series(first)
+    if all(value is None for one in series for value in one.values):
+        return ()
+    caption = (
+        "What each site worked out before it contributed: how far off the best estimate of anybody's update would be, "
+        "for one who has all sums and lists. Below its policy's limit it declines."
+    )
+    return (Plot("Isolation", caption, _chart(series, "isolation", floor=0.0)),)
 
 
 def _erosion(erosion: RunHistory) -> tuple[Plot, ...]:

@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 from client_agent.judging import RequesterFacts, judge
 from client_agent.models import build_model
 from client_agent.update import Vector, model_vector, personal_vector
-from harness.announcing import Announced, announce, answers, require_validation, require_willing
+from harness.announcing import announce, answers, lists_to_try, present, require_validation, require_willing
 from harness.computing import ON_CPU, Computing
 from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RoundRecord, RunEnd, RunHistory
-from harness.isolation import isolations, kept_updates, remembered, summed_row
+from harness.isolation import Trained, isolations, remembered, require_isolated
 from harness.round_records import round_record, with_judgement
 from harness.round_training import round_updates
-from harness.run_state import EVERYBODY, AfterRound, Attendance, ErosionApplies, Progress, Run, RunState
+from harness.run_state import EVERYBODY, AfterRound, Announced, Attendance, ErosionApplies, Progress, Run, RunState
 from harness.site_training import repeated
 from harness.site_updates import ClippedUpdate, class_counts, clipped_probe, clipped_update, squared_norm
 from harness.summing import PlainSum, RoundInputs, Summing, average
 from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy import SiteMemory, SitePolicy, remember_contribution, remember_release, remember_skip
+from protocol.policy import Candidate, SiteMemory, SitePolicy, remember_contribution, remember_release, remember_skip
 from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.rules.server_optimiser import apply_aggregate, initial_state
@@ -137,38 +137,78 @@ def plain_round(run: Run, state: RunState, round_number: int) -> tuple[RunState,
     state = replace(state, rule_state=_admitted(run, state.rule_state, round_number))
     if state.alone_because is None:
         try:
-            announced = announce(run, state, round_number)
+            announced, trained = _planned(run, state, round_number)
         except PolicyRefusal as refusal:
             state = replace(state, alone_because=refusal.detail)
         else:
-            return _announced_round(run, state, announced)
+            return _announced_round(run, state, announced, trained)
     return _round_alone(run, state, round_number)
 
 
-def _announced_round(run: Run, state: RunState, announced: Announced) -> tuple[RunState, RoundRecord]:
-    counting = announced.announcement.purpose is Purpose.COUNTS
+def _planned(run: Run, state: RunState, round_number: int) -> tuple[Announced, Trained | None]:
+    """The announcement; where updates are summed, the requester trains before it and the listed sites after it.
+
+    Isolation is about what each of them has trained. Raises: PolicyRefusal
+    """
+    tried = lists_to_try(run, state)
+    if run.purpose(state) is Purpose.COUNTS:
+        return announce(run, state, round_number, tried), None
+    own = round_updates(run, state, (run.requester,), round_number)
+    demand = partial(require_isolated, run, state, trained=Trained.of(run, own))
+    announced = announce(run, state, round_number, tried, demand)
+    others = present(run, announced.announcement.listed, round_number)
+    trained = round_updates(run, state, others, round_number) if others else {}
+    return announced, Trained.of(run, {**own, **trained})
+
+
+def _announced_round(
+    run: Run, state: RunState, announced: Announced, trained: Trained | None
+) -> tuple[RunState, RoundRecord]:
     answer = answers(run, state, announced)
+    before = state
     state = replace(
         state,
         memory=remember_contribution(state.memory, announced.announcement, announced.weight_list),
         declined=(*state.declined, *answer.declined),
-        counts_rounds=state.counts_rounds + counting,
+        counts_rounds=state.counts_rounds + (trained is None),
     )
-    if len(answer.taking_part) < announced.announcement.least_contributors:
+    if trained is None:
+        after, record = _counts_round(run, state, announced, answer.taking_part)
+    else:
+        after, record = _isolated_round(run, before, state, announced, trained, answer.taking_part)
+    declined = (*answer.declined, *record.declined)
+    return _out_of_sites(run, after, answer.why), replace(record, declined=declined)
+
+
+def _isolated_round(
+    run: Run, before: RunState, state: RunState, announced: Announced, trained: Trained, willing: tuple[str, ...]
+) -> tuple[RunState, RoundRecord]:
+    """Who demands more isolation stays away this time, and what it declined does not come again before a sum."""
+    figures = isolations(run, before, announced, trained, willing)
+    refusals = {site: refusal for site, refusal in figures.refusals.items() if site != run.requester.name}
+    taking_part = tuple(site for site in willing if site not in refusals)
+    if len(taking_part) < announced.announcement.least_contributors:
         after, record = _skipped(run, state, announced)
-        return _out_of_sites(run, after, answer.why), replace(record, declined=answer.declined)
-    sum_up = _counts_round if counting else _update_round
-    after, record = sum_up(run, state, announced, answer.taking_part)
-    return _out_of_sites(run, after, answer.why), replace(record, declined=answer.declined)
+    else:
+        after, record = _update_round(run, state, announced, trained, taking_part)
+    if refusals and record.kind is not RoundKind.RELEASED:
+        after = replace(
+            after, exposing=Candidate(announced.weight_list.weights, announced.announcement.least_contributors)
+        )
+    if record.kind is not RoundKind.RELEASED:
+        after = replace(after, too_few=True)
+    return after, replace(record, isolation=figures.found, declined=tuple(refusals))
 
 
 def _counts_round(
     run: Run, state: RunState, announced: Announced, taking_part: tuple[str, ...]
 ) -> tuple[RunState, RoundRecord]:
     """The class counts of all sites, summed; the model stays as it is."""
+    if len(taking_part) < announced.announcement.least_contributors:
+        return _skipped(run, state, announced)
     classes = run.study.model.classes
-    present = (run.requester, *(site for site in run.contributors if site.name in taking_part))
-    counted = run.summing.counts(announced.announcement, {site.name: class_counts(site, classes) for site in present})
+    sites = (run.requester, *(site for site in run.contributors if site.name in taking_part))
+    counted = run.summing.counts(announced.announcement, {site.name: class_counts(site, classes) for site in sites})
     if counted.totals is None:
         after, record = _skipped(run, state, announced)
         return after, replace(record, failed_check=counted.failed)
@@ -179,19 +219,16 @@ def _counts_round(
 
 
 def _update_round(
-    run: Run, state: RunState, announced: Announced, taking_part: tuple[str, ...]
+    run: Run, state: RunState, announced: Announced, trained: Trained, taking_part: tuple[str, ...]
 ) -> tuple[RunState, RoundRecord]:
     """Updates measured, judged, summed; the average applied and the rule run."""
     announcement, weight_list = announced.announcement, announced.weight_list
-    inputs = _inputs(run, state, announced, taking_part)
-    trained = {name: update.personal for name, update in inputs.updates.items()}
-    state = run.with_personal(state, {**trained, run.requester.name: inputs.own.personal})
-    row, kept = summed_row(run, announced), kept_updates(run, {run.requester.name: inputs.own, **inputs.updates})
-    isolation = isolations(run, state, row, kept)
+    inputs = _inputs(run, state, announced, trained, taking_part)
+    personal = {name: update.personal for name, update in inputs.updates.items()}
+    state = run.with_personal(state, {**personal, run.requester.name: inputs.own.personal})
     summed = run.summing.updates(inputs)
     if summed.average is None or summed.judgement is None:
         after, record = _skipped(run, state, announced)
-        record = replace(record, isolation=isolation)
         return after, record if summed.judgement is None else with_judgement(record, summed.judgement)
     measured = summed.judgement.measured
     rule_state = run.rule.apply(state.rule_state, measured)
@@ -200,11 +237,14 @@ def _update_round(
         used = [(w, inputs.updates[w.site]) for w in run.rule.numerators(rule_state) if w.site in inputs.updates]
         aggregate = average(inputs.own.values, used, weight_list.grid)
     after = replace(
-        remembered(run, state, row, measured.took_part, kept),
+        remembered(run, state, announced, trained, measured.took_part),
         vector=_applied(run, state, aggregate),
         rule_state=rule_state,
         memory=remember_release(state.memory, announcement, weight_list, measured.took_part),
         model_version=state.model_version + 1,
+        list_kept=state.list_kept + 1 if weight_list.weights == state.memory.summed_list else 1,
+        exposing=None,
+        too_few=False,
     )
     record = round_record(run, after, announcement.round, RoundKind.RELEASED, weight_list.weights)
     clipped = [inputs.own.was_clipped, *(update.was_clipped for update in inputs.updates.values())]
@@ -213,16 +253,16 @@ def _update_round(
         took_part=measured.took_part,
         clipped_share=sum(clipped) / len(clipped),
         sum_of_weights=summed.sum_of_weights,
-        isolation=isolation,
     )
 
 
-def _inputs(run: Run, state: RunState, announced: Announced, taking_part: tuple[str, ...]) -> RoundInputs:
-    """Everybody trains; the requester's judgement is bound to what it knows."""
+def _inputs(
+    run: Run, state: RunState, announced: Announced, trained: Trained, taking_part: tuple[str, ...]
+) -> RoundInputs:
+    """What everybody has trained; the requester's judgement is bound to what it knows."""
     number, opens, grid = announced.announcement.round, announced.announcement.opens, announced.weight_list.grid
-    present = [site for site in run.contributors if site.name in taking_part]
-    updates = round_updates(run, state, (run.requester, *present), number)
-    own = updates.pop(run.requester.name)
+    updates = {site: trained.updates[site] for site in run.names if site in taking_part}
+    own = trained.updates[run.requester.name]
     probe = None
     if opens is Needs.INNER_PRODUCTS:
         probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state), own.personal)

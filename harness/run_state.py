@@ -16,11 +16,10 @@ from harness.datasets.site_data import SiteData
 from harness.history import RoundRecord
 from harness.site_updates import own_weight
 from harness.summing import Summing
-from protocol.policy import SiteMemory, SitePolicy
-from protocol.policy.sums import SummedRow
+from protocol.policy import Candidate, SiteMemory, SitePolicy, SummedRow
 from protocol.rules.interface import Rule, RuleState
 from protocol.rules.server_optimiser import model_part
-from protocol.wire.messages import Purpose, Study
+from protocol.wire.messages import Announcement, Purpose, Study, WeightList
 
 ErosionApplies = Literal["next_round", "same_round"]
 
@@ -43,6 +42,14 @@ EVERYBODY: Final = Attendance()
 
 
 @dataclass(frozen=True)
+class Announced:
+    """A round's announcement with its weight list."""
+
+    announcement: Announcement
+    weight_list: WeightList
+
+
+@dataclass(frozen=True)
 class RunState:
     """What moves from round to round.
 
@@ -51,7 +58,9 @@ class RunState:
     sum them, which do not count among the study's. ``declined`` are sites that refused a list and are not listed again.
     ``personal`` are all sites' personal layers, the requester's first, float32[sites, P]; they move on whenever a site
     trains, whether or not the round is released. ``sums`` are the sums that were opened, ``kept`` what each site, the
-    requester first, keeps of its own updates in them, float32[sums, sites, at most 4096].
+    requester first, keeps of its own updates in them, float32[sums, sites, at most 4096]. ``list_kept`` counts the
+    sums in a row by the last sum's list; ``exposing`` is what a site declined since then for isolation,
+    ``too_few`` says that the last round of updates had no sum.
     """
 
     vector: Vector = field(repr=False)
@@ -63,6 +72,9 @@ class RunState:
     counts_rounds: int = 0
     declined: tuple[str, ...] = ()
     personal: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32), repr=False)
+    list_kept: int = 0
+    exposing: Candidate | None = None
+    too_few: bool = False
     sums: tuple[SummedRow, ...] = ()
     kept: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32), repr=False)
 

@@ -65,8 +65,14 @@ class AttackLine(BaseModel):
 
     @property
     def least_isolation(self) -> float | None:
-        """The smallest figure that any site found in any round."""
-        found = [value for values in self.isolation.values() for value in values if value is not None]
+        """The smallest figure that any site found in a round whose sum was opened."""
+        opened = {number - 1 for number in self.rounds}
+        found = [
+            value
+            for values in self.isolation.values()
+            for place, value in enumerate(values)
+            if value is not None and place in opened
+        ]
         return min(found, default=None)
 
     @property

@@ -36,12 +36,19 @@ class Setting:
     """What is changed about a study before it is run: keys of its tables, and noise at every contributor.
 
     ``noise`` is the expected length of the Gaussian noise that a contributor adds to its update, as a part of the clip
-    norm C.
+    norm C. ``least_isolation`` replaces what the sites' policy demands.
     """
 
     name: str
     changes: Mapping[str, Any] = field(default_factory=dict)
     noise: float = 0.0
+    least_isolation: float | None = None
+
+    def policy(self, stated: SitePolicy) -> SitePolicy:
+        """The sites' policy in this run."""
+        if self.least_isolation is None:
+            return stated
+        return stated.model_copy(update={"least_isolation": self.least_isolation})
 
     def of(self, variant: Variant, source: str) -> StudyTable:
         """The variant's study with the changes. Raises: ConfigurationError"""
@@ -71,7 +78,7 @@ class AttackedRun:
         begun, threads = time.monotonic(), torch.get_num_threads()
         torch.set_num_threads(1)
         try:
-            history, sums, dimension = self._run()
+            history, sums, dimension, noise = self._run()
         finally:
             torch.set_num_threads(threads)
         return AttackLine(
@@ -89,12 +96,12 @@ class AttackedRun:
             lists=len({tuple(sorted(one.weights.items())) for one in sums}),
             weight={site: _rounded([one.weights.get(site) for one in sums]) for site in history.contributors},
             isolation={one.site: _rounded(one.values) for one in isolation_series(history)},
-            attacks=attacks_on(sums),
+            attacks=attacks_on(sums, noise),
             seconds=round(time.monotonic() - begun, 3),
             versions={one.name: one.version for one in versions()},
         )
 
-    def _run(self) -> tuple[RunHistory, tuple[OpenedSum, ...], int]:
+    def _run(self) -> tuple[RunHistory, tuple[OpenedSum, ...], int, float]:
         federation: Federation = load_data(request_for(self.case, self.data, self.requester, self.seed))
         table = self.setting.of(self.case.variant(self.variant), self.case.source)
         study = simulated_study(table, self.case.source, federation, self.seed)
@@ -105,10 +112,11 @@ class AttackedRun:
             summing = Noisy(summing, self.setting.noise, self.seed)
         recorder = Recorder(summing)
         history = run_rounds(study, federation.sites, recorder, protection="plain", policy=self._policy())
-        return history, tuple(recorder.sums), study.parameters.dimension
+        noise = (self.setting.noise * study.parameters.clip_norm) ** 2
+        return history, tuple(recorder.sums), study.parameters.dimension, noise
 
     def _policy(self) -> SitePolicy:
-        return self.case.table.policy.policy()
+        return self.setting.policy(self.case.table.policy.policy())
 
 
 class Noisy:
@@ -133,23 +141,26 @@ class Noisy:
         return self._inner.counts(announcement, counts)
 
 
-def attacks_on(sums: Sequence[OpenedSum]) -> tuple[PartyErrors, ...]:
-    """The requester, every contributor, and the requester with each contributor, with every prior."""
+def attacks_on(sums: Sequence[OpenedSum], noise: float = 0.0) -> tuple[PartyErrors, ...]:
+    """The requester, every contributor, and the requester with each contributor, with every prior.
+
+    ``noise`` is the expected squared length of what every site adds to its update.
+    """
     if not sums:
         return ()
     requester = sums[0].requester
     others = tuple(dict.fromkeys(site for one in sums for site in one.weights if site != requester))
     parties = [(requester,), *((site,) for site in others), *((requester, site) for site in others)]
     return tuple(
-        PartyErrors(party=party, prior=prior, errors=_errors(sums, party, prior))
+        PartyErrors(party=party, prior=prior, errors=_errors(sums, Reconstruction(party, prior, noise)))
         for party in parties
         for prior in Prior
         if len(party) == 1 or prior is not Prior.AVERAGE
     )
 
 
-def _errors(sums: Sequence[OpenedSum], party: tuple[str, ...], prior: Prior) -> dict[str, Values]:
-    return {site: _rounded(errors) for site, errors in Reconstruction(party, prior).errors(sums).items()}
+def _errors(sums: Sequence[OpenedSum], attack: Reconstruction) -> dict[str, Values]:
+    return {site: _rounded(errors) for site, errors in attack.errors(sums).items()}
 
 
 def _rounded(values: Sequence[float | None]) -> Values:

@@ -49,13 +49,21 @@ class Equations:
     """What the attacker has: a sum a round less its own part, and the weights of all others.
 
     Shapes: ``sums`` float64[K, D]; ``weights`` float64[K, N], 0 where a site was not in the sum; ``own_gram``
-    float64[K, K], the mean of the attackers' Gram matrices over rounds.
+    float64[K, K], the mean of the attackers' Gram matrices over rounds; ``noise`` as in :class:`Reconstruction`.
     """
 
     sites: tuple[str, ...]
     sums: NDArray[np.float64] = field(repr=False)
     weights: NDArray[np.float64]
     own_gram: NDArray[np.float64]
+    noise: float = 0.0
+
+    def noisy(self, matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The covariance of the sums, with their noise and what they are off by."""
+        added = self.noise * np.diag(np.sum(self.weights**2, axis=1))
+        off = SUMS_OFF_BY**2 * np.trace(matrix) / len(matrix) * np.eye(len(matrix))
+        noisy: NDArray[np.float64] = matrix + added + off
+        return noisy
 
 
 @dataclass(frozen=True)
@@ -64,15 +72,17 @@ class Reconstruction:
 
     It tries to learn every other site's update of every round. Its figure is the relative error
     ||estimate - update|| / ||update||, by site and round; below 1 it knows something, and what ``average`` reaches
-    needs no attack.
+    needs no attack. ``noise`` is the expected squared length of the noise that sites add to what they share: the party
+    knows it.
     """
 
     party: tuple[str, ...]
     prior: Prior
+    noise: float = 0.0
 
     def errors(self, sums: Sequence[OpenedSum]) -> dict[str, tuple[float | None, ...]]:
         """By site one error a released round; None where the site was not in the sum, or shared nothing but zeros."""
-        equations = equations_of(sums, self.party)
+        equations = equations_of(sums, self.party, self.noise)
         estimates = self._estimates(equations, sums)
         return {
             site: tuple(_error(estimates[place, k], one.updates.get(site)) for k, one in enumerate(sums))
@@ -89,13 +99,13 @@ class Reconstruction:
         return linear_estimate(equations, [gram(sums, site) for site in equations.sites])
 
 
-def equations_of(sums: Sequence[OpenedSum], party: Sequence[str]) -> Equations:
+def equations_of(sums: Sequence[OpenedSum], party: Sequence[str], noise: float = 0.0) -> Equations:
     """Take what the party knows itself out of every sum. A round that a colluder is not in stays as it is."""
     sites = tuple(dict.fromkeys(site for one in sums for site in one.weights if site not in party))
     known = [[one.weights[own] * one.updates[own] for own in party if own in one.weights] for one in sums]
     totals = np.stack([one.total - sum(parts) for one, parts in zip(sums, known, strict=True)])
     weights = np.array([[one.weights.get(site, 0.0) for site in sites] for one in sums])
-    return Equations(sites, totals, weights, np.mean([gram(sums, own) for own in party], axis=0))
+    return Equations(sites, totals, weights, np.mean([gram(sums, own) for own in party], axis=0), noise)
 
 
 def gram(sums: Sequence[OpenedSum], site: str) -> NDArray[np.float64]:
@@ -116,7 +126,7 @@ def linear_estimate(equations: Equations, covariances: Sequence[NDArray[np.float
     """The best linear estimate for one covariance a site, float64[N, K, D]."""
     weights = equations.weights
     moved = sum(np.outer(w, w) * c for w, c in zip(weights.T, covariances, strict=True))
-    solved = np.linalg.solve(_with_noise(np.asarray(moved)), equations.sums)
+    solved = np.linalg.solve(equations.noisy(np.asarray(moved)), equations.sums)
     return np.stack([(c * w) @ solved for w, c in zip(weights.T, covariances, strict=True)])
 
 
@@ -129,21 +139,15 @@ def fitted_estimate(equations: Equations) -> NDArray[np.float64]:
     for fresh in FRESHNESS:
         covariance = (1 - fresh) * equations.own_gram + fresh * np.diag(np.diag(equations.own_gram))
         for common in COMMON:
-            matrix = _with_noise(covariance * ((1 - common) * apart + common * together))
+            matrix = equations.noisy(covariance * ((1 - common) * apart + common * together))
             misfit = float(np.trace(np.linalg.solve(matrix, observed))) / rounds  # the likeliest scale
             likelihood = -rounds * np.log(max(misfit, np.finfo(np.float64).tiny)) - np.linalg.slogdet(matrix)[1]
             if likelihood > best:
                 best, chosen = float(likelihood), (covariance, common)
     covariance, common = chosen
-    solved = np.linalg.solve(_with_noise(covariance * ((1 - common) * apart + common * together)), equations.sums)
+    solved = np.linalg.solve(equations.noisy(covariance * ((1 - common) * apart + common * together)), equations.sums)
     mixed = (1 - common) * weights + common * weights.sum(axis=1, keepdims=True)
     return np.stack([(covariance * column) @ solved for column in mixed.T])
-
-
-def _with_noise(matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    noise = SUMS_OFF_BY**2 * np.trace(matrix) / len(matrix)
-    noisy: NDArray[np.float64] = matrix + noise * np.eye(len(matrix))
-    return noisy
 
 
 def _error(estimate: NDArray[np.float64], truth: NDArray[np.float32] | None) -> float | None:

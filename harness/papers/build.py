@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from harness.computing import Computing
-from harness.datasets.downloads import fetch_missing
-from harness.datasets.public_data import data_folder
-from harness.datasets.registry import source_of
 from harness.papers import clinicians, har_ifedavg, har_strategies, heart_disease, mnist, titanic
+from harness.papers.making import Making
 from harness.papers.page import Page
+from harness.papers.privacy import PrivacyPage
 from harness.personal.case import read_personal_case
 from harness.personal.run_case import PersonalOptions, run_personal_case
 from harness.simulation.case import Case, read_case
@@ -23,33 +21,6 @@ from harness.simulation.store import Results
 
 STUDIES: Final = Path(__file__).resolve().parent.parent / "studies"
 Runs = Mapping[str, Sequence[RunLine]]
-Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Making:
-    """How missing runs are made: into one folder a case below ``runs``, by ``jobs`` processes on ``device``.
-
-    ``download``: missing public data are fetched into the data folder first.
-    """
-
-    runs: Path
-    data: Path | None
-    jobs: int
-    device: str
-    tell: Tell
-    download: bool = False
-
-    def get_data(self, name: str) -> None:
-        """Fetch what a case's data set lacks, if that is wanted. Raises: ConfigurationError"""
-        files = source_of(name).files
-        if self.download and files:
-            fetch_missing(files, data_folder(self.data), self.tell)
-
-    @property
-    def computing(self) -> Computing:
-        """Raises: ConfigurationError for a device that is not there"""
-        return Computing.chosen(self.device, None)
 
 
 class PageSpec(Protocol):
@@ -185,5 +156,6 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("har_strategies", "HAR: aggregation strategies", (*_STRATEGIES, *_PROTECTED), har_strategies.write),
     PersonalPage("har_ifedavg", "HAR: personal layers", (har_ifedavg.CASE, *har_ifedavg.TAMPERED)),
     CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
+    PrivacyPage("privacy", "What sums give away", STUDIES),
     CasesPage("clinicians", "Which rule for my patients?", (_HEART, *_TITANIC), clinicians.write),
 )

@@ -9,7 +9,8 @@ import typer
 from rich.console import Console
 
 from harness.live import console_for
-from harness.papers.build import PAGES, Making, PageSpec
+from harness.papers.build import PAGES, PageSpec
+from harness.papers.making import Making
 from protocol.errors import ConfigurationError, MoietyError
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from torch import nn
 
 from client_agent.update import Vector
-from harness.announcing import announce
+from harness.announcing import announce, lists_to_try
 from harness.datasets.site_data import SiteData
 from harness.rounds_secure import SecureSum, secure_sum
 from harness.run_state import EVERYBODY, Run, RunState
@@ -62,8 +62,10 @@ class UnderTheProtocol:
 
     def __call__(self, number: int, updates: Sequence[ClippedUpdate]) -> Vector:
         """Raises: PolicyRefusal, ProtocolViolation when the round is skipped; AggregateOutOfBounds"""
-        run = self.run
-        announced = announce(run, self._state(number), number)
+        run, state = self.run, self._state(number)
+        announced = announce(
+            run, state, number, lists_to_try(run, state)[-1:]
+        )  # nobody is ever away: all listed are needed
         requester, (own, *others) = run.requester.name, updates
         given = RoundInputs(
             announced.announcement,

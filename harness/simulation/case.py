@@ -41,12 +41,14 @@ class PolicyTable(_Table):
 
     least_contributors: Annotated[int, Field(ge=1)] = SitePolicy().least_contributors
     largest_share: Annotated[float, Field(gt=0, le=1)] = SitePolicy().largest_share
+    least_isolation: Annotated[float, Field(ge=0, le=1)] = SitePolicy().least_isolation
     may_open: list[Opened] = list(get_args(Opened))
 
     def policy(self) -> SitePolicy:
         return SitePolicy(
             least_contributors=self.least_contributors,
             largest_share=self.largest_share,
+            least_isolation=self.least_isolation,
             may_open=tuple(Needs(opened) for opened in self.may_open),
         )
 

@@ -5,6 +5,7 @@
 """
 
 from protocol.clauses import Clause
+from protocol.policy.candidates import Candidate, candidates
 from protocol.policy.check import check_for_every_site, check_weight_list
 from protocol.policy.clauses import (
     MEASURED_ROUNDS_PER_MODEL,
@@ -70,6 +71,7 @@ __all__ = [
     "MOST_RELEASE_SETS",
     "MOST_ROWS",
     "TIMES_LEFT_OUT",
+    "Candidate",
     "Clause",
     "Exposure",
     "Isolation",
@@ -82,6 +84,7 @@ __all__ = [
     "SitePolicy",
     "SummedRow",
     "SummedWeight",
+    "candidates",
     "check_announced_sites",
     "check_contributors_only",
     "check_counted_once",

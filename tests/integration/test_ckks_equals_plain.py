@@ -14,12 +14,10 @@ from harness.demo_studies import BREAST_CANCER, study_of
 from harness.error_bound import bound_of_run
 from harness.history import RoundKind, RunHistory
 from harness.regression_facts import UNIT, RoundFacts, encryption_error
-from harness.rounds_ckks import run_ckks
-from harness.rounds_plain import run_plain
-from harness.rounds_secure import run_secure
 from harness.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName, Study, StudyProtection
+from tests.unlimited import run_ckks, run_plain, run_secure
 
 pytest.importorskip("tenseal")
 FEDERATION = breast_cancer_five_hospitals(0)

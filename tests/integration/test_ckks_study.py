@@ -21,7 +21,6 @@ from harness.federated_run import run_study
 from harness.history import RoundKind
 from harness.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.regression_facts import UNIT, RoundFacts, encryption_error
-from harness.rounds_plain import run_plain
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.policy import SitePolicy
@@ -29,6 +28,7 @@ from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyProtection
 from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, A, B, CrashFederation, Kill, Outcome
 from tests.ports import free_ports
+from tests.unlimited import run_plain
 
 pytest.importorskip("tenseal")
 FEDAVG = RuleSpec(name=RuleName.FEDAVG)

@@ -21,7 +21,6 @@ from harness.datasets.site_data import SiteData
 from harness.error_bound import bound_of_run
 from harness.history import RoundKind, RunHistory
 from harness.processes import FederationSpec, RunningFederation, SiteSpec
-from harness.rounds_plain import run_plain
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SitePolicy
 from protocol.rules.self_weights import class_weight
@@ -39,6 +38,7 @@ from tests.integration.agents import (
     wait_for,
 )
 from tests.ports import free_ports
+from tests.unlimited import run_plain
 
 CONTRIBUTORS = ("c1", "c2", "c3", "c4")
 SITES = (REQUESTER, *CONTRIBUTORS)

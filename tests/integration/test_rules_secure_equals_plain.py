@@ -16,14 +16,13 @@ from harness.datasets.digits import digits_sites
 from harness.demo_studies import BREAST_CANCER, DIGITS, study_of
 from harness.error_bound import bound_of_run
 from harness.history import RoundKind, RoundRecord, RunHistory
-from harness.rounds_plain import run_plain
-from harness.rounds_secure import run_secure
 from harness.run_state import Attendance
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
 from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, SecondWeight, Study
+from tests.unlimited import run_plain, run_secure
 
 FEDERATION = breast_cancer_five_hospitals(0)
 ROUNDS = 5

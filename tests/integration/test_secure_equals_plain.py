@@ -14,14 +14,13 @@ from harness.datasets.digits import digits_sites
 from harness.demo_studies import BREAST_CANCER, DIGITS, study_of
 from harness.error_bound import bound_of_run
 from harness.history import RoundKind, RunHistory
-from harness.rounds_plain import run_plain
-from harness.rounds_secure import run_secure
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.prg import derive
 from protocol.mpc.distance import open_distance, query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName
+from tests.unlimited import run_plain, run_secure
 
 NO_ROSTER = "0" * 64
 SEEDS = (0, 1, 2, 3, 4)

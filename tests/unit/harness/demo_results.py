@@ -45,6 +45,7 @@ def records_of(history: RunHistory) -> tuple[RoundRecord, ...]:
             weights=record.handed_out,
             alphas=tuple(SiteValue(site=a.site, value=a.value) for a in record.alphas),
             distances=tuple(SiteValue(site=d.site, value=d.value) for d in record.distances),
+            isolation=min((value.value for value in record.isolation), default=None),
             bytes_up=1000,
             bytes_down=234,
             seconds=0.5,

@@ -12,11 +12,11 @@ from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.demo_studies import BREAST_CANCER, study_of
 from harness.error_bound import bound_of_run
 from harness.regression_facts import RegressionFacts, RoundFacts, average_error
-from harness.rounds_plain import run_plain
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.rules.server_optimiser import apply_aggregate, initial_state
 from protocol.wire.messages import RuleName, RuleSpec
+from tests.unlimited import run_plain
 
 D = 9
 ADAPTIVE = (RuleName.FEDADAGRAD, RuleName.FEDADAM, RuleName.FEDYOGI)

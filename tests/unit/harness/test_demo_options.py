@@ -15,11 +15,11 @@ from protocol.errors import ConfigurationError
 from protocol.wire.authentic import require_roster
 
 
-def test_two_studies_thirty_rounds_first(tmp_path: Path) -> None:
+def test_two_studies_ten_rounds_first(tmp_path: Path) -> None:
     first, second = data_sets(DemoOptions(out=tmp_path))
     assert (first.key, second.key) == ("breast_cancer", "digits")
-    assert first.settings.rounds == 30
-    assert second.settings.rounds < 30
+    assert first.settings.rounds == 10
+    assert second.settings.rounds == 15
 
 
 def test_rounds_change_the_first_study_only(tmp_path: Path) -> None:

@@ -15,11 +15,11 @@ from harness.demo_studies import BREAST_CANCER, DIGITS, study_of
 from harness.error_bound import bound_of_run, difference_bound
 from harness.history import RoundKind
 from harness.regression_facts import RegressionFacts, RoundFacts, average_error, longest_row, smoothness
-from harness.rounds_plain import run_plain
 from harness.run_state import Attendance
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName
+from tests.unlimited import run_plain
 
 PARAMETERS = StudyParameters(dimension=9, clip_norm=1.0, weight_grid=8, least_contributors=3)
 MODEL = RegressionFacts(classes=3, inputs=2, batch_size=4, longest_row=2.0, l2=0.0)

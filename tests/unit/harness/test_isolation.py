@@ -12,6 +12,7 @@ from harness.demo_studies import breast_cancer_study
 from harness.history import RunHistory, isolation_series
 from harness.rounds_plain import run_plain
 from harness.run_state import Attendance, Progress
+from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName
 
 FEDERATION = breast_cancer_five_hospitals(0)
@@ -24,7 +25,8 @@ def run(
     study = breast_cancer_study(rule, "00" * 32, 0)
     parameters = study.parameters.model_copy(update={"least_contributors": least})
     changed = study.model_copy(update={"rounds": rounds, "parameters": parameters})
-    return run_plain(changed, FEDERATION.sites, attendance=Attendance(missed=missed))
+    limited = SitePolicy(least_isolation=0.5 if least == 4 else 0.0)  # under a limit everybody on the list is needed
+    return run_plain(changed, FEDERATION.sites, policy=limited, attendance=Attendance(missed=missed))
 
 
 def test_with_a_list_that_stays_and_everybody_needed_isolation_is_that_of_one_sum() -> None:

@@ -12,13 +12,12 @@ from client_agent.models import build_model, dimension, model_spec
 from client_agent.trainer import evaluate
 from client_agent.update import load_personal, load_vector
 from harness.personal.schemes import Averaged, Comparison, Mixing
-from harness.rounds_plain import run_plain
-from harness.rounds_secure import run_secure
 from harness.run_state import Attendance, Progress
 from harness.simulation.checkpoint import Checkpoint
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.unit.harness.personal.sites import CPU, federation
+from tests.unlimited import run_plain, run_secure
 
 SITES = federation().sites
 MODEL = model_spec("linear", (2,), (), 3, personal=("input", "target"))

@@ -81,14 +81,14 @@ def test_report_is_one_file_and_escapes_names(tmp_path: Path) -> None:
     assert page == report(demo_result())
     assert "tumours &amp; &lt;hospitals&gt;" in page
     assert "<hospitals>" not in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4
     assert "http-equiv" not in page
     assert "reproducible from the seed" in page
     assert "0.250 s" in page
 
 
 def test_plots_are_svg_with_a_line_a_site() -> None:
-    for plot, lines in zip(plots_of(demo_result().studies[0]), (3, 4, 4), strict=True):
+    for plot, lines in zip(plots_of(demo_result().studies[0]), (3, 4, 4, 5), strict=True):
         root = ElementTree.fromstring(plot.svg)
         drawn = [g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("id", "").startswith("legend")]
         assert len(drawn) == 1
@@ -105,7 +105,8 @@ def test_without_a_terminal_every_round_is_one_line() -> None:
         live.show(Progress("s", ROUNDS, "completed", records))
     lines = out.getvalue().splitlines()
     assert [line.split(",")[0] for line in lines] == [f"title: round {n}/{ROUNDS} released" for n in (1, 2, 3)]
-    assert all("1,234 bytes, 0.50 s" in line and "county-hospital 0.9" in line for line in lines)
+    assert all("1,234 bytes, 0.50 s" in line and "county-hospital 0." in line for line in lines)
+    assert all(", isolation 0.87" in line for line in lines)
 
 
 def test_on_a_terminal_the_picture_shows_phase_weights_and_totals() -> None:
@@ -154,7 +155,7 @@ def test_a_report_under_ckks_says_what_is_encrypted_and_shows_no_distances() -> 
     assert "under CKKS, N = 2048, q of 40 bits, scale 2^36, summed at server A" in text
     assert "with the key of any one site" in text
     assert "Weight Erosion" not in text
-    assert text.count("<svg") == 1
+    assert text.count("<svg") == 2
     distances = summarise(encrypted).studies[study.key].distance
     assert {value for values in distances.values() for value in values} == {None}
     assert "Server A held" not in report(result)

@@ -16,6 +16,7 @@ from harness.run_state import Attendance
 from harness.summing import PlainSum
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.parameters import StudyParameters
+from protocol.policy import SitePolicy
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 CPU = torch.device("cpu")
@@ -53,7 +54,9 @@ def run(
         seed=9,
     )
     away = Attendance(missed=frozenset({(2, "far")}))
-    return run_rounds(study, given or sites(), PlainSum(), protection="plain", attendance=away, computing=computing)
+    policy = SitePolicy(least_isolation=0.0)
+    options = {"protection": "plain", "policy": policy, "attendance": away, "computing": computing}
+    return run_rounds(study, given or sites(), PlainSum(), **options)
 
 
 @pytest.mark.parametrize("rule", [RuleName.FEDAVG, RuleName.WEIGHT_EROSION])

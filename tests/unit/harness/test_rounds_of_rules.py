@@ -14,12 +14,12 @@ from client_agent.trainer import compute_update, loss_gradient, site_seed
 from client_agent.update import load_vector, model_vector
 from harness.datasets.site_data import SiteData
 from harness.history import RoundKind, RunEnd, RunHistory
-from harness.rounds_plain import run_plain
 from harness.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+from tests.unlimited import run_plain
 
 CPU = torch.device("cpu")
 NAMES = ("requester", "near", "middle", "far", "other")

@@ -17,12 +17,12 @@ from harness.datasets.site_data import SiteData
 from harness.demo_studies import BREAST_CANCER, DIGITS, breast_cancer_study, digits_study, study_of
 from harness.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
 from harness.plots import RULE_NAMES
-from harness.rounds_plain import run_plain
 from harness.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+from tests.unlimited import run_plain
 
 CPU = torch.device("cpu")
 NAMES = ("requester", "near", "middle", "far", "other")

@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 import moiety
-from harness.papers import build, heart_disease, mnist
+from harness.papers import build, heart_disease, making, mnist
 from harness.papers.build import PAGES, CasesPage, CaseUse
 from harness.papers.by_requester import gains, over_requesters, signed
 from harness.papers.charts import Panel, bars_chart, curves_chart, heatmap_chart
@@ -160,7 +160,7 @@ def test_missing_runs_are_made_on_the_named_device(tmp_path, monkeypatch):
     asked = []
     monkeypatch.setattr(build, "run_case", lambda case, options: asked.append((case.name, options)))
     spec = next(spec for spec in PAGES if spec.name == "mnist")
-    spec.run_missing(build.Making(tmp_path, None, 2, "cpu", lambda text: None))
+    spec.run_missing(making.Making(tmp_path, None, 2, "cpu", lambda text: None))
     assert [name for name, _ in asked[:2]] == ["mnist-a-10", "mnist-a-100"]
     assert len(asked) == 9
     assert {options.computing.device.type for _, options in asked} == {"cpu"}
@@ -185,7 +185,7 @@ def test_a_page_without_its_data_stays_as_it_was_and_the_others_are_written(tmp_
 
 def test_download_fetches_what_a_page_needs_before_its_runs(tmp_path, monkeypatch):
     fetched = []
-    monkeypatch.setattr(build, "fetch_missing", lambda files, folder, tell: fetched.append((files, folder)))
+    monkeypatch.setattr(making, "fetch_missing", lambda files, folder, tell: fetched.append((files, folder)))
     monkeypatch.setattr(build, "run_case", lambda case, options: ())
     spec = next(spec for spec in PAGES if spec.name == "titanic")
     spec.run_missing(build.Making(tmp_path, tmp_path / "data", 1, "cpu", lambda text: None, download=True))

@@ -1,0 +1,237 @@
+"""A malicious requester against the sites' memory of sums: ways to ask for two sums whose difference is one update.
+
+Sites are linear regressions over their own examples with full batches, the smoothest updates there are, and remember
+as agents do: every sum that they were in or were told of, under the site's key. A sum is opened when everybody who is
+listed agrees (docs/protocol.md 13). Nothing here knows servers or files: what a crash or a cancelled study leaves of a
+memory is tested where it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from harness.adversaries.reconstruction import Prior, Reconstruction
+from harness.adversaries.recording import OpenedSum
+from protocol.errors import PolicyRefusal
+from protocol.policy import KnownSum, SitePolicy, SummedRow, SummedWeight, check_isolation, exposure
+
+REQUESTER: Final = "requester"
+SITES: Final = ("one", "two", "three", "four", "five", "six", "seven")
+FOUR: Final = SITES[:4]
+WITHOUT_ONE: Final = SITES[1:4]
+REST: Final = SITES[4:]
+FEATURES: Final = 12
+EXAMPLES: Final = 60
+Model = NDArray[np.float64]
+
+
+@dataclass
+class Federation:
+    """Seven honest contributors and a requester that does as it likes; ``limit`` is what the sites demand."""
+
+    limit: float
+    opened: list[OpenedSum] = field(default_factory=list)
+    declined: int = 0
+    _memory: dict[str, list[KnownSum]] = field(default_factory=lambda: {site: [] for site in SITES})
+
+    def update(self, site: str, model: Model) -> Model:
+        """The gradient of the site's squared loss over all of its examples."""
+        random = np.random.default_rng([7, (REQUESTER, *SITES).index(site)])
+        X = random.normal(size=(EXAMPLES, FEATURES))
+        y = X @ random.normal(size=FEATURES) + 0.1 * random.normal(size=EXAMPLES)
+        gradient: Model = X.T @ (X @ model - y) / EXAMPLES
+        return gradient
+
+    def ask(
+        self,
+        listed: Sequence[str],
+        model: Model,
+        weights: Mapping[str, float] | None = None,
+        *,
+        least: int | None = None,
+        away: Sequence[str] = (),
+        study: str = "first",
+        own: Model | None = None,
+    ) -> Model | None:
+        """The opened sum with the requester's own update in it, None where somebody declined.
+
+        ``least`` is the announced least number, all listed by default; whoever is ``away`` is left out of the sum.
+        """
+        used = {site: 1.0 if weights is None else weights[site] for site in listed}
+        number = len(self.opened) + self.declined + 1
+        row = SummedRow(
+            study_digest=study,
+            round=number,
+            dimension=FEATURES,
+            weights=tuple(SummedWeight(site=site, weight=weight) for site, weight in used.items()),
+            least=len(used) if least is None else least,
+        )
+        updates = {site: self.update(site, model) for site in listed if site not in away}
+        if not all(self._agrees(site, row, update) for site, update in updates.items()):
+            self.declined += 1
+            return None
+        settled = row.model_copy(update={"released": tuple(sorted(updates))})
+        for site in SITES:
+            self._memory[site].append(KnownSum(settled, updates.get(site)))
+        own = self.update(REQUESTER, model) if own is None else own
+        total = own + np.sum([used[site] * update for site, update in updates.items()], axis=0)
+        truth = {site: update.astype(np.float32) for site, update in {REQUESTER: own, **updates}.items()}
+        in_sum = {REQUESTER: 1.0, **{site: used[site] for site in updates}}
+        self.opened.append(OpenedSum(number, REQUESTER, in_sum, np.asarray(total), truth))
+        return np.asarray(total)
+
+    def lose_updates(self) -> None:
+        """What is left of a memory that was restored from receipts: the weights of every sum, no update."""
+        for memory in self._memory.values():
+            memory[:] = [KnownSum(known.row, None) for known in memory]
+
+    def forget_ends(self) -> None:
+        """The study was cancelled before anybody saw how its rounds ended."""
+        for memory in self._memory.values():
+            memory[:] = [KnownSum(known.row.model_copy(update={"released": None}), known.update) for known in memory]
+
+    def _agrees(self, site: str, row: SummedRow, update: Model) -> bool:
+        try:
+            check_isolation(exposure(self._memory[site], row, update), row, SitePolicy(least_isolation=self.limit))
+        except PolicyRefusal:
+            return False
+        return True
+
+
+@dataclass(frozen=True)
+class MemoryAttack:
+    """``tries`` asks a federation for sums; the figure is the error for the site that is known best in the end."""
+
+    name: str
+    says: str
+    tries: Callable[[Federation], None]
+
+    def error(self, limit: float) -> float:
+        """The least relative error of any update of any site, by whoever knows how updates move; 1 without a sum."""
+        federation = Federation(limit)
+        self.tries(federation)
+        if not federation.opened:
+            return 1.0
+        found = [
+            error
+            for prior in (Prior.OWN, Prior.TRUE)
+            for errors in Reconstruction((REQUESTER,), prior).errors(federation.opened).values()
+            for error in errors
+            if error is not None
+        ]
+        return min(found)
+
+
+def start() -> Model:
+    """Version 0."""
+    return np.zeros(FEATURES)
+
+
+def stepped(federation: Federation, listed: Sequence[str], model: Model, rate: float) -> Model:
+    """The model after a sum over ``listed``; the same one where it was declined."""
+    total = federation.ask(listed, model)
+    return model if total is None else model - rate * total / (1 + len(listed))
+
+
+def another_version(federation: Federation) -> None:
+    """The same model under a later number: others make two honest rounds, their release is the evidence."""
+    federation.ask(FOUR, start())
+    moved = stepped(federation, REST, start(), 0.1)
+    stepped(federation, REST, moved, 0.1)
+    federation.ask(WITHOUT_ONE, start())
+
+
+def learning_rate(rate: float) -> Callable[[Federation], None]:
+    """All sites step the model themselves, and it is nearly the last one."""
+
+    def tries(federation: Federation) -> None:
+        federation.ask(WITHOUT_ONE, stepped(federation, FOUR, start(), rate))
+
+    return tries
+
+
+def late_joiner(federation: Federation) -> None:
+    """A site joins: the sums with and without it."""
+    federation.ask(WITHOUT_ONE, start())
+    federation.ask(FOUR, start())
+
+
+def away(federation: Federation) -> None:
+    """The list stays, its least number lets one be away, and the servers' operator sees to it that one is."""
+    federation.ask(FOUR, start(), least=3)
+    federation.ask(FOUR, start(), least=3, away=("one",))
+
+
+def second_study(federation: Federation) -> None:
+    """Another study over the same data begins with the same model."""
+    federation.ask(FOUR, start())
+    federation.ask(WITHOUT_ONE, start(), study="second")
+
+
+def cancelled(federation: Federation) -> None:
+    """The study is cancelled before its release is seen, and created again."""
+    federation.ask(FOUR, start())
+    federation.forget_ends()
+    federation.ask(WITHOUT_ONE, start(), study="again")
+
+
+def restarted(federation: Federation) -> None:
+    """Every agent lost its memory of updates and has the weights back from receipts."""
+    federation.ask(FOUR, start())
+    federation.lose_updates()
+    federation.ask(WITHOUT_ONE, start())
+
+
+def steered_back(federation: Federation) -> None:
+    """The requester's own update takes the model back to where it was."""
+    total = federation.ask(FOUR, start())
+    honest = start() if total is None else start() - 0.1 * total / 5
+    others = np.sum([federation.update(site, honest) for site in REST], axis=0)
+    federation.ask(REST, honest, own=(honest - start()) / 0.1 * 4 - others)
+    federation.ask(WITHOUT_ONE, start())
+
+
+def slow_lists(federation: Federation) -> None:
+    """Weight Erosion's lists: sixteen rounds, every weight a little lower each time, none like the others."""
+    model, random = start(), np.random.default_rng(16)
+    weights = dict.fromkeys(FOUR, 1.0)
+    for _ in range(16):
+        total = federation.ask(FOUR, model, weights)
+        model = model if total is None else model - 0.02 * total / (1 + sum(weights.values()))
+        weights = {site: weight - random.integers(1, 40) / 1024 for site, weight in weights.items()}
+
+
+def two_lists(federation: Federation) -> None:
+    """One site's weight is changed by one step of a fine grid: the difference is its update, divided by the step."""
+    federation.ask(FOUR, start())
+    federation.ask(FOUR, start(), {**dict.fromkeys(FOUR, 1.0), "one": 1023 / 1024})
+
+
+def through_others(federation: Federation) -> None:
+    """Three sums of which no two differ by one site: {1,2,3,4} less {2,3,4,5} is 1 - 5, and {1,5} is their sum."""
+    federation.ask(FOUR, start())
+    federation.ask(("two", "three", "four", "five"), start())
+    federation.ask(("one", "five"), start())
+
+
+ATTACKS: Final = (
+    MemoryAttack("another version", "the same model under a later number, with a genuine release", another_version),
+    *(
+        MemoryAttack(f"rate {rate:g}", "a site fewer one version later", learning_rate(rate))
+        for rate in (1e-6, 1e-3, 0.1, 0.5)
+    ),
+    MemoryAttack("steered back", "the requester's own update takes the model back", steered_back),
+    MemoryAttack("late joiner", "the sums without and with a site that joins", late_joiner),
+    MemoryAttack("away", "a site that is away, under a least number that allows it", away),
+    MemoryAttack("second study", "another study over the same data", second_study),
+    MemoryAttack("cancelled", "cancelled before the end was seen, and created again", cancelled),
+    MemoryAttack("restarted", "agents whose memory was restored from receipts", restarted),
+    MemoryAttack("one grid step", "the same sites, one weight a step of the grid lower", two_lists),
+    MemoryAttack("through others", "three sums, no two of which differ by one site", through_others),
+    MemoryAttack("slow lists", "sixteen lists that fall a little every round", slow_lists),
+)
