@@ -39,7 +39,7 @@ def test_the_threat_model_cites_tests() -> None:
     assert len(promises()) > 15
 
 
-@pytest.mark.parametrize(("path", "name"), CITED, ids=lambda part: str(part))
+@pytest.mark.parametrize(("path", "name"), CITED, ids=str)
 def test_every_test_that_the_threat_model_names_exists(path: str, name: str) -> None:
     assert (ROOT / path).is_file(), f"docs/threat_model.md names {path}"
     if name:
