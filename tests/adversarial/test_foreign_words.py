@@ -26,10 +26,10 @@ from client_agent.ranking_cli import show_rankings
 from client_agent.requester_round import RequesterRound
 from client_agent.rewards_cli import show_rewards
 from client_agent.ridge import JudgedOn
-from client_agent.server_client import ServerClient
+from client_agent.server_client import RetryPolicy, ServerClient, problem_to_error
 from harness.history import Series
 from harness.plots import _chart
-from protocol.errors import ErrorCode, MalformedMessage, RefusedMessage
+from protocol.errors import ErrorCode, MalformedMessage, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_roster
@@ -92,13 +92,14 @@ def test_a_servers_problem(capsys: pytest.CaptureFixture[str]) -> None:
     """Its detail is in the agent's event, and in the peer's log."""
     body = json.dumps({"code": "malformed_message", "detail": WORDS}).encode()
     transport = httpx.MockTransport(lambda request: httpx.Response(400, content=body))
-    with pytest.raises(RefusedMessage) as refused:
-        ServerClient(Side.A, ROSTER.operator_a, keys(SITE), transport).studies()
-    assert harmless(refused.value.detail)
-    assert harmless(error_from(body, 400).detail)
-    event = AgentEvent(kind=EventKind.PROBLEM, site=SITE, study="unit", text=refused.value.detail)
-    client_agent.cli._print_event(event)
-    assert harmless(capsys.readouterr().out)
+    once = RetryPolicy(attempts=1)
+    with pytest.raises(Unavailable) as unsigned:  # nobody signed it: it is quoted, and not believed
+        ServerClient(Side.A, ROSTER.operator_a, keys(SITE), transport, retry=once).studies()
+    for error in (unsigned.value, problem_to_error(400, body, "operator-a"), error_from(body, 400)):
+        assert harmless(error.detail)
+        event = AgentEvent(kind=EventKind.PROBLEM, site=SITE, study="unit", text=error.detail)
+        client_agent.cli._print_event(event)
+        assert harmless(capsys.readouterr().out)
 
 
 def test_an_event_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:

@@ -111,6 +111,8 @@ def test_a_letter_that_is_not_padded_like_all_others_is_refused() -> None:
 # --- whole studies ----------------------------------------------------------------------------------------------------
 
 SITES = ("c1", "c2", "c3", "c4")
+ANYTHING = SitePolicy(least_isolation=0.0)
+"""Updates of one kind would otherwise end the shared part; which sums open them is not the question here."""
 DEADLINE_S = 8.0
 """A round in which a site declines lasts as long: servers do not know that it did."""
 EROSION = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.36, size_penalty=0.0)
@@ -167,7 +169,9 @@ def variant(base: type[One], *, declining: bool) -> dict[str, type[Odd]]:
 
 @pytest.fixture(scope="module")
 def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
-    federation = RunningFederation(spec({site: SitePolicy() for site in SITES}), tmp_path_factory.mktemp("lengths"))
+    federation = RunningFederation(
+        spec(dict.fromkeys((REQUESTER, *SITES), ANYTHING)), tmp_path_factory.mktemp("lengths")
+    )
     try:
         for side in Side:
             federation.start_server(side)
