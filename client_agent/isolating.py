@@ -12,7 +12,7 @@ from client_agent.mail import PastRelease
 from client_agent.output import check_release
 from protocol.arithmetic.fixed_point import Real, scaling_of
 from protocol.errors import PolicyRefusal
-from protocol.policy import Exposure, SummedRow, SummedWeight, rounding_noise
+from protocol.policy import Exposure, Layers, SummedRow, SummedWeight, rounding_noise
 from protocol.wire.messages import Announcement, Purpose, Roster, StudyProtection, WeightList
 
 if TYPE_CHECKING:
@@ -65,18 +65,19 @@ def candidate(owner: Participant, announcement: Announcement, weight_list: Weigh
     weight = own if own is not None else (listed or 0) / weight_list.grid
     ciphertexts = study.protection is StudyProtection.CKKS
     noise = 0.0 if ciphertexts else rounding_noise(update, weight * factor, study.parameters.scale)
-    row = summed_row(announcement, weight_list, owner.context.roster, update.size)
+    row = summed_row(announcement, weight_list, owner.context.roster, owner.layers)
     if own is not None:
         row = _self_weighted(row, key_of(owner.context.roster, owner.context.site), own, weight_list.grid)
-    return row.model_copy(update={"noise": noise}), owner.context.sums.kept(update) * factor
+    return row.model_copy(update={"noise": noise}), owner.context.sums.kept(update, owner.layers) * factor
 
 
-def summed_row(announcement: Announcement, weight_list: WeightList, roster: Roster, dimension: int) -> SummedRow:
+def summed_row(announcement: Announcement, weight_list: WeightList, roster: Roster, layers: Layers) -> SummedRow:
     """The weights of one round's contributors by their keys; nobody knows yet who will be summed."""
     return SummedRow(
         study_digest=announcement.study_digest,
         round=announcement.round,
-        dimension=dimension,
+        dimension=sum(size for _, size in layers),
+        layers=tuple(layers),
         weights=tuple(
             SummedWeight(site=key_of(roster, weight.site), weight=weight.numerator / weight_list.grid)
             for weight in weight_list.weights
@@ -104,8 +105,7 @@ def show_sum(owner: Participant, past: PastRelease) -> None:
     name = (owner.study_digest, past.announcement.round)
     if past.announcement.purpose is Purpose.UPDATE and not owner.context.sums.settled(name):
         check_release(past, owner.context.roster, owner.study_digest)
-        dimension = sum(size for _, size in owner.layers)
-        row = summed_row(past.announcement, past.weight_list, owner.context.roster, dimension)
+        row = summed_row(past.announcement, past.weight_list, owner.context.roster, owner.layers)
         owner.context.sums.remember(row, None)
         settle_sum(owner, past)
 
@@ -136,9 +136,9 @@ def key_of(roster: Roster, site: str) -> str:
 
 
 def _self_weighted(row: SummedRow, own: str, weight: float, grid: int) -> SummedRow:
-    """Where sites weigh themselves, every other weight may be the smallest there is."""
+    """Where sites weigh themselves each knows its own weight; the others' may be as small as the grid allows."""
     weights = tuple(SummedWeight(site=w.site, weight=weight if w.site == own else 1 / grid) for w in row.weights)
-    return row.model_copy(update={"weights": weights})
+    return row.model_copy(update={"weights": weights, "own": SummedWeight(site=own, weight=weight)})
 
 
 def _without(row: SummedRow, roster: Roster, site: str) -> SummedRow:

@@ -12,7 +12,7 @@ both before the first share leaves. Rows stay for ever, updates as long as they 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -23,15 +23,18 @@ from client_agent.durable import new_folder, write_durably
 from protocol.arithmetic.fixed_point import Real, Update
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.policy import (
-    MOST_ROWS,
+    KEPT_LENGTH,
+    MOST_KEPT,
     Clause,
     Exposure,
     KnownSum,
+    Layers,
     SitePolicy,
     SummedRow,
     check_isolation,
     exposure,
     kept_update,
+    sketched,
 )
 from protocol.wire.keyfile import PartyKeys
 
@@ -81,21 +84,19 @@ class SumMemory:
         self._forgotten = _read(forgotten, Forgotten).rounds if forgotten.exists() else ()
         self.reconciled = False
 
-    def kept(self, update: Update) -> Real:
+    def kept(self, update: Update, layers: Layers = ()) -> Real:
         """What is kept of an update (protocol.policy.kept_update)."""
-        with self._lock:
-            path = self._folder / _SEED
-            if not path.exists():
-                write_durably(path, self._draw())
-            seed = path.read_bytes()
-        if len(seed) != _SEED_BYTES:
-            raise ConfigurationError(f"{path} holds {len(seed)} bytes, {_SEED_BYTES} were written; restore it")
-        return kept_update(update, seed)
+        return kept_update(update, self._seed(), layers)
 
     def weigh(self, row: SummedRow, kept: Real, colluders: int) -> Exposure:
         """What everybody's updates would be worth to an attacker once ``row`` is summed too."""
         with self._lock:
-            return exposure(self.known(row.dimension), row, kept, colluders=colluders)
+            known = self.known()
+            if any(one.dimension > KEPT_LENGTH for one in (row, *(past.row for past in known))):
+                known = [self._as_long(one) for one in known]
+                newest = self._as_long(KnownSum(row, kept))
+                row, kept = newest.row, np.asarray(newest.update)
+            return exposure(known, row, kept, colluders=colluders)
 
     def propose(self, row: SummedRow, kept: Real, policy: SitePolicy, colluders: int) -> Exposure:
         """As ``agree``, at the requester before anything of the round has left: another list may take its place."""
@@ -146,11 +147,11 @@ class SumMemory:
                 self._write(place, self._rows[place].model_copy(update={"skipped": True}))
                 self._vector(place).unlink(missing_ok=True)
 
-    def known(self, dimension: int) -> list[KnownSum]:
-        """The last rows of updates of this length, with what stands in for this site's update."""
+    def known(self) -> list[KnownSum]:
+        """The last rows, with what stands in for this site's update where it was not in the sum."""
         with self._lock:
-            places = self._places(dimension)[-MOST_ROWS:]
-            own = [place for place in places if self._vector(place).exists()]
+            places = self._places()[-MOST_KEPT:]
+            own = {place for place in places if self._vector(place).exists()}
             return [KnownSum(self._rows[place].row, self._update(self._nearest(place, own))) for place in places]
 
     def settled(self, name: RoundName) -> bool:
@@ -172,6 +173,30 @@ class SumMemory:
 
     # --- files ---
 
+    def _seed(self) -> bytes:
+        """The sketch's seed. Raises: ConfigurationError when it is gone while sketches are here"""
+        with self._lock:
+            path = self._folder / _SEED
+            if not path.exists():
+                long = [place for place, entry in self._rows.items() if entry.row.dimension > KEPT_LENGTH]
+                if any(self._vector(place).exists() for place in long):
+                    raise ConfigurationError(
+                        f"{path} is missing, and what is kept of updates can be compared under it alone; restore it "
+                        "from a backup of the same folder"
+                    )
+                write_durably(path, self._draw())
+            seed = path.read_bytes()
+        if len(seed) != _SEED_BYTES:
+            raise ConfigurationError(f"{path} holds {len(seed)} bytes, {_SEED_BYTES} were written; restore it")
+        return seed
+
+    def _as_long(self, known: KnownSum) -> KnownSum:
+        """With the sketch of what is kept of a short update; a long one's is kept as such."""
+        row, update = known.row, known.update
+        if update is not None and row.dimension <= KEPT_LENGTH:
+            update = sketched(update, self._seed(), row.layers)
+        return KnownSum(row.model_copy(update={"layers": ()}), update)
+
     @property
     def _next(self) -> int:
         return max(self._rows, default=0) + 1
@@ -180,7 +205,7 @@ class SumMemory:
         if kept is not None:
             write_durably(self._vector(place), kept.astype("<f8").tobytes())
         self._write(place, RememberedRow(row=row))
-        for old in self._places(row.dimension)[:-MOST_ROWS]:
+        for old in self._places()[:-MOST_KEPT]:
             self._vector(old).unlink(missing_ok=True)
 
     def _write(self, place: int, entry: RememberedRow) -> None:
@@ -193,21 +218,22 @@ class SumMemory:
     def _place(self, name: RoundName) -> int | None:
         return next((place for place, entry in self._rows.items() if entry.row.name == name), None)
 
-    def _places(self, dimension: int) -> list[int]:
-        return sorted(
-            place for place, entry in self._rows.items() if entry.row.dimension == dimension and not entry.skipped
-        )
+    def _places(self) -> list[int]:
+        return sorted(place for place, entry in self._rows.items() if not entry.skipped)
 
-    def _nearest(self, place: int, own: Sequence[int]) -> int | None:
-        """The place itself, or that of the update nearest to it: in the same study by round, else by order."""
+    def _nearest(self, place: int, own: Set[int]) -> int | None:
+        """The place itself, or that of the update of its length nearest to it: in its study by round, else by order."""
+        if place in own:
+            return place
         row = self._rows[place].row
+        alike = [other for other in own if self._rows[other].row.dimension == row.dimension]
 
         def distance(other: int) -> tuple[int, int]:
             there = self._rows[other].row
             same = there.study_digest == row.study_digest
             return (0, abs(there.round - row.round)) if same else (1, abs(other - place))
 
-        return place if place in own else min(own, key=distance, default=None)
+        return min(sorted(alike), key=distance, default=None)
 
     def _update(self, place: int | None) -> Real | None:
         if place is None:

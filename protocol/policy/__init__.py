@@ -40,7 +40,7 @@ from protocol.policy.clauses import (
     check_uninformative,
 )
 from protocol.policy.isolation import Isolation, SeenSums
-from protocol.policy.kept_update import KEPT_LENGTH, kept_update, rounding_noise
+from protocol.policy.kept_update import KEPT_LENGTH, Layers, kept_update, rounding_noise, sketched
 from protocol.policy.memory import (
     LeftOut,
     ReleasedSum,
@@ -53,6 +53,7 @@ from protocol.policy.memory import (
 from protocol.policy.refusals import OutcomeUnknown
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.sums import (
+    MOST_KEPT,
     MOST_RELEASE_SETS,
     MOST_ROWS,
     Exposure,
@@ -68,6 +69,7 @@ __all__ = [
     "KEPT_LENGTH",
     "MEASURED_ROUNDS_PER_MODEL",
     "MOST_DISCARDED_SUMS",
+    "MOST_KEPT",
     "MOST_RELEASE_SETS",
     "MOST_ROWS",
     "TIMES_LEFT_OUT",
@@ -76,6 +78,7 @@ __all__ = [
     "Exposure",
     "Isolation",
     "KnownSum",
+    "Layers",
     "LeftOut",
     "OutcomeUnknown",
     "ReleasedSum",
@@ -123,4 +126,5 @@ __all__ = [
     "remember_release",
     "remember_skip",
     "rounding_noise",
+    "sketched",
 ]

@@ -11,39 +11,63 @@ a factor of about sqrt(1 - 200/k): 2.5 %.
 
 from __future__ import annotations
 
-from typing import Final
+import hashlib
+from collections.abc import Sequence
+from typing import Final, TypeAlias
 
 import numpy as np
 
 from protocol.arithmetic.fixed_point import Real, Update
 from protocol.arithmetic.prg import Usage, expand
 
+Layers: TypeAlias = Sequence[tuple[str, int]]
 KEPT_LENGTH: Final = 4096
 _BLOCKS: Final = 4
 _BUCKETS: Final = KEPT_LENGTH // _BLOCKS
 _PIECE: Final = 2**16
 
 
-def kept_update(update: Update, seed: bytes) -> Real:
+def kept_update(update: Update, seed: bytes, layers: Layers = ()) -> Real:
     """The update, or its sketch where it is longer than ``KEPT_LENGTH``; inner products are (nearly) the same.
 
-    Shapes:   float[D] -> float64[min(D, KEPT_LENGTH)]
+    Shapes:   float[D] -> float64[min(D, KEPT_LENGTH)]; ``layers`` are names and sizes, none: one layer
     Requires: ``seed`` the same for all updates that are compared
     Raises:   MalformedMessage, when the seed is not 32 bytes
     """
-    if update.size <= KEPT_LENGTH:
-        return update.astype(np.float64)
+    return update.astype(np.float64) if update.size <= KEPT_LENGTH else sketched(update, seed, layers)
+
+
+def sketched(update: Update, seed: bytes, layers: Layers = ()) -> Real:
+    """The sketch, also of a short update: the product of two is that of what layers of the same name have in common.
+
+    Why: a model with one class more than another has other lengths, and nearly the same updates.
+
+    Shapes:   float[D] -> float64[KEPT_LENGTH]; ``layers`` as :func:`kept_update`
+    Raises:   MalformedMessage, when the seed is not 32 bytes
+    """
     kept: Real = np.zeros(KEPT_LENGTH)
-    for start in range(0, update.size, _PIECE):
-        piece = update[start : start + _PIECE].astype(np.float64)
-        words = expand(seed, Usage.MEMORY, piece.size, start=start)
+    first = 0
+    for name, size in layers or (("", update.size),):
+        _sketch_into(kept, update[first : first + size], seed, _place_of(name))
+        first += size
+    kept /= np.sqrt(_BLOCKS)
+    return kept
+
+
+def _sketch_into(kept: Real, layer: Update, seed: bytes, place: int) -> None:
+    for start in range(0, layer.size, _PIECE):
+        piece = layer[start : start + _PIECE].astype(np.float64)
+        words = expand(seed, Usage.MEMORY, piece.size, start=place + start)
         for block in range(_BLOCKS):
             lane = (words >> np.uint64(16 * block)).astype(np.int64)
             sign = 1.0 - 2.0 * ((lane >> 15) & 1)
             into = kept[block * _BUCKETS : (block + 1) * _BUCKETS]
             into += np.bincount(lane & (_BUCKETS - 1), weights=sign * piece, minlength=_BUCKETS)
-    kept /= np.sqrt(_BLOCKS)
-    return kept
+
+
+def _place_of(name: str) -> int:
+    """Where a layer's coordinates begin among all that there could be."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]) << 8 if name else 0
 
 
 def rounding_noise(update: Update, weight: float, scale: float) -> float:

@@ -6,10 +6,10 @@ are the sites' keys, so that rows of other studies over the same data count, wha
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
-from math import comb, prod
 from typing import Annotated, Final
 
 import numpy as np
@@ -19,6 +19,8 @@ from protocol.arithmetic.fixed_point import Real
 from protocol.policy.isolation import Figures, SeenSums
 
 MOST_ROWS: Final = 200
+MOST_KEPT: Final = 2000
+"""Rows of which something is kept; half of those that count are the nearest to the newest update, however old."""
 MOST_RELEASE_SETS: Final = 500
 _MOST_PASTS: Final = 32
 """Ways in which unsettled rounds may have ended that are tried one by one; beyond, all of them count at once."""
@@ -38,7 +40,9 @@ class SummedRow(BaseModel):
     """One round's sum, or the sums that its announcement admits while nobody has shown how it ended.
 
     ``released`` are the contributors whose sum was opened, None while that is unknown; ``least`` is the announced
-    least number of them. ``dimension`` is the length of an update, ``noise`` the squared length of the sum's noise.
+    least number of them. ``dimension`` is the length of an update, ``layers`` the names and sizes that make it up,
+    ``noise`` the squared length of the sum's noise. ``own`` is set where sites weigh themselves: its weight, the
+    only one that this site knows; the others' are a guess.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -49,6 +53,8 @@ class SummedRow(BaseModel):
     least: Annotated[int, Field(ge=0)]
     released: tuple[str, ...] | None = None
     noise: Annotated[float, Field(ge=0)] = 0.0
+    own: SummedWeight | None = None
+    layers: tuple[tuple[str, int], ...] = ()
 
     @property
     def name(self) -> tuple[str, int]:
@@ -74,7 +80,7 @@ class SummedRow(BaseModel):
 
 def release_sets_number(listed: int, least: int) -> int:
     """How many release sets an announcement admits; where it admits none, one: that nothing is opened."""
-    return sum(comb(listed, size) for size in range(least, listed + 1)) or 1
+    return sum(math.comb(listed, size) for size in range(least, listed + 1)) or 1
 
 
 def release_sets(listed: Sequence[str], least: int) -> tuple[tuple[str, ...], ...]:
@@ -114,23 +120,35 @@ class Exposure:
 def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluders: int = 0) -> Exposure:
     """Every contributor's isolation once ``row`` is summed too, this site's updates standing in for everybody's.
 
-    Rows of other dimensions have nothing to do with it, an earlier word about the same round is replaced, and of what
-    is left the last ``MOST_ROWS`` count. Never raises for numbers: what cannot be computed counts as exposed.
+    An earlier word about the same round is replaced. Updates of other lengths are compared over what layers of the
+    same name have in common: a model with one class more is nearly the same. Where sites weigh themselves the others'
+    weights count as the smallest, as this site's own and as 1, whichever is worst. Never raises for numbers: what
+    cannot be computed counts as exposed.
     """
-    kept = [known for known in past if known.row.dimension == row.dimension and known.row.name != row.name]
-    seen = kept[-(MOST_ROWS - 1) :]
-    sites = _columns([known.row for known in seen] + [row])
+    others = [known for known in past if known.row.name != row.name]
+    updates = _side_by_side([*others, KnownSum(row, update)])
+    counting = _counting(updates)
+    updates = updates[[*counting, -1]]
+    gram, rows = updates @ updates.T, [others[place].row for place in counting]
+    guesses = (None, 0.0, 1.0) if any(one.own is not None for one in (*rows, row)) else (None,)
+    found = [_exposure([_guessed(one, g) for one in rows], _guessed(row, g), gram, colluders) for g in guesses]
+    worst = min(found, key=lambda one: one.least)
+    newest = {site: min(one.newest[site] for one in found) for site in worst.newest}
+    return Exposure(newest=newest, least=worst.least, of=worst.of)
+
+
+def _exposure(past: Sequence[SummedRow], row: SummedRow, gram: Figures, colluders: int) -> Exposure:
+    """``gram``: products of the past rows' updates and, last, the newest one."""
+    sites = _columns([*past, row])
     listed = {weight.site for weight in row.weights}
-    if not listed or not _countable([known.row for known in seen], row):
+    if not listed or not _countable(past, row):
         return Exposure(newest=dict.fromkeys(listed, 0.0), least=0.0, of=sites[0] if sites else "")
-    updates = np.stack([update if known.update is None else known.update for known in seen] + [update])
-    gram = updates @ updates.T
     lists = np.stack([_weights(row, chosen, sites) for chosen in row.sums()])
     newest, least = np.ones(len(sites)), np.ones(len(sites))
-    for rows in _pasts([known.row for known in seen], sites):
+    for rows in _pasts(past, sites):
         places = [place for place, _ in rows]
         weights = np.stack([one for _, one in rows]) if rows else np.zeros((0, len(sites)))
-        noise = np.array([seen[place].row.noise for place in places])
+        noise = np.array([past[place].noise for place in places])
         opened = SeenSums(weights, gram[np.ix_(places, places)], noise, colluders=colluders)
         figures = opened.after(lists, gram[-1, places], float(gram[-1, -1]), row.noise)
         newest = np.minimum(newest, figures.newest.min(axis=0))
@@ -140,12 +158,68 @@ def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluder
     return Exposure(newest=own, least=float(least[worst]), of=sites[worst])
 
 
+def _counting(updates: Real) -> list[int]:
+    """The newest sums before the last one, and of the older ones those whose updates point as its own, or against it.
+
+    Why: by age alone, some hundred sums over another model would make a site forget, and the old one could come again.
+    """
+    past, newer = len(updates) - 1, MOST_ROWS // 2
+    if past < MOST_ROWS:
+        return list(range(past))
+    older = updates[: past - newer]
+    lengths = np.linalg.norm(older, axis=1)
+    nearness = np.abs(older @ updates[-1]) / np.where(lengths > 0, lengths, 1.0)
+    nearest = np.argsort(-nearness, kind="stable")[: MOST_ROWS - 1 - newer]
+    return [*sorted(int(place) for place in nearest), *range(past - newer, past)]
+
+
+def _side_by_side(sums: Sequence[KnownSum]) -> Real:
+    """A row for each update, layers of the same name in the same columns, with zeros behind the shorter ones."""
+    newest = sums[-1]
+    found = [newest if known.update is None else known for known in sums]
+    starts: dict[str, int] = {}
+    width = 0
+    for name, size in _widest(found).items():
+        starts[name], width = width, width + size
+    table: Real = np.zeros((len(found), width))
+    for into, known in zip(table, found, strict=True):
+        first, update = 0, np.asarray(known.update)
+        for name, size in _layers(known):
+            into[starts[name] : starts[name] + size] = update[first : first + size]
+            first += size
+    return table
+
+
+def _widest(sums: Sequence[KnownSum]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for known in sums:
+        for name, size in _layers(known):
+            sizes[name] = max(size, sizes.get(name, 0))
+    return sizes
+
+
+def _layers(known: KnownSum) -> tuple[tuple[str, int], ...]:
+    """Those of what is kept; a sketch has one."""
+    length, layers = np.asarray(known.update).size, known.row.layers
+    return layers if sum(size for _, size in layers) == length else (("", length),)
+
+
+def _guessed(row: SummedRow, weight: float | None) -> SummedRow:
+    """The row with the others' weights guessed as ``weight``, 0: as the own one; None leaves it as it is."""
+    own = row.own
+    if own is None or weight is None:
+        return row
+    guess = weight or own.weight
+    weights = tuple(one if one.site == own.site else SummedWeight(site=one.site, weight=guess) for one in row.weights)
+    return row.model_copy(update={"weights": weights})
+
+
 def _countable(past: Sequence[SummedRow], row: SummedRow) -> bool:
     """Whether all that may have been opened can be looked at."""
     if row.possible > MOST_RELEASE_SETS:
         return False
     ways = [one.possible for one in past]
-    return prod(ways) <= _MOST_PASTS or sum(ways) <= _MOST_SUMS
+    return math.prod(ways) <= _MOST_PASTS or sum(ways) <= _MOST_SUMS
 
 
 def _columns(rows: Sequence[SummedRow]) -> list[str]:
@@ -163,6 +237,6 @@ def _pasts(rows: Sequence[SummedRow], sites: Sequence[str]) -> list[list[tuple[i
     Too many ways make one, in which all sums were opened: more sums never hide an update better.
     """
     ends = [[(place, _weights(row, chosen, sites)) for chosen in row.sums()] for place, row in enumerate(rows)]
-    if prod(row.possible for row in rows) <= _MOST_PASTS:
+    if math.prod(row.possible for row in rows) <= _MOST_PASTS:
         return [list(past) for past in product(*ends)]
     return [[one for ways in ends for one in ways]]

@@ -167,11 +167,11 @@ def test_a_restart_plans_the_same_round(bench: RequesterBench, tmp_path: Path) -
     plan = planned(bench)
     (bench.requester.journal.round_folder(2) / "plan.json").unlink()
     assert planned(bench).weight_list.weights == plan.weight_list.weights
-    assert len(bench.requester.context.sums.known(MODEL.size)) == 2
+    assert len(bench.requester.context.sums.known()) == 2
 
 
 def test_an_update_of_zero_stands_in_for_nobody(bench: RequesterBench) -> None:
     bench.requester.learner._update[:] = 0  # type: ignore[attr-defined]
     plan = planned(bench)
     assert plan.isolation is None
-    assert not bench.requester.context.sums.known(MODEL.size)
+    assert not bench.requester.context.sums.known()

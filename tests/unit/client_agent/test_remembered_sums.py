@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client_agent import remembered_sums
 from client_agent.remembered_sums import SumMemory, sum_memory
 from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.policy import MOST_ROWS, Clause, SitePolicy, SummedRow, SummedWeight
+from protocol.policy import KEPT_LENGTH, Clause, SitePolicy, SummedRow, SummedWeight
 from tests.unit.client_agent.federation import keys
 
 UPDATE = np.array([1.0, -2.0, 0.5])
@@ -38,7 +39,7 @@ def opened(folder: Path) -> SumMemory:
 def test_what_was_agreed_to_is_there_after_a_restart(memory: SumMemory, tmp_path: Path) -> None:
     found = memory.agree(row(1), UPDATE, POLICY, 0)
     assert found.least == pytest.approx(np.sqrt(3 / 4), abs=1e-5)
-    (again,) = opened(tmp_path).known(len(UPDATE))
+    (again,) = opened(tmp_path).known()
     assert again.row == row(1)
     np.testing.assert_array_equal(again.update, UPDATE)
     assert opened(tmp_path).rounds() == {("one", 1)}
@@ -57,7 +58,7 @@ def test_a_refused_sum_is_not_remembered(memory: SumMemory) -> None:
 def test_agreeing_again_changes_nothing_and_to_another_list_is_refused(memory: SumMemory) -> None:
     first = memory.agree(row(1), UPDATE, POLICY, 0)
     assert memory.agree(row(1), UPDATE, POLICY, 0) == first
-    assert len(memory.known(len(UPDATE))) == 1
+    assert len(memory.known()) == 1
     with pytest.raises(PolicyRefusal, match="one round has one list"):
         memory.agree(row(1, "abce"), UPDATE, POLICY, 0)
 
@@ -65,7 +66,7 @@ def test_agreeing_again_changes_nothing_and_to_another_list_is_refused(memory: S
 def test_a_proposal_gives_way_to_another(memory: SumMemory, tmp_path: Path) -> None:
     memory.propose(row(1), UPDATE, POLICY, 0)
     memory.propose(row(1, "abce"), 2 * UPDATE, POLICY, 0)
-    (kept,) = opened(tmp_path).known(len(UPDATE))
+    (kept,) = opened(tmp_path).known()
     assert kept.row == row(1, "abce")
     np.testing.assert_array_equal(kept.update, 2 * UPDATE)
 
@@ -77,9 +78,9 @@ def test_a_release_narrows_and_a_skip_removes(memory: SumMemory, tmp_path: Path)
     memory.settle(("one", 1), ("a", "b", "c", "d"))
     memory.agree(row(2), UPDATE, POLICY, 0)
     memory.drop(("one", 1))
-    assert [known.row.round for known in opened(tmp_path).known(len(UPDATE))] == [1, 2], "a released sum stays"
+    assert [known.row.round for known in opened(tmp_path).known()] == [1, 2], "a released sum stays"
     memory.drop(("one", 2))
-    assert [known.row.round for known in opened(tmp_path).known(len(UPDATE))] == [1]
+    assert [known.row.round for known in opened(tmp_path).known()] == [1]
     assert opened(tmp_path).rounds() == {("one", 1), ("one", 2)}, "a skipped round is known of"
     memory.settle(("one", 9), ("a",))
     memory.drop(("one", 9))
@@ -92,24 +93,49 @@ def test_the_nearest_own_update_stands_in(memory: SumMemory) -> None:
     memory.remember(row(5), None)
     memory.remember(row(6), 3 * UPDATE)
     memory.remember(row(9, study="third"), None)
-    stood_in = [known.update for known in memory.known(len(UPDATE))]
+    stood_in = [known.update for known in memory.known()]
     for found, times in zip(stood_in, (7, 1, 3, 3, 3), strict=True):
         np.testing.assert_array_equal(found, times * UPDATE)
 
 
 def test_without_any_own_update_the_newest_stands_in(memory: SumMemory) -> None:
     memory.remember(row(1), None)
-    assert memory.known(len(UPDATE))[0].update is None
+    assert memory.known()[0].update is None
     with pytest.raises(PolicyRefusal):
         memory.agree(row(2, "bcd"), UPDATE, POLICY, 0)
 
 
-def test_old_updates_go_and_their_rounds_stay_known(memory: SumMemory, tmp_path: Path) -> None:
-    for number in range(1, MOST_ROWS + 3):
+def test_old_updates_go_and_their_rounds_stay_known(
+    memory: SumMemory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered_sums, "MOST_KEPT", 5)
+    for number in range(1, 8):
         memory.remember(row(number), UPDATE)
-    assert len(memory.known(len(UPDATE))) == MOST_ROWS
-    assert len(list((tmp_path / "sums").glob("*.f64"))) == MOST_ROWS
+    assert len(memory.known()) == 5
+    assert len(list((tmp_path / "sums").glob("*.f64"))) == 5
     assert ("one", 1) in memory.rounds()
+
+
+def test_short_and_long_updates_are_compared(memory: SumMemory) -> None:
+    """One coordinate beyond the length up to which an update is kept whole."""
+    long = np.random.default_rng(2).normal(size=KEPT_LENGTH + 1)
+    short = long[:-1]
+    memory.remember(row(1, study="long").model_copy(update={"dimension": long.size}), memory.kept(long))
+    with pytest.raises(PolicyRefusal):
+        memory.agree(row(1, "bcd").model_copy(update={"dimension": short.size}), memory.kept(short), POLICY, 0)
+    memory.remember(row(2).model_copy(update={"dimension": short.size}), memory.kept(short))
+    memory.remember(row(3).model_copy(update={"dimension": 7}), None)
+    with pytest.raises(PolicyRefusal):
+        memory.agree(row(4, "bcd").model_copy(update={"dimension": long.size}), memory.kept(long), POLICY, 0)
+
+
+def test_a_lost_seed_stops_a_site_that_has_sketches(memory: SumMemory, tmp_path: Path) -> None:
+    long = np.ones(KEPT_LENGTH + 1)
+    memory.remember(row(1).model_copy(update={"dimension": long.size}), None)
+    memory.remember(row(2).model_copy(update={"dimension": long.size}), memory.kept(long))
+    (tmp_path / "sums" / "sketch.seed").unlink()
+    with pytest.raises(ConfigurationError, match=r"sketch\.seed is missing"):
+        opened(tmp_path).kept(long)
 
 
 def test_forgetting_is_kept(memory: SumMemory, tmp_path: Path) -> None:
@@ -141,7 +167,7 @@ def test_an_update_without_its_row_is_no_round(memory: SumMemory, tmp_path: Path
     (tmp_path / "sums" / "00000002.f64").write_bytes(b"half")
     after = opened(tmp_path)
     after.remember(row(2), UPDATE)
-    np.testing.assert_array_equal(after.known(len(UPDATE))[1].update, UPDATE)
+    np.testing.assert_array_equal(after.known()[1].update, UPDATE)
 
 
 def test_a_memory_belongs_to_a_key(tmp_path: Path) -> None:

@@ -112,9 +112,26 @@ def test_more_than_can_be_looked_at_counts_as_exposed() -> None:
     assert release_sets_number(10, 4) > MOST_RELEASE_SETS
 
 
-def test_other_dimensions_have_nothing_to_do_with_it() -> None:
-    past = [known("abcd", 1, np.ones(5), released="abcd", dimension=5)]
-    assert exposure(past, row("bcd", 2), UPDATE).least == pytest.approx(np.sqrt(2 / 3), abs=1e-5)
+def test_updates_of_another_length_are_compared_over_what_both_have() -> None:
+    """One parameter more is another model, and nearly the same."""
+    past = [known("abcd", 1, np.append(UPDATE, 0.1), released="abcd", dimension=5)]
+    assert exposure(past, row("bcd", 2), UPDATE).least < 0.05
+    longer = row("bcd", 2, dimension=5)
+    assert exposure([known("abcd", 1, released="abcd")], longer, np.append(UPDATE, 0.1)).least < 0.05
+    elsewhere = [known("abcd", 1, np.append(np.zeros(4), 2.0), released="abcd", dimension=5)]
+    assert exposure(elsewhere, row("bcd", 2), UPDATE).least == pytest.approx(np.sqrt(2 / 3), abs=1e-5)
+
+
+def test_other_sites_own_weights_are_guessed_at_worst() -> None:
+    """c2's own weight is 1 and the others' may be 1/2; they are 1 as well, as in the study before that listed them."""
+    listed, own = row("abcd", 1, study="listed"), SummedWeight(site="b", weight=1.0)
+    half = tuple(SummedWeight(site=site, weight=1.0 if site == "b" else 0.5) for site in "bcd")
+    weighed = row("bcd", 1, study="weighed", own=own).model_copy(update={"weights": half})
+    assert exposure([KnownSum(listed, UPDATE)], weighed, UPDATE).least < 1e-4
+    unsaid = weighed.model_copy(update={"own": None})
+    assert exposure([KnownSum(listed, UPDATE)], unsaid, UPDATE).least > 0.4, "by the smallest weights it would pass"
+    lighter = weighed.model_copy(update={"own": SummedWeight(site="b", weight=0.75)})
+    assert exposure([KnownSum(lighter, UPDATE)], listed, UPDATE).least < 1e-4
 
 
 def test_other_studies_count() -> None:
@@ -126,12 +143,20 @@ def test_an_earlier_word_on_the_same_round_is_replaced() -> None:
     assert exposure([known("abcd", 1)], row("bcd", 1), UPDATE).least > 0.8
 
 
-def test_only_the_last_rows_count() -> None:
+def test_sums_over_other_models_do_not_make_a_site_forget() -> None:
+    """Of more than can be counted the nearest do, however old; what is far from the newest update goes."""
     old = [known("abcd", 1, released="abcd", study="long ago")]
     rng = np.random.default_rng(3)
-    fresh = [known("efg", number, rng.normal(size=4), released="efg") for number in range(1, MOST_ROWS)]
-    assert exposure(old + fresh[1:], row("bcd", 500), UPDATE).least < 1e-4
-    assert exposure(old + fresh, row("bcd", 500), UPDATE).of not in ("a", "b", "c", "d")
+    far = rng.normal(size=(2 * MOST_ROWS, 4))
+    far -= np.outer(far @ UPDATE, UPDATE) / (UPDATE @ UPDATE)
+    far[0] = 0
+    fresh = [known("efg", number, one, released="efg") for number, one in enumerate(far, 1)]
+    assert exposure(old + fresh, row("bcd", 500), UPDATE).least < 1e-4
+    assert exposure([known("abcd", 1, None, released="abcd"), *fresh], row("bcd", 500), UPDATE).least < 1e-4
+    assert exposure(fresh + old, row("bcd", 500), UPDATE).least < 1e-4
+    nearer = [known("efg", number, UPDATE, released="efg") for number in range(1, 2 * MOST_ROWS)]
+    away = known("abcd", 1, OTHER, released="abcd", study="long ago")
+    assert exposure([away, *nearer], row("bcd", 500), UPDATE).of not in ("a", "b", "c", "d")
 
 
 def test_the_newest_update_stands_in_where_there_was_none() -> None:
