@@ -16,15 +16,18 @@ from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import ContributedRound, ContributedRounds, Roster
 
 _NAMED: Final = 5
+_AGAIN_AFTER_S: Final = 300.0
 
 
 def reconcile(context: SiteContext) -> None:
-    """Once a process, before the first contribution: this site remembers every sum that a server saw it in.
+    """Before the first contribution and now and then: this site remembers every sum that a server saw it in.
 
+    Again, because another agent may run with the same key and another state folder, and neither sees the other's sums.
     A server that names rounds that never were keeps the site from contributing, which it can do anyway.
     Raises: Unavailable while one of them cannot be reached; PolicyRefusal, clause ``memory_unreconciled``
     """
-    if context.sums.reconciled:
+    now_s, last_s = context.clock(), context.sums.reconciled_at_s
+    if last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S:
         return
     lost = lost_rounds(context.sums, context.clients, context.roster, context.site)
     if lost:
@@ -32,11 +35,11 @@ def reconcile(context: SiteContext) -> None:
         more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
         what = f"this site's memory of sums lacks {len(lost)} rounds that the servers have its receipts for"
         advice = (
-            "stop the agent and restore the newest backup of its state folder; if there is none, read "
-            "docs/joining.md and then run: moiety agent forget-memory"
+            "stop the agent, restore the newest backup of its state folder, and run no other agent with this key; if "
+            "there is no backup, read docs/joining.md and then run: moiety agent forget-memory"
         )
         raise PolicyRefusal(Clause.MEMORY_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
-    context.sums.reconciled = True
+    context.sums.reconciled_at_s = now_s
 
 
 def lost_rounds(
@@ -46,8 +49,8 @@ def lost_rounds(
 
     Raises: Unavailable; BadSignature and TranscriptMismatch, when an answer is not this server's to this question
     """
-    known = sums.rounds()
     found = {(one.study_digest, one.round): one for side in Side for one in _contributed(clients[side], roster, site)}
+    known = sums.rounds()  # after the question: what another study contributes meanwhile was remembered before
     return tuple(one for name, one in sorted(found.items()) if name not in known)
 
 

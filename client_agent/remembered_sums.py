@@ -82,7 +82,7 @@ class SumMemory:
         self._rows = {int(path.stem): _read(path, RememberedRow) for path in sorted(folder.glob("[0-9]*.json"))}
         forgotten = folder / _FORGOTTEN
         self._forgotten = _read(forgotten, Forgotten).rounds if forgotten.exists() else ()
-        self.reconciled = False
+        self.reconciled_at_s: float | None = None
 
     def kept(self, update: Update, layers: Layers = ()) -> Real:
         """What is kept of an update (protocol.policy.kept_update)."""

@@ -50,19 +50,36 @@ def test_a_round_that_one_server_knows_of_is_missed(bench: Bench, side: Side) ->
     assert not context_of(bench).sums.rounds()
 
 
-def test_a_memory_that_knows_them_is_asked_once(bench: Bench) -> None:
-    context = context_of(bench)
+def test_a_memory_that_knows_them_is_asked_now_and_then(bench: Bench) -> None:
+    """A second agent with this key contributes elsewhere in the meantime: this one notices, and stops."""
+    now_s = 1e6
+    context = replace(context_of(bench), clock=lambda: now_s)
+    context.__dict__["sums"] = context_of(bench).sums
     bench.servers[Side.A].receipts = HELD[:1]
     context.sums.remember(row(1, study="ab" * 32), UPDATE)
     reconcile(context)
     bench.servers[Side.A].receipts = HELD
+    now_s += 200
     reconcile(context)
-    context.sums.reconciled = False
+    now_s += 200
     with pytest.raises(PolicyRefusal, match="lacks 6 rounds"):
         reconcile(context)
     context.sums.forget([(one.study_digest, one.round) for one in HELD])
     reconcile(context)
-    assert context.sums.reconciled
+    assert context.sums.reconciled_at_s == now_s
+
+
+def test_what_is_contributed_while_the_servers_are_asked_is_not_lost(bench: Bench) -> None:
+    """Another study's thread remembers a row and sends its share between the question and the answer."""
+    context, receipts = context_of(bench), bench.servers[Side.B].contributed
+
+    def meanwhile(nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
+        context.sums.remember(row(1, study="ab" * 32), UPDATE)
+        bench.servers[Side.B].receipts = HELD[:1]
+        return receipts(nonce, after)
+
+    bench.servers[Side.B].contributed = meanwhile  # type: ignore[method-assign]
+    assert lost(context) == ()
 
 
 def test_both_servers_must_answer(bench: Bench) -> None:
@@ -73,7 +90,7 @@ def test_both_servers_must_answer(bench: Bench) -> None:
     listed = weights()
     with pytest.raises(Unavailable):
         decided(bench, listed, views(announced(listed)))
-    assert not context_of(bench).sums.reconciled
+    assert context_of(bench).sums.reconciled_at_s is None
 
 
 def lost(context: SiteContext) -> tuple[ContributedRound, ...]:
