@@ -1,14 +1,28 @@
-"""Runs in one process whose sites ask for no isolation, for tests of everything else: small models over few sites
-with full batches are what isolation refuses.
+"""Runs in one process whose sites ask for no isolation, for tests of everything else, and studies that need that.
+
+Small models over few sites with lists that change every round are what isolation refuses.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from harness import rounds_ckks, rounds_plain, rounds_secure
+from harness.demo_studies import BREAST_CANCER, DIGITS, StudySettings
 from harness.history import RunHistory
 from protocol.policy import SitePolicy
+from protocol.wire.messages import TrainingSpec
+
+LONG_BREAST_CANCER: Final[StudySettings] = replace(
+    BREAST_CANCER,
+    training=TrainingSpec(update="gradient", batch_size=32, server_learning_rate=0.3),
+    rounds=30,
+    list_every=1,
+    least_contributors=3,
+)
+"""Thirty small steps, a new list in each, and one site may be away."""
+CHANGING_DIGITS: Final[StudySettings] = replace(DIGITS, list_every=1, least_contributors=3)
 
 
 def run_plain(*arguments: Any, policy: SitePolicy | None = None, **options: Any) -> RunHistory:

@@ -10,14 +10,14 @@ import pytest
 import torch
 
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.demo_studies import BREAST_CANCER, study_of
+from harness.demo_studies import study_of
 from harness.error_bound import bound_of_run
 from harness.history import RoundKind, RunHistory
 from harness.regression_facts import UNIT, RoundFacts, encryption_error
 from harness.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName, Study, StudyProtection
-from tests.unlimited import run_ckks, run_plain, run_secure
+from tests.unlimited import LONG_BREAST_CANCER, run_ckks, run_plain, run_secure
 
 pytest.importorskip("tenseal")
 FEDERATION = breast_cancer_five_hospitals(0)
@@ -34,7 +34,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def study(rule: RuleName, protection: StudyProtection = StudyProtection.CKKS) -> Study:
-    made = study_of(replace(BREAST_CANCER, rounds=ROUNDS), FEDERATION, rule, "0" * 64, 0)
+    made = study_of(replace(LONG_BREAST_CANCER, rounds=ROUNDS), FEDERATION, rule, "0" * 64, 0)
     # a coarse grid where sites weigh themselves, for their policy: every other weight may be the smallest
     parameters = made.parameters.model_copy(update={"weight_grid": 2 if rule.self_weighted else 32})
     return made.model_copy(update={"parameters": parameters, "protection": protection})

@@ -13,7 +13,7 @@ import torch
 from harness.adversaries.vectors import wrap_around_entry
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
-from harness.demo_studies import BREAST_CANCER, DIGITS, study_of
+from harness.demo_studies import study_of
 from harness.error_bound import bound_of_run
 from harness.history import RoundKind, RoundRecord, RunHistory
 from harness.run_state import Attendance
@@ -22,7 +22,7 @@ from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
 from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, SecondWeight, Study
-from tests.unlimited import run_plain, run_secure
+from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_secure
 
 FEDERATION = breast_cancer_five_hospitals(0)
 ROUNDS = 5
@@ -78,7 +78,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def study(case: Case) -> Study:
-    made = study_of(replace(BREAST_CANCER, rounds=ROUNDS), FEDERATION, case.rule.name, "0" * 64, 0)
+    made = study_of(replace(LONG_BREAST_CANCER, rounds=ROUNDS), FEDERATION, case.rule.name, "0" * 64, 0)
     assert made.parameters.exact_distances
     parameters = made.parameters.model_copy(update={"weight_grid": case.grid})
     return made.model_copy(update={"rule": case.rule, "parameters": parameters})
@@ -214,7 +214,7 @@ SKETCHED = {
 def test_the_first_update_of_a_sketched_model_agrees(rule: RuleSpec) -> None:
     """From the same model every site's update is the same to the bit, so that only encoding and sketch differ."""
     federation = digits_sites(0, 10)
-    of = study_of(replace(DIGITS, rounds=1), federation, rule.name, "0" * 64, 0)
+    of = study_of(replace(CHANGING_DIGITS, rounds=1), federation, rule.name, "0" * 64, 0)
     assert not of.parameters.exact_distances
     parameters = of.parameters.model_copy(update={"weight_grid": 2})
     of = of.model_copy(update={"rule": rule, "parameters": parameters})

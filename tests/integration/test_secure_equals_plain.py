@@ -11,7 +11,7 @@ import torch
 
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
-from harness.demo_studies import BREAST_CANCER, DIGITS, study_of
+from harness.demo_studies import study_of
 from harness.error_bound import bound_of_run
 from harness.history import RoundKind, RunHistory
 from protocol.arithmetic.fixed_point import encode
@@ -20,7 +20,7 @@ from protocol.mpc.distance import open_distance, query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName
-from tests.unlimited import run_plain, run_secure
+from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_secure
 
 NO_ROSTER = "0" * 64
 SEEDS = (0, 1, 2, 3, 4)
@@ -38,7 +38,7 @@ def _one_thread():
 @pytest.mark.parametrize("rule", [RuleName.WEIGHT_EROSION, RuleName.FEDAVG])
 def test_exact_distances_weights_equal_and_models_within_the_bound(rule: RuleName, source: str, capsys) -> None:
     federation = breast_cancer_five_hospitals(0)
-    study = study_of(BREAST_CANCER, federation, rule, NO_ROSTER, 0)
+    study = study_of(LONG_BREAST_CANCER, federation, rule, NO_ROSTER, 0)
     assert study.parameters.exact_distances
     assert study.rounds == 30
     plain = run_plain(study, federation.sites)
@@ -57,7 +57,7 @@ def test_exact_distances_weights_equal_and_models_within_the_bound(rule: RuleNam
 
 def test_exact_distances_agree_round_by_round() -> None:
     federation = breast_cancer_five_hospitals(0)
-    study = study_of(BREAST_CANCER, federation, RuleName.WEIGHT_EROSION, NO_ROSTER, 0)
+    study = study_of(LONG_BREAST_CANCER, federation, RuleName.WEIGHT_EROSION, NO_ROSTER, 0)
     plain, secure = (
         run_plain(study, federation.sites),
         run_secure(study, federation.sites, correlation_source="dealer"),
@@ -72,7 +72,7 @@ def test_exact_distances_agree_round_by_round() -> None:
 
 def test_local_is_the_same_run_with_and_without_protection() -> None:
     federation = breast_cancer_five_hospitals(0)
-    study = study_of(BREAST_CANCER, federation, RuleName.LOCAL, NO_ROSTER, 0)
+    study = study_of(LONG_BREAST_CANCER, federation, RuleName.LOCAL, NO_ROSTER, 0)
     plain, secure = run_plain(study, federation.sites), run_secure(study, federation.sites)
     assert {r.kind for r in secure.rounds} == {RoundKind.ALONE}
     assert secure.final_model.tobytes() == plain.final_model.tobytes()
@@ -112,7 +112,7 @@ def test_sketched_runs_end_within_one_standard_error_of_plain_ones() -> None:
     secure: list[RunHistory] = []
     for seed in SEEDS:
         federation = digits_sites(seed)
-        study = study_of(DIGITS, federation, RuleName.WEIGHT_EROSION, NO_ROSTER, seed)
+        study = study_of(CHANGING_DIGITS, federation, RuleName.WEIGHT_EROSION, NO_ROSTER, seed)
         assert not study.parameters.exact_distances
         plain.append(run_plain(study, federation.sites))
         secure.append(run_secure(study, federation.sites, correlation_source="dealer"))
