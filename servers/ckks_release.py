@@ -113,3 +113,5 @@ def _current(server: Server, key: RoundKey) -> RoundRecord:
 def _require_no_other_end(record: RoundRecord) -> None:
     if record.outcome is not None:
         raise WrongRound(f"this server has signed that round {record.key.round} is {record.outcome.message.outcome}")
+    if record.progress.final:
+        raise WrongRound(f"round {record.key.round} is {record.state} here without a signed sum; it has no other end")

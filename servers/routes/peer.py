@@ -7,7 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from protocol.errors import NotListed, UnknownResource
+from protocol.errors import NotListed, UnknownResource, WrongRound
 from protocol.mpc.ot.session import extension_message_bytes
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -235,6 +235,8 @@ def _released_set(record: RoundRecord) -> Signed[ReleaseSet]:
 
 
 def _with_release_set(record: RoundRecord, masks: Side) -> RoundRecord:
+    if record.announcement.message.encrypted:
+        raise WrongRound(f"round {record.key.round} is one of ciphertexts; both servers sign its sum, none masks it")
     _released_set(record)
     if masking_side(record.key.round) is not masks:
         raise NotListed(f"in round {record.key.round} side {masks.other.value!r} is the one that masks its sum")

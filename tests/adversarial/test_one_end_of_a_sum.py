@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -32,6 +33,7 @@ from servers.ckks_release import countersign_sum_release, deliver_sum_release, s
 from servers.ending import NotYet
 from servers.outcomes import countersign_outcome, outcome_of
 from servers.releasing import sealed_output
+from servers.routes import peer as peer_routes
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
@@ -267,3 +269,27 @@ def test_a_second_release_set_does_not_replace_the_one_whose_sum_is_signed(store
     with pytest.raises(ProtocolViolation, match="names another"):
         asyncio.run(endings(server, peer).adopt_peers_release_set(store.study(KEY.study), signed, conflict))
     assert now(store).release_set == ALL
+
+
+def test_a_round_of_ciphertexts_is_not_released_by_a_masked_sum(store: SqlStore, record: RoundRecord) -> None:
+    """Released without a signed sum, B would sign as many as A likes, and A could serve every site another one."""
+    server = server_on(Side.B, store)
+    of_even = RoundKey(KEY.study, 2, 1)
+    store.change_round(KEY, lambda r: replace(r, state=RoundState.RELEASED))
+    announced = sign(ANNOUNCED.model_copy(update={"round": 2}), FIVE[0], PARTIES.keys[FIVE[0]].signing)
+    store.add_round(replace(record, key=of_even, announcement=announced))
+    held: Any = SimpleNamespace(round=store.round)
+    name = store.study(KEY.study).name
+    with pytest.raises(WrongRound, match="one of ciphertexts"):
+        asyncio.run(peer_routes.get_masked_sum(name, 2, 1, server, held))
+    kept = store.round(of_even)
+    assert kept is not None
+    assert (kept.state, kept.mask_seed) == (RoundState.MEASURED, None)
+
+
+def test_a_round_that_is_released_without_a_signed_sum_gets_none(store: SqlStore) -> None:
+    server, study = server_on(Side.B, store), store.study(KEY.study)
+    store.change_round(KEY, lambda r: replace(r, state=RoundState.RELEASED))
+    for digest in (DIGEST, OTHER):
+        with pytest.raises(WrongRound, match="no other end"):
+            countersign_sum_release(server, study, KEY, by(Side.A, the_sum(digest)))
