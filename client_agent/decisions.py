@@ -77,7 +77,11 @@ class Decisions:
         self._apply_missed = catch_up
 
     def decide(self, a: RoundView, b: RoundView) -> Decision:
-        """This site's decision about the announced round; taken once. Raises: Unavailable, UnknownResource"""
+        """This site's decision about the announced round; taken once.
+
+        Raises: Unavailable, UnknownResource; BadSignature, AnnouncementMismatch, when this site is not listed in
+                something that was not announced at both servers
+        """
         owner = self._owner
         path = owner.journal.round_folder(a.round) / "decision.json"
         known = owner.journal.read(path, Decision)
@@ -85,6 +89,7 @@ class Decisions:
             return known
         announcement = a.announcement.message
         if self._context.site not in announcement.listed:
+            self._check_announced(a, b)  # one server's word keeps no site out of a round without a word
             decision = Decision(announcement=announcement, accepted=False, listed=False)
             owner.journal.write(path, decision)
             return decision

@@ -10,6 +10,7 @@ import pytest
 from client_agent.events import EventKind, RoundEnd
 from protocol.errors import (
     AnnouncementMismatch,
+    BadSignature,
     ErrorCode,
     MoietyError,
     Unavailable,
@@ -18,7 +19,7 @@ from protocol.errors import (
 )
 from protocol.policy import Clause
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign
+from protocol.wire.authentic import countersign, sign
 from protocol.wire.causes import outcome_text
 from protocol.wire.messages import (
     OutcomeCause,
@@ -135,6 +136,19 @@ def test_a_site_that_is_not_listed_says_nothing(bench: Bench) -> None:
     decision = decided(bench, listed, views(away))
     assert (decision.accepted, decision.listed, decision.code) == (False, False, None)
     assert bench.servers[Side.A].sent == {}
+
+
+def test_one_server_that_says_a_site_is_not_listed_is_not_believed(bench: Bench) -> None:
+    """Nothing is journalled by its word alone: the site takes part once it shows what was announced."""
+    listed = weights()
+    away = announced(listed, listed=("c2", "c3", "r0"))
+    at_a, at_b = views(announced(listed))
+    forged = sign(away, operator_keys(Side.A).name, operator_keys(Side.A).signing)
+    with pytest.raises(BadSignature):
+        decided(bench, listed, (at_a.model_copy(update={"announcement": forged}), at_b))
+    with pytest.raises(AnnouncementMismatch):
+        decided(bench, listed, views(away, announced(listed)))
+    assert decided(bench, listed, (at_a, at_b)).accepted
 
 
 def test_too_late_is_no_reason_to_decline(bench: Bench) -> None:
