@@ -33,6 +33,7 @@ from client_agent.clock import WrongClock, wrong_clock
 from client_agent.randomness import SystemRandomness
 from protocol import errors
 from protocol.errors import (
+    BadSignature,
     BrokenSeal,
     ErrorCode,
     MalformedMessage,
@@ -75,6 +76,8 @@ _TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
 _LONG_POLL_GRACE_S: Final = 30.0
 _FIRST_ERROR: Final = 400
 _ENCLOSED_OF_FILES: Final = 2**12
+_ALTERED: Final = (BadSignature, BrokenSeal)
+"""What a server says of a body that is not, as a whole, the one whose digest was signed."""
 Method = Literal["GET", "POST", "PUT"]
 
 
@@ -320,6 +323,7 @@ class ServerClient:
             body_digest=body.digest.hex(),
             digest_field=body.digest_field,
             enclosed_bytes=len(enclosed),
+            body_bytes=body.length,
         )
         envelope = close_request(asked, enclosed, self._sealing, between)
         signature = sign_request(
@@ -348,7 +352,7 @@ class ServerClient:
             "read": timeout["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s),
         }
         stated = Asked(self.operator, self._keys.sealing, between, dict(signature)["Signature"])
-        return _Exchange(self._http, request, stated, most_bytes, self._clock)
+        return _Exchange(self._http, request, stated, most_bytes, self._clock, body.length > len(enclosed))
 
 
 class _Exchange:
@@ -361,8 +365,11 @@ class _Exchange:
         asked: Asked,
         most_bytes: int,
         clock: Callable[[], float],
+        follows: bool = False,
     ) -> None:
+        """``follows``: some of the body is behind the envelope, where others can reach it."""
         self._http = http
+        self._follows = follows
         self._clock = clock
         self._request = request
         self._asked = asked
@@ -393,7 +400,13 @@ class _Exchange:
 
     def _accepted(self, answer: Answer) -> Answer:
         if answer.status >= _FIRST_ERROR:
-            raise problem_to_error(answer.status, answer.whole(PROBLEM_BYTES), self._server)
+            error = problem_to_error(answer.status, answer.whole(PROBLEM_BYTES), self._server)
+            if self._follows and isinstance(error, _ALTERED):
+                raise AlteredBody(
+                    f"what was sent to server {self._server!r} did not reach it as it left ({error.detail}); it is "
+                    "sent again: if that does not help, look for a proxy on the way that changes bodies"
+                )
+            raise error
         return answer
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
@@ -413,6 +426,10 @@ class _Exchange:
     def _failure(self, error: httpx.TransportError) -> TransportFailure:
         what = "cannot be reached" if self._response is None else "broke off"
         return TransportFailure(f"server {self._server!r} {what}: {type(error).__name__}: {printable(str(error))}")
+
+
+class AlteredBody(Unavailable):
+    """The server refused a body that somebody between may have altered: that is no refusal of what was sent."""
 
 
 class TransportFailure(Unavailable):

@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from fastapi import Request
 
-from protocol.errors import MalformedMessage, TooLarge
+from protocol.errors import MalformedMessage, RefusedMessage, TooLarge
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import MAX_CONTROL_BYTES
@@ -141,20 +141,32 @@ class Sink(Protocol):
 
 
 class ContributionIntake:
-    """A sealed share: one pass of hashing serves the digest that was signed and the commitment."""
+    """A sealed share: one pass of hashing serves the digest that was signed and the commitment.
+
+    What is wrong with it is said only once its digest shows that the site sent these bytes: the refusal is signed, and
+    a site does not come again with what a server refused, so nobody on the way may bring one about.
+    """
 
     def __init__(self, key: SealingKey, accept: Callable[[bytes], None], draft: Sink) -> None:
         self._reader = SealedReader(key, accept)
         self._opening = _Opening(self._reader, draft)
         self._digest = MessageDigest()
+        self._refused: RefusedMessage | None = None
 
     def feed(self, data: bytes | bytearray) -> None:
+        """Raises: Unavailable, ConfigurationError"""
         self._digest.update(data)
-        self._opening.feed(data)
+        if self._refused is None:
+            try:
+                self._opening.feed(data)
+            except RefusedMessage as refused:
+                self._refused = refused
 
     def finish(self, caller: Caller, plain_bytes: int) -> str:
-        """As ``SealedIntake.finish``, with the sealed message's own digest."""
+        """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
         digest = _required(caller, self._digest)
+        if self._refused is not None:
+            raise self._refused
         self._opening.finish(plain_bytes)
         return digest
 

@@ -60,7 +60,6 @@ class _Opened:
     between: Correspondence
     signature: str
     request: EnclosedRequest
-    envelope_bytes: int
     body: _Body
 
 
@@ -109,9 +108,9 @@ class Envelope:
         request, enclosed = await _off_loop(len(sealed), partial(open_request, sealed, server.keys.sealing, between))
         if request.target.startswith(_PEER_PREFIX) is not between_servers or request.target in (SEALED, PEER_SEALED):
             raise MalformedMessage(f"{scope['path']} does not take what is enclosed: use the other address")
-        body.put_back(enclosed)
         caller = Caller(party, bytes.fromhex(request.body_digest), request.digest_field)
-        return _Opened(caller, between, _signature(scope), request, len(prefix + sealed), body)
+        body.put_back(enclosed, request.body_bytes)
+        return _Opened(caller, between, _signature(scope), request, body)
 
     def _most_bytes(self, between_servers: bool) -> int:
         """What an envelope may enclose: between the servers also a round's masked vectors and transfers."""
@@ -129,6 +128,7 @@ class _Body:
         self._held = bytearray()
         self._ended = False
         self._handed = False
+        self._left = 0
 
     async def take(self, length: int) -> bytes:
         """Raises: BrokenSeal, when the body ends before; ClientDisconnect"""
@@ -144,16 +144,28 @@ class _Body:
         del self._held[:length]
         return taken
 
-    def put_back(self, enclosed: bytes) -> None:
-        """What the envelope held of the body comes before what follows it."""
+    def put_back(self, enclosed: bytes, body_bytes: int) -> None:
+        """What the envelope held of a body of so many bytes comes before what follows it.
+
+        Anybody on the way can put more behind it; a refusal that this brings about would be signed.
+        """
         self._held[:0] = enclosed
+        self._left = body_bytes
 
     async def __call__(self) -> Message:
         if self._handed:
-            return await self._receive()
+            message = await self._receive()
+            if message["type"] == "http.disconnect" or not self._left:
+                return message
+            return self._handed_on(message.get("body", b""), message.get("more_body", False))
         self._handed = True
         held, self._held = bytes(self._held), bytearray()
-        return {"type": "http.request", "body": held, "more_body": not self._ended}
+        return self._handed_on(held, not self._ended)
+
+    def _handed_on(self, data: bytes, more: bool) -> Message:
+        data = data if len(data) <= self._left else data[: self._left]
+        self._left -= len(data)
+        return {"type": "http.request", "body": data, "more_body": more and self._left > 0}
 
 
 class _Answering:
@@ -212,13 +224,9 @@ class _Answering:
 
 
 def _inner_scope(scope: Scope, opened: _Opened) -> dict[str, Any]:
-    """The scope of what is enclosed; of the outer headers only the body's length has a meaning for it."""
+    """The scope of what is enclosed; the outer head, which anybody on the way can write, has no part in it."""
     path, _, query = opened.request.target.partition("?")
-    headers = [(b"host", b"enclosed")]
-    stated = _header(scope, b"content-length")
-    if stated is not None and stated.isdigit():
-        length = max(0, int(stated[:20]) - opened.envelope_bytes) + opened.request.enclosed_bytes
-        headers.append((b"content-length", str(length).encode()))
+    headers = [(b"host", b"enclosed"), (b"content-length", str(opened.request.body_bytes).encode())]
     return {
         **scope,
         "method": opened.request.method,
@@ -228,10 +236,6 @@ def _inner_scope(scope: Scope, opened: _Opened) -> dict[str, Any]:
         "headers": headers,
         ENCLOSED: opened.caller,
     }
-
-
-def _header(scope: Scope, name: bytes) -> bytes | None:
-    return next((value for key, value in scope["headers"] if key.lower() == name), None)
 
 
 def _signature(scope: Scope) -> str:

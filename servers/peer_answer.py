@@ -45,7 +45,7 @@ class PeerAnswer:
 
 
 async def peer_answer(server: Server, asked: PeerRequest, response: httpx.Response, most_bytes: int) -> PeerAnswer:
-    """Raises: PeerUnreachable, unless the peer signed this answer to this request; OtherVersion, TooLarge"""
+    """Raises: PeerUnreachable, unless the peer signed this answer to this request; OtherVersion"""
     try:
         verified = verify_answer(
             response.status_code,
@@ -60,7 +60,7 @@ async def peer_answer(server: Server, asked: PeerRequest, response: httpx.Respon
         sealed = b"".join([piece async for piece in answer_pieces(response, most)])
         _require_digest(sealed, verified)
         status, body = await asyncio.to_thread(open_answer, sealed, server.keys.sealing, asked.between)
-    except (BadSignature, BrokenSeal, MalformedMessage) as refused:
+    except (BadSignature, BrokenSeal, MalformedMessage, TooLarge) as refused:
         require_version("the peer", response.headers.get("moiety-version"))
         raise PeerUnreachable(
             f"the peer answered {response.status_code}, but not over its signature: {refused.detail}; something in "
@@ -80,14 +80,14 @@ async def _at_once(body: bytes) -> AsyncIterator[bytes]:
 
 
 async def _streamed(response: httpx.Response, verified: VerifiedAnswer, most_bytes: int) -> AsyncIterator[bytes]:
-    """A sealed body behind a signed head. Raises: PeerUnreachable, TooLarge"""
+    """A sealed body behind a signed head; no signature is over its length. Raises: PeerUnreachable"""
     head = CheckedHead(verified.body_digest)
     try:
         async for piece in answer_pieces(response, most_bytes):
             if checked := head.feed(piece):
                 yield bytes(checked)
         head.finish()
-    except (BadSignature, MalformedMessage) as refused:
+    except (BadSignature, MalformedMessage, TooLarge) as refused:
         raise PeerUnreachable(f"the peer's answer is not the one it signed: {refused.detail}") from None
 
 

@@ -129,6 +129,7 @@ class PeerClient:
             body_digest=digest.hex(),
             digest_field=digest_field,
             enclosed_bytes=len(enclosed),
+            body_bytes=len(enclosed) + follows_bytes,
         )
         envelope = close_request(asked, enclosed, server.sealing_key_of(server.peer.name), between)
         signed = sign_request(
@@ -170,7 +171,7 @@ class PeerClient:
 
     @asynccontextmanager
     async def _answered(self, request: PeerRequest, most_bytes: int) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Send a request; its body as it arrives. Raises: PeerUnreachable, TooLarge; what the peer answered with"""
+        """Send a request; its body as it arrives. Raises: PeerUnreachable; what the peer answered with"""
         try:
             response = await self._client.send(request.request, stream=True)
             try:

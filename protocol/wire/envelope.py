@@ -53,7 +53,10 @@ class Correspondence:
 
 
 class EnclosedRequest(Message):
-    """What is asked. ``body_digest`` is that of the whole body, of which ``enclosed_bytes`` are in the envelope."""
+    """What is asked. The whole body has ``body_bytes`` and ``body_digest``; ``enclosed_bytes`` are in the envelope.
+
+    What comes behind so many bytes nobody has signed.
+    """
 
     KIND: ClassVar[str] = "enclosed_request"
     version: Version = "moiety/2"
@@ -62,6 +65,7 @@ class EnclosedRequest(Message):
     body_digest: Digest
     digest_field: DigestField
     enclosed_bytes: Annotated[int, Field(ge=0)]
+    body_bytes: Annotated[int, Field(ge=0)]
 
 
 class EnclosedAnswer(Message):

@@ -27,7 +27,7 @@ from client_agent.transport import CountingTransport, tls_context
 from protocol.errors import MoietyError, PeerUnreachable
 from protocol.sharing import Side
 from protocol.wire.answers import sign_answer
-from protocol.wire.envelope import SEALED_TYPE
+from protocol.wire.envelope import ANSWER_TYPE, SEALED_TYPE
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.signing import DigestField, digest_value
@@ -251,3 +251,23 @@ def signed_endless_peer(bodies: list[Endless]) -> Handler:
         return httpx.Response(200, headers=list(signed), stream=bodies[-1])
 
     return answer
+
+
+def test_an_answer_that_was_made_longer_on_its_way_is_no_refusal(ca: Path) -> None:
+    """A refusal would burn the attempt: no signature is over a length, so the peer is asked again."""
+    bodies: list[Endless] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        bodies.append(Endless())
+        server = operator_keys(Side.B)
+        stated = request.headers["signature"]
+        signed = sign_answer(
+            200, ANSWER_TYPE, bytes(32), server.signing, server.key_id, created=1, request_signature=stated
+        )
+        return httpx.Response(200, headers=list(signed), stream=bodies[-1])
+
+    client = a_peer("https://b.invalid", ca)
+    client._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    with pytest.raises(PeerUnreachable, match="not over its signature"):
+        asyncio.run(client.get("/v1/peer/x", "products"))
+    assert bodies[0].taken_bytes < LITTLE

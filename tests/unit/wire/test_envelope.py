@@ -38,6 +38,7 @@ def request(**changes: object) -> EnclosedRequest:
         "body_digest": "ab" * 32,
         "digest_field": DigestField.CONTENT,
         "enclosed_bytes": 4,
+        "body_bytes": 4,
     }
     return EnclosedRequest.model_validate({**fields, **changes})
 
