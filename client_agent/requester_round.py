@@ -26,6 +26,7 @@ from client_agent.skips import shown_outcome
 from client_agent.watch import at_both, same_round
 from protocol.arithmetic.ring import Ring
 from protocol.errors import (
+    BadSignature,
     ErrorCode,
     LocalOptimumReached,
     ProtocolViolation,
@@ -157,11 +158,16 @@ class RequesterRound:
         return None
 
     def _once(self, step: Callable[[RoundView, RoundView], None], a: RoundView, b: RoundView) -> None:
-        """Take a step; a server that refuses it as too late lets the round go on to its skip or next attempt."""
+        """Take a step; a server that refuses it as too late lets the round go on to its skip or next attempt.
+
+        Evidence that one server shows without the signatures that it needs is nobody's word: it ends nothing.
+        """
         try:
             self._owner.retried(lambda: step(a, b))
         except (WrongRound, UnknownResource) as late:
             self._owner.problem(self._number, late.detail)
+        except BadSignature as forged:
+            self._name_once(forged)
         except RefusedMessage as refused:
             raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
 
@@ -263,10 +269,13 @@ class RequesterRound:
         try:
             return shown_outcome(a, b, self._context.roster, self._owner.study_digest, state)
         except RefusedMessage as forged:
-            if forged.detail not in self._named:
-                self._named.add(forged.detail)
-                self._owner.problem(self._number, forged.detail)
+            self._name_once(forged)
             return None
+
+    def _name_once(self, forged: RefusedMessage) -> None:
+        if forged.detail not in self._named:
+            self._named.add(forged.detail)
+            self._owner.problem(self._number, forged.detail)
 
     def _skipped(self, a: RoundView, b: RoundView) -> Settled | None:
         """None until a view shows the skip with both signatures, as the sites need it."""

@@ -22,7 +22,16 @@ from protocol.errors import ErrorCode, PolicyRefusal
 from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
-from protocol.wire.messages import EndCause, OutcomeCause, RoundOutcome, RoundState, RoundView, Signed, StudyView
+from protocol.wire.messages import (
+    AgreedSet,
+    EndCause,
+    OutcomeCause,
+    RoundOutcome,
+    RoundState,
+    RoundView,
+    Signed,
+    StudyView,
+)
 from tests.unit.client_agent.benches import FakeServer, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -227,3 +236,17 @@ def test_a_forged_skip_is_named_once_and_ends_nothing(requester: Requester) -> N
     for _ in range(3):
         assert turn._skipped(seen(plan, skip_of(2)), seen(plan, None)) is None
     assert told == ["round 1: what the servers signed does not say that this study's round 1 is skipped"]
+
+
+def test_evidence_that_nobody_signed_ends_no_study(requester: Requester) -> None:
+    """One server shows an agreed set without the other's signature: it is named once, and looked at again."""
+    told: list[str] = []
+    requester.problem = lambda number, text: told.append(text)  # type: ignore[method-assign]
+    turn = RequesterRound(requester, planned(requester))
+    bare = Signed[AgreedSet](message=release().agreed)
+    shown = seen(turn._plan, None).model_copy(update={"state": RoundState.MEASURED, "agreed_set": bare})
+    for _ in range(3):
+        turn._once(turn._release, shown, shown)
+    assert len(told) == 1
+    assert "agreed_set: the signature of" in told[0]
+    assert requester.progress.end is None
