@@ -120,4 +120,5 @@ def _as_seen_by(run: Run, state: RunState, row: SummedRow, site: str) -> SummedR
     own = {one.name: run.own_weight(one, state) for one in run.contributors if one.name == site}
     least = run.study.least_weight
     weights = tuple(SummedWeight(site=one.site, weight=own.get(one.site) or least) for one in row.weights)
-    return row.model_copy(update={"weights": weights})
+    known = next((weight for weight in weights if weight.site in own), None)
+    return row.model_copy(update={"weights": weights, "own": known})

@@ -119,10 +119,7 @@ class _WithoutColluders:
         explained = self._explained + (fresh - seen.T @ self._aims) ** 2 / rest[:, None]
         older = _isolation(explained / self._squares)
         least = newest.copy()
-        for row in np.unique(self._rows):
-            chosen = self._rows == row
-            columns = self._columns[chosen]
-            least[:, columns] = np.minimum(least[:, columns], older[:, chosen])
+        np.minimum.at(least.T, self._columns, older.T)
         return newest, least
 
     def _newest(
