@@ -11,7 +11,6 @@ a factor of about sqrt(1 - 200/k): 2.5 %.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -25,6 +24,8 @@ KEPT_LENGTH: Final = 4096
 _BLOCKS: Final = 4
 _BUCKETS: Final = KEPT_LENGTH // _BLOCKS
 _PIECE: Final = 2**16
+_LAYER: Final = 2**40
+"""More than the longest layer: each has places of its own."""
 
 
 def kept_update(update: Update, seed: bytes, layers: Layers = ()) -> Real:
@@ -38,7 +39,7 @@ def kept_update(update: Update, seed: bytes, layers: Layers = ()) -> Real:
 
 
 def sketched(update: Update, seed: bytes, layers: Layers = ()) -> Real:
-    """The sketch, also of a short update: the product of two is that of what layers of the same name have in common.
+    """The sketch, also of a short update: the product of two is that of what their first, second, ... layers share.
 
     Why: a model with one class more than another has other lengths, and nearly the same updates.
 
@@ -47,8 +48,8 @@ def sketched(update: Update, seed: bytes, layers: Layers = ()) -> Real:
     """
     kept: Real = np.zeros(KEPT_LENGTH)
     first = 0
-    for name, size in layers or (("", update.size),):
-        _sketch_into(kept, update[first : first + size], seed, _place_of(name))
+    for number, (_, size) in enumerate(layers or (("", update.size),)):
+        _sketch_into(kept, update[first : first + size], seed, number * _LAYER)
         first += size
     kept /= np.sqrt(_BLOCKS)
     return kept
@@ -63,11 +64,6 @@ def _sketch_into(kept: Real, layer: Update, seed: bytes, place: int) -> None:
             sign = 1.0 - 2.0 * ((lane >> 15) & 1)
             into = kept[block * _BUCKETS : (block + 1) * _BUCKETS]
             into += np.bincount(lane & (_BUCKETS - 1), weights=sign * piece, minlength=_BUCKETS)
-
-
-def _place_of(name: str) -> int:
-    """Where a layer's coordinates begin among all that there could be."""
-    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6]) << 8 if name else 0
 
 
 def rounding_noise(update: Update, weight: float, scale: float) -> float:

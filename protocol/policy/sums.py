@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations, product
+from itertools import accumulate, combinations, product, zip_longest
 from typing import Annotated, Final
 
 import numpy as np
@@ -120,10 +120,10 @@ class Exposure:
 def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluders: int = 0) -> Exposure:
     """Every contributor's isolation once ``row`` is summed too, this site's updates standing in for everybody's.
 
-    An earlier word about the same round is replaced. Updates of other lengths are compared over what layers of the
-    same name have in common: a model with one class more is nearly the same. Where sites weigh themselves the others'
-    weights count as the smallest, as this site's own and as 1, whichever is worst. Never raises for numbers: what
-    cannot be computed counts as exposed.
+    An earlier word about the same round is replaced. Updates of other lengths are compared over what their first,
+    second, ... layers have in common: a model with one class more is nearly the same. Where sites weigh themselves the
+    others' weights count as the smallest, as this site's own and as 1, whichever is worst. Never raises for numbers:
+    what cannot be computed counts as exposed.
     """
     others = [known for known in past if known.row.name != row.name]
     updates = _side_by_side([*others, KnownSum(row, update)])
@@ -174,34 +174,28 @@ def _counting(updates: Real) -> list[int]:
 
 
 def _side_by_side(sums: Sequence[KnownSum]) -> Real:
-    """A row for each update, layers of the same name in the same columns, with zeros behind the shorter ones."""
+    """A row for each update, its first, second, ... layer in the same columns, with zeros behind the shorter ones.
+
+    By their places and not by their names: a model can be served again under other names.
+    """
     newest = sums[-1]
     found = [newest if known.update is None else known for known in sums]
-    starts: dict[str, int] = {}
-    width = 0
-    for name, size in _widest(found).items():
-        starts[name], width = width, width + size
-    table: Real = np.zeros((len(found), width))
-    for into, known in zip(table, found, strict=True):
+    sizes = [_sizes(known) for known in found]
+    widths = [max(at_place) for at_place in zip_longest(*sizes, fillvalue=0)]
+    starts = [0, *accumulate(widths)]
+    table: Real = np.zeros((len(found), starts[-1]))
+    for into, known, own in zip(table, found, sizes, strict=True):
         first, update = 0, np.asarray(known.update)
-        for name, size in _layers(known):
-            into[starts[name] : starts[name] + size] = update[first : first + size]
+        for start, size in zip(starts, own, strict=False):
+            into[start : start + size] = update[first : first + size]
             first += size
     return table
 
 
-def _widest(sums: Sequence[KnownSum]) -> dict[str, int]:
-    sizes: dict[str, int] = {}
-    for known in sums:
-        for name, size in _layers(known):
-            sizes[name] = max(size, sizes.get(name, 0))
-    return sizes
-
-
-def _layers(known: KnownSum) -> tuple[tuple[str, int], ...]:
-    """Those of what is kept; a sketch has one."""
-    length, layers = np.asarray(known.update).size, known.row.layers
-    return layers if sum(size for _, size in layers) == length else (("", length),)
+def _sizes(known: KnownSum) -> tuple[int, ...]:
+    """The layers of what is kept; a sketch is one."""
+    length, sizes = np.asarray(known.update).size, tuple(size for _, size in known.row.layers)
+    return sizes if sum(sizes) == length else (length,)
 
 
 def _guessed(row: SummedRow, weight: float | None) -> SummedRow:

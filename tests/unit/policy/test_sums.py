@@ -122,6 +122,13 @@ def test_updates_of_another_length_are_compared_over_what_both_have() -> None:
     assert exposure(elsewhere, row("bcd", 2), UPDATE).least == pytest.approx(np.sqrt(2 / 3), abs=1e-5)
 
 
+def test_other_names_for_the_same_layers_change_nothing() -> None:
+    past = [known("abcd", 1, released="abcd", layers=(("weight", 3), ("bias", 1)))]
+    assert exposure(past, row("bcd", 2, layers=(("0.weight", 3), ("0.bias", 1))), UPDATE).least < 1e-4
+    more = row("bcd", 2, dimension=6, layers=(("weight", 4), ("bias", 1), ("scale", 1)))
+    assert exposure(past, more, np.array([3.0, -1.0, 2.0, 0.1, 0.5, 0.1])).least < 0.1
+
+
 def test_other_sites_own_weights_are_guessed_at_worst() -> None:
     """c2's own weight is 1 and the others' may be 1/2; they are 1 as well, as in the study before that listed them."""
     listed, own = row("abcd", 1, study="listed"), SummedWeight(site="b", weight=1.0)
