@@ -42,7 +42,7 @@ _INTRODUCTION: Final = (
     "whoever holds the sums and the weights, the requester and every listed hospital, can solve it on a laptop. No "
     "encryption helps, since the sums are what the study is for. What helps is to be careful which sums one agrees to "
     "be in, and every hospital's agent now is: before it contributes it works out its *isolation*, and declines if "
-    "that is below the limit in its policy (`least_isolation`, 0.5 unless the hospital says otherwise)."
+    "that is below the limit in its policy (`least_isolation`, 0.3 unless the hospital says otherwise)."
 )
 _FIGURES: Final = (
     "**Error.** ||estimate - update|| / ||update||, from the truth, which a simulation knows. 0: the update is known. "
@@ -157,7 +157,8 @@ def _shipped(page: Page, lines: Sequence[AttackLine]) -> None:
     page.table(columns, rows)
     page.text(
         "*before*: as the study was shipped, and no limit on isolation. *now*: as it is shipped, at the sites' default "
-        "limit (HAR: 0.25, since sites there weigh themselves and a site cannot know how little the others count; its "
+        "limit or a higher one (HAR: 0.25, since sites there weigh themselves and a site cannot know how little the "
+        "others count; its "
         "FedAvg had a least number of 3 before, with the same sums). "
         "Studies without *now* repeat a paper's settings, with the sites' policy switched off: they run in simulation "
         "only, and by their own figure, above, no site would take part in them."

@@ -76,7 +76,7 @@ _BEFORE_DIGITS: Final = Setting(
     "before", {"list_every": 1, "parameters": {"least_contributors": 3}}, least_isolation=NO_LIMIT
 )
 _AS_EVER: Final = Setting("before", least_isolation=NO_LIMIT)
-_DEMO_DIGITS: Final = Setting("now", {"list_every": 2, "parameters": {"least_contributors": 4}})
+_DEMO_DIGITS: Final = Setting("now", {"list_every": 5, "parameters": {"least_contributors": 4}})
 SHIPPED: Final = (
     Attacked(
         "breast-cancer", "breast cancer (demo), Weight Erosion", "breast_cancer", "weight_erosion",

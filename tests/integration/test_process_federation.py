@@ -22,16 +22,19 @@ from harness.parties import OPERATOR_NAMES
 from harness.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.rounds_plain import run_plain
 from protocol.errors import Unavailable
+from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study
 from tests.ports import free_ports
+from tests.unlimited import LONG_BREAST_CANCER
 
 pytestmark = pytest.mark.slow
 DATA = breast_cancer_five_hospitals(0)
 
 
-def spec_of(data: Federation, seed: int | None) -> FederationSpec:
-    sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test, names=data.names)) for site in data.sites)
+def spec_of(data: Federation, seed: int | None, policy: SitePolicy | None = None) -> FederationSpec:
+    asked = policy or SitePolicy()
+    sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test, names=data.names), asked) for site in data.sites)
     return FederationSpec("federation", data.requester.name, sites, seed, ports=free_ports())
 
 
@@ -72,13 +75,17 @@ def test_the_history_holds_what_the_requester_saw_whatever_the_rule(tmp_path: Pa
         "pairs": RuleSpec(name=RuleName.MULTI_KRUM),
         "counted": RuleSpec(name=RuleName.WFEDAVG),
     }
-    with RunningFederation(spec_of(DATA, 5), tmp_path) as federation:
+    unlimited = SitePolicy(least_isolation=0.0)  # sites remember the sums of all three studies, twins of one only
+    with RunningFederation(spec_of(DATA, 0, unlimited), tmp_path) as federation:
         roster_digest = federation.parties.roster.message.digest()
         for name, rule in rules.items():
-            study = study_of(replace(BREAST_CANCER, name=name, rounds=2), DATA, rule.name, roster_digest, 0)
+            study = study_of(replace(LONG_BREAST_CANCER, name=name, rounds=2), DATA, rule.name, roster_digest, 0)
             parameters = study.parameters.model_copy(update={"weight_grid": 2})
             study = study.model_copy(update={"rule": rule, "parameters": parameters})
-            run, plain = run_study(federation, study, lambda progress: None), run_plain(study, DATA.sites)
+            run, plain = (
+                run_study(federation, study, lambda progress: None),
+                run_plain(study, DATA.sites, policy=unlimited),
+            )
             assert (run.history.end, len(run.history.rounds)) == (plain.end, len(plain.rounds))
             for ours, theirs in zip(run.history.rounds, plain.rounds, strict=True):
                 assert (ours.kind, ours.took_part, ours.failed_check) == (
