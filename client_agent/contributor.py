@@ -7,6 +7,7 @@ announcement (docs/protocol.md 3, 4, 9).
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from client_agent.attestation import attest
@@ -42,6 +43,7 @@ from protocol.wire.messages import Purpose, ReadyNotice, RoundState, RoundView, 
 
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, RoundEnd.RANKED})
+_VERSION: Final = re.compile(r"[0-9]{1,7}")
 _IDLE_S: Final = 30.0
 _RETRY_S: Final = 0.5
 
@@ -169,11 +171,9 @@ class Contributor(Participant):
         """The newest welcome beyond our model: the sites' key and the model itself, once the site may take it."""
         requester = self.context.roster.requester
         prefix, suffix = paths.fill(paths.WELCOME_TOPIC, version=""), f"/{requester}"
-        versions = [
-            int(entry[len(prefix) : -len(suffix)])
-            for entry in view.mail
-            if entry.startswith(prefix) and entry.endswith(suffix) and entry[len(prefix) : -len(suffix)].isdigit()
-        ]
+        topics = [entry for entry in view.mail if entry.startswith(prefix) and entry.endswith(suffix)]
+        numbers = [entry[len(prefix) : -len(suffix)] for entry in topics]
+        versions = [int(number) for number in numbers if _VERSION.fullmatch(number)]
         version = max(versions, default=-1)
         own = self.state.model_version
         if version <= max(self._refused_welcome, -1 if own is None else own):

@@ -138,6 +138,14 @@ def test_a_site_that_is_not_listed_says_nothing(bench: Bench) -> None:
     assert bench.servers[Side.A].sent == {}
 
 
+@pytest.mark.parametrize("number", ["\u00b2", "9" * 5000, "-1", ""])
+def test_a_topic_that_names_no_version_is_no_welcome(bench: Bench, number: str) -> None:
+    """What one server lists as letters is its word alone, and must not end the look at both views."""
+    shown = StudyView(study="unit", study_digest=DIGEST, cursor=1, ready=(), mail=(f"welcome-{number}/r0",))
+    bench.contributor._take_welcome(shown)
+    assert bench.servers[Side.A].sent == {}
+
+
 def test_one_server_that_says_a_site_is_not_listed_is_not_believed(bench: Bench) -> None:
     """Nothing is journalled by its word alone: the site takes part once it shows what was announced."""
     listed = weights()
