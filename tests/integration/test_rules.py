@@ -45,8 +45,8 @@ SITES = (REQUESTER, *CONTRIBUTORS)
 SAMPLES = (60, 48, 30, 42, 54)
 """Sites of different sizes, so that weights by samples and by class differ."""
 ROUNDS = 2
-NORM_BOUND = 0.822
-"""Between the norms of the sites' first gradients (.428, .818, .827 and .654): it leaves out one site a round."""
+NORM_BOUND = 1.17
+"""Between the norms of the sites' first gradients (1.232, .957, 1.098 and 1.104): it leaves out one site a round."""
 WILLING = SitePolicy(least_isolation=0.0, may_open=tuple(needs for needs in Needs if needs is not Needs.NOTHING))
 RULES = {
     "weight-erosion": RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.05, size_penalty=0.1),
@@ -114,7 +114,7 @@ def _one_thread() -> Iterator[None]:
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
     sites = tuple(SiteSpec(name, data, WILLING) for name, data in DATA.items())
     running = RunningFederation(
-        FederationSpec("rules", REQUESTER, sites, seed=5, ports=free_ports()), tmp_path_factory.mktemp("federation")
+        FederationSpec("rules", REQUESTER, sites, seed=11, ports=free_ports()), tmp_path_factory.mktemp("federation")
     )
     try:
         for side in Side:
