@@ -30,7 +30,8 @@ def promises() -> list[str]:
         if "attacker gets" in title or "CKKS" in title:
             found += rows
         if title.startswith("What is promised"):
-            found += rows + [line for line in body.splitlines() if line.startswith("- ")]
+            kept = body.partition("What it does not promise")[0]
+            found += [line for line in kept.splitlines() if line.startswith("- ")]
     return found
 
 
