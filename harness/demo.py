@@ -1,7 +1,7 @@
 """``moiety demo``: real processes on one machine, plain twins, further seeds, a table and a report.
 
-Every data set is one federation: its roster declares how many examples each site has. Its two servers and one agent a
-site serve all three rules one after the other, then end; the next data set's processes follow.
+Every rule that shares has a federation of its own, two servers and one agent a site, whose roster declares how many
+examples each site has; its processes end, and the next ones follow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from harness.error_bound import bound_of_run
 from harness.federated_run import FederatedRun, run_study
 from harness.history import RunHistory
 from harness.live import LiveRun, print_accuracies, print_split
-from harness.measurements import measure, versions
+from harness.measurements import Traffic, measure, versions
 from harness.plots import RULE_NAMES
 from harness.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.report import write_report
@@ -121,40 +121,35 @@ def run_demo(options: DemoOptions, console: Console) -> DemoResult:
     return result
 
 
+@dataclass(frozen=True)
+class _Served:
+    """What one federation's processes ran."""
+
+    runs: tuple[tuple[Study, FederatedRun], ...]
+    traffic: Traffic
+    processes: tuple[ProcessId, ...]
+    seeded: bool
+
+
 def _run_data_set(data_set: DataSet, options: DemoOptions, console: Console) -> StudyResult:
+    """Every rule over processes; then, the processes gone, their twins in this one. Traffic is the first rule's."""
     federation = data_set.load(options.seed)
     print_split(console, federation, data_set.why)
     folder = options.out / "processes" / data_set.key if options.keep else Path(tempfile.mkdtemp(prefix="moiety-demo-"))
     if options.keep and folder.exists():
         shutil.rmtree(folder)
     try:
-        with console.status("starting two servers and one agent a site"):
-            running = RunningFederation(_spec(data_set.key, federation, options), folder)
-        with running:
-            return _serve(data_set, federation, running, options, console)
+        served = [
+            _serve(data_set, federation, rules, folder / "_".join(rules), options, console)
+            for rules in _federations(_rules(federation, options.protection))
+        ]
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _serve(
-    data_set: DataSet, federation: Federation, running: RunningFederation, options: DemoOptions, console: Console
-) -> StudyResult:
-    """All three rules over the same processes; then, the processes gone, their twins in this one."""
-    pids = running.process_ids
-    console.print("processes: " + ", ".join(f"{name} {pid}" for name, pid in pids.items()), soft_wrap=True)
-    roster_digest = running.parties.roster.message.digest()
-    runs: list[tuple[Study, FederatedRun]] = []
-    for rule in _rules(federation, options.protection):
-        study = _study(data_set, federation, rule, roster_digest, options)
-        rounds = study.rounds + rule.counts_classes
-        with LiveRun(console, f"{federation.title}, {RULE_NAMES[rule]}", rounds) as live:
-            runs.append((study, run_study(running, study, live.show, phases=console.is_terminal)))
-    histories = [run.history for _, run in runs]
-    traffic = measure(running, histories, runs[0][0].parameters.dimension)
-    running.stop()
     with console.status("the same seeds without protection, and further seeds, in this process"):
-        results = tuple(_with_twins(study, run, data_set, federation, options) for study, run in runs)
+        results = tuple(
+            _with_twins(study, run, data_set, federation, options) for one in served for study, run in one.runs
+        )
     return StudyResult(
         key=data_set.key,
         title=federation.title,
@@ -162,10 +157,47 @@ def _serve(
         class_names=federation.class_names,
         split=describe(federation),
         rules=results,
-        traffic=traffic,
-        processes=tuple(ProcessId(name, pid) for name, pid in pids.items()),
-        seeded=running.spec.seed is not None,
+        traffic=served[0].traffic,
+        processes=served[0].processes,
+        seeded=served[0].seeded,
     )
+
+
+def _federations(rules: tuple[RuleName, ...]) -> tuple[tuple[RuleName, ...], ...]:
+    """A federation of its own for every rule that shares; training alone shares nothing, and goes with the last one.
+
+    Sites remember the sums of all studies over their data, and a seeded demo computes the same updates in each: two
+    lists over the same updates are what isolation refuses.
+    """
+    sharing = [rule for rule in rules if rule is not RuleName.LOCAL]
+    alone = tuple(rule for rule in rules if rule is RuleName.LOCAL)
+    return (*((rule,) for rule in sharing[:-1]), (*sharing[-1:], *alone))
+
+
+def _serve(
+    data_set: DataSet,
+    federation: Federation,
+    rules: tuple[RuleName, ...],
+    folder: Path,
+    options: DemoOptions,
+    console: Console,
+) -> _Served:
+    with console.status("starting two servers and one agent a site"):
+        running = RunningFederation(_spec(data_set.key, federation, options), folder)
+    with running:
+        pids = running.process_ids
+        console.print("processes: " + ", ".join(f"{name} {pid}" for name, pid in pids.items()), soft_wrap=True)
+        roster_digest = running.parties.roster.message.digest()
+        runs: list[tuple[Study, FederatedRun]] = []
+        for rule in rules:
+            study = _study(data_set, federation, rule, roster_digest, options)
+            rounds = study.rounds + rule.counts_classes
+            with LiveRun(console, f"{federation.title}, {RULE_NAMES[rule]}", rounds) as live:
+                runs.append((study, run_study(running, study, live.show, phases=console.is_terminal)))
+        traffic = measure(running, [run.history for _, run in runs], runs[0][0].parameters.dimension)
+        running.stop()
+    processes = tuple(ProcessId(name, pid) for name, pid in pids.items())
+    return _Served(tuple(runs), traffic, processes, running.spec.seed is not None)
 
 
 def _with_twins(

@@ -72,7 +72,7 @@ class RuleResult:
 
 @dataclass(frozen=True)
 class StudyResult:
-    """One data set: three rules served by the same processes."""
+    """One data set: three rules; traffic and processes are those of the first one."""
 
     key: str
     title: str
