@@ -40,8 +40,10 @@ from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import (
+    Announcement,
     LayerShape,
     ModelSpec,
+    Purpose,
     Receipt,
     RoundState,
     RuleName,
@@ -326,14 +328,27 @@ def _attempts(federation: CrashFederation, digest: str, query: str) -> set[tuple
 
 
 def _require_remembered(federation: CrashFederation, study: Study) -> None:
-    """Every sum that a server has a share for is in that site's memory of sums, and none is there twice."""
+    """Every sum of updates that a server has a share for is in that site's memory of sums, and none is there twice."""
+    updates = _rounds_of_updates(federation, study.digest())
     for site in SITES:
         sums = federation.journal(site, study.name).folder.parents[1] / "sums"
         rows = [RememberedRow.model_validate_json(path.read_text()) for path in sums.glob("*/[0-9]*.json")]
         known = [entry.row.round for entry in rows if entry.row.study_digest == study.digest()]
         assert len(known) == len(set(known)), f"{site} remembers a round twice: {known}"
         held = f"select round, attempt from contributions where study = ? and site = '{site}'"
-        assert {number for number, _ in _attempts(federation, study.digest(), held)} <= set(known)
+        assert {number for number, _ in _attempts(federation, study.digest(), held)} & updates <= set(known)
+    assert updates
+
+
+def _rounds_of_updates(federation: CrashFederation, digest: str) -> set[int]:
+    """Class counts and rankings sum no updates, and stay out of that memory."""
+    found: set[int] = set()
+    for side in Side:
+        with closing(federation.database(side)) as database:
+            for number, body in database.execute("select round, announcement from rounds where study = ?", (digest,)):
+                announcement = Signed[Announcement].model_validate_json(body).message
+                found |= {number} if announcement.purpose is Purpose.UPDATE else set()
+    return found
 
 
 def _require_receipts(federation: CrashFederation, study: Study) -> None:
