@@ -101,7 +101,7 @@ def test_the_history_holds_what_the_requester_saw_whatever_the_rule(tmp_path: Pa
 
 
 def test_servers_killed_between_rounds_come_back_and_the_study_goes_on(tmp_path: Path) -> None:
-    with RunningFederation(spec_of(DATA, 3), tmp_path) as federation:
+    with RunningFederation(spec_of(DATA, 0), tmp_path) as federation:
         study = study_for(federation, 6)
         metrics = StudyJournal(federation.state(DATA.requester.name), study.name).folder / "metrics.jsonl"
 
