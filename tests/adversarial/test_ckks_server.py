@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import os
+import subprocess
+import sys
 import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -220,19 +221,34 @@ def test_no_two_ciphertexts_share_their_public_seed(key: SecretKey) -> None:
     assert len(set(found)) == len(found) == 4 * CHUNKS
 
 
-def test_a_forked_process_draws_other_seeds(key: SecretKey) -> None:
-    """An encryptor made before the fork is used on both sides of it."""
-    encryptor, values = Encryptor(key, MemoryFile()), np.full(8, 0.1)
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(writing, Encryptor(key, MemoryFile()).encrypt(values)[:SEED_BYTES])
-        os.write(writing, encryptor.encrypt(values)[:SEED_BYTES])
-        os._exit(0)
-    own = [encryptor.encrypt(values)[:SEED_BYTES] for _ in range(2)]
-    os.waitpid(child, 0)
-    theirs = os.read(reading, 2 * SEED_BYTES)
-    os.close(reading)
-    os.close(writing)
-    assert len(theirs) == 2 * SEED_BYTES
-    assert len({*own, theirs[:SEED_BYTES], theirs[SEED_BYTES:]}) == 4
+FORKING = """
+import os
+import numpy as np
+from protocol.ckks.cipher import Encryptor
+from protocol.ckks.ciphertext import SEED_BYTES
+from protocol.ckks.scheme import Scheme
+from servers.scratch import MemoryFile
+from tests.adversarial.test_ckks_server import PARAMETERS
+
+key = Scheme(PARAMETERS).secret_key(bytes(range(32)), "5d" * 32)
+encryptor, values = Encryptor(key, MemoryFile()), np.full(8, 0.1)
+child = os.fork()
+if child == 0:
+    print(Encryptor(key, MemoryFile()).encrypt(values)[:SEED_BYTES].hex(), flush=True)
+    print(encryptor.encrypt(values)[:SEED_BYTES].hex(), flush=True)
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+for _ in range(2):
+    print(encryptor.encrypt(values)[:SEED_BYTES].hex())
+"""
+
+
+def test_a_forked_process_draws_other_seeds() -> None:
+    """An encryptor made before the fork is used on both sides of it.
+
+    In a process of its own: to fork one that runs threads, as this one may, can leave the child waiting for a lock.
+    """
+    found = subprocess.run([sys.executable, "-c", FORKING], capture_output=True, text=True, check=True, timeout=120)
+    seeds = found.stdout.split()
+    assert [len(seed) for seed in seeds] == [2 * SEED_BYTES] * 4
+    assert len(set(seeds)) == 4
