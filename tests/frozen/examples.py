@@ -1,0 +1,337 @@
+"""One example of every message, as the JSON of its fields, all of them; none is its default where it need not be.
+
+Kinds stand for the classes, so that classes can move. ``digest`` and the others only make values of the right form.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final
+
+Fields = dict[str, Any]
+
+
+def digest(of: str) -> str:
+    """64 hex digits that follow from a text."""
+    return hashlib.sha256(of.encode()).hexdigest()
+
+
+def key_id(of: str) -> str:
+    return digest(of)[:32]
+
+
+def signature(signer: str) -> Fields:
+    return {"signer": signer, "value": digest(f"{signer} 1") + digest(f"{signer} 2")}
+
+
+def signed(message: Fields, *signers: str) -> Fields:
+    return {"message": message, "signatures": [signature(signer) for signer in signers]}
+
+
+def party(name: str, role: str, **more: Any) -> Fields:
+    """Hex of the lengths that keys have; no key that anybody holds."""
+    sealing = hashlib.shake_256(f"sealing key of {name}".encode()).hexdigest(1216)
+    fields = {"name": name, "role": role, "signing_key": digest(f"signing key of {name}"), "sealing_key": sealing}
+    return {"url": None, "samples": None, **fields, **more}
+
+
+STUDY_DIGEST: Final = digest("study")
+ROUND: Final[Fields] = {"study_digest": STUDY_DIGEST, "round": 7, "attempt": 2}
+PLACE: Final[Fields] = {"study_digest": STUDY_DIGEST, "round": 7}
+BOTH: Final = ("operator-a", "operator-b")
+SITES: Final = ("clinic-1", "clinic-2", "clinic-3")
+
+OPERATOR_A: Final = party("operator-a", "operator", url="https://a.example:8441")
+OPERATOR_B: Final = party("operator-b", "operator", url="https://b.example:8442")
+ROSTER: Final[Fields] = {
+    "federation": "clinics",
+    "operator_a": OPERATOR_A,
+    "operator_b": OPERATOR_B,
+    "requester": "clinic-0",
+    "sites": [party(f"clinic-{n}", "site", samples=100 + n) for n in range(4)],
+}
+
+LAYER: Final[Fields] = {"name": "weight", "shape": [2, 3]}
+MODEL: Final[Fields] = {
+    "kind": "mlp",
+    "inputs": [3],
+    "hidden": [4, 2],
+    "classes": 3,
+    "activation": "tanh",
+    "dropout": 0.25,
+    "personal": ["input", "target"],
+    "feature_names": ["age", "sex", "größe"],
+    "class_names": ["none", "some", "much"],
+    "layers": [LAYER, {"name": "bias", "shape": []}],
+}
+TRAINING: Final[Fields] = {
+    "update": "local_sgd",
+    "batch_size": 16,
+    "epochs": 3,
+    "local_learning_rate": 0.05,
+    "server_learning_rate": 0.5,
+    "l2": 0.001,
+    "momentum": 0.9,
+    "learning_rate_decay": 0.5,
+    "decay_every_rounds": 4,
+    "batches": "cycled",
+    "class_weights": "inverse_frequency",
+}
+SECOND_WEIGHT: Final[Fields] = {"site": "clinic-2", "weight": 0.5}
+RULE: Final[Fields] = {
+    "name": "fedadam",
+    "distance_penalty": 0.03,
+    "size_penalty": 0.4,
+    "erosion_applies": "next_round",
+    "epochs_counted": "batches",
+    "second_weights": [SECOND_WEIGHT],
+    "server_momentum": 0.8,
+    "second_moment_decay": 0.95,
+    "adaptivity": 0.01,
+    "byzantine": 2,
+    "selected": 5,
+    "largest_count": 900,
+    "norm_bound": 2.5,
+    "step": 0.25,
+}
+RANKING: Final[Fields] = {"penalty": 0.02, "clip_norm": 8.0}
+STUDY: Final[Fields] = {
+    "version": "moiety/2",
+    "name": "lungs",
+    "roster_digest": digest("roster"),
+    "parameters": {
+        "dimension": 7,
+        "clip_norm": 4.0,
+        "encoded_norm_log2": 20,
+        "weight_grid": 64,
+        "sketch_length": 4096,
+        "least_contributors": 4,
+        "assumed_colluders": 1,
+    },
+    "rule": RULE,
+    "model": MODEL,
+    "training": TRAINING,
+    "rounds": 30,
+    "list_every": 5,
+    "round_deadline_s": 120.5,
+    "correlation_source": "dealer",
+    "protection": "shares",
+    "ranking": RANKING,
+    "seed": 11,
+    "pretrained_digest": digest("pretrained"),
+}
+
+WEIGHTS: Final = [{"site": name, "numerator": 32 - place} for place, name in enumerate(SITES)]
+WEIGHT_LIST: Final[Fields] = {**PLACE, "grid": 32, "weights": WEIGHTS, "salt": digest("salt")}
+ANNOUNCEMENT: Final[Fields] = {
+    **PLACE,
+    "listed": list(SITES),
+    "least_contributors": 3,
+    "opens": "nothing",
+    "purpose": "update",
+    "model_version": 6,
+    "model_digest": digest("model"),
+    "weight_list_digest": digest("weight list"),
+    "closes_at_s": 2_000_000_000,
+    "ckks_key_id": key_id("ckks"),
+}
+COLLECTED: Final[Fields] = {
+    "site": "clinic-1",
+    "announcement_digest": digest("announcement"),
+    "commitment_a": digest("commitment a"),
+    "commitment_b": digest("commitment b"),
+}
+AGREED_SET: Final[Fields] = {**ROUND, "announcement_digest": digest("announcement"), "contributions": [COLLECTED]}
+CHALLENGE: Final[Fields] = {
+    "agreed_set_digest": digest("agreed set"),
+    "commitment_a": digest("commitment to a"),
+    "nonce_b": digest("nonce b"),
+    "nonce_a": digest("nonce a"),
+    "challenge": digest("challenge"),
+}
+RELEASE_SET: Final[Fields] = {
+    **ROUND,
+    "agreed_set_digest": digest("agreed set"),
+    "sites": ["clinic-0", "clinic-1", "clinic-2"],
+    "failed_check": ["clinic-3"],
+}
+SUM_RELEASE: Final[Fields] = {**ROUND, "release_digest": digest("release"), "sum_digest": digest("sum")}
+OUTCOME: Final[Fields] = {
+    **ROUND,
+    "outcome": "burnt",
+    "cause": "products_refused",
+    "found": 2,
+    "needed": 3,
+    "code": "correlation_reused",
+}
+RECEIPT: Final[Fields] = {**ROUND, "site": "clinic-1", "side": "a", "body_digest": digest("body")}
+END: Final[Fields] = {
+    "study_digest": STUDY_DIGEST,
+    "state": "local_only",
+    "cause": "policy",
+    "clause": "least_number",
+    "site": "clinic-3",
+    "reason": "zu wenige: 2 – “two”",
+}
+ROUND_VIEW: Final[Fields] = {
+    "round": 7,
+    "attempt": 2,
+    "state": "measured",
+    "announcement": signed(ANNOUNCEMENT, "clinic-0"),
+    "agreed_set": signed(AGREED_SET, *BOTH),
+    "transcript": signed(CHALLENGE, *BOTH),
+    "release_set": signed(RELEASE_SET, "clinic-0"),
+    "sum_release": signed(SUM_RELEASE, *BOTH),
+    "outcome": signed(OUTCOME, *BOTH),
+}
+PAUSE: Final[Fields] = {"cause": "requester_away", "skips": 3}
+CONTRIBUTED: Final[Fields] = {**ROUND, "study": "lungs", "body_digest": digest("body")}
+CORRELATION: Final[Fields] = {"site": "clinic-1", "session": digest("session"), "batch": 3, "index": 1}
+PAST_RELEASE: Final[Fields] = {
+    "announcement": ANNOUNCEMENT,
+    "weight_list": WEIGHT_LIST,
+    "agreed_set": signed(AGREED_SET, *BOTH),
+    "release_set": signed(RELEASE_SET, "clinic-0"),
+    "sum_release": signed(SUM_RELEASE, *BOTH),
+}
+COUNTED: Final[Fields] = {**PLACE, "totals": [0, 12, 345]}
+READY: Final[Fields] = {"study_digest": STUDY_DIGEST, "site": "clinic-1"}
+ATTESTATION: Final[Fields] = {
+    **PLACE,
+    "site": "clinic-1",
+    "model_version": 7,
+    "checkpoint_digest": digest("checkpoint"),
+}
+SIGNED_KIND: Final = "ready"
+"""What the example of a signed message holds."""
+
+EXAMPLES: Final[dict[str, Fields]] = {
+    "agreed_set": AGREED_SET,
+    "announcement": ANNOUNCEMENT,
+    "attestation": ATTESTATION,
+    "challenge": CHALLENGE,
+    "challenge_reply": {"signature": signature("operator-b")},
+    "challenge_reveal": {"transcript": signed(CHALLENGE, "operator-a")},
+    "collected": COLLECTED,
+    "collected_set": {**AGREED_SET, "complete": True},
+    "contributed_round": CONTRIBUTED,
+    "contributed_rounds": {"site": "clinic-1", "nonce": digest("nonce"), "rounds": [CONTRIBUTED], "more": True},
+    "contribution": {
+        "version": "moiety/2",
+        **ROUND,
+        "site": "clinic-1",
+        "side": "b",
+        "announcement_digest": digest("announcement"),
+        "commitment_a": digest("commitment a"),
+        "commitment_b": digest("commitment b"),
+        "share_kind": "vector",
+        "length": 7,
+    },
+    "correlation_ref": CORRELATION,
+    "counted_classes": COUNTED,
+    "decline": {
+        **PLACE,
+        "site": "clinic-2",
+        "code": "policy_refusal",
+        "clause": "isolation",
+        "reason": "isolation: 0.12 < 0.3",
+    },
+    "enclosed_answer": {"version": "moiety/2", "status": 409, "body_bytes": 312},
+    "enclosed_request": {
+        "version": "moiety/2",
+        "method": "PUT",
+        "target": "/v1/studies/lungs/ready",
+        "body_digest": digest("body"),
+        "digest_field": "sealed-digest",
+        "enclosed_bytes": 100,
+        "body_bytes": 5000,
+    },
+    "layer": LAYER,
+    "listed_weight": {"site": "clinic-1", "numerator": 31},
+    "lock_reply": {"signature": signature("operator-b"), "nonce_b": digest("nonce b")},
+    "lock_request": {"agreed_set": signed(AGREED_SET, "operator-a"), "commitment_a": digest("commitment to a")},
+    "masked_sum": {"release_digest": digest("release"), "length": 7},
+    "model": MODEL,
+    "opening": {
+        "transcript_digest": digest("transcript"),
+        "side": "a",
+        "checked": ["clinic-0", "clinic-1"],
+        "opens": "inner_products",
+    },
+    "ot_batch": {"session": digest("session"), "batch": 3, "lengths": [[4096, 40], [1]]},
+    "output": {
+        "version": "moiety/2",
+        "release_digest": digest("release"),
+        "side": "b",
+        "share_kind": "vector",
+        "recipient": key_id("recipient"),
+        "length": 7,
+    },
+    "party": party("clinic-9", "site", url="https://c.example", samples=12),
+    "past_release": PAST_RELEASE,
+    "pause": PAUSE,
+    "products": {"transcript_digest": digest("transcript"), "correlations": [CORRELATION]},
+    "query": {
+        "version": "moiety/2",
+        "transcript_digest": digest("transcript"),
+        "side": "a",
+        "share_kind": "seed",
+        "targets": ["clinic-1", "clinic-2"],
+        "length": 2048,
+    },
+    "ranking": RANKING,
+    "ready": READY,
+    "receipt": RECEIPT,
+    "release_set": RELEASE_SET,
+    "roster": ROSTER,
+    "round_outcome": OUTCOME,
+    "round_view": ROUND_VIEW,
+    "rule": RULE,
+    "second_weight": SECOND_WEIGHT,
+    "session_open": {"session": digest("session"), "sealed_key_part": "00ff" * 8},
+    "session_opened": {"session": digest("session"), "sealed_key_part": "ff00" * 8},
+    "signature": signature("clinic-1"),
+    "signed": signed(READY, "clinic-1"),
+    "study": STUDY,
+    "study_end": END,
+    "study_list": {"studies": [signed(STUDY, "clinic-0", *BOTH)], "more": True},
+    "study_refusal": {
+        "study_digest": STUDY_DIGEST,
+        "site": "clinic-2",
+        "code": "policy_refusal",
+        "clause": "may_rank",
+        "reason": "may_rank: no",
+    },
+    "study_view": {
+        "study": "lungs",
+        "study_digest": STUDY_DIGEST,
+        "end": signed(END, "clinic-0"),
+        "pause": PAUSE,
+        "cursor": 41,
+        "ready": ["clinic-1", "clinic-2"],
+        "mail": ["welcome-6"],
+        "current": ROUND_VIEW,
+    },
+    "sum_release": SUM_RELEASE,
+    "training": TRAINING,
+    "weight_list": WEIGHT_LIST,
+    "weight_mail": {
+        "weight_list": WEIGHT_LIST,
+        "previous": PAST_RELEASE,
+        "missed": [PAST_RELEASE],
+        "skipped": [signed({**OUTCOME, "outcome": "skipped", "cause": "too_few_contributors", "code": None}, *BOTH)],
+        "counted": signed(COUNTED, "clinic-0"),
+    },
+    "welcome": {
+        "study_digest": STUDY_DIGEST,
+        "site": "clinic-1",
+        "model_version": 6,
+        "checkpoint_digest": digest("checkpoint"),
+        "site_key": digest("site key"),
+        "content_key": digest("content key"),
+        "previous": PAST_RELEASE,
+        "attestations": [signed(ATTESTATION, "clinic-1")],
+        "ckks_key_seed": digest("ckks seed"),
+        "ckks_key_id": key_id("ckks"),
+    },
+}
