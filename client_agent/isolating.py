@@ -83,6 +83,8 @@ def summed_row(announcement: Announcement, weight_list: WeightList, roster: Rost
             for weight in weight_list.weights
         ),
         least=announcement.least_contributors,
+        requester=key_of(roster, roster.requester),
+        model_version=announcement.model_version,
     )
 
 

@@ -57,10 +57,13 @@ class Federation:
         away: Sequence[str] = (),
         study: str = "first",
         own: Model | None = None,
+        told: Sequence[str] = SITES,
+        version: int = 0,
     ) -> Model | None:
         """The opened sum with the requester's own update in it, None where somebody declined.
 
         ``least`` is the announced least number, all listed by default; whoever is ``away`` is left out of the sum.
+        ``told`` hear of the sum afterwards; ``version`` is the study's model's, as the requester says.
         """
         used = {site: 1.0 if weights is None else weights[site] for site in listed}
         number = len(self.opened) + self.declined + 1
@@ -70,13 +73,15 @@ class Federation:
             dimension=FEATURES,
             weights=tuple(SummedWeight(site=site, weight=weight) for site, weight in used.items()),
             least=len(used) if least is None else least,
+            requester=REQUESTER,
+            model_version=version,
         )
         updates = {site: self.update(site, model) for site in listed if site not in away}
         if not all(self._agrees(site, row, update) for site, update in updates.items()):
             self.declined += 1
             return None
         settled = row.model_copy(update={"released": tuple(sorted(updates))})
-        for site in SITES:
+        for site in told:
             self._memory[site].append(KnownSum(settled, updates.get(site)))
         own = self.update(REQUESTER, model) if own is None else own
         total = own + np.sum([used[site] * update for site, update in updates.items()], axis=0)
@@ -219,6 +224,22 @@ def through_others(federation: Federation) -> None:
     federation.ask(("one", "five"), start())
 
 
+PARTS: Final = (("one", "two", "three"), ("four", "five", "six"), ("two", "three", "four", "five", "six"))
+"""The third less the second less the first is the first site's update, with its sign turned."""
+
+
+def apart(federation: Federation) -> None:
+    """Three studies over the same data; nobody is in the first and the second, or told of the other one."""
+    for number, listed in enumerate(PARTS):
+        federation.ask(listed, start(), study=f"study {number}", told=listed)
+
+
+def untold(federation: Federation) -> None:
+    """The same in one study whose requester tells nobody of the sums that others were in."""
+    for number, listed in enumerate(PARTS):
+        federation.ask(listed, start(), told=listed, version=number)
+
+
 ATTACKS: Final = (
     MemoryAttack("another version", "the same model under a later number, with a genuine release", another_version),
     *(
@@ -233,5 +254,7 @@ ATTACKS: Final = (
     MemoryAttack("restarted", "agents whose memory was restored from receipts", restarted),
     MemoryAttack("one grid step", "the same sites, one weight a step of the grid lower", two_lists),
     MemoryAttack("through others", "three sums, no two of which differ by one site", through_others),
+    MemoryAttack("apart", "three studies, of which no site sees all", apart),
+    MemoryAttack("untold", "one study, whose sums a site is told of only when it was in them", untold),
     MemoryAttack("slow lists", "sixteen lists that fall a little every round", slow_lists),
 )

@@ -52,18 +52,8 @@ from protocol.policy.memory import (
 )
 from protocol.policy.refusals import OutcomeUnknown
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.sums import (
-    MOST_KEPT,
-    MOST_RELEASE_SETS,
-    MOST_ROWS,
-    Exposure,
-    KnownSum,
-    SummedRow,
-    SummedWeight,
-    exposure,
-    release_sets,
-    release_sets_number,
-)
+from protocol.policy.summed_rows import SummedRow, SummedWeight, release_sets, release_sets_number
+from protocol.policy.sums import MOST_KEPT, MOST_RELEASE_SETS, MOST_ROWS, Exposure, KnownSum, exposure
 
 __all__ = [
     "KEPT_LENGTH",

@@ -11,12 +11,13 @@ from fractions import Fraction
 from typing import Final
 
 from protocol.clauses import Clause
-from protocol.errors import ProtocolViolation
+from protocol.errors import PolicyRefusal, ProtocolViolation
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import ReleasedSum, SiteMemory
 from protocol.policy.refusals import OutcomeUnknown, refusal
 from protocol.policy.site_policy import SitePolicy
-from protocol.policy.sums import MOST_RELEASE_SETS, Exposure, SummedRow
+from protocol.policy.summed_rows import SummedRow
+from protocol.policy.sums import MOST_RELEASE_SETS, Exposure
 from protocol.rules.server_optimiser import largest_step
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, RankingSpec, Study, StudyProtection, WeightList
 
@@ -134,18 +135,29 @@ def check_isolation(found: Exposure, row: SummedRow, policy: SitePolicy) -> None
 
     The figure comes from the site's own updates, so the requester is told the demand and not the figure.
     """
-    if found.least >= policy.least_isolation:
-        return
     demanded = f"this site demands {policy.least_isolation:g}"
-    if row.possible > MOST_RELEASE_SETS:
+    if found.least < policy.least_isolation:
+        raise _exposed(found, row, demanded)
+    if found.linked < policy.least_isolation:
+        what = "nearly the same update is in a sum over other sites, which sums elsewhere could complete"
+        advice = "list the sites of that sum again, or train on fresh random batches"
         raise refusal(
+            Clause.ISOLATION,
+            f"{what}, with a relative error of {found.linked:.3f}, {demanded}: {advice}",
+            f"{what}, {demanded}: {advice}",
+        )
+
+
+def _exposed(found: Exposure, row: SummedRow, demanded: str) -> PolicyRefusal:
+    if row.possible > MOST_RELEASE_SETS:
+        return refusal(
             Clause.ISOLATION,
             f"{row.possible} release sets are possible, {MOST_RELEASE_SETS} can be looked at; announce the number "
             f"listed as the least number ({demanded})",
         )
     what = "with this sum, one who knows all sums and weights would have an update with a relative error"
     advice = "repeat an earlier list with the number listed as the least number, or train on fresh random batches"
-    raise refusal(
+    return refusal(
         Clause.ISOLATION,
         f"{what} of {found.least:.3f} (that of the site with key {found.of[:16]}), {demanded}: {advice}",
         f"{what} that is too small, {demanded}: {advice}",

@@ -1,22 +1,19 @@
-"""The sums of updates that a site knows of, and what one more would give away (docs/protocol.md 13).
-
-A row is one round's weights over the contributors, the requester left out: what it adds to a sum it knows. Columns
-are the sites' keys, so that rows of other studies over the same data count, whatever the sites are called there.
-"""
+"""What one more sum would give away, together with those that a site knows of (docs/protocol.md 13)."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, combinations, product, zip_longest
-from typing import Annotated, Final
+from itertools import accumulate, product, zip_longest
+from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.arithmetic.fixed_point import Real
 from protocol.policy.isolation import Figures, SeenSums
+from protocol.policy.linked import linked_error
+from protocol.policy.summed_rows import SummedRow, SummedWeight
 
 MOST_ROWS: Final = 200
 MOST_KEPT: Final = 2000
@@ -26,71 +23,6 @@ _MOST_PASTS: Final = 32
 """Ways in which unsettled rounds may have ended that are tried one by one; beyond, all of them count at once."""
 _MOST_SUMS: Final = 3 * MOST_ROWS
 """Sums that may count at once; beyond, nothing counts as isolated."""
-
-
-class SummedWeight(BaseModel):
-    """What one site's update was multiplied by; ``site`` is its key's fingerprint."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    site: str
-    weight: Annotated[float, Field(gt=0, le=1)]
-
-
-class SummedRow(BaseModel):
-    """One round's sum, or the sums that its announcement admits while nobody has shown how it ended.
-
-    ``released`` are the contributors whose sum was opened, None while that is unknown; ``least`` is the announced
-    least number of them. ``dimension`` is the length of an update, ``layers`` the names and sizes that make it up,
-    ``noise`` the squared length of the sum's noise. ``own`` is set where sites weigh themselves: its weight, the
-    only one that this site knows; the others' are a guess.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    study_digest: str
-    round: Annotated[int, Field(ge=1)]
-    dimension: Annotated[int, Field(ge=1)]
-    weights: tuple[SummedWeight, ...]
-    least: Annotated[int, Field(ge=0)]
-    released: tuple[str, ...] | None = None
-    noise: Annotated[float, Field(ge=0)] = 0.0
-    own: SummedWeight | None = None
-    layers: tuple[tuple[str, int], ...] = ()
-
-    @property
-    def name(self) -> tuple[str, int]:
-        """Study and round."""
-        return self.study_digest, self.round
-
-    @property
-    def settled(self) -> bool:
-        """Whether a release named who was summed."""
-        return self.released is not None
-
-    @property
-    def possible(self) -> int:
-        """In how many ways the round can have ended."""
-        return 1 if self.settled else release_sets_number(len(self.weights), self.least)
-
-    def sums(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of contributors of which one was summed, as far as is known."""
-        if self.released is not None:
-            return (self.released,)
-        return release_sets(tuple(weight.site for weight in self.weights), self.least)
-
-
-def release_sets_number(listed: int, least: int) -> int:
-    """How many release sets an announcement admits; where it admits none, one: that nothing is opened."""
-    return sum(math.comb(listed, size) for size in range(least, listed + 1)) or 1
-
-
-def release_sets(listed: Sequence[str], least: int) -> tuple[tuple[str, ...], ...]:
-    """Every release set that an announcement admits, without the requester; the whole list first.
-
-    Those count too that leave a site out: their sum may complete an older one. Where there are too few for any, as
-    after a refusal of one whom the sum needed, nothing is opened, and the rounds before count as they did.
-    """
-    sizes = range(len(listed), least - 1, -1)
-    return tuple(chosen for size in sizes for chosen in combinations(listed, size)) or ((),)
 
 
 @dataclass(frozen=True)
@@ -109,12 +41,14 @@ class Exposure:
     """What the sums would give away with one more, at worst over all that its announcement admits.
 
     ``newest`` is the isolation of each listed site's newest update, ``least`` the smallest of all updates that the
-    sums hold, ``of`` the key of the site that it belongs to.
+    sums hold, ``of`` the key of the site that it belongs to. ``linked`` is the relative error that is left together
+    with sums that this site may not know of (protocol/policy/linked.py), infinity where there can be none.
     """
 
     newest: Mapping[str, float]
     least: float
     of: str
+    linked: float = math.inf
 
 
 def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluders: int = 0) -> Exposure:
@@ -127,6 +61,7 @@ def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluder
     """
     others = [known for known in past if known.row.name != row.name]
     updates = _side_by_side([*others, KnownSum(row, update)])
+    linked = linked_error([known.row for known in others], row, updates, colluders=colluders)
     counting = _counting(updates)
     updates = updates[[*counting, -1]]
     gram, rows = updates @ updates.T, [others[place].row for place in counting]
@@ -134,7 +69,7 @@ def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluder
     found = [_exposure([_guessed(one, g) for one in rows], _guessed(row, g), gram, colluders) for g in guesses]
     worst = min(found, key=lambda one: one.least)
     newest = {site: min(one.newest[site] for one in found) for site in worst.newest}
-    return Exposure(newest=newest, least=worst.least, of=worst.of)
+    return Exposure(newest=newest, least=worst.least, of=worst.of, linked=linked)
 
 
 def _exposure(past: Sequence[SummedRow], row: SummedRow, gram: Figures, colluders: int) -> Exposure:

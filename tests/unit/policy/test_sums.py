@@ -8,16 +8,8 @@ from pydantic import ValidationError
 
 from protocol.errors import PolicyRefusal
 from protocol.policy import Clause, SitePolicy, check_isolation
-from protocol.policy.sums import (
-    MOST_RELEASE_SETS,
-    MOST_ROWS,
-    KnownSum,
-    SummedRow,
-    SummedWeight,
-    exposure,
-    release_sets,
-    release_sets_number,
-)
+from protocol.policy.summed_rows import SummedRow, SummedWeight, release_sets, release_sets_number
+from protocol.policy.sums import MOST_RELEASE_SETS, MOST_ROWS, KnownSum, exposure
 
 UPDATE = np.array([3.0, -1.0, 2.0, 0.5])
 OTHER = np.array([0.5, 2.0, 1.0, -3.0])
