@@ -1,8 +1,7 @@
-"""Who is calling: one FastAPI dependency that every route but health's goes through (docs/protocol.md 3)."""
+"""Who is calling: one FastAPI dependency that every route but health's goes through (docs/protocol.md 3, 14)."""
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -11,14 +10,15 @@ from fastapi import Depends, Request
 from starlette.types import Scope
 
 from protocol.errors import BadSignature, NotListed
+from protocol.parameters import PROTOCOL_VERSION
+from protocol.versions import first_release
 from protocol.wire.messages import Party
-from protocol.wire.signing import DigestField, VerifiedRequest, verify_request
+from protocol.wire.signing import DigestField, VerifiedRequest, require_own_version, verify_request
 from servers.admission import VISIT, Visit
 from servers.context import Server
 
 ENCLOSED: Final = "moiety.caller"
 """Where the scope of a request that came in an envelope holds its caller."""
-_EMPTY_DIGEST: Final = hashlib.sha256(b"").digest()
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ ThisServer = Annotated[Server, Depends(server_of)]
 
 
 def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
-    """Who signed a request, once the signature has been verified and its nonce stored.
+    """Who signed an envelope, once the signature has been verified and its nonce stored.
 
     Raises: BadSignature, OtherVersion
     """
@@ -68,18 +68,20 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
     return server.parties[verified.key_id], verified
 
 
-async def authenticated(request: Request, server: ThisServer) -> Caller:
-    """The party whose envelope this request came in (servers/envelope.py)."""
+async def authenticated(request: Request) -> Caller:
+    """The party whose envelope this request came in (servers/envelope.py); what came in none is not looked at.
+
+    Raises: BadSignature, OtherVersion
+    """
     enclosed = request.scope.get(ENCLOSED)
     if isinstance(enclosed, Caller):
         return enclosed
-    party, verified = signer_of(request.scope, server)
-    if request.method == "GET" and (verified.digest_field, verified.body_digest) != (
-        DigestField.CONTENT,
-        _EMPTY_DIGEST,
-    ):
-        raise BadSignature("a GET request has no body; sign the content-digest of no bytes")
-    return Caller(party, verified.body_digest, verified.digest_field)
+    require_own_version(list(request.headers.items()))
+    raise BadSignature(
+        "the request is in no envelope, and a signature outside of one counts for nothing; install release "
+        f"{first_release(PROTOCOL_VERSION)} of the moiety package or a later one of {PROTOCOL_VERSION}, which encloses "
+        "its requests"
+    )
 
 
 def site(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SigningKey, generate_signing_key
-from protocol.wire.signing import COMPONENTS, TAG
+from protocol.wire.signing import TAG, DigestField, digest_value
 
 Headers = list[tuple[str, str]]
 
@@ -38,9 +38,8 @@ def signature_bit_flipped(headers: Sequence[tuple[str, str]]) -> Headers:
 
 
 def signed_over_less(
-    method: str,
     url: str,
-    body_digest: bytes,
+    envelope_digest: bytes,
     key: SigningKey,
     key_id: str,
     *,
@@ -48,12 +47,13 @@ def signed_over_less(
     nonce: str,
     without: str = "",
 ) -> Headers:
-    """A valid Ed25519 signature over a request, with one component or parameter left out of what it covers.
+    """A valid Ed25519 signature over an envelope, with one component or parameter left out of what it covers.
 
     With ``without`` empty it is the signature that servers accept, which shows that nothing else is wrong with it.
     """
-    digest = f"sha-256=:{base64.b64encode(body_digest).decode()}:"
-    values = {"@method": method, "@target-uri": url, "content-digest": digest}
+    field = DigestField.SEALED_HEAD
+    digest = digest_value(field, envelope_digest)
+    values = {"@method": "POST", "@target-uri": url, field.value: digest}
     stated = {
         "created": str(created),
         "keyid": f'"{key_id}"',
@@ -61,13 +61,13 @@ def signed_over_less(
         "nonce": f'"{nonce}"',
         "tag": f'"{TAG}"',
     }
-    covered = [name for name in COMPONENTS if name != without]
+    covered = [name for name in values if name != without]
     parameters = "(" + " ".join(f'"{name}"' for name in covered) + ")"
     parameters += "".join(f";{name}={value}" for name, value in stated.items() if name != without)
     base = "".join(f'"{name}": {values[name]}\n' for name in covered) + f'"@signature-params": {parameters}'
     signature = base64.b64encode(key.sign(base.encode())).decode()
     return [
-        ("Content-Digest", digest),
+        (field.title(), digest),
         ("Signature-Input", f"moiety={parameters}"),
         ("Signature", f"moiety=:{signature}:"),
     ]

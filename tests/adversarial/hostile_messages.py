@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import httpx
 import numpy as np
@@ -17,9 +17,10 @@ from protocol.arithmetic.ring import to_bytes
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import sign
+from protocol.wire.commitment import head_digest
 from protocol.wire.messages import AgreedSet, QueryHeader, ReadyNotice, ShareKind
 from protocol.wire.peer_messages import BatchHeader, ProductsHeader, pack_frame
-from protocol.wire.signing import sign_request
+from protocol.wire.signing import DigestField
 from tests.adversarial.running_pair import (
     EARLY,
     OTHER,
@@ -30,7 +31,7 @@ from tests.adversarial.running_pair import (
     VICTIM,
     OpenRound,
 )
-from tests.integration.federation import SignedClient
+from tests.integration.signed_client import Outgoing, SignedClient
 
 Attack = Callable[[OpenRound], httpx.Response]
 HOUR_S = 3600
@@ -40,12 +41,12 @@ SESSION = "00" * 32
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def get_view(r: OpenRound, client: SignedClient, headers: requests.Headers | None = None) -> httpx.Response:
-    return client.send(Side.A, "GET", r.path(paths.VIEW), headers=headers)
+def asked_view(r: OpenRound, created: int | None = None) -> Outgoing:
+    return r.sites.me.enclose(Side.A, "GET", r.path(paths.VIEW), created=created)
 
 
-def view_headers(r: OpenRound, created: int | None = None) -> requests.Headers:
-    return r.sites.me.headers("GET", r.federation.url(Side.A) + r.path(paths.VIEW), b"", created=created)
+def with_headers(asked: Outgoing, headers: requests.Headers) -> Outgoing:
+    return replace(asked, headers=headers)
 
 
 def as_somebody(r: OpenRound, keys: requests.PartyKeys, side: Side, path: str, body: bytes | None) -> httpx.Response:
@@ -70,44 +71,48 @@ def signature_of_another_key(r: OpenRound) -> httpx.Response:
 
 
 def bad_signature(r: OpenRound) -> httpx.Response:
-    return get_view(r, r.sites.me, requests.signature_bit_flipped(view_headers(r)))
+    asked = asked_view(r)
+    return r.sites.me.post(with_headers(asked, requests.signature_bit_flipped(asked.headers)))
 
 
 def missing_signature(r: OpenRound) -> httpx.Response:
-    return get_view(r, r.sites.me, [])
+    return r.sites.me.post(with_headers(asked_view(r), []))
 
 
 def expired_signature(r: OpenRound) -> httpx.Response:
-    return get_view(r, r.sites.me, view_headers(r, int(time.time()) - HOUR_S))
+    return r.sites.me.post(asked_view(r, int(time.time()) - HOUR_S))
 
 
 def future_signature(r: OpenRound) -> httpx.Response:
-    return get_view(r, r.sites.me, view_headers(r, int(time.time()) + HOUR_S))
+    return r.sites.me.post(asked_view(r, int(time.time()) + HOUR_S))
 
 
 def replayed_signature(r: OpenRound) -> httpx.Response:
-    headers = view_headers(r)
-    assert get_view(r, r.sites.me, headers).status_code == 200
-    return get_view(r, r.sites.me, headers)
+    asked = asked_view(r)
+    assert r.sites.me.post(asked).status_code == 200
+    return r.sites.me.post(asked)
 
 
 def replayed_at_the_other_server(r: OpenRound) -> httpx.Response:
-    headers = view_headers(r)
-    assert get_view(r, r.sites.me, headers).status_code == 200
-    return r.sites.me.send(Side.B, "GET", r.path(paths.VIEW), headers=headers)
+    asked = asked_view(r)
+    assert r.sites.me.post(asked).status_code == 200
+    return r.sites.me.post(replace(asked, side=Side.B, url=r.federation.url(Side.B) + paths.SEALED))
 
 
 def component_left_out(without: str) -> Attack:
     def attack(r: OpenRound) -> httpx.Response:
-        keys, url = r.sites.me.keys, r.federation.url(Side.A) + r.path(paths.VIEW)
-        digest = hashlib.sha256(b"").digest()
+        keys = r.sites.me.keys
 
-        def signed(left_out: str) -> requests.Headers:
-            made = {"created": int(time.time()), "nonce": secrets.token_urlsafe(18)}
-            return requests.signed_over_less("GET", url, digest, keys.signing, keys.key_id, without=left_out, **made)
+        def signed(left_out: str) -> Outgoing:
+            asked, now = asked_view(r), int(time.time())
+            digest = head_digest(asked.content)
+            headers = requests.signed_over_less(
+                asked.url, digest, keys.signing, keys.key_id, created=now, nonce=asked.between.nonce, without=left_out
+            )
+            return with_headers(asked, headers)
 
-        assert get_view(r, r.sites.me, signed("")).status_code == 200
-        return get_view(r, r.sites.me, signed(without))
+        assert r.sites.me.post(signed("")).status_code == 200
+        return r.sites.me.post(signed(without))
 
     return attack
 
@@ -115,24 +120,14 @@ def component_left_out(without: str) -> Attack:
 def wrong_content_digest(r: OpenRound) -> httpx.Response:
     path, client = r.path(paths.CONTRIBUTION), r.client(VICTIM)
     body = r.honest[VICTIM][Side.A].sealed()
-    headers = client.headers("PUT", r.federation.url(Side.A) + path, body)
-    return client.send(Side.A, "PUT", path, r.fresh(VICTIM)[Side.A].sealed(), headers)
+    return client.post(client.enclose(Side.A, "PUT", path, r.fresh(VICTIM)[Side.A].sealed(), stated=body))
 
 
 def flat_digest_of_a_contribution(r: OpenRound) -> httpx.Response:
-    """The share is sound, but signed by the digest that other requests take."""
+    """The share is sound, but stated by the digest that other requests take."""
     path, client = r.path(paths.CONTRIBUTION), r.client(VICTIM)
     body = r.honest[VICTIM][Side.A].sealed()
-    signed = sign_request(
-        "PUT",
-        r.federation.url(Side.A) + path,
-        hashlib.sha256(body).digest(),
-        client.keys.signing,
-        client.keys.key_id,
-        created=int(time.time()),
-        nonce=secrets.token_urlsafe(18),
-    )
-    return client.send(Side.A, "PUT", path, body, list(signed))
+    return client.post(client.enclose(Side.A, "PUT", path, body, digest_field=DigestField.CONTENT))
 
 
 # --- contributions ----------------------------------------------------------------------------------------------------

@@ -66,7 +66,7 @@ class Row:
 
 
 E_ = ErrorCode
-COMPONENTS = ("@method", "@target-uri", "content-digest", "created", "keyid", "alg", "nonce", "tag")
+COMPONENTS = ("@method", "@target-uri", "sealed-head-digest", "created", "keyid", "alg", "nonce", "tag")
 
 REQUEST_ROWS = (
     Row("unknown study", unknown_study, 404, E_.UNKNOWN_STUDY, says="elsewhere"),

@@ -41,9 +41,7 @@ class Flood:
     def put(self, sender: str, topic: str, recipient: str, body: bytes, *, chunked: bool = False) -> httpx.Response:
         """One letter; a chunked one states no length."""
         client, path = self.sites.clients[sender], self.sites.path(paths.MAIL, topic=topic, recipient=recipient)
-        url = self.sites.federation.url(Side.A) + path
-        headers = client.headers("PUT", url, body)
-        return client.http.put(url, content=iter([body]) if chunked else body, headers=headers)
+        return client.post(client.enclose(Side.A, "PUT", path, body), chunked=chunked)
 
     def shown(self, site: str) -> tuple[str, ...]:
         return self.sites.view(Side.A, site).mail
@@ -83,10 +81,7 @@ def code(response: httpx.Response) -> str:
 
 def test_a_refusal_of_300_megabytes_is_not_read(flood: Flood) -> None:
     """The length is stated: refused before a byte of it. Nothing is on the disk, nothing in the requester's view."""
-    body = bytes(2**20)
-    client, path = flood.sites.clients[CONTRIBUTOR], flood.sites.path(paths.MAIL, topic="refusal", recipient=REQUESTER)
-    headers = client.headers("PUT", flood.sites.federation.url(Side.A) + path, body)
-    answer = client.http.put(flood.sites.federation.url(Side.A) + path, content=body, headers=headers)
+    answer = flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(2**20))
     assert (answer.status_code, code(answer)) == (413, "too_large")
     assert f"at most {NOTICE} bytes" in answer.json()["detail"]
     assert flood.files() == []

@@ -27,7 +27,8 @@ from protocol.wire.messages import Announcement, EndCause, ReadyNotice, StudyEnd
 from protocol.wire.signing import DigestField
 from tests.adversarial.in_process import Bridge, running_apps
 from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.federation import digest_of, prepare_servers
+from tests.integration.federation import prepare_servers
+from tests.integration.signed_client import digest_of
 from tests.integration.test_server_round import SITES
 
 REQUESTER, SITE = SITES[0], SITES[1]

@@ -39,7 +39,7 @@ from protocol.wire.messages import RoundState
 from servers import answering, driver
 from servers.measuring import Products
 from tests.adversarial.in_process import RunningApps, durable, running_apps
-from tests.integration import fake_agents, federation
+from tests.integration import fake_agents, federation, signed_client
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import prepare_servers
 from tests.integration.test_server_round import GRID, NUMERATORS, SITES, D, exact_distances, expected_sum, updates
@@ -116,10 +116,10 @@ class World:
         counted = iter(range(10**6))
         drawn = SimpleNamespace(
             token_bytes=lambda n: derive(b"secrets", str(next(counted)))[:n],
-            token_urlsafe=federation.secrets.token_urlsafe,
+            token_urlsafe=signed_client.secrets.token_urlsafe,
         )
         clock = SimpleNamespace(time=lambda: NOW_S, monotonic=time.monotonic, sleep=time.sleep)
-        for module in (fake_agents, federation):
+        for module in (fake_agents, federation, signed_client):
             patch.setattr(module, "secrets", drawn)
             patch.setattr(module, "time", clock)
         patch.setattr(federation, "free_ports", lambda wanted: tuple(range(8441, 8441 + wanted)))

@@ -51,7 +51,8 @@ from protocol.wire.messages import (
     TrainingSpec,
 )
 from protocol.wire.sealing import SealedReader, seal_stream
-from tests.integration.federation import Federation, SignedClient
+from tests.integration.federation import Federation
+from tests.integration.signed_client import SignedClient
 
 
 def make_study(federation: Federation, dimension: int, name: str = "trial", **changes: object) -> Study:

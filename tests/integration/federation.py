@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import secrets
 import signal
-import ssl
 import subprocess
 import sys
 import time
@@ -23,26 +21,15 @@ import trustme
 from harness.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from harness.processes import write_secret
 from protocol.sharing import Side
-from protocol.wire.commitment import MessageDigest
 from protocol.wire.keyfile import PartyKeys, dump_party_keys, dump_roster
 from protocol.wire.messages import Roster
-from protocol.wire.signing import DigestField, sign_request
+from tests.integration.signed_client import SignedClient
 from tests.ports import HOST, free_ports
 
 PROJECT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 60.0
-_CONTRIBUTION = "/contribution"
 FOR_TESTS = {"connections_per_address": 512, "unsigned_per_s": 1000.0}
 """All sites of a test come from one address, and some send much that nobody signed."""
-
-
-def digest_of(body: bytes, digest_field: DigestField) -> bytes:
-    """What a request with this body signs."""
-    if digest_field is DigestField.CONTENT:
-        return hashlib.sha256(body).digest()
-    digest = MessageDigest()
-    digest.update(body)
-    return digest.digest()
 
 
 @dataclass
@@ -202,47 +189,3 @@ def start_servers(
     finally:
         for server in federation.servers.values():
             server.stop()
-
-
-class SignedClient:
-    """Signed requests of one party to either server; nothing is retried."""
-
-    def __init__(self, federation: Federation, keys: PartyKeys) -> None:
-        self.federation = federation
-        self.keys = keys
-        named = federation.roster.party(keys.name)
-        self.key_id = keys.key_id if named is None else named.key_id
-        context = ssl.create_default_context(cafile=str(federation.ca_file))
-        self.http = httpx.Client(verify=context, trust_env=False, timeout=60)
-
-    def close(self) -> None:
-        self.http.close()
-
-    def headers(
-        self, method: str, url: str, body: bytes, nonce: str | None = None, created: int | None = None
-    ) -> list[tuple[str, str]]:
-        field = DigestField.SEALED if url.endswith(_CONTRIBUTION) else DigestField.CONTENT
-        return list(
-            sign_request(
-                method,
-                url,
-                digest_of(body, field),
-                self.keys.signing,
-                self.key_id,
-                created=int(time.time()) if created is None else created,
-                nonce=nonce or secrets.token_urlsafe(18),
-                digest_field=field,
-            )
-        )
-
-    def send(
-        self, side: Side, method: str, path: str, body: bytes = b"", headers: list[tuple[str, str]] | None = None
-    ) -> httpx.Response:
-        url = self.federation.url(side) + path
-        signed = self.headers(method, url, body) if headers is None else headers
-        return self.http.request(method, url, content=body if method != "GET" else None, headers=signed)
-
-    def ok(self, side: Side, method: str, path: str, body: bytes = b"") -> bytes:
-        response = self.send(side, method, path, body)
-        assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
-        return response.content

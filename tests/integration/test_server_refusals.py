@@ -23,10 +23,12 @@ from protocol.wire.messages import Announcement, ReadyNotice, RoundState, Signed
 from protocol.wire.paths import EVERY_SITE
 from protocol.wire.sealing import sealed_length, sealed_small_length
 from tests.integration.fake_agents import FakeSites, Sealed, make_study
-from tests.integration.federation import Federation, SignedClient, start_servers
+from tests.integration.federation import Federation, start_servers
+from tests.integration.signed_client import Outgoing, SignedClient
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, updates
 
 EXTRA = "hospital-9"
+PROBLEM = "application/problem+json"
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +55,7 @@ def first_round(sites: FakeSites) -> Announcement:
 
 def problem(response: httpx.Response, status: int, code: str) -> str:
     """The detail, after checking that this is the expected problem."""
-    assert response.headers["content-type"] == "application/problem+json", response.text
+    assert response.headers.get("content-type", PROBLEM) == PROBLEM, "of an answer in the open"
     assert response.status_code == status, response.text
     body = response.json()
     assert set(body) == {"type", "title", "status", "detail", "code"}
@@ -68,17 +70,21 @@ def contribution(sites: FakeSites, sender: str, announcement: Announcement, **ch
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
+def asked(sites: FakeSites, created: int | None = None) -> Outgoing:
+    return sites.me.enclose(Side.A, "GET", paths.STUDIES, created=created)
+
+
 def test_signature_missing(sites: FakeSites) -> None:
-    detail = problem(sites.me.send(Side.A, "GET", paths.STUDIES, headers=[]), 401, "bad_signature")
+    detail = problem(sites.me.post(replace(asked(sites), headers=[])), 401, "bad_signature")
     assert "content-digest" in detail
 
 
-@pytest.mark.parametrize("covered", ["@method", "@target-uri", "content-digest"])
+@pytest.mark.parametrize("covered", ["@method", "@target-uri", "sealed-head-digest"])
 def test_signature_without_a_required_component(sites: FakeSites, covered: str) -> None:
-    headers = sites.me.headers("GET", sites.federation.url(Side.A) + paths.STUDIES, b"")
-    fewer = [(name, value.replace(f'"{covered}" ', "").replace(f' "{covered}"', "")) for name, value in headers]
-    assert fewer != headers
-    problem(sites.me.send(Side.A, "GET", paths.STUDIES, headers=fewer), 401, "bad_signature")
+    whole = asked(sites)
+    fewer = [(name, value.replace(f'"{covered}" ', "").replace(f' "{covered}"', "")) for name, value in whole.headers]
+    assert fewer != whole.headers
+    problem(sites.me.post(replace(whole, headers=fewer)), 401, "bad_signature")
 
 
 def test_wrong_key(sites: FakeSites) -> None:
@@ -98,23 +104,19 @@ def test_unknown_site(sites: FakeSites) -> None:
 
 
 def test_replayed_request(sites: FakeSites) -> None:
-    headers = sites.me.headers("GET", sites.federation.url(Side.A) + paths.STUDIES, b"")
-    assert sites.me.send(Side.A, "GET", paths.STUDIES, headers=headers).status_code == 200
-    again = sites.me.send(Side.A, "GET", paths.STUDIES, headers=headers)
-    assert "nonce" in problem(again, 401, "bad_signature")
+    once = asked(sites)
+    assert sites.me.post(once).status_code == 200
+    assert "nonce" in problem(sites.me.post(once), 401, "bad_signature")
 
 
 @pytest.mark.parametrize("offset_s", [-3600, 3600])
 def test_expired_and_future_requests(sites: FakeSites, offset_s: int) -> None:
-    url = sites.federation.url(Side.A) + paths.STUDIES
-    headers = sites.me.headers("GET", url, b"", created=int(time.time()) + offset_s)
-    problem(sites.me.send(Side.A, "GET", paths.STUDIES, headers=headers), 401, "bad_signature")
+    problem(sites.me.post(asked(sites, created=int(time.time()) + offset_s)), 401, "bad_signature")
 
 
 def test_other_body_than_signed(sites: FakeSites) -> None:
-    path = sites.path(paths.READY)
-    headers = sites.me.headers("POST", sites.federation.url(Side.A) + path, b"signed")
-    problem(sites.me.send(Side.A, "POST", path, b"sent", headers), 401, "bad_signature")
+    other = sites.me.enclose(Side.A, "POST", sites.path(paths.READY), b"sent", stated=b"stated")
+    problem(sites.me.post(other), 401, "bad_signature")
 
 
 def test_a_site_is_not_the_peer_nor_the_requester(sites: FakeSites, first_round: Announcement) -> None:
@@ -135,7 +137,7 @@ def test_side_a_is_not_called(sites: FakeSites) -> None:
 
 def test_no_such_route_and_malformed_parameters(sites: FakeSites) -> None:
     problem(sites.me.send(Side.A, "GET", "/v1/nothing"), 404, "unknown_resource")
-    problem(sites.me.send(Side.A, "PATCH", paths.STUDIES), 405, "unknown_resource")
+    problem(sites.me.send(Side.A, "PUT", paths.STUDIES), 405, "unknown_resource")
     detail = problem(sites.me.send(Side.A, "GET", sites.path(paths.VIEW) + "?wait_s=soon"), 400, "malformed_message")
     assert "wait_s" in detail
 

@@ -1,0 +1,134 @@
+"""A party's requests, signed and in envelopes as agents and server A send them; a test may spoil one before it goes."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import ssl
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast
+
+import httpx
+
+from protocol.sharing import Side
+from protocol.wire.answers import verify_answer
+from protocol.wire.commitment import MessageDigest, head_digest
+from protocol.wire.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, close_request, open_answer
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.keys import SealingPublicKey, VerifyKey
+from protocol.wire.messages import MAX_CONTROL_BYTES
+from protocol.wire.paths import PEER_SEALED, SEALED
+from protocol.wire.signing import DigestField, sign_request
+
+if TYPE_CHECKING:
+    from tests.integration.federation import Federation
+
+_CONTRIBUTION = "/contribution"
+_PEER_PREFIX = "/v1/peer/"
+_ENCLOSED_OF_LONG_BODIES = 2**12
+
+
+def digest_of(body: bytes, digest_field: DigestField) -> bytes:
+    """What a request with this body states."""
+    if digest_field is DigestField.CONTENT:
+        return hashlib.sha256(body).digest()
+    digest = MessageDigest()
+    digest.update(body)
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A request as it leaves: the signature's headers, the envelope and what follows it."""
+
+    side: Side
+    url: str
+    headers: list[tuple[str, str]]
+    content: bytes
+    between: Correspondence
+
+
+class SignedClient:
+    """Requests of one party to either server; nothing is retried."""
+
+    def __init__(self, federation: Federation, keys: PartyKeys) -> None:
+        self.federation = federation
+        self.keys = keys
+        named = federation.roster.party(keys.name)
+        self.key_id = keys.key_id if named is None else named.key_id
+        context = ssl.create_default_context(cafile=str(federation.ca_file))
+        self.http = httpx.Client(verify=context, trust_env=False, timeout=60)
+
+    def close(self) -> None:
+        self.http.close()
+
+    def enclose(
+        self,
+        side: Side,
+        method: str,
+        path: str,
+        body: bytes = b"",
+        *,
+        created: int | None = None,
+        stated: bytes | None = None,
+        digest_field: DigestField | None = None,
+    ) -> Outgoing:
+        """A request ready to go; ``stated`` is the body whose digest it states, where that is another one."""
+        field = digest_field or (DigestField.SEALED if path.endswith(_CONTRIBUTION) else DigestField.CONTENT)
+        operator = self.federation.roster.operator(side)
+        between = Correspondence(self.key_id, operator.key_id, secrets.token_urlsafe(18))
+        follows = field is DigestField.SEALED or len(body) > MAX_CONTROL_BYTES
+        enclosed = body[:_ENCLOSED_OF_LONG_BODIES] if follows else body
+        asked = EnclosedRequest(
+            method=cast(Literal["GET", "POST", "PUT"], method),
+            target=path,
+            body_digest=digest_of(body if stated is None else stated, field).hex(),
+            digest_field=field,
+            enclosed_bytes=len(enclosed),
+            body_bytes=len(body),
+        )
+        to = SealingPublicKey.from_bytes(bytes.fromhex(operator.sealing_key))
+        envelope = close_request(asked, enclosed, to, between)
+        url = self.federation.url(side) + (PEER_SEALED if path.startswith(_PEER_PREFIX) else SEALED)
+        signed = sign_request(
+            "POST",
+            url,
+            head_digest(envelope),
+            self.keys.signing,
+            self.key_id,
+            created=int(time.time()) if created is None else created,
+            nonce=between.nonce,
+            digest_field=DigestField.SEALED_HEAD,
+        )
+        return Outgoing(side, url, list(signed), envelope + body[len(enclosed) :], between)
+
+    def post(self, outgoing: Outgoing, *, chunked: bool = False) -> httpx.Response:
+        """What a server answers, out of its envelope; as it came where it is not signed.
+
+        A chunked request states no length outside of its envelope.
+        """
+        content = iter([outgoing.content]) if chunked else outgoing.content
+        response = self.http.request("POST", outgoing.url, headers=outgoing.headers, content=content)
+        if "signature" not in response.headers:
+            return response
+        operator = self.federation.roster.operator(outgoing.side)
+        verified = verify_answer(
+            response.status_code,
+            list(response.headers.multi_items()),
+            dict(outgoing.headers)["Signature"],
+            VerifyKey.from_bytes(bytes.fromhex(operator.signing_key)),
+            operator.key_id,
+        )
+        if verified.content_type != ANSWER_TYPE:
+            return response
+        status, body = open_answer(response.content, self.keys.sealing, outgoing.between)
+        return httpx.Response(status, content=body)
+
+    def send(self, side: Side, method: str, path: str, body: bytes = b"") -> httpx.Response:
+        return self.post(self.enclose(side, method, path, body))
+
+    def ok(self, side: Side, method: str, path: str, body: bytes = b"") -> bytes:
+        response = self.send(side, method, path, body)
+        assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
+        return response.content
