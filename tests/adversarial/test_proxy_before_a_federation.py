@@ -1,0 +1,162 @@
+"""A whole study behind a proxy that opens TLS: what sites and servers say to each other is read by nobody else.
+
+Real servers and agents; the proxy stands before both servers, so that server A's calls to B pass it too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from enum import StrEnum
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.daemon import create_study
+from client_agent.data import DataNames
+from client_agent.events import EventKind, RoundEnd
+from harness.parties import OPERATOR_NAMES
+from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from protocol.clauses import Clause
+from protocol.errors import ErrorCode
+from protocol.letters import LetterKind
+from protocol.parameters import Needs
+from protocol.policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire import peer_messages
+from protocol.wire.causes import EndCause, OutcomeCause
+from protocol.wire.messages import (
+    Message,
+    PauseCause,
+    Purpose,
+    RoundState,
+    RuleName,
+    ShareKind,
+    Study,
+    StudyProtection,
+    StudyState,
+)
+from tests.adversarial.recording_proxy import proxies
+from tests.integration.agents import EROSION, AgentThreads, Odd, finished, rounds_of, site_data, study_for, wait_for
+from tests.ports import HOST, free_ports
+
+REQUESTER, DECLINES, BREAKS = "hospital-requesting", "hospital-strict", "hospital-breaking"
+CONTRIBUTORS = ("hospital-first", "hospital-second", "hospital-third", BREAKS, DECLINES)
+STUDY = "infarction-study"
+FEATURES = tuple(f"{name}-value" for name in ("troponin", "creatinine", "ejection", "pressure", "cholesterol"))
+CLASSES = ("survived-infarction", "died-of-infarction")
+NAMES = DataNames(FEATURES, CLASSES)
+ANSWERED_IN_THE_OPEN = b'{"status":"ok"}'
+"""/healthz, which server A asks B for before it calls itself ready."""
+PUBLIC_HEADERS = re.compile(
+    rb'{"length":12,("recipient":"[0-9a-f]{32}",)?"release_digest":"[0-9a-f]{64}"'
+    rb'(,"share_kind":"(seed|vector)","side":"[ab]","version":"moiety/2")?}'
+)
+"""Of outputs and masked sums, which are sealed already and made while they are sent."""
+TARGETS = {b"POST /v1/sealed", b"POST /v1/peer/sealed", b"GET /healthz"}
+WORDS: tuple[type[StrEnum], ...] = (
+    *(Clause, ErrorCode, LetterKind, EndCause, OutcomeCause, PauseCause, Purpose, RoundState, RuleName, ShareKind),
+    *(StudyProtection, StudyState, Needs),
+)
+
+
+class BrokenInRound1(Odd):
+    """Nothing to contribute: the site declines, and tells the requester alone why."""
+
+    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
+        update = super().update(model, round_number)
+        if round_number == 1:
+            update[-1] = np.nan
+        return update
+
+
+def named(federation: RunningFederation) -> Study:
+    study = study_for(federation, STUDY, EROSION, 2, 60.0)
+    return study.model_copy(update={"model": study.model.named(FEATURES, CLASSES)})
+
+
+def federation_of(folder: Path) -> RunningFederation:
+    """Public addresses are the proxies'; the servers listen behind them. One site's policy refuses the study's list."""
+    policies = {DECLINES: SitePolicy(least_isolation=0.0, least_contributors=5)}
+    sites = tuple(
+        SiteSpec(name, replace(site_data(i), names=NAMES), policies.get(name, SitePolicy(least_isolation=0.0)))
+        for i, name in enumerate((REQUESTER, *CONTRIBUTORS))
+    )
+    return RunningFederation(FederationSpec("hospitals", REQUESTER, sites, ports=free_ports()), folder)
+
+
+def behind(federation: RunningFederation) -> list[tuple[int, int, Path, Path]]:
+    """Move both servers to other ports than their public addresses say."""
+    routes = []
+    for side, port in zip(Side, free_ports(), strict=True):
+        config = federation.config(OPERATOR_NAMES[side])
+        public = int(federation.url(side).rpartition(":")[2])
+        text = config.read_text()
+        moved = text.replace(f"\nport = {public}\n", f"\nport = {port}\n")
+        assert moved != text
+        config.write_text(moved)
+        routes.append((public, port, config.with_name("tls-certificate.pem"), config.with_name("tls-key.pem")))
+    return routes
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    """What the proxies read of a study of two rounds, in which one site refuses and another declines."""
+    federation = federation_of(tmp_path_factory.mktemp("proxied"))
+    with proxies(federation.ca_file, HOST, behind(federation)) as recording:
+        try:
+            for side in Side:
+                federation.start_server(side)
+            for side in Side:
+                federation.wait_for(side, "/readyz")
+            run(federation)
+        finally:
+            federation.stop()
+    return recording.whole()
+
+
+def run(federation: RunningFederation) -> None:
+    agents = AgentThreads(federation, (REQUESTER, *CONTRIBUTORS), {BREAKS: BrokenInRound1})
+    try:
+        create_study(federation.state(REQUESTER), named(federation))
+        wait_for("the end", finished(federation, STUDY, REQUESTER, *CONTRIBUTORS[:4]), agents.events)
+    finally:
+        agents.stop()
+    rounds = rounds_of(federation, REQUESTER, STUDY)
+    assert [record.state for record in rounds] == [RoundEnd.RELEASED] * 2
+    assert BREAKS in rounds[0].declined
+    assert any("least" in text or "demanded" in text for text in agents.texts(EventKind.DECLINED, DECLINES))
+
+
+def keys_of(message: type[Message]) -> Iterator[str]:
+    """Of this kind of control message and of all that are derived from it."""
+    yield from message.model_fields
+    for kind in message.__subclasses__():
+        yield from keys_of(kind)
+
+
+def test_the_whole_study_passed_the_proxy(recorded: bytes) -> None:
+    """Its own words are there, so that what is not found below is not missed."""
+    asked = re.findall(rb"((?:GET|PUT|POST|HEAD|DELETE) /\S*) HTTP/1\.1\r\n", recorded)
+    assert set(asked) == TARGETS
+    assert asked.count(b"POST /v1/sealed") > 50
+    assert asked.count(b"POST /v1/peer/sealed") > 10
+    assert len(recorded) > 200_000
+    for word in (b"application/vnd.moiety.answer", b"sealed-head-digest", b"moiety/2", b"HTTP/1.1 200", b"keyid="):
+        assert word in recorded, word
+
+
+def test_a_whole_study_is_read_by_no_proxy(recorded: bytes) -> None:
+    """No name of study, sites, operators, features, classes or rule; no cause, clause, topic, nor a message's key."""
+    read, public = PUBLIC_HEADERS.subn(b"", recorded.replace(ANSWERED_IN_THE_OPEN, b""))
+    assert public > 2 * len(Side) * 4, "outputs of two rounds at both servers"
+    names = (STUDY, "hospitals", REQUESTER, *CONTRIBUTORS, *OPERATOR_NAMES.values(), *FEATURES, *CLASSES)
+    assert peer_messages.LockRequest in Message.__subclasses__()
+    keys = sorted({f'"{key}":' for key in keys_of(Message)})
+    values = sorted({f'"{word.value}"' for words in WORDS for word in words})
+    topics = [f"{kind.value}-{number}" for kind in LetterKind for number in range(3)]
+    assert len(keys) > 100
+    found = [word for word in (*names, *keys, *values, *topics, "studies", "infarction") if word.encode() in read]
+    assert found == []
