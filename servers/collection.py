@@ -36,6 +36,7 @@ from servers.ckks_uploads import (
 )
 from servers.context import Server
 from servers.failpoints import Point
+from servers.letters import forget_rounds_before
 from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
@@ -79,6 +80,7 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
     server.failpoints.reach(Point.BEFORE_ANNOUNCEMENT_STORED)
     server.store.add_round(RoundRecord(key, progress.state, countersigned, float(announcement.closes_at_s)))
     server.failpoints.reach(Point.AFTER_ANNOUNCEMENT_STORED)
+    forget_rounds_before(server, study, number)
     return countersigned
 
 

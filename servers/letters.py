@@ -62,6 +62,18 @@ def forget_superseded(server: Server, study: StudyRecord, topic: Topic, sender: 
         gone = [mail for mail, of in _attested(server, study, sender) if of.number < topic.number]
     else:
         return
+    _forget(server, gone)
+
+
+def forget_rounds_before(server: Server, study: StudyRecord, number: int) -> None:
+    """Delete what was written about rounds that round ``number``, now announced, leaves without a reader.
+
+    A list that comes in time has done so already; a requester that leaves rounds without lists piles nothing up.
+    """
+    _forget(server, _of_rounds_before(server, study, number - _ROUNDS_KEPT + 1))
+
+
+def _forget(server: Server, gone: list[MailRecord]) -> None:
     if gone:
         server.store.forget_mail(gone)
         server.files.delete([mail.file for mail in gone])

@@ -169,6 +169,25 @@ def test_letters_that_nobody_reads_any_more_are_deleted(flood: Flood) -> None:
     assert len(flood.files()) == 4 + 4 + 4 + 4 + 4 + 3
 
 
+def test_rounds_without_lists_pile_no_letters_up(flood: Flood) -> None:
+    """Letters of a round went when a later list came: a requester that skipped lists left every site's view growing."""
+    study, server = flood.sites.study, flood.apps.servers[Side.A]
+    for number in range(1, 11):
+        if number % 3 == 1:
+            for site in SITES[1:]:
+                assert flood.put(REQUESTER, f"weights-{number}", site, b"weights").status_code == 204
+        flood.sites.announce(flood.sites.announcement(number, listed=SITES[1:]), sides=[Side.A])
+        for site in SITES[1:]:
+            assert flood.put(site, f"decline-{number}", REQUESTER, bytes(NOTICE)).status_code == 204
+        record = server.store.current_round(study.digest())
+        assert record is not None
+        skipped = {"state": RoundState.SKIPPED}
+        server.store.change_round(record.key, lambda r, of=skipped: type(r)(**{**vars(r), **of}))
+    assert flood.shown(SITES[1]) == (f"weights-10/{REQUESTER}",)
+    assert len(flood.shown(REQUESTER)) == 2 * 4
+    assert len(flood.files()) == 4 + 2 * 4
+
+
 def test_a_chunked_upload_finds_no_room_while_it_is_written(flood: Flood, monkeypatch: pytest.MonkeyPatch) -> None:
     """It states no length, so nothing could be reserved for it; the disk was filled to the last byte."""
     reserve, body = 2**26, bytes(sealed_length(4 * D))
