@@ -113,6 +113,26 @@ def ckks(
     typer.echo(ckks_text(result))
 
 
+@app.command("envelopes")
+def envelopes(
+    sites: Sites = 10,
+    rounds: Annotated[int, typer.Option(min=1, help="In which control requests are counted.")] = 10,
+    requests: Annotated[int, typer.Option(min=1, help="Asked one after the other, of either kind, a repeat.")] = 50,
+    repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 15,
+    json_file: JsonFile = None,
+    folder: Annotated[Path | None, typer.Option(help="Where the processes keep their files while it runs.")] = None,
+) -> None:
+    """What signing and sealing add to a request, and to a round by the requests that agents make."""
+    from harness.bench.envelope_results import envelopes_text
+    from harness.bench.envelopes import benchmark_envelopes
+
+    signal.signal(signal.SIGTERM, _end)
+    result = benchmark_envelopes(sites, rounds, requests, repeats, folder)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(envelopes_text(result))
+
+
 @app.command("report")
 def report(
     results: Annotated[Path, typer.Option(help="The folder of JSON files.")] = Path("docs/benchmarks"),

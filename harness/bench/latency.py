@@ -26,6 +26,7 @@ CONTRIBUTORS: Final = 10
 _INPUTS: Final = 9
 _ROWS: Final = 64
 _ROUNDS: Final = 10
+_MODEL: Final = model_spec("linear", (_INPUTS,), (), 2)
 
 
 @dataclass(frozen=True)
@@ -58,22 +59,30 @@ def benchmark_latency(rounds: int = _ROUNDS) -> LatencyBenchmark:
 
 def _measure(folder: Path, rounds: int) -> tuple[FederatedRun, Traffic]:
     """One Weight Erosion study over ``CONTRIBUTORS`` agents and a requester, on made-up data."""
-    names = ("requester", *(f"site-{number}" for number in range(1, CONTRIBUTORS + 1)))
-    spec = FederationSpec("benchmark", "requester", tuple(_site(name, n) for n, name in enumerate(names)), seed=0)
-    model = model_spec("linear", (_INPUTS,), (), 2)
-    with RunningFederation(spec, folder) as federation:
-        study = Study(
-            name="benchmark",
-            roster_digest=federation.parties.roster.message.digest(),
-            parameters=StudyParameters(dimension=dimension(model), clip_norm=4.0, least_contributors=3),
-            rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
-            model=model,
-            training=TrainingSpec(batch_size=16),
-            rounds=rounds,
-            seed=0,
-        )
-        run = run_study(federation, study, lambda progress: None)
-        return run, measure(federation, [run.history], dimension(model))
+    with RunningFederation(small_federation(CONTRIBUTORS), folder) as federation:
+        run = run_small_study(federation, rounds)
+        return run, measure(federation, [run.history], dimension(_MODEL))
+
+
+def small_federation(contributors: int) -> FederationSpec:
+    """A requester and so many sites, on made-up data, with seeded draws."""
+    names = ("requester", *(f"site-{number}" for number in range(1, contributors + 1)))
+    return FederationSpec("benchmark", "requester", tuple(_site(name, n) for n, name in enumerate(names)), seed=0)
+
+
+def run_small_study(federation: RunningFederation, rounds: int) -> FederatedRun:
+    """A Weight Erosion study of a linear model. Raises: Unavailable"""
+    study = Study(
+        name="benchmark",
+        roster_digest=federation.parties.roster.message.digest(),
+        parameters=StudyParameters(dimension=dimension(_MODEL), clip_norm=4.0, least_contributors=3),
+        rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
+        model=_MODEL,
+        training=TrainingSpec(batch_size=16),
+        rounds=rounds,
+        seed=0,
+    )
+    return run_study(federation, study, lambda progress: None)
 
 
 def _site(name: str, number: int) -> SiteSpec:

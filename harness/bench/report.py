@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from harness.bench.ckks_results import CkksBenchmark, ckks_text
+from harness.bench.envelope_results import EnvelopesBenchmark, envelopes_text
 from harness.bench.peers import peers_text
 from harness.bench.results import PeersBenchmark, RoundBenchmark
 from protocol.errors import ConfigurationError
@@ -18,6 +19,7 @@ R = TypeVar("R", bound=BaseModel)
 ROUNDS: Final = "round_*.json"
 PEERS: Final = "peers_*.json"
 CKKS: Final = "ckks_*.json"
+ENVELOPES: Final = "envelopes_*.json"
 _MEMORY_AGAINST_SITES_MB: Final = 50.0
 _MEMORY_AGAINST_PARAMETERS_MB: Final = 100.0
 
@@ -84,11 +86,12 @@ def page_of(folder: Path) -> str:
     rounds = sorted(_read_all(folder, ROUNDS, RoundBenchmark), key=lambda r: (r.parameters, r.sites))
     peers = sorted(_read_all(folder, PEERS, PeersBenchmark), key=lambda r: (r.parameters, r.sites))
     ckks = sorted(_read_all(folder, CKKS, CkksBenchmark), key=lambda r: (r.parameters, r.sites))
+    envelopes = sorted(_read_all(folder, ENVELOPES, EnvelopesBenchmark), key=lambda r: r.sites)
     if not rounds:
         raise ConfigurationError(f"{folder} holds no {ROUNDS}; write one: moiety bench round --json FILE")
     parts = [_INTRODUCTION, _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
-    others = [*(_peers(one) for one in peers), *(_ckks(one) for one in ckks)]
-    return "\n".join([*parts, *others, _where([*rounds, *peers, *ckks])])
+    others = [*(_peers(one) for one in peers), *(_ckks(one) for one in ckks), *(_envelopes(one) for one in envelopes)]
+    return "\n".join([*parts, *others, _where([*rounds, *peers, *ckks, *envelopes])])
 
 
 def _read_all(folder: Path, pattern: str, kind: type[R]) -> list[R]:
@@ -238,7 +241,21 @@ def _ckks(result: CkksBenchmark) -> str:
     return f"{title}\n\n{lines}\n\n{why}"
 
 
-def _where(everything: Sequence[RoundBenchmark | PeersBenchmark | CkksBenchmark]) -> str:
+def _envelopes(result: EnvelopesBenchmark) -> str:
+    lines = "\n".join(f"- {line}" for line in envelopes_text(result).splitlines())
+    how = (
+        "One request for a view over HTTPS, to a process that answers with it: in an envelope and signed at both ends, "
+        "and the same bytes without. CPU time is all that either process takes, with TLS, HTTP, the ledger, and the "
+        "nonce that the server stores. An envelope's padding is up to half of it up to 64 KiB, a sixteenth above, so "
+        "another view adds other bytes down. Control requests are counted in the agents' ledgers over a whole study of "
+        "real processes: all but shares, sums and checkpoints, those included that the clock makes (a contributor "
+        "asks for new studies now and then). What envelopes add to a round is what they add to the smaller "
+        "view, times the requests.\n"
+    )
+    return f"## Envelopes and signatures: {result.sites} contributors\n\n{lines}\n\n{how}"
+
+
+def _where(everything: Sequence[RoundBenchmark | PeersBenchmark | CkksBenchmark | EnvelopesBenchmark]) -> str:
     lines = [f"- `{one.command}`: {one.date}, {one.machine}" for one in everything]
     kept = dict.fromkeys(", ".join(f"{k} {v}" for k, v in one.versions.items()) for one in everything)
     return "## Commands, dates, machine, versions\n\n" + "\n".join(lines) + "\n\n" + "\n\n".join(kept) + "\n"
