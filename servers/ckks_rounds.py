@@ -24,7 +24,7 @@ from protocol.wire.messages import NO_COMMITMENT, AgreedSet, OutcomeCause, Relea
 from servers.changes import wait_up_to
 from servers.ckks_output import write_sum
 from servers.ckks_release import deliver_sum_release, sign_sum_release
-from servers.collection import collected, expected_sites, is_complete
+from servers.collection import beyond_hope, collected, expected_sites, is_complete
 from servers.context import Server
 from servers.ending import Endings, NotYet, round_path
 from servers.failpoints import Point
@@ -60,6 +60,10 @@ class EncryptedRounds:
         server, change = self.server, self.server.changes.next(study.digest)
         self.phases.mark(study, "announced")
         if not is_complete(server, record):
+            hopeless = beyond_hope(server, record)
+            if hopeless is not None:
+                await self.endings.skip(record, hopeless)
+                return
             await wait_up_to(change, record.closes_at_s - server.clock())
             return
         record = server.store.round(record.key) or record

@@ -9,6 +9,8 @@ from dataclasses import replace
 from fastapi import Request
 
 from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, NotListed, WrongRound
+from protocol.letters import LetterKind, Topic
+from protocol.lock import Shortfall
 from protocol.rounds import RoundEvent, StudyEvent, check_announcement, open_round, step, study_step
 from protocol.sharing import Side, vector_side
 from protocol.wire.authentic import require_signatures
@@ -16,6 +18,7 @@ from protocol.wire.messages import (
     Announcement,
     CollectedContribution,
     ContributionHeader,
+    OutcomeCause,
     Purpose,
     Receipt,
     RoundState,
@@ -334,6 +337,23 @@ def is_complete(server: Server, record: RoundRecord) -> bool:
     """Whether every expected site has contributed, and only those can, or the round's time is over."""
     expected = len(expected_sites(server, record.announcement.message))
     return server.store.contributions_held(record.key) >= expected or server.clock() >= record.closes_at_s
+
+
+def beyond_hope(server: Server, record: RoundRecord) -> Shortfall | None:
+    """Why side A need not wait for a round's time: every listed site has contributed or declined, too few contributed.
+
+    Of a decline A sees that it is there, not why; side B has no letters. It waits for the last site, so that the
+    requester has heard everybody's reasons before it plans the next round.
+    """
+    topic, announcement = str(Topic(LetterKind.DECLINE, record.key.round)), record.announcement.message
+    listed = frozenset(announcement.listed)
+    declined = {mail.sender for mail in server.store.mail_of(record.key.study, [topic])}
+    if len(declined) + server.store.contributions_held(record.key) < len(listed):  # reads no contribution
+        return None
+    held = {contribution.site for contribution in server.store.contributions(record.key)} & listed
+    if len(held) >= announcement.least_contributors or not listed <= held | declined:
+        return None
+    return Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, len(held), announcement.least_contributors)
 
 
 def collected(server: Server, record: RoundRecord) -> CollectedSet:

@@ -45,7 +45,7 @@ from protocol.wire.peer_messages import (
 from servers import log
 from servers.changes import ANY_STUDY, wait_up_to
 from servers.ckks_rounds import EncryptedRounds
-from servers.collection import collected, is_complete
+from servers.collection import beyond_hope, collected, is_complete
 from servers.context import Server
 from servers.correlation_pool import CorrelationPool, Stock, stock_quietly
 from servers.demand import demand
@@ -186,6 +186,10 @@ class Driver:
         self._phases.mark(study, "announced")
         change = self.server.changes.next(study.digest)
         if not is_complete(self.server, record):  # asked after every contribution: reads none of them
+            hopeless = beyond_hope(self.server, record)
+            if hopeless is not None:
+                await self.endings.skip(record, hopeless)
+                return
             await self._stock_ahead(study, record)
             await wait_up_to(change, record.closes_at_s - self.server.clock())
             return

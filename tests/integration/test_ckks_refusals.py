@@ -17,6 +17,7 @@ from protocol.ckks.ciphertext import HEADER_BYTES, Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
+from protocol.letters import NOTICE_BYTES
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -36,7 +37,7 @@ from protocol.wire.messages import (
     Signed,
     StudyProtection,
 )
-from protocol.wire.sealing import SealedReader, seal_stream
+from protocol.wire.sealing import SealedReader, seal_stream, sealed_small_length
 from servers.scratch import MemoryFile
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers
@@ -293,6 +294,25 @@ def test_with_too_few_ciphertexts_both_servers_sign_the_skip(federation: Federat
         names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
         outcome = require_signatures(skipped.outcome, federation.roster, names)
         assert outcome.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
+
+
+def test_once_all_have_declined_both_servers_sign_the_skip(federation: Federation) -> None:
+    """Long before the round's time."""
+    study = encrypting(federation, "all-declined")
+    try:
+        study.sites.announce(study.announcement(1))
+        letter = study.sites.path(paths.MAIL, topic="decline-1", recipient=REQUESTER)
+        for site in CONTRIBUTORS:
+            notice = secrets.token_bytes(sealed_small_length(NOTICE_BYTES))
+            study.sites.clients[site].ok(Side.A, "PUT", letter, notice)
+        names = (federation.roster.operator_a.name, federation.roster.operator_b.name)
+        for side in Side:
+            skipped = study.sites.wait_round(side, 1, RoundState.SKIPPED)
+            assert skipped.outcome is not None
+            outcome = require_signatures(skipped.outcome, federation.roster, names)
+            assert (outcome.cause, outcome.found) == (OutcomeCause.TOO_FEW_CONTRIBUTORS, 0)
+    finally:
+        study.sites.close()
 
 
 def assert_average(study: Encrypting, updates: dict[str, np.ndarray], announcement_digest: str) -> None:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import secrets
 import sqlite3
 from collections.abc import Iterator
 
 import numpy as np
 import pytest
 
+from protocol.letters import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import OutcomeCause, PauseCause, PauseNotice, RoundState, StudyState
+from protocol.wire.sealing import sealed_small_length
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates
@@ -167,4 +170,26 @@ def test_too_few_contributions_skip_the_round(sites: FakeSites) -> None:
         assert current.outcome is not None
         assert current.outcome.message.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
         assert (current.outcome.message.found, current.outcome.message.needed) == (2, 3)
+    run_round(sites, 2, updates(2))
+
+
+def test_a_round_that_too_few_take_part_in_ends_once_the_last_site_has_declined(sites: FakeSites) -> None:
+    """Long before its time; while one site is silent it goes on."""
+    announcement = sites.announcement(1, closes_in_s=500)
+    sites.announce(announcement)
+    one, *others = sites.contributors
+    sites.contribute(one, sites.seal_contribution(one, updates(1)[one], announcement), 1)
+    letter = sites.path(paths.MAIL, topic="decline-1", recipient=sites.requester)
+    for site in others:
+        assert all(sites.view(side).current.state is not RoundState.SKIPPED for side in Side)
+        notice = secrets.token_bytes(sealed_small_length(NOTICE_BYTES))
+        sites.clients[site].ok(Side.A, "PUT", letter, notice)
+    both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
+    for side in Side:
+        current = sites.wait_round(side, 1, RoundState.SKIPPED)
+        assert current.outcome is not None
+        outcome = require_signatures(current.outcome, sites.federation.roster, both)
+        assert outcome.cause is OutcomeCause.TOO_FEW_CONTRIBUTORS
+        assert (outcome.found, outcome.needed) == (1, 3)
+    assert {f"decline-1/{site}" for site in others} <= set(sites.view(Side.A).mail)
     run_round(sites, 2, updates(2))

@@ -1,0 +1,75 @@
+"""When side A need not wait for a round's time: everybody has answered, and too few with a contribution."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from protocol.lock import Shortfall
+from protocol.wire.authentic import sign
+from protocol.wire.messages import OutcomeCause, RoundState
+from servers.collection import beyond_hope
+from servers.store.interface import RoundKey, RoundRecord
+from tests.unit.parties import REQUESTER, SITES, announcement, parties
+
+ANNOUNCED = announcement("d" * 64, number=2, least_contributors=2)
+RECORD = RoundRecord(
+    RoundKey(ANNOUNCED.study_digest, 2, 1),
+    RoundState.COLLECTING,
+    sign(ANNOUNCED, REQUESTER, parties().keys[REQUESTER].signing),
+    2e9,
+)
+ONE, TWO, THREE = SITES[1:]
+
+
+class Held:
+    """What side A has of the round."""
+
+    def __init__(self, contributed: tuple[str, ...], declined: tuple[str, ...]) -> None:
+        self._contributed = contributed
+        self._declined = declined
+
+    def mail_of(self, study: str, topics: list[str]) -> list[Any]:
+        assert (study, topics) == (ANNOUNCED.study_digest, ["decline-2"])
+        return [SimpleNamespace(sender=site) for site in self._declined]
+
+    def contributions_held(self, key: RoundKey) -> int:
+        return len(self.contributions(key))
+
+    def contributions(self, key: RoundKey) -> list[Any]:
+        assert key == RECORD.key
+        return [SimpleNamespace(site=site) for site in self._contributed]
+
+
+def found(contributed: tuple[str, ...], declined: tuple[str, ...]) -> Shortfall | None:
+    return beyond_hope(cast(Any, SimpleNamespace(store=Held(contributed, declined))), RECORD)
+
+
+@pytest.mark.parametrize(
+    ("contributed", "declined"),
+    [
+        ((), (ONE, TWO, THREE)),
+        ((REQUESTER,), (ONE, TWO, THREE)),
+        ((REQUESTER, ONE), (TWO, THREE)),
+    ],
+)
+def test_the_round_ends_once_everybody_has_answered(contributed: tuple[str, ...], declined: tuple[str, ...]) -> None:
+    willing = len(set(contributed) - {REQUESTER})
+    assert found(contributed, declined) == Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, willing, 2)
+
+
+@pytest.mark.parametrize(
+    ("contributed", "declined"),
+    [
+        ((), ()),
+        ((), (ONE, TWO)),  # too few are left already, but the third one's reason may still come
+        ((REQUESTER, ONE), (TWO,)),  # as many as are listed, and one of them silent
+        ((ONE,), (ONE, TWO)),  # who declines after all is one site, not two
+        ((ONE, TWO), (THREE,)),  # enough
+        ((REQUESTER, ONE, TWO), (TWO, THREE)),
+    ],
+)
+def test_otherwise_it_waits(contributed: tuple[str, ...], declined: tuple[str, ...]) -> None:
+    assert found(contributed, declined) is None
