@@ -50,8 +50,9 @@ class ViewCost(_Result):
 
 
 class ControlTraffic(_Result):
-    """Requests of control messages at one server, one site and round; shares, sums and checkpoints are not counted.
+    """Requests of control messages at one server, one site and round.
 
+    Not counted: shares, sums, checkpoints, and asking for new studies, which the clock makes, not the round.
     ``who``: the requester, or the mean over the contributors. Bytes are at the site's socket, TLS included.
     """
 

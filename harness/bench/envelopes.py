@@ -1,7 +1,7 @@
 """What signing and sealing add: to one request, measured, and to a round, by the requests that real agents make.
 
 Requests are counted in a whole study over real processes, from the first round's end to the last one's: what a study
-needs once, at its beginning and end, is left out.
+needs once, at its beginning and end, is left out, and so is what an agent asks every so many seconds, rounds or not.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from protocol.errors import ProtocolViolation
 from protocol.sharing import Side
 
 VIEW_SITES: Final = (10, 1000)
-_NO_CONTROL: Final = frozenset({"contribution", "output", HANDSHAKE, CONNECTION})
+_BY_THE_CLOCK: Final = "list studies"
+_NO_CONTROL: Final = frozenset({"contribution", "output", _BY_THE_CLOCK, HANDSHAKE, CONNECTION})
 _CHECKPOINT: Final = "mail checkpoint"
 _REQUESTER: Final = "the requester"
 _CONTRIBUTOR: Final = "a contributor"

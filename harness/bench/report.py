@@ -248,8 +248,8 @@ def _envelopes(result: EnvelopesBenchmark) -> str:
         "and the same bytes without. CPU time is all that either process takes, with TLS, HTTP, the ledger, and the "
         "nonce that the server stores. An envelope's padding is up to half of it up to 64 KiB, a sixteenth above, so "
         "another view adds other bytes down. Control requests are counted in the agents' ledgers over a whole study of "
-        "real processes: all but shares, sums and checkpoints, those included that the clock makes (a contributor "
-        "asks for new studies now and then). What envelopes add to a round is what they add to the smaller "
+        "real processes, views asked for by long poll included: all but shares, sums, checkpoints, and asking for new "
+        "studies, which agents do every so many seconds. What envelopes add to a round is what they add to the smaller "
         "view, times the requests.\n"
     )
     return f"## Envelopes and signatures: {result.sites} contributors\n\n{lines}\n\n{how}"

@@ -47,7 +47,8 @@ def entry(purpose: str, up: int = 100, down: int = 1000) -> LedgerEntry:
 
 def test_control_requests_are_counted_by_purpose_a_site_and_round() -> None:
     entries = [entry("view"), entry("view"), entry("mail weights-2"), entry("mail weights-13")]
-    others = [entry(purpose) for purpose in ("contribution", "output", "handshake", "connection", "mail checkpoint-3")]
+    kinds = ("contribution", "output", "list studies", "handshake", "connection", "mail checkpoint-3")
+    others = [entry(purpose) for purpose in kinds]
     found = control_traffic("a contributor", Side.A, [*entries, *others], site_rounds=2)
     assert found.requests == 2.0
     assert (found.bytes_up, found.bytes_down) == (200.0, 2000.0)
