@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.frozen.differences import differences
 from tests.frozen.examples import EXAMPLES
 from tests.frozen.facts import all_facts
 from tests.frozen.product import messages
@@ -22,21 +22,6 @@ ONE_VALUE = {("announcement", "purpose"), ("rule", "erosion_applies"), ("study",
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return all_facts(tmp_path_factory.mktemp("frozen"))
-
-
-def differences(before: Any, now: Any, where: str = "") -> Iterator[str]:
-    """Every place at which two JSON values differ."""
-    if isinstance(before, dict) and isinstance(now, dict):
-        for key in sorted({*before, *now}):
-            place = f"{where}.{key}" if where else key
-            if key not in now:
-                yield f"{place} is gone"
-            elif key not in before:
-                yield f"{place} is new"
-            else:
-                yield from differences(before[key], now[key], place)
-    elif before != now:
-        yield f"{where}: {before!r} became {now!r}"
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -71,6 +56,8 @@ def test_a_difference_is_named_by_its_place() -> None:
         "a.c is gone",
         "a.e is new",
     ]
+    assert list(differences({"a": [1.0, 2.0]}, {"a": [1.0, 2.1]}, within=0.01)) == ["a[1]: 2.0 became 2.1"]
+    assert list(differences({"a": [1.0, 2.0]}, {"a": [1.0, 2.1]}, within=0.2)) == []
 
 
 def test_the_recorded_files_are_small() -> None:
