@@ -31,11 +31,13 @@ class Subcommand:
 
 SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "server": Subcommand("servers.cli", "app", "Run server A or server B."),
-    "agent": Subcommand("client_agent.cli", "agent_app", "Run a site's agent."),
-    "study": Subcommand("client_agent.cli", "study_app", "Create, watch and cancel studies, at the requester."),
-    "keys": Subcommand("client_agent.keys_cli", "app", "Make keys, and make and sign the roster."),
+    "agent": Subcommand("client_agent.cli.commands", "agent_app", "Run a site's agent."),
+    "study": Subcommand(
+        "client_agent.cli.commands", "study_app", "Create, watch and cancel studies, at the requester."
+    ),
+    "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and make and sign the roster."),
     "attack": Subcommand(
-        "harness.attack_cli", "app", "Attack a study that runs in this process, and print what it finds."
+        "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."
     ),
     "demo": Subcommand("harness.cli", "demo", "Two servers and five sites on this machine, with a report.", False),
     "bench": Subcommand("harness.bench.cli", "app", "Measure what a round costs."),

@@ -15,24 +15,24 @@ from typing import TextIO
 
 import structlog
 
-from client_agent.complaints import Complaints
-from client_agent.contributor import Contributor
+from client_agent.contributor.run import Contributor
 from client_agent.durable import new_folder, write_durably
-from client_agent.events import AgentEvent, EventKind, EventSink
-from client_agent.failpoints import failpoints_of
-from client_agent.journal import SiteState, StudyJournal
-from client_agent.learner import Learner, TorchLearner, training_seed
-from client_agent.ledger import Ledger
-from client_agent.participant import Participant
-from client_agent.pretrained import PRETRAINED
+from client_agent.learning.learner import Learner, TorchLearner, training_seed
+from client_agent.learning.pretrained import PRETRAINED
+from client_agent.network.complaints import Complaints
+from client_agent.network.ledger import Ledger
+from client_agent.network.server_client import ServerClient
+from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.network.watch import Stopped
+from client_agent.points import failpoints_of
 from client_agent.private_files import private_folder, read_secret
 from client_agent.randomness import randomness_for
-from client_agent.requester import Requester
-from client_agent.server_client import ServerClient
+from client_agent.requester.run import Requester
 from client_agent.settings import AgentSettings, read_text
-from client_agent.site_context import SiteContext
-from client_agent.transport import CountingTransport, tls_context
-from client_agent.watch import Stopped
+from client_agent.site.context import SiteContext
+from client_agent.site.events import AgentEvent, EventKind, EventSink
+from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.study.participant import Participant
 from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,
@@ -370,7 +370,7 @@ def _require_training(settings: AgentSettings) -> None:
     if not settings.data.exists():
         raise ConfigurationError(f"key 'data': {settings.data} does not exist; put this site's training data there")
     if settings.device.startswith("cuda"):
-        from client_agent.update import pick_device
+        from client_agent.learning.flat_vector import pick_device
 
         pick_device(settings.device)
 

@@ -14,25 +14,25 @@ import typer
 from rich.console import Console
 
 from client_agent.settings import read_text
-from harness.computing import Computing
 from harness.datasets.downloads import fetch_missing
 from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
-from harness.demo import DemoOptions, run_demo
-from harness.energy import measured
-from harness.live import console_for, print_run
+from harness.demo.live import console_for, print_run
+from harness.demo.report import accuracy_text
+from harness.demo.results import summarise
+from harness.demo.run import DemoOptions, run_demo
 from harness.personal.case import is_personal_case, read_personal_case
 from harness.personal.run_case import PersonalOptions, run_personal_case
 from harness.personal.summary import summary_json, summary_table
-from harness.report import accuracy_text
-from harness.results import summarise
-from harness.simulate import SimulationOptions, run_simulation
 from harness.simulation.case import is_case, read_case
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.options import parse_names, parse_seeds
 from harness.simulation.progress import CaseBar
 from harness.simulation.run_one import Protection
+from harness.simulation.simulate import SimulationOptions, run_simulation
 from harness.simulation.summary import summarise_case, table_of, write_summary
+from harness.training.device import Computing
+from harness.training.energy import measured
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import StudyProtection
 

@@ -16,21 +16,21 @@ from starlette.requests import ClientDisconnect
 
 from protocol.errors import ErrorCode, MoietyError, OtherVersion
 from protocol.sharing import Side
-from protocol.wire.signing import require_own_version
+from protocol.wire.channel.signing import require_own_version
 from servers import log
-from servers.answering import Answering
-from servers.context import Server, open_server
-from servers.correlation_pool import CorrelationPool
-from servers.driver import Driver
-from servers.ending import Endings
-from servers.envelope import Envelope
-from servers.measuring import Sketches
-from servers.ot_sender import OtSessions
-from servers.peer_client import PeerClient
-from servers.problems import MEDIA_TYPE, internal_problem
+from servers.correlations.pool import CorrelationPool
+from servers.correlations.sender import OtSessions
+from servers.http.envelope import Envelope
+from servers.http.peer_client import PeerClient
+from servers.http.problems import MEDIA_TYPE, internal_problem
+from servers.http.responses import problem_answer
 from servers.readiness import Readiness
+from servers.rounds.end_round import Endings
+from servers.rounds.side_a import Driver
+from servers.rounds.side_b import Answering
+from servers.rounds.sketches import Sketches
 from servers.routes import contributions, health, mail, peer, rounds, studies
-from servers.routes.answers import problem_answer
+from servers.server import Server, open_server
 from servers.settings import ServerSettings
 from servers.traffic import CountTraffic
 

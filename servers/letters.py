@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from protocol.bodies.letter import LetterKind, Topic, parse_topic
 from protocol.errors import NotListed, WrongRound
-from protocol.letters import LetterKind, Topic, parse_topic
 from protocol.wire.messages import RoundState
 from protocol.wire.paths import EVERY_SITE
-from servers.context import Server
+from servers.server import Server
 from servers.store.interface import MailRecord, RoundRecord, StudyRecord
 
 _ROUNDS_KEPT: Final = 2

@@ -9,7 +9,7 @@ from fastapi import FastAPI
 
 from protocol.errors import MoietyError, PeerUnreachable, Unavailable
 from protocol.sharing import Side
-from servers.context import Server
+from servers.server import Server
 
 _READY_KEPT_S: Final = 5.0
 _NOT_READY_KEPT_S: Final = 0.5

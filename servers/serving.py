@@ -9,9 +9,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from protocol.errors import ErrorCode
-from servers.admission import Admission
 from servers.app import create_app, create_operations
-from servers.listening import BoundedServer, listen
+from servers.http.admission import Admission
+from servers.http.listening import BoundedServer, listen
 from servers.metrics import Metrics
 from servers.settings import ServerSettings
 

@@ -16,7 +16,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.mpc.quantity import product_lengths
-from protocol.rounds import StudyEvent, study_step
+from protocol.rounds.transitions import StudyEvent, study_step
 from protocol.rules.registry import require_sites, rule_for
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
@@ -36,11 +36,11 @@ from protocol.wire.messages import (
     StudyView,
 )
 from protocol.wire.paths import EVERY_SITE
-from servers.changes import wait_up_to
-from servers.ckks_process import require_tenseal
-from servers.ckks_uploads import PARAMETERS
-from servers.context import Server, StudyPicture
-from servers.ot_sessions import SITE_ELEMENTS
+from servers.ckks.process import require_tenseal
+from servers.ckks.uploads import PARAMETERS
+from servers.correlations.sessions import SITE_ELEMENTS
+from servers.notifications import wait_up_to
+from servers.server import Server, StudyPicture
 from servers.store.interface import Refusal, RoundKey, RoundRecord, StudyRecord
 
 _BOTH = 2

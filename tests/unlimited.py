@@ -8,9 +8,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final
 
-from harness import rounds_ckks, rounds_plain, rounds_secure
-from harness.demo_studies import BREAST_CANCER, DIGITS, StudySettings
-from harness.history import RunHistory
+from harness.demo.studies import BREAST_CANCER, DIGITS, StudySettings
+from harness.engine import ckks as rounds_ckks
+from harness.engine import loop as rounds_plain
+from harness.engine import secure as rounds_secure
+from harness.engine.history import RunHistory
 from protocol.policy import SitePolicy
 from protocol.wire.messages import TrainingSpec
 

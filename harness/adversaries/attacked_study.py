@@ -11,20 +11,20 @@ from typing import Any, Final
 import numpy as np
 import torch
 
-from client_agent.study_file import StudyTable, checked_study_table
+from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.adversaries.attack_line import AttackLine, PartyErrors
 from harness.adversaries.reconstruction import Prior, Reconstruction
 from harness.adversaries.recording import OpenedSum, Recorder
 from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation
-from harness.history import RunHistory, isolation_series
-from harness.measurements import versions
-from harness.rounds_plain import run_rounds
+from harness.engine.history import RunHistory, isolation_series
+from harness.engine.loop import run_rounds
+from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
+from harness.federation.measurements import versions
 from harness.simulation.case import Case, Variant
 from harness.simulation.case_run import request_for
 from harness.simulation.run_one import simulated_study
 from harness.simulation.runs import Values
-from harness.summing import Counted, PlainSum, RoundInputs, Summed, Summing
 from protocol.policy import SitePolicy
 from protocol.wire.messages import Announcement
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field, replace
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.sharing import Side, split, vector_side
+from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
 from protocol.wire.commitment import commitment_to
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Announcement, ContributionHeader, Roster, ShareKind
-from protocol.wire.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
 
 _SEALED_CHUNK = CHUNK_BYTES + TAG_BYTES
 _SALTS = {Side.A: "salt a", Side.B: "salt b"}

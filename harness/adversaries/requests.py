@@ -6,9 +6,9 @@ import base64
 from collections.abc import Sequence
 from dataclasses import replace
 
+from protocol.wire.channel.signing import TAG, DigestField, digest_value
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SigningKey, generate_signing_key
-from protocol.wire.signing import TAG, DigestField, digest_value
 
 Headers = list[tuple[str, str]]
 

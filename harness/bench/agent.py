@@ -11,7 +11,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.contribution import (
+from client_agent.network.ledger import Ledger, Totals
+from client_agent.network.server_client import ServerClient
+from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.randomness import SystemRandomness
+from client_agent.site.journal import StudyJournal
+from client_agent.site.letter import PastRelease
+from client_agent.study.contribute import (
     ENCODED,
     ContributionRecord,
     EncodedFile,
@@ -19,13 +25,7 @@ from client_agent.contribution import (
     make_contribution,
     send_contribution,
 )
-from client_agent.journal import StudyJournal
-from client_agent.ledger import Ledger, Totals
-from client_agent.mail import PastRelease
-from client_agent.output import OutputReader
-from client_agent.randomness import SystemRandomness
-from client_agent.server_client import ServerClient
-from client_agent.transport import CountingTransport, tls_context
+from client_agent.study.take_release import OutputReader
 from harness.bench.vectors import Vector
 from protocol.sharing import Side
 from protocol.wire.authentic import require_roster

@@ -103,8 +103,8 @@ def ckks(
     folder: Annotated[Path | None, typer.Option(help="Where contributions lie while it runs.")] = None,
 ) -> None:
     """The CKKS path, common CKKS parameters and a round on shares, in one run."""
-    from harness.bench.ckks import benchmark_ckks
-    from harness.bench.ckks_results import ckks_text
+    from harness.bench.ckks.results import ckks_text
+    from harness.bench.ckks.run import benchmark_ckks
 
     signal.signal(signal.SIGTERM, _end)
     result = benchmark_ckks(parameters, sites, folder)

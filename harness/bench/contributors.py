@@ -15,7 +15,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from client_agent.mail import PastRelease
+from client_agent.site.letter import PastRelease
 from harness.bench.agent import Place, SyntheticAgent
 from harness.bench.vectors import numerator_of, update_of
 from protocol.wire.messages import Announcement, Study

@@ -14,14 +14,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from client_agent.events import RoundEnd
-from client_agent.ledger import CONNECTION, HANDSHAKE, LedgerEntry, read_ledger
+from client_agent.network.ledger import CONNECTION, HANDSHAKE, LedgerEntry, read_ledger
+from client_agent.site.events import RoundEnd
 from harness.bench import probe
 from harness.bench.envelope_results import ControlTraffic, EnvelopesBenchmark
 from harness.bench.latency import run_small_study, small_federation
 from harness.bench.views import measure_views
-from harness.measurements import versions
-from harness.processes import RunningFederation
+from harness.federation.measurements import versions
+from harness.federation.processes import RunningFederation
 from harness.warm import warm
 from protocol.errors import ProtocolViolation
 from protocol.sharing import Side

@@ -13,11 +13,11 @@ from typing import Final
 
 import numpy as np
 
-from client_agent.data import Examples, LocalData
-from client_agent.models import dimension, model_spec
-from harness.federated_run import FederatedRun, run_study
-from harness.measurements import Traffic, measure
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from client_agent.learning.data import Examples, LocalData
+from client_agent.learning.models import dimension, model_spec
+from harness.federation.federated_run import FederatedRun, run_study
+from harness.federation.measurements import Traffic, measure
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.warm import warm
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec

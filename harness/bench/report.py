@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from harness.bench.ckks_results import CkksBenchmark, ckks_text
+from harness.bench.ckks.results import CkksBenchmark, ckks_text
 from harness.bench.envelope_results import EnvelopesBenchmark, envelopes_text
 from harness.bench.peers import peers_text
 from harness.bench.results import PeersBenchmark, RoundBenchmark

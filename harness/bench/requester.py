@@ -10,17 +10,17 @@ from typing import Final
 
 import numpy as np
 
-from client_agent.allowed_lengths import longest_distance
-from client_agent.contribution import ENCODED, ContributionRecord, EncodedFile
-from client_agent.mail import PastRelease
-from client_agent.measuring import open_sites, opening_bytes, query_vector, read_opening, seal_queries
+from client_agent.network.server_client import Body
 from client_agent.randomness import SystemRandomness
-from client_agent.server_client import Body
+from client_agent.requester.allowed_lengths import longest_distance
+from client_agent.site.letter import PastRelease
+from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
+from client_agent.study.measuring import open_sites, opening_bytes, query_vector, read_opening, seal_queries
 from harness.bench.agent import SyntheticAgent
 from harness.bench.vectors import Vector, numerator_of
 from protocol.errors import ProtocolViolation, Unavailable
-from protocol.lock import check_transcript
 from protocol.parameters import Needs
+from protocol.rounds.agree import check_transcript
 from protocol.sharing import Side, vector_side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (

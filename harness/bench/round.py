@@ -21,16 +21,16 @@ from typing import Final
 import numpy as np
 from prometheus_client.parser import text_string_to_metric_families
 
-from client_agent.data import Examples, LocalData
+from client_agent.learning.data import Examples, LocalData
 from harness.bench import probe
 from harness.bench.agent import Place, SyntheticAgent
 from harness.bench.contributors import Contribute, Open, Played
 from harness.bench.requester import ScriptedRequester
 from harness.bench.results import BothServers, RoundBenchmark, ServerCpu
 from harness.bench.vectors import largest_allowed_difference, parameters_for, plain_average, update_of
-from harness.measurements import versions
-from harness.parties import OPERATOR_NAMES
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.measurements import versions
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from harness.warm import warm
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.sharing import Side

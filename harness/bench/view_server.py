@@ -19,8 +19,8 @@ from starlette.types import Receive, Scope, Send
 
 from protocol.wire import paths
 from servers import log
-from servers.context import open_server
-from servers.envelope import Envelope
+from servers.http.envelope import Envelope
+from servers.server import open_server
 from servers.settings import load_settings
 
 BARE: Final = "/bare"

@@ -14,14 +14,14 @@ from typing import Final, TypeVar
 import httpx
 import numpy as np
 
-from client_agent.ledger import Ledger
-from client_agent.server_client import ServerClient
-from client_agent.transport import CountingTransport, tls_context
+from client_agent.network.ledger import Ledger
+from client_agent.network.server_client import ServerClient
+from client_agent.network.transport import CountingTransport, tls_context
 from harness.bench import probe
 from harness.bench.envelope_results import RequestCost, Spread, ViewCost
 from harness.bench.view_server import BARE
-from harness.parties import OPERATOR_NAMES, Parties
-from harness.processes import RunningFederation
+from harness.engine.parties import OPERATOR_NAMES, Parties
+from harness.federation.processes import RunningFederation
 from protocol.errors import Unavailable
 from protocol.parameters import Needs
 from protocol.sharing import Side

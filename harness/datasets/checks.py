@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from client_agent.data import checked
+from client_agent.learning.data import checked
 from harness.datasets.site_data import Federation
 from protocol.errors import ConfigurationError
 from protocol.rules.registry import require_sites

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 
-from client_agent.data import Examples
+from client_agent.learning.data import Examples
 from harness.datasets.public_data import PublicFile, content
 from harness.datasets.site_data import Federation, Rows, SiteData, split_random, stratified_parts
 from protocol.errors import ConfigurationError

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.data import Examples
+from client_agent.learning.data import Examples
 from harness.datasets.public_data import PublicFile, content
 from harness.datasets.site_data import Federation, SiteData, cut_site, split_random
 from protocol.errors import ConfigurationError

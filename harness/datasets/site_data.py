@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.data import Examples, LocalData, save_folder
-from client_agent.names import NO_NAMES, DataNames
+from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.names import NO_NAMES, DataNames
 
 Rows = NDArray[np.int64]
 

@@ -1,6 +1,6 @@
 """A federation from a folder that holds one folder a site, each as a site's agent reads it.
 
-Names of columns and classes (client_agent.data) are compared between all sites: where one site gives them all must, the
+Names of columns and classes (client_agent.learning.data) are compared between all sites: where one site gives them all must, the
 same ones in the same order.
 """
 
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_agent.data import Examples, folder_names, load_folder
-from client_agent.names import Named, require_same_names
+from client_agent.learning.data import Examples, folder_names, load_folder
+from client_agent.learning.names import Named, require_same_names
 from harness.datasets.checks import check_classes
 from harness.datasets.site_data import Federation, SiteData
 from protocol.errors import ConfigurationError

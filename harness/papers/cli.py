@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from harness.live import console_for
+from harness.demo.live import console_for
 from harness.papers.build import PAGES, PageSpec
 from harness.papers.making import Making
 from protocol.errors import ConfigurationError, MoietyError

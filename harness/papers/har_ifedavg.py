@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from harness.papers.page import Page
-from harness.papers.spread import number
+from harness.papers.drawing.page import Page
+from harness.papers.drawing.spread import number
 from harness.personal.case import PersonalCase, read_personal_case
 from harness.personal.detection import detections, personal_layers
 from harness.personal.heatmap import heatmap, score_curves

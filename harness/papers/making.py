@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from harness.computing import Computing
 from harness.datasets.downloads import fetch_missing
 from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
+from harness.training.device import Computing
 
 Tell = Callable[[str], None]
 

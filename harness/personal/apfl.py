@@ -19,9 +19,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from client_agent.data import Examples
-from client_agent.personal import personal_parameters
-from client_agent.trainer import (
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import Vector, flat_vector, load_vector
+from client_agent.learning.personal import personal_parameters
+from client_agent.learning.trainer import (
     Batch,
     Loss,
     epoch_rows,
@@ -31,7 +32,6 @@ from client_agent.trainer import (
     take,
     training_loss,
 )
-from client_agent.update import Vector, flat_vector, load_vector
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 

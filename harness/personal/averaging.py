@@ -13,13 +13,13 @@ from typing import TypeAlias
 import numpy as np
 from torch import nn
 
-from client_agent.update import Vector
-from harness.announcing import announce, lists_to_try
+from client_agent.learning.flat_vector import Vector
 from harness.datasets.site_data import SiteData
-from harness.rounds_secure import SecureSum, secure_sum
-from harness.run_state import EVERYBODY, Run, RunState
-from harness.site_updates import ClippedUpdate
-from harness.summing import RoundInputs, everybody_in_range
+from harness.engine.announcing import announce, lists_to_try
+from harness.engine.run_state import EVERYBODY, Run, RunState
+from harness.engine.secure import SecureSum, secure_sum
+from harness.engine.site_updates import ClippedUpdate
+from harness.engine.summing import RoundInputs, everybody_in_range
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.policy import SiteMemory, SitePolicy
 from protocol.rules.interface import SiteFacts

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from client_agent.learning.study_file import StudyTable, checked_study_table
 from client_agent.settings import read_text
-from client_agent.study_file import StudyTable, checked_study_table
 from harness.personal.schemes import SchemeName
 from harness.personal.tampering import Tampering
 from protocol.configuration import parse_toml, validated

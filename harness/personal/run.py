@@ -10,14 +10,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from client_agent.models import build_model
-from client_agent.trainer import predicted
-from client_agent.update import model_vector
-from harness.batched import Batched
+from client_agent.learning.flat_vector import model_vector
+from client_agent.learning.models import build_model
+from client_agent.learning.trainer import predicted
 from harness.datasets.checks import check_classes, check_examples
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
-from harness.measurements import versions
+from harness.federation.measurements import versions
 from harness.personal.averaging import UnderTheProtocol, in_the_open
 from harness.personal.case import PersonalCase, Variant
 from harness.personal.records import Evaluated, PersonalLine, Progress, ResultFolder
@@ -25,7 +24,8 @@ from harness.personal.schemes import Alone, Comparison, Mixing, SchemeState, loa
 from harness.personal.scores import Scores, scores_of
 from harness.personal.tampering import tampered
 from harness.simulation.run_one import Protection, digest_of, simulated_study
-from harness.site_training import SiteTraining
+from harness.training.batched import Batched
+from harness.training.site_training import SiteTraining
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
 

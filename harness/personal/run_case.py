@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from client_agent.durable import write_durably
-from client_agent.update import pick_device
+from client_agent.learning.flat_vector import pick_device
 from harness.personal.case import PersonalCase, Variant
 from harness.personal.detection import detections, detections_json
 from harness.personal.plots import write_plots

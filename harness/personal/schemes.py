@@ -18,14 +18,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.data import Examples
-from client_agent.trainer import apply_aggregate, site_seed
-from client_agent.update import Vector, load_personal, load_vector, model_vector, personal_vector
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import Vector, load_personal, load_vector, model_vector, personal_vector
+from client_agent.learning.trainer import apply_aggregate, site_seed
 from harness.datasets.site_data import SiteData
+from harness.engine.site_updates import ClippedUpdate
 from harness.personal.apfl import MixedSite, train_mixed
 from harness.personal.averaging import Averaging, in_the_open
-from harness.site_training import OneByOne, SiteTraining, repeated
-from harness.site_updates import ClippedUpdate
+from harness.training.site_training import OneByOne, SiteTraining, repeated
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.wire.messages import TrainingSpec
 

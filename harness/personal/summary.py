@@ -10,7 +10,7 @@ from typing import Final
 from pydantic import TypeAdapter
 from rich.table import Table
 
-from harness.papers.spread import Spread
+from harness.papers.drawing.spread import Spread
 from harness.personal.records import PersonalLine
 from harness.personal.scores import Scores
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from client_agent.data import Examples
+from client_agent.learning.data import Examples
 from harness.datasets.site_data import SiteData
 from protocol.errors import ConfigurationError
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_agent.data import Examples
-from client_agent.models import build_model
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import load_vector, model_vector
+from client_agent.learning.models import build_model
+from client_agent.learning.study_file import parse_study_table, study_from_table
+from client_agent.learning.trainer import Evaluation, apply_aggregate, compute_update, evaluate, site_seed
 from client_agent.settings import read_text
-from client_agent.study_file import parse_study_table, study_from_table
-from client_agent.trainer import Evaluation, apply_aggregate, compute_update, evaluate, site_seed
-from client_agent.update import load_vector, model_vector
 from harness.datasets.site_data import Federation, SiteData
-from harness.parties import SiteEntry, make_parties
-from harness.site_updates import CPU
+from harness.engine.parties import SiteEntry, make_parties
+from harness.engine.site_updates import CPU
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study

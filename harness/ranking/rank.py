@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.ridge import judging_form, ridge_model
+from client_agent.learning.ridge import judging_form, ridge_model
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.ranking.models import loss_of_own_model, study_for

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.ranking import losses_of
-from harness.correlations import SourceName, correlations_from
+from client_agent.study.ranking import losses_of
+from harness.engine.correlations import SourceName, correlations_from
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.prg import derive

@@ -19,8 +19,8 @@ from typing import Annotated, Any, Final, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from client_agent.learning.study_file import StudyTable, checked_study_table
 from client_agent.settings import read_text
-from client_agent.study_file import StudyTable, checked_study_table
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs

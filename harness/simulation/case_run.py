@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Final
 
 from client_agent.durable import write_durably
-from client_agent.study_file import StudyTable
-from harness.computing import ON_CPU, Computing
-from harness.correlations import SourceName
+from client_agent.learning.study_file import StudyTable
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
+from harness.engine.correlations import SourceName
 from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.jobs import RoundDone, run_all
@@ -22,6 +21,7 @@ from harness.simulation.run_one import PlannedRun, Protection
 from harness.simulation.runs import RunKey, RunLine
 from harness.simulation.store import Results, finished, require_unchanged
 from harness.simulation.tuning import Choice, TuningLine, choose, combinations
+from harness.training.device import ON_CPU, Computing
 from protocol.errors import ConfigurationError
 
 TUNING: Final = "tuning.jsonl"

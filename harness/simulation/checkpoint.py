@@ -19,8 +19,8 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 from safetensors.numpy import load, save
 
 from client_agent.durable import write_durably
-from harness.history import RoundRecord
-from harness.run_state import Progress, RunState
+from harness.engine.history import RoundRecord
+from harness.engine.run_state import Progress, RunState
 from protocol.errors import ConfigurationError
 
 _RECORDS: Final = TypeAdapter(tuple[RoundRecord, ...])

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.announcing import require_willing
 from harness.datasets.checks import check_classes, check_examples
 from harness.datasets.site_data import Federation
+from harness.engine.announcing import require_willing
 from harness.simulation.case import Case, Variant
 from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
 from harness.simulation.tuning import combinations

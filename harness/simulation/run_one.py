@@ -12,25 +12,25 @@ from typing import Final
 
 import torch
 
-from client_agent.names import require_names_of_study
-from client_agent.study_file import StudyTable, study_from_table
-from harness.computing import ON_CPU, Computing
-from harness.correlations import SourceName
+from client_agent.learning.names import require_names_of_study
+from client_agent.learning.study_file import StudyTable, study_from_table
 from harness.datasets.checks import check_federation
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
-from harness.history import RunEnd, RunHistory
-from harness.measurements import versions
-from harness.parties import SiteEntry, make_parties
-from harness.rounds_ckks import run_ckks
-from harness.rounds_plain import run_rounds
-from harness.rounds_secure import run_secure
-from harness.row_sums import RowSums
-from harness.run_state import ErosionApplies, Progress
+from harness.engine.ckks import run_ckks
+from harness.engine.correlations import SourceName
+from harness.engine.history import RunEnd, RunHistory
+from harness.engine.loop import run_rounds
+from harness.engine.parties import SiteEntry, make_parties
+from harness.engine.row_sums import RowSums
+from harness.engine.run_state import ErosionApplies, Progress
+from harness.engine.secure import run_secure
+from harness.engine.summing import PlainSum
+from harness.federation.measurements import versions
 from harness.simulation.case import PublishedMistake, Setting
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
-from harness.summing import PlainSum
+from harness.training.device import ON_CPU, Computing
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.policy import SitePolicy

@@ -8,7 +8,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.history import RoundRecord, RunHistory, Series, SiteValue
+from harness.engine.history import RoundRecord, RunHistory, Series, SiteValue
 from harness.simulation.case import Setting, TuneValue
 
 SMALL_MODEL: Final = 1000

@@ -12,9 +12,9 @@ from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
 from client_agent.durable import write_durably
-from harness.papers.charts import Panel, curves_chart
-from harness.papers.similarity import over_rounds_chart, similarity_chart
-from harness.papers.spread import Curve, Spread, curve, of_variant
+from harness.papers.drawing.charts import Panel, curves_chart
+from harness.papers.drawing.similarity import over_rounds_chart, similarity_chart
+from harness.papers.drawing.spread import Curve, Spread, curve, of_variant
 from harness.simulation.rewards import SiteReward, rewards_of
 from harness.simulation.runs import RunLine, Values
 

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TypeVar, cast
 
 from protocol.errors import BadSignature, UnknownParty
+from protocol.wire.channel.signing import sign_message, verify_message
 from protocol.wire.keys import SigningKey, VerifyKey
 from protocol.wire.messages import Message, Party, Roster, Signature, Signed
-from protocol.wire.signing import sign_message, verify_message
 
 M = TypeVar("M", bound=Message)
 

@@ -17,8 +17,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from protocol.errors import BadSignature, CommitmentMismatch, MalformedMessage
-from protocol.wire.keys import require_length
-from protocol.wire.sealing import (
+from protocol.wire.channel.sealing import (
     CONTENT_KEY_BYTES,
     MAGIC,
     MAX_HEADER_BYTES,
@@ -28,6 +27,7 @@ from protocol.wire.sealing import (
     octets,
     sealed_head_length,
 )
+from protocol.wire.keys import require_length
 
 COMMITMENT_BYTES: Final = 32
 BODY_HASH_BYTES: Final = 32

@@ -1,7 +1,7 @@
 """The URLs of the server, written once for the server, its peer and the agents (docs/protocol.md 3).
 
 Every request is signed and goes to SEALED or PEER_SEALED; the other addresses stand inside of envelopes
-(protocol/wire/envelope.py). Every body is a canonical message, a frame, or a sealed message.
+(protocol/wire/channel/envelope.py). Every body is a canonical message, a frame, or a sealed message.
 """
 
 from __future__ import annotations

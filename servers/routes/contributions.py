@@ -8,8 +8,8 @@ from fastapi import APIRouter, Query, Response
 
 from protocol.wire.messages import ContributedRounds
 from protocol.wire.paths import CONTRIBUTIONS
-from servers.authentication import AnySite, ThisServer
-from servers.routes.answers import PROBLEM, message_answer
+from servers.http.authentication import AnySite, ThisServer
+from servers.http.responses import PROBLEM, message_answer
 
 router = APIRouter(tags=["contributions"], responses=PROBLEM)
 PAGE: Final = 500

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from servers.authentication import ThisServer
+from servers.http.authentication import ThisServer
+from servers.http.responses import PROBLEM
 from servers.metrics import CONTENT_TYPE
 from servers.readiness import Readiness
-from servers.routes.answers import PROBLEM
 
 alive = APIRouter(tags=["operation"])
 router = APIRouter(tags=["operation"])

@@ -7,15 +7,15 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
+from protocol.bodies.letter import Topic, most_bytes, parse_topic, require_length, require_route
 from protocol.errors import ConflictingMessage, NotListed, TooLarge, UnknownResource
-from protocol.letters import Topic, most_bytes, parse_topic, require_length, require_route
 from protocol.wire.paths import EVERY_SITE, MAIL
-from servers.authentication import AnySite, Caller, ThisServer
-from servers.bodies import HashOnly, OpaqueIntake, stream_into
-from servers.context import Server
-from servers.failpoints import Point
+from servers.http.authentication import AnySite, Caller, ThisServer
+from servers.http.bodies import HashOnly, OpaqueIntake, stream_into
+from servers.http.responses import PROBLEM, body_of, done, stream_answer
 from servers.letters import forget_superseded, require_announced
-from servers.routes.answers import PROBLEM, body_of, done, stream_answer
+from servers.points import Point
+from servers.server import Server
 from servers.store.interface import MailRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse, study_named

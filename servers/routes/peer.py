@@ -11,6 +11,7 @@ from protocol.errors import NotListed, UnknownResource, WrongRound
 from protocol.mpc.ot.session import extension_message_bytes
 from protocol.sharing import Side
 from protocol.wire import paths
+from protocol.wire.channel.sealing import MAX_HEADER_BYTES, sealed_message_length
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     AgreedSet,
@@ -21,19 +22,16 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from protocol.wire.peer_messages import ChallengeReveal, LockRequest
-from protocol.wire.sealing import MAX_HEADER_BYTES, sealed_message_length
-from servers.answering import Answering
-from servers.authentication import ThePeer, ThisServer
-from servers.bodies import read_small, stream_into
-from servers.ckks_release import countersign_sum_release
-from servers.ckks_rounds import countersign_agreed_set
-from servers.context import Server
-from servers.failpoints import Point
-from servers.masked_sum import SealedMaskedSum, sealed_masked_sum
-from servers.measuring import most_elements
-from servers.ot_sessions import SITE_ELEMENTS
-from servers.outcomes import countersign_outcome
-from servers.releasing import (
+from servers.ckks.release import countersign_sum_release
+from servers.ckks.rounds import countersign_agreed_set
+from servers.correlations.sessions import SITE_ELEMENTS
+from servers.http.authentication import ThePeer, ThisServer
+from servers.http.bodies import read_small, stream_into
+from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
+from servers.points import Point
+from servers.rounds.masked_sum import SealedMaskedSum, sealed_masked_sum
+from servers.rounds.outcomes import countersign_outcome
+from servers.rounds.release import (
     accept_release_set,
     commit_release,
     keep_release,
@@ -41,7 +39,9 @@ from servers.releasing import (
     new_output_name,
     with_mask_seed,
 )
-from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
+from servers.rounds.side_b import Answering
+from servers.rounds.sketches import most_elements
+from servers.server import Server
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 from servers.studies import study_named
 

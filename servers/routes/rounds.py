@@ -7,11 +7,13 @@ from fastapi import APIRouter, BackgroundTasks, Request, Response
 from protocol.errors import UnknownResource
 from protocol.wire.messages import Announcement, ReleaseSet, Signed
 from protocol.wire.paths import ANNOUNCEMENT, CONTRIBUTION, OPENING, OUTPUT, QUERIES, RELEASE_SET
-from servers import collection, measuring, releasing
-from servers.authentication import AnySite, TheRequester, ThisServer
-from servers.bodies import read_small
-from servers.failpoints import Point
-from servers.routes.answers import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
+from servers.http.authentication import AnySite, TheRequester, ThisServer
+from servers.http.bodies import read_small
+from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
+from servers.points import Point
+from servers.rounds import collect as collection
+from servers.rounds import release as releasing
+from servers.rounds import sketches as measuring
 from servers.store.interface import AnswerKind, RoundKey
 from servers.studies import study_named
 

@@ -9,9 +9,9 @@ from fastapi import APIRouter, Query, Request, Response
 from protocol.wire.messages import ReadyNotice, Signed, Study, StudyEnd
 from protocol.wire.paths import END, READY, STUDIES, STUDY, VIEW
 from servers import studies
-from servers.authentication import AnySite, TheRequester, ThisServer
-from servers.bodies import read_small
-from servers.routes.answers import PROBLEM, body_of, done, message_answer
+from servers.http.authentication import AnySite, TheRequester, ThisServer
+from servers.http.bodies import read_small
+from servers.http.responses import PROBLEM, body_of, done, message_answer
 
 router = APIRouter(tags=["studies"], responses=PROBLEM)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from protocol.rounds import RoundProgress
+from protocol.rounds.transitions import RoundProgress
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,

@@ -13,7 +13,7 @@ from typing import BinaryIO, Final
 
 from protocol.errors import StorageFull
 from protocol.failpoints import Failpoints
-from servers.failpoints import Point
+from servers.points import Point
 
 _UNFINISHED: Final = ".unfinished"
 _READ_BYTES: Final = 2**18

@@ -17,10 +17,10 @@ from protocol.arithmetic.ring import to_bytes
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import sign
+from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.messages import AgreedSet, QueryHeader, ReadyNotice, ShareKind
 from protocol.wire.peer_messages import BatchHeader, ProductsHeader, pack_frame
-from protocol.wire.signing import DigestField
 from tests.adversarial.running_pair import (
     EARLY,
     OTHER,

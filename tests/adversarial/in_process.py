@@ -15,13 +15,13 @@ import httpx
 import pytest
 from structlog.testing import capture_logs
 
-from harness.parties import Parties
+from harness.engine.parties import Parties
 from protocol.sharing import Side
-from protocol.wire.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, open_answer, open_request
+from protocol.wire.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, open_answer, open_request
 from protocol.wire.paths import PEER_SEALED, SEALED
 from servers import app as server_app
-from servers.context import Server
-from servers.peer_client import PeerClient
+from servers.http.peer_client import PeerClient
+from servers.server import Server
 from servers.settings import load_settings
 from tests.integration.federation import Federation
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from client_agent.contributor import Contributor
-from client_agent.decisions import Decision
-from client_agent.events import AgentEvent
-from client_agent.journal import StudyJournal
-from client_agent.ledger import Ledger
+from client_agent.contributor.decisions import Decision
+from client_agent.contributor.run import Contributor
+from client_agent.network.ledger import Ledger
+from client_agent.network.server_client import ServerClient
+from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.randomness import SystemRandomness
-from client_agent.server_client import ServerClient
-from client_agent.site_context import SiteContext
-from client_agent.transport import CountingTransport, tls_context
+from client_agent.site.context import SiteContext
+from client_agent.site.events import AgentEvent
+from client_agent.site.journal import StudyJournal
 from protocol.policy import SiteMemory, SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import numpy as np
 
-from client_agent.contributor import Contributor
-from client_agent.decisions import Decision
-from client_agent.journal import StudyJournal
-from client_agent.ledger import Ledger
-from client_agent.mail import PastRelease, WeightMail, seal_letter
+from client_agent.contributor.decisions import Decision
+from client_agent.contributor.run import Contributor
+from client_agent.network.ledger import Ledger
+from client_agent.network.server_client import Body
 from client_agent.randomness import SystemRandomness
-from client_agent.server_client import Body
-from client_agent.site_context import SiteContext
-from harness.parties import SiteEntry, make_parties
+from client_agent.site.context import SiteContext
+from client_agent.site.journal import StudyJournal
+from client_agent.site.letter import PastRelease, WeightMail, seal_letter
+from harness.engine.parties import SiteEntry, make_parties
 from protocol.arithmetic.fixed_point import decode
-from protocol.lock import model_digest
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SitePolicy
+from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.messages import (
@@ -254,7 +254,7 @@ class Federation:
         return made
 
     def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
-        from client_agent.isolating import drop_sum
+        from client_agent.study.isolating import drop_sum
 
         for site in listed:
             drop_sum(self.agent(site, of), number)

@@ -17,15 +17,15 @@ import numpy as np
 import pytest
 
 import client_agent.daemon
-from client_agent.clock import WrongClock, pause_after, wrong_clock
 from client_agent.daemon import Agent, Site
-from client_agent.events import AgentEvent, EventKind
-from client_agent.gathering import _hear_refusal
-from client_agent.mail import NOTICE_SEALED_BYTES
-from client_agent.requester import Requester
-from client_agent.requester_round import RequesterRound
-from client_agent.server_client import RetryPolicy, ServerClient
-from client_agent.watch import StudyWatch
+from client_agent.network.clock import WrongClock, pause_after, wrong_clock
+from client_agent.network.server_client import RetryPolicy, ServerClient
+from client_agent.network.watch import StudyWatch
+from client_agent.requester.await_sites import _hear_refusal
+from client_agent.requester.round import RequesterRound
+from client_agent.requester.run import Requester
+from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.letter import NOTICE_SEALED_BYTES
 from protocol.errors import (
     BadSignature,
     ConfigurationError,
@@ -210,7 +210,7 @@ def test_clocks_that_agree_explain_no_refusal() -> None:
 
 
 def test_a_view_that_cannot_be_read_is_said_and_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("client_agent.watch._PROBLEM_PAUSE_S", 0.0)
+    monkeypatch.setattr("client_agent.network.watch._PROBLEM_PAUSE_S", 0.0)
     moods: list[Exception] = [MalformedMessage("study_view: too long")] * 3 + [RuntimeError("x"), UnknownResource("y")]
 
     class Server:
@@ -284,8 +284,8 @@ def test_letters_put_aside_are_forgotten_with_their_round(bench: RequesterBench)
 
 def test_a_site_says_that_it_is_ready_until_it_is_heard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A refusal that passes, of a proxy or a server without its database, kept the site out of the study for good."""
-    monkeypatch.setattr("client_agent.contributor._IDLE_S", 0.0)
-    monkeypatch.setattr("client_agent.contributor._RETRY_S", 0.0)
+    monkeypatch.setattr("client_agent.contributor.run._IDLE_S", 0.0)
+    monkeypatch.setattr("client_agent.contributor.run._RETRY_S", 0.0)
     answers = {Side.A: [BadSignature("401"), NotListed("no"), Unavailable("down")], Side.B: [WrongRound("ended")]}
     heard: list[Side] = []
     with contributor_bench(tmp_path, study(), MODEL) as bench:

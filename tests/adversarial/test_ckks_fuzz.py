@@ -19,8 +19,8 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import MalformedMessage, SumForged
-from servers.ckks_process import CkksProcess
-from servers.ckks_sums import ContributionCheck
+from servers.ckks.process import CkksProcess
+from servers.ckks.sums import ContributionCheck
 from servers.scratch import MemoryFile
 
 PARAMETERS = CkksParameters()

@@ -15,27 +15,27 @@ import numpy as np
 import pytest
 import structlog
 
-import client_agent.cli
+import client_agent.cli.commands
 import moiety
-from client_agent.events import AgentEvent, EventKind
-from client_agent.gathering import await_contributors
-from client_agent.keys_cli import show
-from client_agent.mail import StudyRefusal, seal_letter
-from client_agent.ranking import RANKING_FILE, Ranking, UnrankedSite
-from client_agent.ranking_cli import show_rankings
-from client_agent.requester_round import RequesterRound
-from client_agent.rewards_cli import show_rewards
-from client_agent.ridge import JudgedOn
-from client_agent.server_client import RetryPolicy, ServerClient, problem_to_error
-from harness.history import Series
-from harness.plots import _chart
+from client_agent.cli.keys import show
+from client_agent.cli.ranking import show_rankings
+from client_agent.cli.rewards import show_rewards
+from client_agent.learning.ridge import JudgedOn
+from client_agent.network.server_client import RetryPolicy, ServerClient, problem_to_error
+from client_agent.requester.await_sites import await_contributors
+from client_agent.requester.round import RequesterRound
+from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.letter import StudyRefusal, seal_letter
+from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
+from harness.demo.plots import _chart
+from harness.engine.history import Series
 from protocol.errors import ErrorCode, MalformedMessage, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_roster
 from protocol.wire.messages import Decline, LayerShape, StudyState, StudyView
 from servers import log as server_log
-from servers.problems import error_from
+from servers.http.problems import error_from
 from tests.unit.client_agent.benches import SITE, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
     PARAMETERS,
@@ -98,7 +98,7 @@ def test_a_servers_problem(capsys: pytest.CaptureFixture[str]) -> None:
     for error in (unsigned.value, problem_to_error(400, body, "operator-a"), error_from(body, 400)):
         assert harmless(error.detail)
         event = AgentEvent(kind=EventKind.PROBLEM, site=SITE, study="unit", text=error.detail)
-        client_agent.cli._print_event(event)
+        client_agent.cli.commands._print_event(event)
         assert harmless(capsys.readouterr().out)
 
 
@@ -106,7 +106,7 @@ def test_an_event_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever place forgot to ask: neither form of an event's line passes the words on."""
     event = AgentEvent(kind=EventKind.FINISHED, site=SITE, study="unit", text=WORDS.replace("\n", " "))
     rounds = AgentEvent(kind=EventKind.ROUND, site=SITE, study="unit", round=1, record=record(1, reason=WORDS))
-    for show_event in (client_agent.cli._print_event, client_agent.cli._print_json):
+    for show_event in (client_agent.cli.commands._print_event, client_agent.cli.commands._print_json):
         for one in (event, rounds):
             show_event(one)
             assert harmless(capsys.readouterr().out)
@@ -118,7 +118,7 @@ def test_the_reason_of_a_studys_end(capsys: pytest.CaptureFixture[str]) -> None:
     worded = end.model_copy(update={"message": end.message.model_copy(update={"reason": WORDS})})
     shown = StudyView(study="unit", study_digest=DIGEST, end=worded, cursor=1, ready=(), mail=())
     for as_json in (False, True):
-        client_agent.cli._print_state(shown, as_json)
+        client_agent.cli.commands._print_state(shown, as_json)
         assert harmless(capsys.readouterr().out)
 
 
@@ -139,7 +139,7 @@ def test_a_ranking(problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_rounds_and_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names are checked where they come in; a metrics file of another hand is shown all the same."""
     records = (record(1, took_part=("r0", WORDS), failed_check=(WORDS,)),)
-    client_agent.cli._print_table(records)
+    client_agent.cli.commands._print_table(records)
     assert "[/]" in capsys.readouterr().out
     folder = tmp_path / "studies" / "s"
     folder.mkdir(parents=True)
@@ -168,7 +168,7 @@ def test_a_layers_name() -> None:
 
 
 def test_logs_of_both_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    for configure in (server_log.configure, client_agent.cli.log_to_stderr):
+    for configure in (server_log.configure, client_agent.cli.commands.log_to_stderr):
         configure()
         try:
             structlog.get_logger("x").warning("refused", detail=WORDS, route="/v1/" + "x" * 10**6)

@@ -15,24 +15,25 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from client_agent.ckks_key import derive_key
-from client_agent.events import EventKind, RoundEnd
-from client_agent.journal import StudyJournal
-from client_agent.mail import PastRelease, WeightMail, seal_letter
-from client_agent.output import own_key_id
-from client_agent.planning import hindrance
+from client_agent.requester.plan import hindrance
 from client_agent.scratch import MemoryFile
+from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.journal import StudyJournal
+from client_agent.site.letter import PastRelease, WeightMail, seal_letter
+from client_agent.study.ckks_key import derive_key
+from client_agent.study.take_release import own_key_id
 from protocol.arithmetic.kernels import Scaling
 from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Adder, Encryptor
 from protocol.ckks.ciphertext import Kind, chunks_of
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.update import body_header, contribution
-from protocol.lock import model_digest
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import MOST_DISCARDED_SUMS, Clause, SitePolicy
+from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
+from protocol.wire.channel.sealing import seal_stream
 from protocol.wire.messages import (
     NO_COMMITMENT,
     AgreedSet,
@@ -53,7 +54,6 @@ from protocol.wire.messages import (
     SumRelease,
     WeightList,
 )
-from protocol.wire.sealing import seal_stream
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, FakeServer, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,

@@ -20,19 +20,19 @@ import pytest
 import stamina
 import trustme
 
-from client_agent.answer import LongAnswer, UnsignedAnswer
-from client_agent.ledger import Ledger
-from client_agent.server_client import RetryPolicy, ServerClient
-from client_agent.transport import CountingTransport, tls_context
+from client_agent.network.answer import LongAnswer, UnsignedAnswer
+from client_agent.network.ledger import Ledger
+from client_agent.network.server_client import RetryPolicy, ServerClient
+from client_agent.network.transport import CountingTransport, tls_context
 from protocol.errors import MoietyError, PeerUnreachable
 from protocol.sharing import Side
-from protocol.wire.answers import sign_answer
-from protocol.wire.envelope import ANSWER_TYPE, SEALED_TYPE
+from protocol.wire.channel.answers import sign_answer
+from protocol.wire.channel.envelope import ANSWER_TYPE, SEALED_TYPE
+from protocol.wire.channel.signing import DigestField, digest_value
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
-from protocol.wire.signing import DigestField, digest_value
+from servers.http.peer_client import PeerClient
 from servers.metrics import Metrics
-from servers.peer_client import PeerClient
 from tests.adversarial import hostile_answers as hostile
 from tests.adversarial.hostile_answers import MEGABYTE, Script, hostile_server
 from tests.unit.client_agent.enveloped import Handler, closed, opened
@@ -174,7 +174,7 @@ def test_what_a_server_would_have_the_agent_remember_is_forgotten(ca: Path, auth
 
 
 def _nothing() -> Any:
-    from client_agent.server_client import Body
+    from client_agent.network.server_client import Body
 
     return Body.of(b"")
 

@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.decisions import Decision
-from client_agent.events import RoundEnd
-from client_agent.mail import PastRelease, WeightMail, open_letter, seal_letter
-from client_agent.reconciling import lost_rounds
+from client_agent.contributor.decisions import Decision
+from client_agent.site.events import RoundEnd
+from client_agent.site.letter import PastRelease, WeightMail, open_letter, seal_letter
+from client_agent.study.reconciling import lost_rounds
 from harness.adversaries import requester as malicious
 from harness.adversaries.vectors import entry_near_the_range_bound
 from protocol.errors import ErrorCode
-from protocol.lock import model_digest
 from protocol.parameters import Needs
 from protocol.policy import Clause, LeftOut, ReleasedSum, SiteMemory, SitePolicy
+from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import sign

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 
 from client_agent.daemon import create_study
-from client_agent.events import EventKind
-from client_agent.ledger import read_ledger
-from client_agent.mail import (
+from client_agent.network.ledger import read_ledger
+from client_agent.site.events import EventKind
+from client_agent.site.letter import (
     CountedClasses,
     PastRelease,
     StudyRefusal,
@@ -31,16 +31,16 @@ from client_agent.mail import (
     seal_letter,
     told,
 )
-from harness.processes import RunningFederation
+from harness.federation.processes import RunningFederation
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, MalformedMessage, UnusableUpdate
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
+from protocol.wire.channel.padding import pad
+from protocol.wire.channel.sealing import seal_small
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Decline, Message, RuleName, RuleSpec
-from protocol.wire.padding import pad
-from protocol.wire.sealing import seal_small
 from tests.integration.agents import REQUESTER, AgentThreads, Odd, finished, rounds_of, spec, study_for, wait_for
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import DIGEST as ANY_DIGEST

@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from protocol.letters import NOTICE_BYTES, LetterKind, most_bytes
+from protocol.bodies.letter import NOTICE_BYTES, LetterKind, most_bytes
 from protocol.sharing import Side
 from protocol.wire import paths
+from protocol.wire.channel.sealing import sealed_length, sealed_small_length
 from protocol.wire.messages import RoundState, StudyEndState
-from protocol.wire.sealing import sealed_length, sealed_small_length
 from servers.store import shares
 from tests.adversarial.in_process import RunningApps, running_apps
 from tests.integration.fake_agents import FakeSites, make_study

@@ -17,14 +17,14 @@ import httpx
 import numpy as np
 import pytest
 
-from client_agent.server_client import AlteredBody, Body, RetryPolicy, ServerClient
+from client_agent.network.server_client import AlteredBody, Body, RetryPolicy, ServerClient
 from protocol.errors import MalformedMessage, RefusedMessage
 from protocol.sharing import Side, vector_side
 from protocol.wire.authentic import sign
-from protocol.wire.envelope import LENGTH_BYTES
+from protocol.wire.channel.envelope import LENGTH_BYTES
+from protocol.wire.channel.signing import DigestField
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Announcement, EndCause, ReadyNotice, StudyEnd, StudyEndState
-from protocol.wire.signing import DigestField
 from tests.adversarial.in_process import Bridge, running_apps
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import prepare_servers

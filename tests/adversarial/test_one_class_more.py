@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.remembered_sums import SumMemory
+from client_agent.site.remembered_sums import SumMemory
 from protocol.errors import PolicyRefusal
 from protocol.first_model import seeded_model
 from protocol.policy import SitePolicy, SummedRow, SummedWeight

@@ -28,9 +28,9 @@ from protocol.wire.messages import (
     Study,
     StudyState,
 )
-from servers.ending import Endings
-from servers.outcomes import countersign_outcome, outcome_of
-from servers.releasing import commit_release, with_mask_seed
+from servers.rounds.end_round import Endings
+from servers.rounds.outcomes import countersign_outcome, outcome_of
+from servers.rounds.release import commit_release, with_mask_seed
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore

@@ -29,10 +29,10 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import OutcomeCause, RoundState, Signed, Study, StudyState, SumRelease
-from servers.ckks_release import countersign_sum_release, deliver_sum_release, sign_sum_release
-from servers.ending import NotYet
-from servers.outcomes import countersign_outcome, outcome_of
-from servers.releasing import sealed_output
+from servers.ckks.release import countersign_sum_release, deliver_sum_release, sign_sum_release
+from servers.rounds.end_round import NotYet
+from servers.rounds.outcomes import countersign_outcome, outcome_of
+from servers.rounds.release import sealed_output
 from servers.routes import peer as peer_routes
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 from servers.store.migrate import upgrade

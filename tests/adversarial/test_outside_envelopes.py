@@ -20,8 +20,8 @@ from fastapi.routing import APIRoute
 
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.sharing import Side
+from protocol.wire.channel.signing import sign_request
 from protocol.wire.paths import STUDIES
-from protocol.wire.signing import sign_request
 from servers.app import create_app
 from servers.settings import load_settings
 from tests.integration.federation import Federation, prepare_servers

@@ -15,13 +15,13 @@ import numpy as np
 import pytest
 
 from client_agent.daemon import create_study
-from client_agent.data import DataNames
-from client_agent.events import EventKind, RoundEnd
-from harness.parties import OPERATOR_NAMES
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from client_agent.learning.data import DataNames
+from client_agent.site.events import EventKind, RoundEnd
+from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from protocol.bodies.letter import LetterKind
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
-from protocol.letters import LetterKind
 from protocol.parameters import Needs
 from protocol.policy import SitePolicy
 from protocol.sharing import Side

@@ -16,14 +16,14 @@ import httpx
 import pytest
 import stamina
 
-from client_agent.answer import UnsignedAnswer
-from client_agent.server_client import Body, RetryPolicy, ServerClient
+from client_agent.network.answer import UnsignedAnswer
+from client_agent.network.server_client import Body, RetryPolicy, ServerClient
 from protocol.errors import MalformedMessage, RefusedMessage, Unavailable
 from protocol.sharing import Side
-from protocol.wire.envelope import close_answer
+from protocol.wire.channel.envelope import close_answer
+from protocol.wire.channel.signing import DigestField, digest_value
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import ReadyNotice, StudyState, StudyView
-from protocol.wire.signing import DigestField, digest_value
 from tests.unit.client_agent.enveloped import NOW, closed, opened
 from tests.unit.client_agent.federation import DIGEST, ROSTER, ended_as, keys, operator_keys
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from client_agent.ridge import ridge
+from client_agent.learning.ridge import ridge
 from protocol.errors import PolicyRefusal
 from protocol.policy import SitePolicy, check_study_allowed
 from protocol.wire.messages import RankingSpec

@@ -28,12 +28,12 @@ from protocol.wire.messages import (
     Study,
     StudyState,
 )
-from servers.answering import Answering
-from servers.collection import _check_announced
-from servers.demand import demand, ranks_next
-from servers.measuring import most_elements
-from servers.outcomes import countersign_outcome, outcome_of
-from servers.releasing import accept_release_set
+from servers.correlations.wanted import demand, ranks_next
+from servers.rounds.collect import _check_announced
+from servers.rounds.outcomes import countersign_outcome, outcome_of
+from servers.rounds.release import accept_release_set
+from servers.rounds.side_b import Answering
+from servers.rounds.sketches import most_elements
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore

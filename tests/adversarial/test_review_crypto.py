@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from client_agent.contributor import Contributor
-from client_agent.decisions import Decisions
-from client_agent.journal import SiteState, StudyJournal
+from client_agent.contributor.decisions import Decisions
+from client_agent.contributor.run import Contributor
+from client_agent.site.journal import SiteState, StudyJournal
 from protocol import policy
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.ring import to_signed
@@ -23,6 +23,7 @@ from protocol.policy import SiteMemory, SitePolicy
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import check_signature, require_signatures, sign
+from protocol.wire.channel.sealing import SealedReader, seal_stream
 from protocol.wire.messages import (
     Announcement,
     ContributionHeader,
@@ -37,7 +38,6 @@ from protocol.wire.messages import (
     Study,
     WeightList,
 )
-from protocol.wire.sealing import SealedReader, seal_stream
 from tests.unit.parties import announcement as announced
 from tests.unit.parties import parties, study
 
@@ -290,8 +290,8 @@ def test_an_unasked_welcome_with_the_same_model_does_not_reset_what_the_site_rem
     model = np.arange(6, dtype=np.float32)
     site = contributor(study("a" * 64), tmp_path)
     unasked = SimpleNamespace(site_key="1" * 64, model_version=1, previous=None)
-    monkeypatch.setattr("client_agent.contributor.open_welcome", lambda *_: unasked)
-    monkeypatch.setattr("client_agent.contributor.open_checkpoint", lambda *_: model.copy())
+    monkeypatch.setattr("client_agent.contributor.run.open_welcome", lambda *_: unasked)
+    monkeypatch.setattr("client_agent.contributor.run.open_checkpoint", lambda *_: model.copy())
     site.adopt_model(model, 0, site_key="1" * 64)
     entry = paths.fill(paths.WELCOME_TOPIC, version=1) + "/a"
     site._take_welcome(SimpleNamespace(mail=(entry,)))  # type: ignore[arg-type]

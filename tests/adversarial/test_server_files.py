@@ -17,17 +17,17 @@ import numpy as np
 import pytest
 
 from client_agent.daemon import create_study
-from client_agent.data import Examples, LocalData
-from client_agent.events import read_metrics
-from client_agent.journal import StudyJournal
-from client_agent.models import model_spec
-from harness.parties import OPERATOR_NAMES
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from client_agent.learning.data import Examples, LocalData
+from client_agent.learning.models import model_spec
+from client_agent.site.events import read_metrics
+from client_agent.site.journal import StudyJournal
+from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
+from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.keyfile import dump_party_keys
 from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.wire.sealing import SealedReader
 from tests.ports import free_ports
 
 pytestmark = pytest.mark.slow

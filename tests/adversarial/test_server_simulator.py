@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 
-from harness.correlations import correlations_from
+from harness.engine.correlations import correlations_from
 from protocol.arithmetic.prg import Usage, derive, expand, expand_bytes
 from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.mpc import measurement

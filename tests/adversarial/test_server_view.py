@@ -34,10 +34,12 @@ from protocol.mpc.correlation import CorrelationHalf
 from protocol.mpc.distance import query
 from protocol.mpc.ot.half import segment_sums
 from protocol.sharing import Side, vector_side
-from protocol.wire import commitment, sealing
+from protocol.wire import commitment
+from protocol.wire.channel import sealing
 from protocol.wire.messages import RoundState
-from servers import answering, driver
-from servers.measuring import Products
+from servers.rounds import side_a as driver
+from servers.rounds import side_b as answering
+from servers.rounds.sketches import Products
 from tests.adversarial.in_process import RunningApps, durable, running_apps
 from tests.integration import fake_agents, federation, signed_client
 from tests.integration.fake_agents import FakeSites, make_study

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.data import Examples
-from client_agent.events import EventKind
-from client_agent.mail import PastRelease, Welcome, seal_letter
-from client_agent.models import build_model, model_spec
-from client_agent.trainer import compute_update
-from client_agent.update import load_vector
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import load_vector
+from client_agent.learning.models import build_model, model_spec
+from client_agent.learning.trainer import compute_update
+from client_agent.site.events import EventKind
+from client_agent.site.letter import PastRelease, Welcome, seal_letter
 from harness.adversaries.trap_weights import Trap, records_read, steered
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from protocol.arithmetic.fixed_point import clip, encode
@@ -27,8 +27,8 @@ from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.release import average_chunk
 from protocol.wire.authentic import sign
+from protocol.wire.channel.sealing import encrypt_body
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyView, TrainingSpec
-from protocol.wire.sealing import encrypt_body
 from tests.unit.client_agent import announced_rounds
 from tests.unit.client_agent.benches import SITE, Bench, contributor_bench
 from tests.unit.client_agent.federation import REQUESTER, ROSTER, keys

@@ -12,7 +12,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import text
 
-from harness.parties import SiteEntry, make_parties
+from harness.engine.parties import SiteEntry, make_parties
 from protocol.errors import BadSignature, CorrelationReused, UnknownStudy
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side

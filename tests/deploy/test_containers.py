@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.events import RoundEnd, RoundRecord, read_metrics
-from client_agent.journal import StudyJournal
-from client_agent.ledger import read_ledger
-from client_agent.study_file import study_from_toml
+from client_agent.learning.study_file import study_from_toml
+from client_agent.network.ledger import read_ledger
+from client_agent.site.events import RoundEnd, RoundRecord, read_metrics
+from client_agent.site.journal import StudyJournal
 from deploy.prepare_demo import PORT, STUDY_FILE, demo_sites, prepare
-from harness.error_bound import bound_of_run
-from harness.rounds_plain import run_plain
+from harness.bounds.error_bound import bound_of_run
+from harness.engine.loop import run_plain
 from protocol.wire.messages import Study
 from tests.deploy.containers import Deployment, build_images, compose_command, run, wait_until
 

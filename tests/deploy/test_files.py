@@ -17,15 +17,15 @@ import trustme
 import yaml
 
 from client_agent.daemon import load_identity
-from client_agent.data import load_folder
-from client_agent.fitting import names_of
+from client_agent.learning.check_data import names_of
+from client_agent.learning.data import load_folder
+from client_agent.learning.study_file import study_from_toml
 from client_agent.settings import load_settings as load_agent_settings
-from client_agent.study_file import study_from_toml
 from deploy.prepare_demo import STUDY_FILE, demo_sites, prepare
 from deploy.requirements import requirements
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.demo_studies import BREAST_CANCER
-from harness.parties import OPERATOR_NAMES
+from harness.demo.studies import BREAST_CANCER
+from harness.engine.parties import OPERATOR_NAMES
 from protocol.sharing import Side
 from servers.metrics import Metrics
 from servers.settings import load_settings as load_server_settings

@@ -22,20 +22,21 @@ from pydantic_core import to_json
 from pydantic_settings import BaseSettings
 
 import moiety
-from client_agent.study_file import StudyTable
-from harness.parties import OPERATOR_NAMES, SiteEntry, make_parties
+from client_agent.learning.study_file import StudyTable
+from harness.engine.parties import OPERATOR_NAMES, SiteEntry, make_parties
 from harness.personal import case as personal_case
 from harness.simulation import case
 from protocol import errors
-from protocol.letters import LetterKind
+from protocol.bodies.letter import LetterKind
 from protocol.rules.registry import OPTIONS, rule_for
 from protocol.sharing import Side
-from protocol.wire import answers, envelope, paths, sealing, signing
+from protocol.wire import paths
+from protocol.wire.channel import answers, envelope, sealing, signing
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.keys import SigningKey
 from protocol.wire.messages import RuleName, RuleSpec
 from servers.app import create_app, create_operations
-from servers.problems import PROBLEMS
+from servers.http.problems import PROBLEMS
 from servers.settings import ServerSettings
 from servers.store.migrate import upgrade
 from tests.frozen.examples import EXAMPLES, SIGNED_KIND

@@ -12,12 +12,12 @@ from unittest.mock import patch
 
 from rich.console import Console
 
-from client_agent.data import LocalData
-from harness import demo
+from client_agent.learning.data import LocalData
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.demo_studies import BREAST_CANCER, study_of
-from harness.federated_run import run_study
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.demo import run as demo
+from harness.demo.studies import BREAST_CANCER, study_of
+from harness.federation.federated_run import run_study
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.policy import SitePolicy
 from protocol.wire.messages import RankingSpec, RuleName, RuleSpec, Study, StudyProtection
 from tests.frozen.left_behind import left_behind, model_fact

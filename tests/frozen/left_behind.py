@@ -23,10 +23,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from client_agent.events import read_metrics
-from client_agent.journal import StudyJournal
-from client_agent.ledger import read_ledger
-from client_agent.ranking import RANKING_FILE
+from client_agent.network.ledger import read_ledger
+from client_agent.site.events import read_metrics
+from client_agent.site.journal import StudyJournal
+from client_agent.study.ranking import RANKING_FILE
 from protocol.wire.messages import RuleName
 
 WITHIN: Final = 1e-5

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from harness.correlations import SourceName
 from harness.datasets.registry import DataRequest
-from harness.history import RunHistory
+from harness.engine.correlations import SourceName
+from harness.engine.history import RunHistory
 from harness.ranking.rank import RankOptions, rank
-from harness.simulate import SimulationOptions, run_simulation
 from harness.simulation.case import parse_case
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.run_one import Protection
+from harness.simulation.simulate import SimulationOptions, run_simulation
 
 Json = dict[str, Any]
 Run = Callable[[Path], Json]

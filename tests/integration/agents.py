@@ -9,13 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from client_agent.daemon import run_agent
-from client_agent.data import Examples, LocalData
-from client_agent.events import AgentEvent, EventKind, RoundRecord, read_metrics
-from client_agent.journal import StudyJournal
-from client_agent.learner import Learner, TorchLearner
-from client_agent.models import model_spec
+from client_agent.learning.data import Examples, LocalData
+from client_agent.learning.learner import Learner, TorchLearner
+from client_agent.learning.models import model_spec
 from client_agent.settings import load_settings
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from client_agent.site.events import AgentEvent, EventKind, RoundRecord, read_metrics
+from client_agent.site.journal import StudyJournal
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec

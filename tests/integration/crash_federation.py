@@ -27,15 +27,15 @@ import numpy as np
 import client_agent.daemon
 import servers.app
 import servers.cli
-from client_agent.data import Examples, LocalData
-from client_agent.events import RoundRecord, read_metrics
-from client_agent.journal import StudyJournal
-from client_agent.learner import Vector
-from client_agent.remembered_sums import RememberedRow
-from client_agent.ridge import JudgingForm, Matrix, judging_form
+from client_agent.learning.data import Examples, LocalData
+from client_agent.learning.learner import Vector
+from client_agent.learning.ridge import JudgingForm, Matrix, judging_form
 from client_agent.settings import load_settings
-from harness.parties import OPERATOR_NAMES
-from harness.processes import FederationSpec, Running, RunningFederation, SiteSpec, toml_lines
+from client_agent.site.events import RoundRecord, read_metrics
+from client_agent.site.journal import StudyJournal
+from client_agent.site.remembered_sums import RememberedRow
+from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.processes import FederationSpec, Running, RunningFederation, SiteSpec, toml_lines
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.sharing import Side

@@ -9,19 +9,20 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from client_agent.output import own_key_id
+from client_agent.study.take_release import own_key_id
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
-from protocol.lock import check_transcript
 from protocol.mpc.distance import query
 from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
 from protocol.mpc.quantity import value_count
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.release import open_output_chunk
+from protocol.rounds.agree import check_transcript
 from protocol.sharing import Side, split, vector_side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.channel.sealing import SealedReader, seal_stream
 from protocol.wire.commitment import commitment_to
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import (
@@ -50,7 +51,6 @@ from protocol.wire.messages import (
     StudyView,
     TrainingSpec,
 )
-from protocol.wire.sealing import SealedReader, seal_stream
 from tests.integration.federation import Federation
 from tests.integration.signed_client import SignedClient
 

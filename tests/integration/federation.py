@@ -18,8 +18,8 @@ from typing import Any
 import httpx
 import trustme
 
-from harness.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
-from harness.processes import write_secret
+from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
+from harness.federation.processes import write_secret
 from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys, dump_party_keys, dump_roster
 from protocol.wire.messages import Roster

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Literal, cast
 import httpx
 
 from protocol.sharing import Side
-from protocol.wire.answers import verify_answer
+from protocol.wire.channel.answers import verify_answer
+from protocol.wire.channel.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, close_request, open_answer
+from protocol.wire.channel.signing import DigestField, sign_request
 from protocol.wire.commitment import MessageDigest, head_digest
-from protocol.wire.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, close_request, open_answer
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.paths import PEER_SEALED, SEALED
-from protocol.wire.signing import DigestField, sign_request
 
 if TYPE_CHECKING:
     from tests.integration.federation import Federation

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.cli import study_app
+from client_agent.cli.commands import study_app
 from client_agent.daemon import create_study
-from client_agent.events import EventKind, RoundEnd
-from client_agent.ledger import read_ledger
-from harness.processes import RunningFederation
+from client_agent.network.ledger import read_ledger
+from client_agent.site.events import EventKind, RoundEnd
+from harness.federation.processes import RunningFederation
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
 from protocol.policy import SitePolicy
 from protocol.sharing import Side

@@ -9,8 +9,8 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from client_agent.events import RoundEnd, read_metrics
-from harness.regression_facts import UNIT, RoundFacts, encryption_error
+from client_agent.site.events import RoundEnd, read_metrics
+from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from protocol.first_model import first_model
 from protocol.policy import SitePolicy
 from protocol.sharing import Side

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from harness.bounds.error_bound import bound_of_run
+from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.demo_studies import study_of
-from harness.error_bound import bound_of_run
-from harness.history import RoundKind, RunHistory
-from harness.regression_facts import UNIT, RoundFacts, encryption_error
-from harness.run_state import Attendance, Progress
+from harness.demo.studies import study_of
+from harness.engine.history import RoundKind, RunHistory
+from harness.engine.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName, Study, StudyProtection
 from tests.unlimited import LONG_BREAST_CANCER, run_ckks, run_plain, run_secure

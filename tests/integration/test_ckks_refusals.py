@@ -11,17 +11,18 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic.kernels import Scaling
+from protocol.bodies.letter import NOTICE_BYTES
 from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Decryptor, Encryptor
 from protocol.ckks.ciphertext import HEADER_BYTES, Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
-from protocol.letters import NOTICE_BYTES
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.channel.sealing import SealedReader, seal_stream, sealed_small_length
 from protocol.wire.commitment import commitment_to
 from protocol.wire.messages import (
     NO_COMMITMENT,
@@ -37,7 +38,6 @@ from protocol.wire.messages import (
     Signed,
     StudyProtection,
 )
-from protocol.wire.sealing import SealedReader, seal_stream, sealed_small_length
 from servers.scratch import MemoryFile
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers

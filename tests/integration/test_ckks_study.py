@@ -12,15 +12,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.data import LocalData
-from client_agent.journal import SiteState
+from client_agent.learning.data import LocalData
+from client_agent.site.journal import SiteState
+from harness.bounds.error_bound import bound_of_run
+from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.demo_studies import BREAST_CANCER, study_of
-from harness.error_bound import bound_of_run
-from harness.federated_run import run_study
-from harness.history import RoundKind
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
-from harness.regression_facts import UNIT, RoundFacts, encryption_error
+from harness.demo.studies import BREAST_CANCER, study_of
+from harness.engine.history import RoundKind
+from harness.federation.federated_run import run_study
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.policy import SitePolicy

@@ -13,9 +13,9 @@ from enum import StrEnum
 
 import pytest
 
-from client_agent import failpoints as agent_points
-from client_agent.events import RoundEnd
-from servers import failpoints as server_points
+from client_agent import points as agent_points
+from client_agent.site.events import RoundEnd
+from servers import points as server_points
 from tests.integration import test_ckks_study
 from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, A, B, CrashFederation, Kill, Outcome, audit
 

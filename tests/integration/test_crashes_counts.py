@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from client_agent.events import RoundEnd
+from client_agent.site.events import RoundEnd
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import Purpose, RuleName, RuleSpec, Study
 from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, CrashFederation, Kill, audit, class_counts

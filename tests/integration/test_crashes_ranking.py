@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from client_agent.events import RoundEnd
-from client_agent.ranking import RANKING_FILE, Ranking
+from client_agent.site.events import RoundEnd
+from client_agent.study.ranking import RANKING_FILE, Ranking
 from protocol.policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
 from protocol.wire.messages import Purpose, RankingSpec, Study

@@ -39,13 +39,13 @@ def subcommand(name: str) -> str:
 
 
 def test_a_server_loads_neither_torch_nor_harness_nor_agent() -> None:
-    loaded = loaded_by(subcommand("server") + "\nimport servers.app, servers.driver")
+    loaded = loaded_by(subcommand("server") + "\nimport servers.app, servers.rounds.side_a")
     assert "fastapi" in loaded
     assert not loaded & {"torch", "safetensors", "sklearn", "matplotlib", "trustme", "harness", "client_agent"}
 
 
 def test_an_agent_loads_neither_harness_nor_servers() -> None:
-    loaded = loaded_by(subcommand("agent") + "\nimport client_agent.daemon, client_agent.trainer")
+    loaded = loaded_by(subcommand("agent") + "\nimport client_agent.daemon, client_agent.learning.trainer")
     assert "torch" in loaded
     assert not loaded & {"fastapi", "sqlalchemy", "alembic", "sklearn", "matplotlib", "trustme", "harness", "servers"}
 

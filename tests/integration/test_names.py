@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from client_agent.daemon import create_study
-from client_agent.data import LocalData, save_folder
-from client_agent.events import EventKind
-from client_agent.names import DataNames
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from client_agent.learning.data import LocalData, save_folder
+from client_agent.learning.names import DataNames
+from client_agent.site.events import EventKind
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec

@@ -18,22 +18,22 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from client_agent.data import Examples, LocalData
-from client_agent.events import RoundEnd
-from client_agent.ledger import read_ledger
-from client_agent.models import PersonalPlace, build_model, dimension, model_spec
-from client_agent.personal_state import PersonalState
-from client_agent.trainer import evaluate, site_seed, train_round
-from client_agent.update import load_personal, load_vector, model_vector
+from client_agent.learning.data import Examples, LocalData
+from client_agent.learning.flat_vector import load_personal, load_vector, model_vector
+from client_agent.learning.models import PersonalPlace, build_model, dimension, model_spec
+from client_agent.learning.personal_state import PersonalState
+from client_agent.learning.trainer import evaluate, site_seed, train_round
+from client_agent.network.ledger import read_ledger
+from client_agent.site.events import RoundEnd
 from harness.datasets.site_data import SiteData
-from harness.parties import OPERATOR_NAMES
-from harness.processes import FederationSpec, RunningFederation, SiteSpec, toml_lines
-from harness.rounds_plain import run_plain
-from harness.run_state import Progress
+from harness.engine.loop import run_plain
+from harness.engine.parties import OPERATOR_NAMES
+from harness.engine.run_state import Progress
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec, toml_lines
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
+from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec, ShareKind, Study, TrainingSpec
-from protocol.wire.sealing import SealedReader
 from tests import layered_softmax as reference
 from tests.adversarial.test_server_files import where
 from tests.integration.agents import REQUESTER, AgentThreads, final_model, finished, journal, rounds_of, wait_for

@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.data import LocalData
-from client_agent.events import read_metrics
-from client_agent.journal import StudyJournal
+from client_agent.learning.data import LocalData
+from client_agent.site.events import read_metrics
+from client_agent.site.journal import StudyJournal
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.site_data import Federation
-from harness.demo_studies import BREAST_CANCER, study_of
-from harness.federated_run import FederatedRun, run_study
-from harness.history import RoundKind
-from harness.parties import OPERATOR_NAMES
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
-from harness.rounds_plain import run_plain
+from harness.demo.studies import BREAST_CANCER, study_of
+from harness.engine.history import RoundKind
+from harness.engine.loop import run_plain
+from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.federated_run import FederatedRun, run_study
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.errors import Unavailable
 from protocol.policy import SitePolicy
 from protocol.sharing import Side

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from client_agent import participant
-from client_agent.cli import agent_app
-from client_agent.contribution import EncodedUpdate
+from client_agent.cli.commands import agent_app
 from client_agent.daemon import create_study
-from client_agent.events import RoundEnd
-from client_agent.participant import Participant
-from client_agent.ranking import RANKING_FILE, Ranking, encode_model
-from client_agent.ridge import JudgedOn, judging_form, ridge_model
-from harness.processes import RunningFederation
+from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
+from client_agent.site.events import RoundEnd
+from client_agent.study import participant
+from client_agent.study.contribute import EncodedUpdate
+from client_agent.study.participant import Participant
+from client_agent.study.ranking import RANKING_FILE, Ranking, encode_model
+from harness.federation.processes import RunningFederation
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.rules.transfer_loss import predictor

@@ -13,14 +13,14 @@ import pytest
 import torch
 
 from client_agent.daemon import create_study
-from client_agent.data import LocalData
-from client_agent.events import EventKind, RoundEnd, RoundRecord
-from client_agent.models import dimension, model_spec
-from client_agent.rewards import rewards_of
+from client_agent.learning.data import LocalData
+from client_agent.learning.models import dimension, model_spec
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord
+from client_agent.site.rewards import rewards_of
+from harness.bounds.error_bound import bound_of_run
 from harness.datasets.site_data import SiteData
-from harness.error_bound import bound_of_run
-from harness.history import RoundKind, RunHistory
-from harness.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.engine.history import RoundKind, RunHistory
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SitePolicy
 from protocol.rules.self_weights import class_weight

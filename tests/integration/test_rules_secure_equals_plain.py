@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from harness.adversaries.vectors import wrap_around_entry
+from harness.bounds.error_bound import bound_of_run
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
-from harness.demo_studies import study_of
-from harness.error_bound import bound_of_run
-from harness.history import RoundKind, RoundRecord, RunHistory
-from harness.run_state import Attendance
+from harness.demo.studies import study_of
+from harness.engine.history import RoundKind, RoundRecord, RunHistory
+from harness.engine.run_state import Attendance
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs

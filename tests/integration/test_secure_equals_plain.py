@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
+from harness.bounds.error_bound import bound_of_run
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
-from harness.demo_studies import study_of
-from harness.error_bound import bound_of_run
-from harness.history import RoundKind, RunHistory
+from harness.demo.studies import study_of
+from harness.engine.history import RoundKind, RunHistory
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.prg import derive
 from protocol.mpc.distance import open_distance, query

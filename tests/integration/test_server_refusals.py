@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from harness.adversaries.requests import nobody
-from protocol.letters import NOTICE_BYTES
+from protocol.bodies.letter import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import sign
+from protocol.wire.channel.sealing import sealed_length, sealed_small_length
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import generate_signing_key
 from protocol.wire.messages import Announcement, ReadyNotice, RoundState, Signed
 from protocol.wire.paths import EVERY_SITE
-from protocol.wire.sealing import sealed_length, sealed_small_length
 from tests.integration.fake_agents import FakeSites, Sealed, make_study
 from tests.integration.federation import Federation, start_servers
 from tests.integration.signed_client import Outgoing, SignedClient

@@ -9,12 +9,12 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from protocol.letters import NOTICE_BYTES
+from protocol.bodies.letter import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
+from protocol.wire.channel.sealing import sealed_small_length
 from protocol.wire.messages import OutcomeCause, PauseCause, PauseNotice, RoundState, StudyState
-from protocol.wire.sealing import sealed_small_length
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates

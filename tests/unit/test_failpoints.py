@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-import client_agent.failpoints
-import servers.failpoints
-from client_agent.journal import StudyJournal
+import client_agent.points
+import servers.points
+from client_agent.site.journal import StudyJournal
 from protocol.errors import ConfigurationError
 from protocol.failpoints import Failpoints, parse_failpoint
 from protocol.sharing import Side
@@ -86,26 +86,26 @@ def test_a_server_takes_a_failpoint_only_beside_a_seed_and_a_seed_only_on_loopba
 
 
 def test_an_agent_takes_a_failpoint_only_beside_a_seed() -> None:
-    armed = client_agent.failpoints.failpoints_of("after_settled:2", seeded=True)
+    armed = client_agent.points.failpoints_of("after_settled:2", seeded=True)
     assert (armed.point, armed.turn) == ("after_settled", 2)
-    assert client_agent.failpoints.failpoints_of(None, seeded=False).point is None
+    assert client_agent.points.failpoints_of(None, seeded=False).point is None
     with pytest.raises(ConfigurationError, match="only beside 'seed'"):
-        client_agent.failpoints.failpoints_of("after_settled", seeded=False)
+        client_agent.points.failpoints_of("after_settled", seeded=False)
     with pytest.raises(ConfigurationError, match="no failpoint 'lunch'"):
-        client_agent.failpoints.failpoints_of("lunch", seeded=True)
+        client_agent.points.failpoints_of("lunch", seeded=True)
 
 
 def test_a_full_disk_is_an_error_of_the_system() -> None:
-    armed = servers.failpoints.failpoints_of("disk_full")
+    armed = servers.points.failpoints_of("disk_full")
     with pytest.raises(OSError, match="No space left") as full:
-        armed.reach(servers.failpoints.Point.DISK_FULL)
+        armed.reach(servers.points.Point.DISK_FULL)
     assert full.value.errno == errno.ENOSPC
-    assert servers.failpoints.failpoints_of(None).point is None
+    assert servers.points.failpoints_of(None).point is None
 
 
 def test_a_journal_reaches_its_agents_failpoints(tmp_path: Path) -> None:
     acted: list[str] = []
-    point = client_agent.failpoints.Point.AFTER_SETTLED
+    point = client_agent.points.Point.AFTER_SETTLED
     StudyJournal(tmp_path, "quiet").reach(point)
     StudyJournal(tmp_path, "armed", Failpoints(point.value, 1, lambda: acted.append("now"))).reach(point)
     assert acted == ["now"]

@@ -8,8 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from client_agent.models import build_model, model_spec
-from client_agent.update import model_vector
+from client_agent.learning.flat_vector import model_vector
+from client_agent.learning.models import build_model, model_spec
 from protocol.first_model import drawn_model, first_model, model_digest_of, seeded_model
 from protocol.wire.messages import LayerShape
 from tests.unit.client_agent.federation import study

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.mail import StudyRefusal, WeightMail
-from client_agent.requester import _SKIPS_KEPT, RELEASES_KEPT
-from protocol.clauses import Clause
-from protocol.errors import ErrorCode, MalformedMessage, NotListed, UnknownParty
-from protocol.letters import (
+from client_agent.requester.run import _SKIPS_KEPT, RELEASES_KEPT
+from client_agent.site.letter import StudyRefusal, WeightMail
+from protocol.bodies.letter import (
     NOTICE_BYTES,
     NOTICE_REASON_BYTES,
     LetterKind,
@@ -18,7 +16,11 @@ from protocol.letters import (
     require_length,
     require_route,
 )
+from protocol.clauses import Clause
+from protocol.errors import ErrorCode, MalformedMessage, NotListed, UnknownParty
 from protocol.wire.authentic import sign
+from protocol.wire.channel.padding import LENGTH_BYTES, shortened, shown_length
+from protocol.wire.channel.sealing import sealed_length, sealed_small_length
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     AgreedSet,
@@ -32,9 +34,7 @@ from protocol.wire.messages import (
     Signature,
     Signed,
 )
-from protocol.wire.padding import LENGTH_BYTES, shortened, shown_length
 from protocol.wire.paths import EVERY_SITE
-from protocol.wire.sealing import sealed_length, sealed_small_length
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import CONTRIBUTORS, DIGEST, REQUESTER, ROSTER, keys, release, study
 from tests.unit.client_agent.test_requester import skip_of

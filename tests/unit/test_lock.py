@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from protocol import lock
 from protocol.errors import ProtocolViolation, TranscriptMismatch
+from protocol.rounds import agree as lock
 from protocol.wire.messages import AgreedSet, CollectedContribution, OutcomeCause
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from protocol.errors import ConflictingMessage, MalformedMessage, WrongRound
-from protocol.rounds import (
+from protocol.rounds.transitions import (
     FINAL_STATES,
     STUDY_TRANSITIONS,
     TRANSITIONS,

@@ -7,9 +7,9 @@ import pytest
 from protocol.errors import BadSignature, MalformedMessage, OtherVersion, Unavailable
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.versions import RELEASES, first_release, is_version, other_version, require_version
+from protocol.wire.channel.signing import sign_request, verify_request
 from protocol.wire.keys import generate_signing_key
 from protocol.wire.messages import Signed, Study
-from protocol.wire.signing import sign_request, verify_request
 from tests.unit.wire.test_messages import study
 
 KEY = generate_signing_key(bytes(32))

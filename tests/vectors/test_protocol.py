@@ -19,7 +19,6 @@ from protocol.errors import (
     ProtocolViolation,
     UnusableUpdate,
 )
-from protocol.lock import nonce_commitment, transcript
 from protocol.mpc import distance, product, range_check, sketch
 from protocol.mpc.correlation import dealer_corrections, dealer_half_a, dealer_half_b
 from protocol.mpc.ot import check
@@ -27,12 +26,13 @@ from protocol.mpc.ot import kernels as ot_kernels
 from protocol.mpc.ot.hashing import RowHash
 from protocol.mpc.quantity import distance_factor
 from protocol.parameters import Needs, StudyParameters
+from protocol.rounds.agree import nonce_commitment, transcript
 from protocol.rules.interface import Measured, RuleState, SiteFacts, SiteStanding
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.sharing import Side
+from protocol.wire.channel.sealing import encrypt_body
 from protocol.wire.commitment import MessageDigest, check_commitment, message_digest
 from protocol.wire.messages import Announcement, ListedWeight, WeightList
-from protocol.wire.sealing import encrypt_body
 from tests.vectors import build_measurement, build_transfer
 from tests.vectors.material import LOG2_E, honest, load
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from client_agent.decisions import Decision
-from client_agent.mail import Attestation, PastRelease, WeightMail, Welcome, seal_letter
-from protocol.lock import model_digest
+from client_agent.contributor.decisions import Decision
+from client_agent.site.letter import Attestation, PastRelease, WeightMail, Welcome, seal_letter
 from protocol.parameters import Needs
+from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
+from protocol.wire.channel.sealing import encrypt_body
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -24,7 +25,6 @@ from protocol.wire.messages import (
     StudyView,
     WeightList,
 )
-from protocol.wire.sealing import encrypt_body
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,

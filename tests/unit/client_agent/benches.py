@@ -10,15 +10,15 @@ from pathlib import Path
 
 import numpy as np
 
-from client_agent.contributor import Contributor
-from client_agent.events import AgentEvent, EventKind
-from client_agent.journal import StudyJournal
-from client_agent.ledger import Ledger
-from client_agent.mail import open_letter
+from client_agent.contributor.run import Contributor
+from client_agent.network.ledger import Ledger
+from client_agent.network.server_client import Body
 from client_agent.randomness import SystemRandomness
-from client_agent.requester import Requester
-from client_agent.server_client import Body
-from client_agent.site_context import SiteContext
+from client_agent.requester.run import Requester
+from client_agent.site.context import SiteContext
+from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.journal import StudyJournal
+from client_agent.site.letter import open_letter
 from protocol.errors import MoietyError, OutputGone, TooLarge
 from protocol.policy import SitePolicy
 from protocol.rules.interface import SiteFacts

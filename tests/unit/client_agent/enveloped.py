@@ -9,9 +9,8 @@ from dataclasses import dataclass
 import httpx
 
 from protocol.sharing import Side
-from protocol.wire.answers import sign_answer
-from protocol.wire.commitment import head_digest
-from protocol.wire.envelope import (
+from protocol.wire.channel.answers import sign_answer
+from protocol.wire.channel.envelope import (
     ANSWER_TYPE,
     LENGTH_BYTES,
     SEALED_TYPE,
@@ -20,11 +19,12 @@ from protocol.wire.envelope import (
     close_answer,
     open_request,
 )
+from protocol.wire.channel.signing import DigestField, VerifiedRequest, signed_digest, verify_request
+from protocol.wire.commitment import head_digest
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.messages import Party
 from protocol.wire.paths import SEALED
-from protocol.wire.signing import DigestField, VerifiedRequest, signed_digest, verify_request
 from tests.unit.client_agent.federation import ROSTER, operator_keys
 
 Handler = Callable[[httpx.Request], httpx.Response]

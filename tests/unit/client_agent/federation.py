@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from client_agent.mail import PastRelease
-from harness.parties import Parties, SiteEntry, make_parties
+from client_agent.site.letter import PastRelease
+from harness.engine.parties import Parties, SiteEntry, make_parties
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign

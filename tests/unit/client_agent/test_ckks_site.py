@@ -12,15 +12,15 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from client_agent.ckks_contribution import ENCRYPTED, CiphertextRecord, EncryptedContribution, encrypt_update
-from client_agent.ckks_key import check_encrypted, derive_key, require_ckks, welcomed_seed
-from client_agent.ckks_output import EncryptedOutput
-from client_agent.journal import StudyJournal
-from client_agent.mail import PastRelease, Welcome
-from client_agent.output import own_key_id
+from client_agent.network.server_client import Body
 from client_agent.randomness import SystemRandomness
 from client_agent.scratch import MemoryFile
-from client_agent.server_client import Body
+from client_agent.site.journal import StudyJournal
+from client_agent.site.letter import PastRelease, Welcome
+from client_agent.study.ckks_contribution import ENCRYPTED, CiphertextRecord, EncryptedContribution, encrypt_update
+from client_agent.study.ckks_key import check_encrypted, derive_key, require_ckks, welcomed_seed
+from client_agent.study.ckks_output import EncryptedOutput
+from client_agent.study.take_release import own_key_id
 from protocol.arithmetic.kernels import Scaling
 from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Adder, Decryptor, Encryptor
@@ -40,6 +40,7 @@ from protocol.errors import (
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
+from protocol.wire.channel.sealing import SealedReader, seal_stream
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.messages import (
     NO_COMMITMENT,
@@ -56,7 +57,6 @@ from protocol.wire.messages import (
     StudyProtection,
     SumRelease,
 )
-from protocol.wire.sealing import SealedReader, seal_stream
 from tests.unit.client_agent.federation import (
     DIGEST,
     LAYERS,

@@ -14,13 +14,13 @@ import torch
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-import client_agent.cli
-from client_agent.cli import agent_app, study_app
+import client_agent.cli.commands
+from client_agent.cli.commands import agent_app, study_app
 from client_agent.daemon import outbox, run_agent
 from client_agent.durable import new_folder
-from client_agent.events import Metrics, RoundRecord
 from client_agent.settings import AgentSettings, load_settings
-from harness.processes import write_secret
+from client_agent.site.events import Metrics, RoundRecord
+from harness.federation.processes import write_secret
 from protocol.errors import (
     ConfigurationError,
     ConflictingMessage,
@@ -98,7 +98,7 @@ class FakeSite:
 @pytest.fixture(autouse=True)
 def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The process's log, signal handlers and retry hooks stay as they are."""
-    monkeypatch.setattr(client_agent.cli, "log_to_stderr", lambda: None)
+    monkeypatch.setattr(client_agent.cli.commands, "log_to_stderr", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     yield
     stamina.instrumentation.set_on_retry_hooks(None)
@@ -107,8 +107,8 @@ def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeServer], None]:
     def use(server: FakeServer) -> None:
-        monkeypatch.setattr(client_agent.cli, "Site", lambda settings: FakeSite(settings, server))
-        monkeypatch.setattr(client_agent.cli, "_POLL_S", 0.0)
+        monkeypatch.setattr(client_agent.cli.commands, "Site", lambda settings: FakeSite(settings, server))
+        monkeypatch.setattr(client_agent.cli.commands, "_POLL_S", 0.0)
 
     return use
 

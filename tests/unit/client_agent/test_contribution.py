@@ -8,25 +8,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.contribution import (
+from client_agent.network.server_client import Body
+from client_agent.randomness import SeededRandomness, SystemRandomness
+from client_agent.site.journal import StudyJournal
+from client_agent.study.contribute import (
     ContributionRecord,
     EncodedFile,
     encode_update,
     make_contribution,
     send_contribution,
 )
-from client_agent.journal import StudyJournal
-from client_agent.randomness import SeededRandomness, SystemRandomness
-from client_agent.server_client import Body
 from protocol.arithmetic.fixed_point import decode
 from protocol.arithmetic.ring import from_bytes
 from protocol.errors import BadSignature, ConfigurationError, TranscriptMismatch, Unavailable, UnusableUpdate
 from protocol.sharing import SeedShare, Share, Side, VectorShare, reconstruct, vector_side
 from protocol.wire.authentic import sign
+from protocol.wire.channel.sealing import SealedReader
+from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.messages import ContributionHeader, Receipt, ShareKind, Signed
-from protocol.wire.sealing import SealedReader
-from protocol.wire.signing import DigestField
 from tests.unit.client_agent.federation import DIGEST, LAYERS, PARAMETERS, ROSTER, announcement, operator_keys
 
 SITE = "c2"

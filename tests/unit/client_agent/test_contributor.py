@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.events import EventKind, RoundEnd
+from client_agent.site.events import EventKind, RoundEnd
 from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,

@@ -10,12 +10,12 @@ import pytest
 import trustme
 
 from client_agent.daemon import Agent, Site, create_study, load_identity, only_one, outbox, run_agent
-from client_agent.events import AgentEvent
-from client_agent.journal import StudyJournal
-from client_agent.learner import training_seed
+from client_agent.learning.learner import training_seed
+from client_agent.learning.trainer import site_seed
 from client_agent.settings import AgentSettings
-from client_agent.trainer import site_seed
-from harness.processes import write_secret
+from client_agent.site.events import AgentEvent
+from client_agent.site.journal import StudyJournal
+from harness.federation.processes import write_secret
 from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign

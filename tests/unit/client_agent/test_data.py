@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.data import Examples, LocalData, folder_names, load_folder, save_folder
-from client_agent.names import NO_NAMES, DataNames
+from client_agent.learning.data import Examples, LocalData, folder_names, load_folder, save_folder
+from client_agent.learning.names import NO_NAMES, DataNames
 from protocol.errors import ConfigurationError
 
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.decisions import Decision
-from client_agent.events import EventKind
-from client_agent.mail import CountedClasses, WeightMail, seal_letter
+from client_agent.contributor.decisions import Decision
+from client_agent.site.events import EventKind
+from client_agent.site.letter import CountedClasses, WeightMail, seal_letter
 from protocol.errors import ErrorCode, WrongRound
-from protocol.lock import model_digest
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import LeftOut
+from protocol.rounds.agree import model_digest
 from protocol.rules.self_weights import class_weight
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.contribution import CHUNK, EncodedFile
-from client_agent.encoding import encode_counts, encode_own_weighted
+from client_agent.study.contribute import CHUNK, EncodedFile
+from client_agent.study.encoding import encode_counts, encode_own_weighted
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import UnusableUpdate
 from protocol.parameters import StudyParameters

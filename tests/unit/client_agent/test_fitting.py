@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from structlog.testing import capture_logs
 
-from client_agent.data import Examples, LocalData, save_folder
-from client_agent.fitting import fitting_data, remarks
-from client_agent.learner import TorchLearner
-from client_agent.models import model_spec
-from client_agent.names import NO_NAMES, DataNames
-from client_agent.plugin import load_plugin
+from client_agent.learning.check_data import fitting_data, remarks
+from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.learner import TorchLearner
+from client_agent.learning.models import model_spec
+from client_agent.learning.names import NO_NAMES, DataNames
+from client_agent.learning.plugin import load_plugin
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import Study

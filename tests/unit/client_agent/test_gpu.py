@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.data import Examples
-from client_agent.models import build_model, model_spec
-from client_agent.trainer import compute_update, evaluate
-from client_agent.update import load_vector, model_vector, pick_device
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import load_vector, model_vector, pick_device
+from client_agent.learning.models import build_model, model_spec
+from client_agent.learning.trainer import compute_update, evaluate
 from protocol.wire.messages import ModelSpec, TrainingSpec
 
 pytestmark = pytest.mark.gpu

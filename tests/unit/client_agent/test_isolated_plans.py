@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.events import RoundEnd
-from client_agent.mail import PastRelease
-from client_agent.planning import RoundPlan
-from client_agent.settled import Refused, Settled
+from client_agent.requester.plan import RoundPlan
+from client_agent.requester.round_result import Refused, Settled
+from client_agent.site.events import RoundEnd
+from client_agent.site.letter import PastRelease
 from protocol.errors import ErrorCode
 from protocol.policy import Clause, SitePolicy
 from protocol.rules.interface import Measured

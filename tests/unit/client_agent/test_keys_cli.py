@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.keys_cli import app
+from client_agent.cli.keys import app
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.authentic import require_roster
 from protocol.wire.keyfile import parse_party_keys, parse_roster

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.data import Examples, LocalData, save_folder
-from client_agent.learner import TorchLearner
-from client_agent.models import model_spec
+from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.learner import TorchLearner
+from client_agent.learning.models import model_spec
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.rules.server_optimiser import initial_state

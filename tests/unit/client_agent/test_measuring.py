@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_agent.measuring import (
+from client_agent.randomness import SystemRandomness
+from client_agent.study.measuring import (
     open_sites,
     query_vector,
     read_opening,
     seal_queries,
     seed_side,
 )
-from client_agent.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import from_bytes, to_bytes
@@ -22,8 +22,8 @@ from protocol.mpc.measurement import OpeningShare
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import Side
+from protocol.wire.channel.sealing import SealedReader, seal_stream
 from protocol.wire.messages import OpeningHeader, QueryHeader, ShareKind
-from protocol.wire.sealing import SealedReader, seal_stream
 from tests.unit.client_agent.federation import CONTRIBUTORS, DIGEST, PARAMETERS, REQUESTER, ROSTER, keys, operator_keys
 
 SKETCHED = StudyParameters(dimension=5000, clip_norm=4.0, least_contributors=3)

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from client_agent.models import build_model, dimension, model_spec, require_layers
-from client_agent.update import model_vector
+from client_agent.learning.flat_vector import model_vector
+from client_agent.learning.models import build_model, dimension, model_spec, require_layers
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import LayerShape, ModelSpec
 

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.names import NO_NAMES, DataNames, Named, difference, require_names_of_study, require_same_names
+from client_agent.learning.names import (
+    NO_NAMES,
+    DataNames,
+    Named,
+    difference,
+    require_names_of_study,
+    require_same_names,
+)
 from protocol.errors import ConfigurationError
 from protocol.wire.names import NamesKind
 

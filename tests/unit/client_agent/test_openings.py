@@ -8,16 +8,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from client_agent.allowed_lengths import longest_distance
-from client_agent.journal import StudyJournal
-from client_agent.judging import RequesterFacts
-from client_agent.measuring import open_sites
-from client_agent.openings import Openings
-from client_agent.planning import RoundPlan
+from client_agent.requester.allowed_lengths import longest_distance
+from client_agent.requester.judging import RequesterFacts
+from client_agent.requester.opened import Openings
+from client_agent.requester.plan import RoundPlan
+from client_agent.site.journal import StudyJournal
+from client_agent.study.measuring import open_sites
 from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch, UnknownResource
-from protocol.lock import transcript
 from protocol.mpc.measurement import OpeningShare
 from protocol.parameters import RANGE_PROJECTIONS
+from protocol.rounds.agree import transcript
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.sharing import Side

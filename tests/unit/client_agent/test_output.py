@@ -11,9 +11,9 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from client_agent.mail import PastRelease
-from client_agent.output import OutputReader, check_release, masking_side, own_key_id
-from client_agent.server_client import TransportFailure
+from client_agent.network.server_client import TransportFailure
+from client_agent.site.letter import PastRelease
+from client_agent.study.take_release import OutputReader, check_release, masking_side, own_key_id
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import to_bytes
 from protocol.errors import (
@@ -29,8 +29,8 @@ from protocol.errors import (
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
+from protocol.wire.channel.sealing import seal_stream
 from protocol.wire.messages import OutputHeader, ShareKind
-from protocol.wire.sealing import seal_stream
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     DIGEST,

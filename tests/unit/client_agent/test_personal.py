@@ -9,13 +9,13 @@ import pytest
 import torch
 from torch import nn
 
-from client_agent.data import Examples, LocalData, save_folder
-from client_agent.learner import TorchLearner
-from client_agent.models import build_model, dimension, model_spec
-from client_agent.personal import Affine, Personalised, PersonalLayer, personal_parameters, shared_parameters
-from client_agent.personal_state import PersonalState
-from client_agent.trainer import train_round
-from client_agent.update import layer_shapes, load_personal, load_vector, model_vector, personal_vector
+from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.flat_vector import layer_shapes, load_personal, load_vector, model_vector, personal_vector
+from client_agent.learning.learner import TorchLearner
+from client_agent.learning.models import build_model, dimension, model_spec
+from client_agent.learning.personal import Affine, Personalised, PersonalLayer, personal_parameters, shared_parameters
+from client_agent.learning.personal_state import PersonalState
+from client_agent.learning.trainer import train_round
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
@@ -31,7 +31,7 @@ DATA = Examples(
 PLUGIN = """
 import numpy as np
 import torch
-from client_agent.personal import Affine
+from client_agent.learning.personal import Affine
 
 class Model(torch.nn.Module):
     def __init__(self):

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.events import RoundEnd
-from client_agent.mail import CountedClasses
-from client_agent.planning import RoundPlan, hindrance, new_plan
-from client_agent.settled import Settled
+from client_agent.requester.plan import RoundPlan, hindrance, new_plan
+from client_agent.requester.round_result import Settled
+from client_agent.site.events import RoundEnd
+from client_agent.site.letter import CountedClasses
 from protocol.parameters import Needs
 from protocol.policy import remember_release
 from protocol.rules.interface import Measured

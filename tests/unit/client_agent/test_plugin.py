@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.names import NO_NAMES, DataNames
-from client_agent.plugin import load_plugin
-from client_agent.trainer import compute_update
-from client_agent.update import layer_shapes, model_vector
+from client_agent.learning.flat_vector import layer_shapes, model_vector
+from client_agent.learning.names import NO_NAMES, DataNames
+from client_agent.learning.plugin import load_plugin
+from client_agent.learning.trainer import compute_update
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape, ModelSpec, TrainingSpec
 

@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.data import Examples
-from client_agent.events import EventKind, RoundEnd
-from client_agent.mail import PastRelease
-from client_agent.output import check_release
-from client_agent.planning import RoundPlan
-from client_agent.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, make_judging, spec_of
-from client_agent.ranking_round import RankingRound
-from client_agent.refusals import public_text, refused_study
-from client_agent.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
-from client_agent.settled import Refused, Settled
+from client_agent.learning.data import Examples
+from client_agent.learning.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
+from client_agent.requester.plan import RoundPlan
+from client_agent.requester.ranking import RankingRound
+from client_agent.requester.round_result import Refused, Settled
+from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.letter import PastRelease
+from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, make_judging, spec_of
+from client_agent.study.refusals import public_text, refused_study
+from client_agent.study.take_release import check_release
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ErrorCode, NotListed, ProtocolViolation, UnknownResource, UnusableUpdate
 from protocol.mpc.measurement import OpenedSite

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
-from client_agent.ranking_cli import show_rankings
-from client_agent.ridge import JudgedOn
+from client_agent.cli.ranking import show_rankings
+from client_agent.learning.ridge import JudgedOn
+from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
 from protocol.errors import ConfigurationError
 from tests.unit.client_agent.federation import REQUESTER
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.events import EventKind
-from client_agent.gathering import await_contributors
-from client_agent.mail import StudyRefusal, seal_letter
-from client_agent.refusals import read_refusal, refused_study, refusing_sites, send_refusal
-from client_agent.watch import Stopped
+from client_agent.network.watch import Stopped
+from client_agent.requester.await_sites import await_contributors
+from client_agent.site.events import EventKind
+from client_agent.site.letter import StudyRefusal, seal_letter
+from client_agent.study.refusals import read_refusal, refused_study, refusing_sites, send_refusal
 from protocol.errors import BadSignature, ErrorCode, PolicyRefusal, Unavailable, WrongRound
 from protocol.parameters import Needs
 from protocol.policy import Clause, SitePolicy
@@ -84,7 +84,7 @@ def test_a_server_that_is_away_gets_the_same_refusal_later(tmp_path: Path, monke
             real(*arguments)  # type: ignore[arg-type]
 
         monkeypatch.setattr(server, "put_mail", once_away)
-        monkeypatch.setattr("client_agent.contributor._RETRY_S", 0.0)
+        monkeypatch.setattr("client_agent.contributor.run._RETRY_S", 0.0)
         bench.contributor.run()
         assert len(tries) == 2
         assert bench.contributor.state.finished is not None
@@ -169,7 +169,7 @@ def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path, monkey
         seen = view(f"refusal/{SITE}", "refusal/stranger", "weights-1/r0", ready=CONTRIBUTORS)
         assert refusing_sites(seen) == (SITE, "stranger")
         hand_views(bench, seen.model_copy(update={"ready": CONTRIBUTORS[:2]}))
-        monkeypatch.setattr("client_agent.requester._LOOK_AGAIN_S", 0.01)
+        monkeypatch.setattr("client_agent.requester.run._LOOK_AGAIN_S", 0.01)
         later = threading.Timer(0.1, hand_views, (bench, seen))
         later.start()
         await_contributors(bench.requester)

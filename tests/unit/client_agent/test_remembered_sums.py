@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent import remembered_sums
-from client_agent.remembered_sums import SumMemory, sum_memory
+from client_agent.site import remembered_sums
+from client_agent.site.remembered_sums import SumMemory, sum_memory
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.policy import KEPT_LENGTH, Clause, SitePolicy, SummedRow, SummedWeight
 from tests.unit.client_agent.federation import keys

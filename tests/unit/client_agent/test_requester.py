@@ -11,13 +11,13 @@ from typing import cast
 import numpy as np
 import pytest
 
-from client_agent.attestation import checkpoint_digest
-from client_agent.events import EventKind, RoundEnd
-from client_agent.mail import Attestation, PastRelease, WeightMail, Welcome, open_letter, seal_letter
-from client_agent.planning import RoundPlan, hindrance, new_plan
-from client_agent.requester import Requester
-from client_agent.requester_round import RequesterRound
-from client_agent.settled import Refused, Settled
+from client_agent.requester.plan import RoundPlan, hindrance, new_plan
+from client_agent.requester.round import RequesterRound
+from client_agent.requester.round_result import Refused, Settled
+from client_agent.requester.run import Requester
+from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.letter import Attestation, PastRelease, WeightMail, Welcome, open_letter, seal_letter
+from client_agent.study.attestation import checkpoint_digest
 from protocol.errors import ErrorCode, PolicyRefusal
 from protocol.policy import Clause
 from protocol.sharing import Side

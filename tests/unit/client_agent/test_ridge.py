@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_agent.data import Examples
-from client_agent.ridge import JudgedOn, design, judging_form, ridge_model, targets
+from client_agent.learning.data import Examples
+from client_agent.learning.ridge import JudgedOn, design, judging_form, ridge_model, targets
 from protocol.errors import UnusableUpdate
 from protocol.rules.transfer_loss import predictor
 

@@ -6,9 +6,9 @@ import threading
 
 import torch
 
-from client_agent.models import build_model, model_spec
-from client_agent.seeding import private_state
-from client_agent.update import model_vector
+from client_agent.learning.flat_vector import model_vector
+from client_agent.learning.models import build_model, model_spec
+from client_agent.learning.seeding import private_state
 
 SPEC = model_spec("linear", (5,), (), 2)
 

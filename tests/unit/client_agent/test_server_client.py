@@ -11,13 +11,13 @@ import httpx
 import pytest
 import stamina
 
-from client_agent.server_client import Body, RetryPolicy, ServerClient, problem_to_error
+from client_agent.network.server_client import Body, RetryPolicy, ServerClient, problem_to_error
 from protocol import errors
 from protocol.errors import ErrorCode, MoietyError, RefusedMessage, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
+from protocol.wire.channel.signing import DigestField, digest_value
 from protocol.wire.messages import Signed, Study, StudyView
-from protocol.wire.signing import DigestField, digest_value
 from tests.unit.client_agent.enveloped import NOW, Handler, Opened, closed, enveloped, opened
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys, operator_keys, study
 

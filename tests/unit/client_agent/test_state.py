@@ -9,10 +9,10 @@ import pytest
 
 from client_agent import durable
 from client_agent.durable import write_durably, write_pieces
-from client_agent.journal import SiteState, StudyJournal
-from client_agent.mail import Welcome, open_letter, require_same, seal_letter
 from client_agent.randomness import SystemRandomness, is_loopback, randomness_for
 from client_agent.settings import load_settings
+from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.site.letter import Welcome, open_letter, require_same, seal_letter
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
 from protocol.policy import SitePolicy
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys

@@ -7,9 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from client_agent.data import Examples
-from client_agent.models import build_model, model_spec
-from client_agent.trainer import (
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import load_vector, model_vector
+from client_agent.learning.models import build_model, model_spec
+from client_agent.learning.trainer import (
     Batch,
     apply_aggregate,
     compute_update,
@@ -22,7 +23,6 @@ from client_agent.trainer import (
     rate_factor,
     site_seed,
 )
-from client_agent.update import load_vector, model_vector
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from client_agent.update import layer_shapes, layer_sizes, load_vector, model_vector, pick_device
+from client_agent.learning.flat_vector import layer_shapes, layer_sizes, load_vector, model_vector, pick_device
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape
 

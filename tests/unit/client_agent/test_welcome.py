@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.attestation import needed
-from client_agent.events import EventKind
-from client_agent.mail import PastRelease, WeightMail, seal_letter
+from client_agent.site.events import EventKind
+from client_agent.site.letter import PastRelease, WeightMail, seal_letter
+from client_agent.study.attestation import needed
 from protocol.errors import (
     BadSignature,
     BrokenSeal,

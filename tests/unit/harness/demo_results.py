@@ -5,17 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from client_agent.events import RoundEnd, RoundRecord, SiteValue
+from client_agent.site.events import RoundEnd, RoundRecord, SiteValue
+from harness.bounds.error_bound import bound_of_run
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.site_data import describe
-from harness.demo_studies import BREAST_CANCER, study_of
-from harness.error_bound import bound_of_run
-from harness.federated_run import FederatedRun
-from harness.history import RoundKind, RunHistory
-from harness.measurements import Traffic, Version
-from harness.results import DemoResult, ProcessId, RuleResult, StudyResult
-from harness.rounds_plain import run_plain
-from harness.rounds_secure import run_secure
+from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult
+from harness.demo.studies import BREAST_CANCER, study_of
+from harness.engine.history import RoundKind, RunHistory
+from harness.engine.loop import run_plain
+from harness.engine.secure import run_secure
+from harness.federation.federated_run import FederatedRun
+from harness.federation.measurements import Traffic, Version
 from protocol.wire.messages import RuleName, Study
 
 ROUNDS = 3

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.data import Examples
-from client_agent.models import build_model, model_spec
-from client_agent.update import model_vector, personal_vector
-from harness.batched import Batched
-from harness.site_training import OneByOne, repeated
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import model_vector, personal_vector
+from client_agent.learning.models import build_model, model_spec
+from harness.training.batched import Batched
+from harness.training.site_training import OneByOne, repeated
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec, TrainingSpec
 

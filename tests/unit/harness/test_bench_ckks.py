@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from harness.bench import ckks_ours
-from harness.bench.ckks_ours import measure_ours
-from harness.bench.ckks_results import CkksBenchmark, CkksFigures, CkksTimes
-from harness.bench.ckks_vectors import errors_of, weighted_update
+from harness.bench.ckks import ours as ckks_ours
+from harness.bench.ckks.ours import measure_ours
+from harness.bench.ckks.results import CkksBenchmark, CkksFigures, CkksTimes
+from harness.bench.ckks.vectors import errors_of, weighted_update
 from harness.bench.cli import app
 from harness.bench.report import page_of
 from harness.bench.results import write_result

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.ledger import LedgerEntry
+from client_agent.network.ledger import LedgerEntry
 from harness.bench.cli import app
 from harness.bench.envelope_results import (
     ControlTraffic,
@@ -22,7 +22,7 @@ from harness.bench.envelopes import control_traffic
 from harness.bench.report import page_of
 from harness.bench.results import write_result
 from harness.bench.views import made_view
-from harness.parties import SiteEntry, make_parties
+from harness.engine.parties import SiteEntry, make_parties
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import StudyView

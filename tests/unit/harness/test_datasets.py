@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from client_agent.data import load_folder
+from client_agent.learning.data import load_folder
 from harness.datasets.breast_cancer import CENTRE, HOSPITALS, SCALE, breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation, SiteData, describe, split_random, stratified_parts, write_site_folder
-from harness.demo_studies import HEART_DISEASE, heart_disease_study
+from harness.demo.studies import HEART_DISEASE, heart_disease_study
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 from protocol.wire.names import require_model_names

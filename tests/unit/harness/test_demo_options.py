@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 import moiety
-from harness.correlations import correlations_from
-from harness.demo import DemoOptions, data_sets
-from harness.measurements import versions
-from harness.parties import SiteEntry, make_parties
+from harness.demo.run import DemoOptions, data_sets
+from harness.engine.correlations import correlations_from
+from harness.engine.parties import SiteEntry, make_parties
+from harness.federation.measurements import versions
 from protocol.errors import ConfigurationError
 from protocol.wire.authentic import require_roster
 

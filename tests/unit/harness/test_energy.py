@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from harness.energy import Energy, measured
+from harness.training.energy import Energy, measured
 from protocol.errors import ConfigurationError
 
 

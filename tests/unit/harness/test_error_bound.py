@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from harness.bounds.error_bound import bound_of_run, difference_bound
+from harness.bounds.regression_facts import RegressionFacts, RoundFacts, average_error, longest_row, smoothness
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
-from harness.demo_studies import BREAST_CANCER, DIGITS, study_of
-from harness.error_bound import bound_of_run, difference_bound
-from harness.history import RoundKind
-from harness.regression_facts import RegressionFacts, RoundFacts, average_error, longest_row, smoothness
-from harness.run_state import Attendance
+from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
+from harness.engine.history import RoundKind
+from harness.engine.run_state import Attendance
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.data import load_folder
+from client_agent.learning.data import load_folder
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.example_data import main
+from harness.demo.example_data import main
 
 
 def test_every_folder_is_named_alike(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

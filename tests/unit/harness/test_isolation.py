@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.demo_studies import breast_cancer_study
-from harness.history import RunHistory, isolation_series
-from harness.rounds_plain import run_plain
-from harness.run_state import Attendance, Progress
+from harness.demo.studies import breast_cancer_study
+from harness.engine.history import RunHistory, isolation_series
+from harness.engine.loop import run_plain
+from harness.engine.run_state import Attendance, Progress
 from protocol.policy import SitePolicy
 from protocol.wire.messages import RuleName
 

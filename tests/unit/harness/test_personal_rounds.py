@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.models import build_model, dimension, model_spec
-from client_agent.trainer import evaluate
-from client_agent.update import load_personal, load_vector
+from client_agent.learning.flat_vector import load_personal, load_vector
+from client_agent.learning.models import build_model, dimension, model_spec
+from client_agent.learning.trainer import evaluate
+from harness.engine.run_state import Attendance, Progress
 from harness.personal.schemes import Averaged, Comparison, Mixing
-from harness.run_state import Attendance, Progress
 from harness.simulation.checkpoint import Checkpoint
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec

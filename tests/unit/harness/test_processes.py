@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.data import Examples, LocalData, load_folder
+from client_agent.learning.data import Examples, LocalData, load_folder
 from client_agent.settings import load_settings as load_agent
-from harness.parties import OPERATOR_NAMES
-from harness.processes import FederationSpec, RunningFederation, SiteSpec, toml_lines
+from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec, toml_lines
 from protocol.configuration import parse_toml
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.policy import SitePolicy

@@ -15,12 +15,12 @@ import pytest
 from rich.console import Console
 
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.federated_run import Progress
-from harness.history import RoundKind
-from harness.live import LiveRun, console_for, print_accuracies, print_run, print_split
-from harness.plots import plots_of
-from harness.report import report, write_report
-from harness.results import Accuracy, summarise, write_summary
+from harness.demo.live import LiveRun, console_for, print_accuracies, print_run, print_split
+from harness.demo.plots import plots_of
+from harness.demo.report import report, write_report
+from harness.demo.results import Accuracy, summarise, write_summary
+from harness.engine.history import RoundKind
+from harness.federation.federated_run import Progress
 from protocol.wire.messages import RuleName, StudyProtection
 from tests.unit.harness.demo_results import ROUNDS, TRAFFIC, demo_result
 

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.data import Examples
-from client_agent.models import dimension, model_spec
-from harness.computing import ON_CPU, Computing
+from client_agent.learning.data import Examples
+from client_agent.learning.models import dimension, model_spec
 from harness.datasets.site_data import SiteData
-from harness.history import RunHistory
-from harness.rounds_plain import run_rounds
-from harness.run_state import Attendance
-from harness.summing import PlainSum
+from harness.engine.history import RunHistory
+from harness.engine.loop import run_rounds
+from harness.engine.run_state import Attendance
+from harness.engine.summing import PlainSum
+from harness.training.device import ON_CPU, Computing
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.data import Examples
-from client_agent.models import build_model, dimension, model_spec
-from client_agent.trainer import compute_update, loss_gradient, site_seed
-from client_agent.update import load_vector, model_vector
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import load_vector, model_vector
+from client_agent.learning.models import build_model, dimension, model_spec
+from client_agent.learning.trainer import compute_update, loss_gradient, site_seed
 from harness.datasets.site_data import SiteData
-from harness.history import RoundKind, RunEnd, RunHistory
-from harness.run_state import Attendance, Progress
+from harness.engine.history import RoundKind, RunEnd, RunHistory
+from harness.engine.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SitePolicy

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.data import Examples
-from client_agent.models import build_model, dimension, model_spec
-from client_agent.trainer import compute_update, site_seed
-from client_agent.update import load_vector, model_vector
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import load_vector, model_vector
+from client_agent.learning.models import build_model, dimension, model_spec
+from client_agent.learning.trainer import compute_update, site_seed
 from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import SiteData
-from harness.demo_studies import BREAST_CANCER, DIGITS, breast_cancer_study, digits_study, study_of
-from harness.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
-from harness.plots import RULE_NAMES
-from harness.run_state import Attendance, Progress
+from harness.demo.plots import RULE_NAMES
+from harness.demo.studies import BREAST_CANCER, DIGITS, breast_cancer_study, digits_study, study_of
+from harness.engine.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
+from harness.engine.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy

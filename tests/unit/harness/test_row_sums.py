@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.engine.loop import run_plain, run_rounds
+from harness.engine.row_sums import RowSums
 from harness.papers.build import STUDIES
-from harness.rounds_plain import run_plain, run_rounds
-from harness.row_sums import RowSums
 from harness.simulation.case import read_case
 from harness.simulation.run_one import simulated_study
 from protocol.errors import ConfigurationError

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from client_agent.judging import Judgement
+from client_agent.requester.judging import Judgement
 from harness.adversaries.vectors import wrap_around_entry
-from harness.correlations import SourceName, correlations_from
-from harness.parties import SiteEntry, make_parties
-from harness.secure_round import SecureResult, SecureRound
-from harness.site_inputs import CountsInput, SiteInput
-from harness.summing import everybody_in_range
+from harness.engine.correlations import SourceName, correlations_from
+from harness.engine.parties import SiteEntry, make_parties
+from harness.engine.secure_round import SecureResult, SecureRound
+from harness.engine.site_inputs import CountsInput, SiteInput
+from harness.engine.summing import everybody_in_range
 from protocol.arithmetic.ring import Ring
 from protocol.errors import AggregateOutOfBounds
 from protocol.mpc.measurement import OpenedSite

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import moiety
-from client_agent.data import Examples, LocalData, save_folder
-from harness.simulate import Protection, SimulationOptions, SimulationResult, run_simulation
+from client_agent.learning.data import Examples, LocalData, save_folder
 from harness.simulation.options import parse_seeds
+from harness.simulation.simulate import Protection, SimulationOptions, SimulationResult, run_simulation
 from protocol.errors import ConfigurationError
 
 STUDY = """

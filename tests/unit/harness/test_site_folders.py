@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.data import Examples
-from client_agent.names import DataNames
+from client_agent.learning.data import Examples
+from client_agent.learning.names import DataNames
 from harness.datasets.checks import check_federation
 from harness.datasets.site_data import Federation, SiteData
 from harness.datasets.site_folders import load_site_folders

@@ -6,7 +6,7 @@ import ipaddress
 
 import pytest
 
-from servers.admission import Admission, Visit
+from servers.http.admission import Admission, Visit
 from servers.settings import Limits
 
 PROXIES = (ipaddress.ip_network("10.0.0.0/8"), ipaddress.ip_network("fd00::/8"))

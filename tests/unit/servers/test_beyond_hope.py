@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from protocol.lock import Shortfall
+from protocol.rounds.agree import Shortfall
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundState
-from servers.collection import beyond_hope
+from servers.rounds.collect import beyond_hope
 from servers.store.interface import RoundKey, RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 

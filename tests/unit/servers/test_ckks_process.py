@@ -23,10 +23,10 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
-from servers import ckks_process
-from servers.ckks_process import CkksProcess
-from servers.ckks_sums import ContributionCheck, stored_chunks, summed_body
-from servers.ckks_worker import REQUEST, Operation, Verdict, limit_resources, serve
+from servers.ckks import process as ckks_process
+from servers.ckks.process import CkksProcess
+from servers.ckks.sums import ContributionCheck, stored_chunks, summed_body
+from servers.ckks.worker import REQUEST, Operation, Verdict, limit_resources, serve
 from servers.scratch import MemoryFile
 
 PARAMETERS = CkksParameters()
@@ -265,8 +265,8 @@ def test_neither_the_server_nor_what_it_stores_ever_holds_a_key(
 
 def test_a_server_process_that_sums_loads_no_tenseal_itself(bodies: list[bytes]) -> None:
     program = (
-        "import sys; from servers.ckks_process import CkksProcess; from protocol.ckks.parameters import CkksParameters;"
-        "import servers.ckks_sums; p = CkksProcess(CkksParameters()); p.fingerprint(); p.close();"
+        "import sys; from servers.ckks.process import CkksProcess; from protocol.ckks.parameters import CkksParameters;"
+        "import servers.ckks.sums; p = CkksProcess(CkksParameters()); p.fingerprint(); p.close();"
         "sys.exit(any(name.startswith(('tenseal', '_tenseal', '_sealapi')) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0

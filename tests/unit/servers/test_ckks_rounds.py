@@ -33,10 +33,10 @@ from protocol.wire.messages import (
     Signed,
     StudyProtection,
 )
-from servers import ckks_process
-from servers.ckks_output import sealed_sum
-from servers.ckks_rounds import countersign_agreed_set
-from servers.collection import _check_announced
+from servers.ckks import process as ckks_process
+from servers.ckks.output import sealed_sum
+from servers.ckks.rounds import countersign_agreed_set
+from servers.rounds.collect import _check_announced
 from servers.store.interface import RoundKey, RoundRecord
 from servers.studies import _require_rule
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study

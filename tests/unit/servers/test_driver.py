@@ -10,9 +10,9 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
-from servers import driver as driver_module
-from servers.changes import Changes
-from servers.driver import Driver
+from servers.notifications import Changes
+from servers.rounds import side_a as driver_module
+from servers.rounds.side_a import Driver
 
 DIGEST = "d" * 64
 REACHED_WITHIN_S = 30.0  # far above the few milliseconds it takes; only a task that is gone waits that long

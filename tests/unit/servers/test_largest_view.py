@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from protocol.letters import LetterKind, Topic
+from protocol.bodies.letter import LetterKind, Topic
 from protocol.parameters import Needs
 from protocol.wire.causes import EndCause, OutcomeCause
 from protocol.wire.messages import (

@@ -15,14 +15,14 @@ from protocol.arithmetic.ring import from_bytes, to_bytes
 from protocol.errors import AnnouncementMismatch, BadSignature, BrokenSeal, MalformedMessage
 from protocol.failpoints import Failpoints
 from protocol.sharing import chunk_source, split
+from protocol.wire.channel.sealing import seal_stream, sealed_head_length
+from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.keys import generate_sealing_key
 from protocol.wire.peer_messages import MaskedSumHeader
-from protocol.wire.sealing import seal_stream, sealed_head_length
-from protocol.wire.signing import DigestField
-from servers import masked_sum as module
-from servers.authentication import Caller
-from servers.masked_sum import SealedMaskedSum, masked_sum
+from servers.http.authentication import Caller
+from servers.rounds import masked_sum as module
+from servers.rounds.masked_sum import SealedMaskedSum, masked_sum
 from servers.store.shares import Draft
 from tests.unit.client_agent.federation import ROSTER
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from protocol.errors import ProtocolViolation, UnknownResource
-from servers.ot_sender import OtSessions, _Session
+from servers.correlations.sender import OtSessions, _Session
 
 NAME = "ab" * 16
 

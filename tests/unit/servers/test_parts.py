@@ -10,8 +10,8 @@ from typing import NoReturn
 import pytest
 
 from protocol.errors import StorageFull
-from servers.changes import Changes, wait_up_to
-from servers.ot_sessions import BATCH_ELEMENTS, in_batches, zero_key
+from servers.correlations.sessions import BATCH_ELEMENTS, in_batches, zero_key
+from servers.notifications import Changes, wait_up_to
 from servers.randomness import Randomness
 from servers.store.shares import ShareFiles, file_name
 

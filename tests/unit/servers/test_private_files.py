@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from harness.processes import write_secret
+from harness.federation.processes import write_secret
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
-from servers.context import open_server
 from servers.private_files import private_folder, read_secret
+from servers.server import open_server
 from servers.settings import load_settings
 from tests.integration.federation import prepare_servers
 

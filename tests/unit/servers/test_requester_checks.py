@@ -10,8 +10,8 @@ from protocol.errors import MalformedMessage, WrongRound
 from protocol.parameters import Needs
 from protocol.wire.authentic import sign
 from protocol.wire.messages import AgreedSet, CollectedContribution, Purpose, ReleaseSet, RuleName, RuleSpec, Study
-from servers.collection import _check_announced
-from servers.releasing import _check_release_set
+from servers.rounds.collect import _check_announced
+from servers.rounds.release import _check_release_set
 from servers.studies import _require_products, create
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import trustme
 
-from harness.processes import write_secret
+from harness.federation.processes import write_secret
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.settings import ServerSettings, check_tls, is_loopback, load_settings

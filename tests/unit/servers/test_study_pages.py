@@ -8,7 +8,7 @@ from typing import Any
 import httpx
 import pytest
 
-from client_agent.server_client import ServerClient
+from client_agent.network.server_client import ServerClient
 from protocol.errors import MalformedMessage
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

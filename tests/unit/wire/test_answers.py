@@ -7,9 +7,9 @@ import base64
 import pytest
 
 from protocol.errors import BadSignature
-from protocol.wire.answers import VerifiedAnswer, sign_answer, verify_answer
+from protocol.wire.channel.answers import VerifiedAnswer, sign_answer, verify_answer
+from protocol.wire.channel.signing import DigestField, sign_request
 from protocol.wire.keys import generate_signing_key, key_id_of
-from protocol.wire.signing import DigestField, sign_request
 
 KEY, OTHER = generate_signing_key(bytes(32)), generate_signing_key(b"o" * 32)
 KEY_ID = key_id_of(KEY.public.to_bytes())

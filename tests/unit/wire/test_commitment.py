@@ -14,6 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import CommitmentMismatch, MalformedMessage
+from protocol.wire.channel.sealing import (
+    CHUNK_BYTES,
+    MAGIC,
+    MAX_HEADER_BYTES,
+    SealedReader,
+    encrypt_body,
+    seal_stream,
+    sealed_head_length,
+)
 from protocol.wire.commitment import (
     COMMITMENT_BYTES,
     BodyHash,
@@ -25,15 +34,6 @@ from protocol.wire.commitment import (
     message_digest,
 )
 from protocol.wire.keys import generate_sealing_key
-from protocol.wire.sealing import (
-    CHUNK_BYTES,
-    MAGIC,
-    MAX_HEADER_BYTES,
-    SealedReader,
-    encrypt_body,
-    seal_stream,
-    sealed_head_length,
-)
 
 SALT, CONTENT_KEY = b"s" * 32, b"k" * 32
 HEADER = b'{"round":3}'

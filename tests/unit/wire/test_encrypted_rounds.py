@@ -9,7 +9,7 @@ import pytest
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ConfigurationError, MalformedMessage, WrongRound
 from protocol.parameters import Needs
-from protocol.rounds import RoundEvent, RoundProgress, open_round, step
+from protocol.rounds.transitions import RoundEvent, RoundProgress, open_round, step
 from protocol.wire.messages import Announcement, Purpose, RoundState, RuleName, Study, StudyProtection
 from tests.unit.parties import announcement, parties, study
 

@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, OtherVersion, TooLarge
-from protocol.wire.commitment import CheckedHead, head_digest
-from protocol.wire.envelope import (
+from protocol.wire.channel.envelope import (
     HEAD_BYTES,
     LENGTH_BYTES,
     Correspondence,
@@ -22,10 +21,11 @@ from protocol.wire.envelope import (
     open_request,
     padded_length,
 )
+from protocol.wire.channel.sealing import seal_small, sealed_small_length
+from protocol.wire.channel.signing import DigestField
+from protocol.wire.commitment import CheckedHead, head_digest
 from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.peer_messages import pack_frame
-from protocol.wire.sealing import seal_small, sealed_small_length
-from protocol.wire.signing import DigestField
 from tests.unit.wire.sealed import KEY, OTHER, SEALED, flipped
 
 BETWEEN = Correspondence("a" * 32, "b" * 32, "n" * 24)

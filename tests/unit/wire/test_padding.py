@@ -8,8 +8,7 @@ from typing import ClassVar
 import pytest
 
 from protocol.errors import MalformedMessage
-from protocol.wire.messages import Message
-from protocol.wire.padding import (
+from protocol.wire.channel.padding import (
     LENGTH_BYTES,
     NUMBER_CHARACTERS,
     pad,
@@ -18,6 +17,7 @@ from protocol.wire.padding import (
     shown_length,
     unpad,
 )
+from protocol.wire.messages import Message
 
 
 class Letter(Message):

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from protocol.errors import BrokenSeal
-from protocol.wire import sealing
-from protocol.wire.sealing import CHUNK_BYTES
+from protocol.wire.channel import sealing
+from protocol.wire.channel.sealing import CHUNK_BYTES
 from tests.unit.wire.sealed import BODY, CONTENT_KEY, EDGES, SEALED_CHUNK, THREE, content, flipped, read_body
 
 

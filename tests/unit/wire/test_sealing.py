@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.errors import BrokenSeal, MalformedMessage, TooLarge, WrongRound
-from protocol.wire import sealing
-from protocol.wire.sealing import CHUNK_BYTES, BodyReader, SealedReader
+from protocol.wire.channel import sealing
+from protocol.wire.channel.sealing import CHUNK_BYTES, BodyReader, SealedReader
 from tests.unit.wire.sealed import (
     BODY,
     BODY_PART,

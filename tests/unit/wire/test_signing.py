@@ -9,9 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from protocol.errors import BadSignature, MalformedMessage, Unavailable
-from protocol.wire import signing
-from protocol.wire.keys import VerifyKey, generate_signing_key
-from protocol.wire.signing import (
+from protocol.wire.channel import signing
+from protocol.wire.channel.signing import (
     DigestField,
     VerifiedRequest,
     sign_message,
@@ -19,6 +18,7 @@ from protocol.wire.signing import (
     verify_message,
     verify_request,
 )
+from protocol.wire.keys import VerifyKey, generate_signing_key
 
 KEY = generate_signing_key(bytes(range(32)))
 OTHER = generate_signing_key(bytes(range(1, 33)))
@@ -289,7 +289,7 @@ def test_an_unknown_key_id_is_tried_with_a_key_and_that_keys_signature_is_refuse
             tried.append(found.public_bytes_raw())
             return found
 
-    monkeypatch.setattr("protocol.wire.signing.MappingKeyResolver", Watched)
+    monkeypatch.setattr("protocol.wire.channel.signing.MappingKeyResolver", Watched)
     nobodys = signing.SigningKey.from_bytes(bytes(32))
     headers = sign_request(METHOD, URL, DIGEST, nobodys, "nobody", created=NOW, nonce=NONCE)
     refused(headers, "does not match")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import moiety
-from harness import attack_cli
+from harness.adversaries import cli as attack_cli
 from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
 from harness.adversaries.reconstruction import Prior

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from client_agent.data import Examples
-from client_agent.models import build_model, model_spec
+from client_agent.learning.data import Examples
+from client_agent.learning.models import build_model, model_spec
 from harness.datasets.site_data import Federation, SiteData
 from harness.personal.schemes import Comparison, Mixing
 from protocol.wire.messages import ModelSpec, TrainingSpec

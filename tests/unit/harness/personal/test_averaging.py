@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.models import build_model, dimension, model_spec
+from client_agent.learning.models import build_model, dimension, model_spec
 from harness.cli import simulate
 from harness.datasets.registry import DataRequest
 from harness.datasets.site_data import Federation, SiteData
+from harness.engine.site_updates import ClippedUpdate
 from harness.personal import run as run_module
 from harness.personal.averaging import UnderTheProtocol, in_the_open
 from harness.personal.case import parse_personal_case
@@ -19,7 +20,6 @@ from harness.personal.records import ResultFolder
 from harness.personal.run import Run, execute
 from harness.personal.schemes import Comparison, Mixing, SchemeName, scheme_of
 from harness.simulation.run_one import Protection
-from harness.site_updates import ClippedUpdate
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec

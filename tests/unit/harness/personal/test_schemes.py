@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from client_agent.data import Examples
-from client_agent.trainer import compute_update, site_seed
-from client_agent.update import load_vector, model_vector
-from harness.batched import Batched
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import load_vector, model_vector
+from client_agent.learning.trainer import compute_update, site_seed
 from harness.personal.apfl import MixedSite, train_mixed
 from harness.personal.schemes import Alone, Averaged, Centralised, Mixed, Mixing, SchemeName, load_site, scheme_of
+from harness.training.batched import Batched
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import TrainingSpec
 from tests.unit.harness.personal.sites import CPU, PERSONAL, SPEC, TRAINING, comparison

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from harness.computing import Computing
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.simulation.case import Case, parse_case
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.run_one import Protection
 from harness.simulation.runs import RunLine
+from harness.training.device import Computing
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.study_file import study_from_table
+from client_agent.learning.study_file import study_from_table
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
-from harness.demo_studies import BREAST_CANCER, DIGITS, HEART_DISEASE, study_of
-from harness.parties import SiteEntry, make_parties
+from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, study_of
+from harness.engine.parties import SiteEntry, make_parties
 from harness.simulation.case import read_case
 from protocol.errors import PolicyRefusal
 from protocol.policy import SitePolicy, check_steps_allowed

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness import site_updates
+from harness.engine import site_updates
 from harness.simulation.case import parse_case
 from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulation.progress import CaseBar

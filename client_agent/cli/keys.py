@@ -1,0 +1,211 @@
+"""``moiety keys``: make a party's keys, put the roster together, sign it, show who has signed.
+
+A secret key file stays on the machine where it was made. What travels is the public party file and the roster.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from client_agent.cli.tables import add_row, console, table
+from client_agent.private_files import read_secret
+from client_agent.settings import read_text
+from protocol.configuration import explain
+from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError
+from protocol.wire.authentic import check_signature, countersign, require_roster
+from protocol.wire.keyfile import (
+    PartyKeys,
+    dump_party,
+    dump_party_keys,
+    dump_roster,
+    parse_party,
+    parse_party_keys,
+    parse_roster,
+)
+from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
+from protocol.wire.messages import Party, Role, Roster, Signed
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+RosterArgument = Annotated[Path, typer.Argument(metavar="ROSTER.TOML", help="The roster file.")]
+
+
+@app.callback()
+def _keys() -> None:
+    """Make keys, and make and sign the roster."""
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Option(help="The party's name: lower-case letters, digits, '-'.")],
+    role: Annotated[Role, typer.Option(help="operator or site.")],
+    out: Annotated[Path, typer.Option(help="Folder for NAME.secret.toml and NAME.public.toml.")],
+    url: Annotated[str | None, typer.Option(help="An operator's https address, as agents reach it.")] = None,
+    samples: Annotated[int | None, typer.Option(help="A site's number of training examples.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Make a party's two key pairs."""
+    _require_role_options(role, url, samples)
+    keys = PartyKeys(
+        name=name,
+        role=role,
+        signing=generate_signing_key(secrets.token_bytes(SIGNING_KEY_BYTES)),
+        sealing=generate_sealing_key(secrets.token_bytes(SEALING_KEY_BYTES)),
+    )
+    try:
+        party = Party.parse(
+            json.dumps(keys.party().model_dump(mode="json") | {"url": url, "samples": samples}).encode()
+        )
+    except MalformedMessage as wrong:
+        raise ConfigurationError(wrong.detail) from None
+    except ValidationError as wrong:
+        raise ConfigurationError(f"option --name (lower-case letters, digits, '-'): {explain(Party, wrong)}") from None
+    secret, public = out / f"{name}.secret.toml", out / f"{name}.public.toml"
+    out.mkdir(parents=True, exist_ok=True)
+    _write_new(secret, dump_party_keys(keys), 0o600)
+    _write_new(public, dump_party(party), 0o644)
+    if json_output:
+        _print({"name": name, "secret": str(secret), "public": str(public)})
+    else:
+        sys.stdout.write(f"{secret}: keep it on this machine\n{public}: give it to whoever makes the roster\n")
+
+
+@app.command()
+def roster(
+    federation: Annotated[str, typer.Option(help="The federation's name.")],
+    operator_a: Annotated[Path, typer.Option(help="Public file of server A's operator.")],
+    operator_b: Annotated[Path, typer.Option(help="Public file of server B's operator.")],
+    requester: Annotated[str, typer.Option(help="Name of the site for which the model is made.")],
+    site: Annotated[list[Path], typer.Option(help="Public file of a site; once for each, in order.")],
+    out: Annotated[Path, typer.Option(help="Where to write the unsigned roster.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Put a roster together from public files; nobody has signed it yet."""
+    parties = [_read_party(path) for path in (operator_a, operator_b, *site)]
+    try:
+        made = Roster(
+            federation=federation,
+            operator_a=parties[0],
+            operator_b=parties[1],
+            requester=requester,
+            sites=tuple(parties[2:]),
+        )
+    except ValidationError as wrong:
+        raise ConfigurationError(f"no roster can be made of these files: {explain(Roster, wrong)}") from None
+    _write_new(out, dump_roster(Signed[Roster](message=made)), 0o644)
+    if json_output:
+        _print({"roster": str(out), "digest": made.digest()})
+    else:
+        needed = f"{made.operator_a.name}, {made.operator_b.name} and {requester}"
+        sys.stdout.write(f"{out}: digest {made.digest()}\n{needed} sign it with: moiety keys sign {out} --key FILE\n")
+
+
+@app.command("sign")
+def sign_roster(
+    roster_file: RosterArgument,
+    key: Annotated[Path, typer.Option(help="Your secret key file.")],
+    json_output: JsonOption = False,
+) -> None:
+    """Add your signature to a roster, after comparing its digest with the others."""
+    signed = _read_roster(roster_file)
+    keys = parse_party_keys(read_secret(key), str(key))
+    party = signed.message.party(keys.name)
+    if party is None or keys.party(url=party.url, samples=party.samples) != party:
+        raise ConfigurationError(
+            f"{key} holds the keys of {keys.name!r}, which the roster does not name with these keys"
+        )
+    signed = countersign(signed, keys.name, keys.signing)
+    temporary = roster_file.with_name(roster_file.name + ".tmp")
+    temporary.write_text(dump_roster(signed), encoding="utf-8")
+    temporary.replace(roster_file)
+    if json_output:
+        _print(_summary(signed))
+    else:
+        sys.stdout.write(f"{roster_file}: signed by {keys.name}\n")
+
+
+@app.command()
+def show(roster_file: RosterArgument, json_output: JsonOption = False) -> None:
+    """Show a roster's parties, its digest, and who has signed it."""
+    signed = _read_roster(roster_file)
+    if json_output:
+        _print(_summary(signed))
+        return
+    shown = table("party", "role", "signing key", "url", "samples", "signature")
+    for party in signed.message.parties:
+        samples = "" if party.samples is None else str(party.samples)
+        standing = _standing(signed, party)
+        add_row(shown, party.name, party.role.value, party.signing_key[:16], party.url or "", samples, standing)
+    console().print(shown)
+    console().print(f"federation {signed.message.federation}, requester {signed.message.requester}")
+    console().print(f"digest {signed.message.digest()}")
+    console().print("complete" if _complete(signed) else "not complete: both operators and the requester must sign")
+
+
+def _require_role_options(role: Role, url: str | None, samples: int | None) -> None:
+    if role is Role.OPERATOR and (url is None or samples is not None):
+        raise ConfigurationError("an operator needs --url, and takes no --samples")
+    if role is Role.SITE and (samples is None or url is not None):
+        raise ConfigurationError("a site needs --samples, and takes no --url")
+
+
+def _summary(signed: Signed[Roster]) -> dict[str, Any]:
+    return {
+        "federation": signed.message.federation,
+        "requester": signed.message.requester,
+        "digest": signed.message.digest(),
+        "parties": [party.name for party in signed.message.parties],
+        "signatures": {p.name: _standing(signed, p) for p in signed.message.parties if signed.signature_of(p.name)},
+        "complete": _complete(signed),
+    }
+
+
+def _standing(signed: Signed[Roster], party: Party) -> str:
+    signature = signed.signature_of(party.name)
+    if signature is None:
+        return ""
+    try:
+        check_signature(signed.message, signature, party)
+    except BadSignature:
+        return "not valid"
+    return "valid"
+
+
+def _complete(signed: Signed[Roster]) -> bool:
+    try:
+        require_roster(signed)
+    except MoietyError:
+        return False
+    return True
+
+
+def _read_party(path: Path) -> Party:
+    return parse_party(read_text(path), str(path))
+
+
+def _read_roster(path: Path) -> Signed[Roster]:
+    return parse_roster(read_text(path), str(path))
+
+
+def _write_new(path: Path, text: str, mode: int) -> None:
+    """Never overwrite: a lost key cannot be made again."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    except FileExistsError:
+        raise ConfigurationError(f"{path} exists already; choose another place or name") from None
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be written: {error}") from None
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _print(values: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(values) + "\n")

@@ -1,0 +1,321 @@
+"""Whether a contributor takes part in an announced round: evidence, model and policy, decided once and journalled.
+
+A site that does not take part tells the requester why, signed and sealed to it (docs/protocol.md 4, 9).
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.durable import write_durably
+from client_agent.network.server_client import Body
+from client_agent.points import Point
+from client_agent.site.context import RELAY
+from client_agent.site.events import EventKind
+from client_agent.site.letter import (
+    CountedClasses,
+    PastRelease,
+    WeightMail,
+    open_letter,
+    seal_letter,
+    told,
+)
+from client_agent.study.ckks_key import check_encrypted
+from client_agent.study.evidence import require_skip
+from client_agent.study.isolating import agree_to_sum, drop_sum, note_sum
+from client_agent.study.participant import Participant
+from client_agent.study.reconciling import reconcile
+from protocol.errors import (
+    AnnouncementMismatch,
+    ErrorCode,
+    ModelDiverged,
+    MoietyError,
+    OutputGone,
+    PolicyRefusal,
+    RefusedMessage,
+    Unavailable,
+    UnknownResource,
+    UnusableUpdate,
+)
+from protocol.policy import (
+    Clause,
+    check_discarded_sums,
+    check_weight_list,
+    remember_contribution,
+    remember_skip,
+)
+from protocol.rounds.agree import model_digest
+from protocol.rules.registry import rule_for
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import Announcement, Decline, Purpose, RoundView, Signed, WeightList
+
+
+class Decision(BaseModel):
+    """What this site decided about an announced round, before any share was made."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    announcement: Announcement
+    weight_list: WeightList | None = None
+    accepted: bool
+    listed: bool = True
+    code: ErrorCode | None = None
+    clause: Clause | None = None
+    reason: str = ""
+    isolation: float | None = None
+
+
+class Decisions:
+    """One site's decisions in one study. ``catch_up`` applies a release that the site did not see itself."""
+
+    def __init__(self, owner: Participant, catch_up: Callable[[PastRelease, Decision], None]) -> None:
+        self._owner = owner
+        self._context = owner.context
+        self._apply_missed = catch_up
+
+    def decide(self, a: RoundView, b: RoundView) -> Decision:
+        """This site's decision about the announced round; taken once.
+
+        Raises: Unavailable, UnknownResource; BadSignature, AnnouncementMismatch, when this site is not listed in
+                something that was not announced at both servers
+        """
+        owner = self._owner
+        path = owner.journal.round_folder(a.round) / "decision.json"
+        known = owner.journal.read(path, Decision)
+        if known is not None:
+            return known
+        announcement = a.announcement.message
+        if self._context.site not in announcement.listed:
+            self._check_announced(a, b)  # one server's word keeps no site out of a round without a word
+            decision = Decision(announcement=announcement, accepted=False, listed=False)
+            owner.journal.write(path, decision)
+            return decision
+        weight_list: WeightList | None = None
+        try:
+            self._check_announced(a, b)
+            owner.saw(announcement)
+            mail = self._weight_mail(announcement)
+            weight_list = mail.weight_list
+            self._catch_up(mail)
+            self._check_purpose(announcement)
+            check_encrypted(announcement, owner.study, owner.ckks_key())
+            check_discarded_sums(announcement, owner.state.discarded)
+            self._check_model(announcement)
+            self._check_policy(announcement, weight_list)
+            isolation = self._check_isolation(announcement, weight_list)
+        except (Unavailable, UnknownResource):
+            raise
+        except MoietyError as error:
+            return self.decline(announcement, weight_list, error)
+        owner.save(memory=remember_contribution(owner.state.memory, announcement, weight_list))
+        decision = Decision(announcement=announcement, weight_list=weight_list, accepted=True, isolation=isolation)
+        owner.journal.reach(Point.BEFORE_DECISION_JOURNALLED)
+        owner.journal.write(path, decision)
+        owner.journal.reach(Point.AFTER_DECISION_JOURNALLED)
+        return decision
+
+    def decline(self, announcement: Announcement, weight_list: WeightList | None, error: MoietyError) -> Decision:
+        """Tell the requester, sealed, why this site does not contribute; the same letter after a restart.
+
+        The decision keeps the whole reason; the letter leaves out what only this site may know.
+        """
+        owner, context = self._owner, self._context
+        clause = error.clause if isinstance(error, PolicyRefusal) else None
+        folder = owner.journal.round_folder(announcement.round)
+        letter = folder / "decline.sealed"
+        if not letter.exists():
+            decline = Decline(
+                study_digest=owner.study_digest,
+                round=announcement.round,
+                site=context.site,
+                code=error.code,
+                clause=clause,
+                reason=told(self._told(announcement, error)),
+            )
+            signed = sign(decline, context.site, context.keys.signing)
+            to = owner.requester_party
+            sealed = seal_letter(signed, "decline", owner.study_digest, context.site, to, announcement.round)
+            write_durably(letter, sealed)
+        topic = paths.fill(paths.DECLINE_TOPIC, round=announcement.round)
+        body = Body.of(letter.read_bytes())
+        try:
+            context.clients[RELAY].put_mail(owner.study.name, topic, context.roster.requester, body)
+        except RefusedMessage as refused:  # too late, or said before with other bytes: this site declines all the same
+            owner.problem(announcement.round, refused.detail)
+        decision = Decision(
+            announcement=announcement,
+            weight_list=weight_list,
+            accepted=False,
+            code=error.code,
+            clause=clause,
+            reason=error.detail,
+        )
+        owner.journal.write(folder / "decision.json", decision)
+        said = error.detail if clause is not None else f"{error.code.value}: {error.detail}"
+        owner.event(EventKind.DECLINED, announcement.round, said)
+        return decision
+
+    def _told(self, announcement: Announcement, error: MoietyError) -> str:
+        """The reason as the requester reads it: nothing of a weight, counts or model that the site keeps to itself."""
+        if announcement.purpose is Purpose.RANKING and isinstance(error, UnusableUpdate):
+            return "this site has no ridge regression within the ranking's clip_norm; the numbers stay at this site"
+        if self._owner.study.rule.name.self_weighted and isinstance(error, UnusableUpdate):
+            return "what this site would share cannot be encoded; the numbers stay at this site"
+        return error.told if isinstance(error, PolicyRefusal) else error.detail
+
+    # --- the evidence ---
+
+    def _check_announced(self, a: RoundView, b: RoundView) -> None:
+        """Both servers countersigned one and the same announcement of the requester."""
+        roster = self._context.roster
+        at_a = require_signatures(a.announcement, roster, (roster.requester, roster.operator_a.name))
+        at_b = require_signatures(b.announcement, roster, (roster.requester, roster.operator_b.name))
+        if at_a != at_b:
+            raise AnnouncementMismatch(f"round {a.round}: the two servers show different announcements")
+        if at_a.study_digest != self._owner.study_digest or at_a.round != a.round:
+            raise AnnouncementMismatch(f"round {a.round}: the announcement is for another study or round")
+
+    def _weight_mail(self, announcement: Announcement) -> WeightMail:
+        context, requester = self._context, self._context.roster.requester
+        topic = paths.fill(paths.WEIGHTS_TOPIC, round=announcement.round)
+        name, most = self._owner.study.name, self._owner.letter_bytes
+        sealed = context.clients[RELAY].get_mail(name, topic, context.site, requester, most)
+        mail = open_letter(
+            sealed,
+            WeightMail,
+            "weights",
+            self._owner.study_digest,
+            requester,
+            context.site,
+            announcement.round,
+            context.keys.sealing,
+        )
+        if mail.weight_list.digest() != announcement.weight_list_digest:
+            raise AnnouncementMismatch(
+                f"round {announcement.round}: the weight list is not the announced one; nothing is contributed"
+            )
+        return mail
+
+    def _catch_up(self, mail: WeightMail) -> None:
+        """How rounds ended that this site saw no end of; the evidence is checked like any other."""
+        owner = self._owner
+        self._catch_up_releases(mail)
+        for skip in mail.skipped:
+            number = skip.message.round
+            summed = (owner.study_digest, number) in self._context.sums.rounds()
+            if summed or number in (owner.state.memory.unsettled, owner.state.memory.ranked):
+                require_skip(skip, self._context.roster, owner.study_digest, number)
+                drop_sum(owner, number)
+                owner.save(memory=remember_skip(owner.state.memory, number))
+        if mail.counted is not None:
+            self._take_counted(mail.counted)
+
+    def _take_counted(self, signed: Signed[CountedClasses]) -> None:
+        """The class counts' sum on the requester's word, where this site missed their round; else it must be the same.
+
+        A requester that lies to a site about it moves that site's weight within the bounds that its policy takes
+        every other weight to have, no more.
+        """
+        owner, requester = self._owner, self._context.roster.requester
+        counted: CountedClasses = require_signatures(signed, self._context.roster, (requester,))
+        if counted.study_digest != owner.study_digest or len(counted.totals) != owner.study.model.classes:
+            raise AnnouncementMismatch("the class counts that came with the weights are of another study")
+        if owner.state.counted is None:
+            owner.save(counted=counted)
+        elif owner.state.counted != counted:
+            raise ModelDiverged(
+                f"this site opened class counts of round {owner.state.counted.round}, the requester names those of "
+                f"round {counted.round} or other numbers; one of them was served something else"
+            )
+
+    def _catch_up_releases(self, mail: WeightMail) -> None:
+        """Open and apply the sums that this site missed, one after the other, with every check of any other round.
+
+        The servers seal them to whomever the present round lists, as long as they keep them; what is gone leaves the
+        site behind, and it needs a checkpoint.
+        """
+        missed = mail.missed if mail.previous is None else (*mail.missed, mail.previous)
+        try:
+            for past in missed:
+                if self._applies_next(past.announcement):
+                    took_part = self._context.site in past.agreed_set.message.sites
+                    decision = Decision(
+                        announcement=past.announcement, weight_list=past.weight_list, accepted=took_part
+                    )
+                    self._apply_missed(past, decision)
+        except OutputGone as gone:
+            self._owner.problem(mail.weight_list.round, gone.detail)
+        for past in missed:
+            note_sum(self._owner, past)
+
+    def _applies_next(self, past: Announcement) -> bool:
+        """Whether a release is against this site's model and not opened yet; class counts only if it was listed."""
+        state = self._owner.state
+        if past.model_version != state.model_version:
+            return False
+        if past.purpose is Purpose.UPDATE:
+            return past.round > state.opened_round
+        return past.round > state.last_recorded_round and self._context.site in past.listed
+
+    # --- model and policy ---
+
+    def _check_purpose(self, announcement: Announcement) -> None:
+        """What the study says: class counts for a rule that uses them, a ranking, no more updates than its rounds."""
+        study, round_number = self._owner.study, announcement.round
+        if announcement.purpose is Purpose.COUNTS:
+            if not study.rule.name.counts_classes:
+                raise AnnouncementMismatch(
+                    f"round {round_number} sums class counts, which rule {study.rule.name.value!r} does not use"
+                )
+        elif announcement.purpose is Purpose.RANKING:
+            if study.ranking is None:
+                raise AnnouncementMismatch(f"round {round_number} ranks the sites, which this study does not")
+        elif self._owner.update_number(round_number) > study.rounds:
+            raise AnnouncementMismatch(
+                f"round {round_number} is update {self._owner.update_number(round_number)} of a study with "
+                f"{study.rounds} rounds"
+            )
+
+    def _check_model(self, announcement: Announcement) -> None:
+        owner = self._owner
+        version = owner.state.model_version
+        if version != announcement.model_version:
+            raise PolicyRefusal(
+                Clause.MODEL_BEHIND,
+                f"round {announcement.round} is for model {announcement.model_version}, this site has {version}; "
+                "it needs the requester's checkpoint",
+            )
+        key = bytes.fromhex(owner.state.site_key or "")
+        own = model_digest(key, owner.study_digest, announcement.round, owner.require_kept().astype("<f4").tobytes())
+        if not hmac.compare_digest(own, announcement.model_digest):
+            raise ModelDiverged(
+                f"round {announcement.round}: this site's model {version} is not the requester's; "
+                "one of them was served something else"
+            )
+
+    def _check_isolation(self, announcement: Announcement, weight_list: WeightList) -> float | None:
+        """Last, because it trains. -> the least isolation with this round's sum; None where no updates are summed"""
+        if announcement.purpose is not Purpose.UPDATE:
+            return None
+        reconcile(self._context)
+        return agree_to_sum(self._owner, announcement, weight_list).least
+
+    def _check_policy(self, announcement: Announcement, weight_list: WeightList) -> None:
+        study, context = self._owner.study, self._context
+        rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+        check_weight_list(
+            context.site,
+            announcement,
+            weight_list,
+            study.parameters,
+            rule_declares_never_rising=rule.weights_never_rise,
+            policy=context.policy,
+            memory=self._owner.state.memory,
+            contributors=tuple(party.name for party in context.roster.contributors),
+            needs=rule.needs,
+            own_weight=self._owner.weight_in(announcement),
+            rule_selects=rule.selects,
+        )

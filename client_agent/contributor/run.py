@@ -1,0 +1,326 @@
+"""A contributor's part in one study: it follows what both servers show, and contributes when its policy allows.
+
+Everything it believes is signed: the study by the requester and both operators, the announcement likewise at both
+servers, the agreed set by both, the release set by the requester; the weight list and the model by digests in the
+announcement (docs/protocol.md 3, 4, 9).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from client_agent.contributor.decisions import Decision, Decisions
+from client_agent.contributor.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome, vouched
+from client_agent.durable import write_durably
+from client_agent.network.clock import pause_after
+from client_agent.network.watch import Stopped, same_round
+from client_agent.points import Point
+from client_agent.site.context import SiteContext
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord
+from client_agent.site.journal import StudyJournal
+from client_agent.site.letter import PastRelease
+from client_agent.study.attestation import attest
+from client_agent.study.ckks_key import welcomed_seed
+from client_agent.study.ends import ShownEnds, shown_ends
+from client_agent.study.evidence import shown_outcome
+from client_agent.study.isolating import drop_sum, show_sum
+from client_agent.study.participant import Participant
+from client_agent.study.refusals import refused_study, send_refusal
+from protocol.errors import (
+    ConfigurationError,
+    MoietyError,
+    PolicyRefusal,
+    RefusedMessage,
+    Unavailable,
+    UnknownResource,
+    WrongRound,
+)
+from protocol.policy import remember_skip
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.messages import Purpose, ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
+
+_OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
+_WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, RoundEnd.RANKED})
+_VERSION: Final = re.compile(r"[0-9]{1,7}")
+_IDLE_S: Final = 30.0
+_RETRY_S: Final = 0.5
+
+
+class Contributor(Participant):
+    """Runs until the study ends or the agent stops."""
+
+    def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
+        super().__init__(context, signed_study, journal)
+        self._decisions = Decisions(self, self._take_missed)
+        self._refused_welcome = -1
+        self._named: set[str] = set()
+
+    def run(self) -> None:
+        """Raises: Stopped; ConfigurationError and other errors that end this site's part in the study"""
+        if self.state.over:
+            return
+        refusal = refused_study(self)
+        if refusal is not None:
+            self._refuse(refusal)
+            return
+        self.prepare()
+        self._say_ready()
+        self.watch.start()
+        try:
+            while True:
+                seen = self.watch.serial
+                try:
+                    if self._react():
+                        return
+                    pause_s = _IDLE_S
+                except (Unavailable, UnknownResource) as later:
+                    self.problem(None, later.detail)
+                    pause_s = pause_after(later, _RETRY_S)
+                except ConfigurationError:
+                    raise
+                except MoietyError as refused:  # evidence that does not hold: nothing was changed; look again later
+                    self.problem(None, refused.detail)
+                    pause_s = _IDLE_S
+                self.watch.wait(seen, pause_s)
+        finally:
+            self.watch.close()
+
+    def _refuse(self, refusal: PolicyRefusal) -> None:
+        """This site's part is over before it began: the requester is told."""
+        while True:
+            try:
+                send_refusal(self, refusal)
+            except Unavailable as later:
+                self.problem(None, later.detail)
+                if self.context.stop.wait(pause_after(later, _RETRY_S)):
+                    raise Stopped from None
+            except RefusedMessage as ended:  # or said before with other bytes: this site takes no part all the same
+                self.problem(None, ended.detail)
+                break
+            else:
+                break
+        self.save(finished=f"refused: {refusal.detail}", refused=True)
+        self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
+
+    def _say_ready(self) -> None:
+        notice = ReadyNotice(study_digest=self.study_digest, site=self.context.site)
+        waiting = set(Side)
+        while waiting:
+            pause_s = _RETRY_S
+            for side in tuple(waiting):
+                try:
+                    self.context.clients[side].ready(self.study.name, notice)
+                    waiting.discard(side)
+                except WrongRound as ended:  # its last release may still have to be fetched
+                    self.problem(None, ended.detail)
+                    waiting.discard(side)
+                except (Unavailable, UnknownResource) as later:
+                    self.problem(None, later.detail)
+                    pause_s = max(pause_s, pause_after(later, _RETRY_S))
+                except RefusedMessage as refused:
+                    self.problem(None, refused.detail)
+                    pause_s = _IDLE_S
+            if waiting and self.context.stop.wait(pause_s):
+                raise Stopped
+
+    def _react(self) -> bool:
+        """One look at both views; True when this site's part is over."""
+        views = self.watch.both()
+        if views is None:
+            return False
+        try:
+            self._take_welcome(views[0])
+        except PolicyRefusal as crafted:  # no model that this site derives: it has no part in what comes of it
+            self._refuse(crafted)
+            return True
+        rounds = same_round(views)
+        if rounds is not None:
+            self._follow(*rounds)
+        shown = shown_ends(views, self.context.roster, self.study_digest)
+        for forged in shown.refused:
+            self._name_once(forged)
+        end = shown.first
+        if end is None or self._release_pending(views, shown):
+            return False
+        text = f"{end.message.state.value}: {end.message.reason}"
+        self.save(finished=text, ended_by=end)
+        self.event(EventKind.FINISHED, None, text)
+        return True
+
+    def _name_once(self, forged: MoietyError) -> None:
+        if forged.detail not in self._named:
+            self._named.add(forged.detail)
+            self.problem(None, forged.detail)
+
+    def _release_pending(self, views: tuple[StudyView, StudyView], shown: ShownEnds) -> bool:
+        """A released round that this site still has to apply; the view of a server that was away may be an old one."""
+        released = [view for view in views if self._is_news(view.current)]
+        return len(released) == len(views) or (bool(released) and None in shown.ends)
+
+    def _is_news(self, current: RoundView | None) -> bool:
+        if current is None or current.state is not RoundState.RELEASED or self.state.model_version is None:
+            return False
+        listed = self.context.site in current.announcement.message.listed
+        return listed and current.round > self.state.last_recorded_round
+
+    # --- the welcome ---
+
+    def _take_welcome(self, view: StudyView) -> None:
+        """The newest welcome beyond our model: the sites' key and the model itself, once the site may take it."""
+        requester = self.context.roster.requester
+        prefix, suffix = paths.fill(paths.WELCOME_TOPIC, version=""), f"/{requester}"
+        topics = [entry for entry in view.mail if entry.startswith(prefix) and entry.endswith(suffix)]
+        numbers = [entry[len(prefix) : -len(suffix)] for entry in topics]
+        versions = [int(number) for number in numbers if _VERSION.fullmatch(number)]
+        version = max(versions, default=-1)
+        own = self.state.model_version
+        if version <= max(self._refused_welcome, -1 if own is None else own):
+            return
+        welcome = open_welcome(self, version)
+        if version > 0 and not vouched(self, welcome):
+            self._refused_welcome = version
+            return
+        if own is not None and not missed_release(self, welcome):
+            self._refused_welcome = version
+            self.problem(None, f"model {version} came without a release that this site missed; model {own} is kept")
+            return
+        vector = first_checkpoint(self, welcome) if version == 0 else open_checkpoint(self, welcome)
+        seed = welcomed_seed(welcome, self.study, self.state.ckks_key_seed)
+        self.adopt_model(vector, version, site_key=welcome.site_key, ckks_key_seed=seed)
+        self.event(EventKind.STUDY, None, f"welcomed with model {version}")
+
+    # --- a round ---
+
+    def _follow(self, a: RoundView, b: RoundView) -> None:
+        if a.round <= self.state.last_recorded_round:
+            return
+        decision = self._decisions.decide(a, b)
+        if not decision.listed:
+            return
+        both_open = a.state in _OPEN and b.state in _OPEN and a.attempt == b.attempt
+        if decision.accepted and both_open:
+            decision = self._contribute(decision, a.attempt)
+        if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
+            self._finish(decision, a, b)
+        elif a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
+            self._record(decision, RoundEnd.SKIPPED, a.attempt, self._settle_skip(a, b))
+        elif a.state is RoundState.RANKED and b.state is RoundState.RANKED:
+            self._settle_ranking(a, b)
+            self._record(decision, RoundEnd.RANKED, a.attempt, decision.reason)
+
+    def _settle_skip(self, a: RoundView, b: RoundView) -> str:
+        """Remember a skip that both servers signed; its reason. Raises: UnknownResource until one of them shows it"""
+        skip = shown_outcome(a, b, self.context.roster, self.study_digest)
+        if skip is None:
+            raise UnknownResource(f"round {a.round}: no server shows the skip with both signatures yet")
+        drop_sum(self, a.round)
+        self.save(memory=remember_skip(self.state.memory, a.round))
+        return skip.message.reason
+
+    def _settle_ranking(self, a: RoundView, b: RoundView) -> None:
+        """Raises: UnknownResource until a server shows that both signed the ranking's end"""
+        if shown_outcome(a, b, self.context.roster, self.study_digest, RoundState.RANKED) is None:
+            raise UnknownResource(f"round {a.round}: no server shows the ranking's end with both signatures yet")
+
+    def _contribute(self, decision: Decision, attempt: int) -> Decision:
+        announcement = decision.announcement
+        done = self.journal.attempt_folder(announcement.round, attempt) / "done"
+        if done.exists() or decision.weight_list is None:
+            return decision
+        numerator = decision.weight_list.numerator_of(self.context.site)
+        try:
+            self.encode(announcement, numerator or 0)
+            self.contribute(announcement, attempt)
+        except Unavailable:
+            raise
+        except RefusedMessage as refused:  # late, or the servers' view moved on: the round goes on without this site
+            self.problem(announcement.round, refused.detail)
+        except MoietyError as error:
+            return self._decisions.decline(announcement, decision.weight_list, error)
+        else:
+            self.event(EventKind.PHASE, announcement.round, "contributed")
+        self.journal.reach(Point.BEFORE_DONE_JOURNALLED)
+        write_durably(done, b"")
+        self.journal.reach(Point.AFTER_DONE_JOURNALLED)
+        return decision
+
+    def _finish(self, decision: Decision, view: RoundView, other: RoundView) -> None:
+        """The round was released: apply the average if this site's model is the announced one."""
+        announcement, version = decision.announcement, self.state.model_version
+        ahead = 0 if announcement.purpose is Purpose.COUNTS else 1
+        applied_before_a_crash = self.has_taken(announcement) and version == announcement.model_version + ahead
+        if decision.weight_list is None or not (version == announcement.model_version or applied_before_a_crash):
+            self._settle_unseen(decision, view, other)
+            self._record(decision, RoundEnd.DECLINED, view.attempt, decision.reason)
+            return
+        if view.agreed_set is None or view.release_set is None:
+            raise UnknownResource(f"round {view.round}: the server shows a release without its evidence")
+        past = PastRelease(
+            announcement=announcement,
+            weight_list=decision.weight_list,
+            agreed_set=view.agreed_set,
+            release_set=view.release_set,
+            sum_release=view.sum_release,
+        )
+        end = RoundEnd.RELEASED if applied_before_a_crash else self.take_release(past)
+        if end is RoundEnd.RELEASED:
+            attest(self, past)
+        self._record(decision, end, view.attempt, decision.reason, past)
+
+    def _settle_unseen(self, decision: Decision, view: RoundView, other: RoundView) -> None:
+        """The sum of a round that this site takes no average of is remembered as what it was, if that is proven.
+
+        The requester may sign several release sets; only what both servers show is the one that was summed.
+        """
+        if decision.weight_list is None or view.agreed_set is None or view.release_set is None:
+            return
+        if other.release_set is None or other.release_set.message != view.release_set.message:
+            self.problem(view.round, f"round {view.round}: the servers show different release sets; none is believed")
+            return
+        past = PastRelease(
+            announcement=decision.announcement,
+            weight_list=decision.weight_list,
+            agreed_set=view.agreed_set,
+            release_set=view.release_set,
+            sum_release=view.sum_release,
+        )
+        try:
+            show_sum(self, past)
+        except MoietyError as unproven:
+            self.problem(view.round, unproven.detail)
+
+    def _take_missed(self, past: PastRelease, decision: Decision) -> None:
+        """A release whose end this site did not see: the evidence came with the next weight list."""
+        end = self.take_release(past)
+        if end is RoundEnd.RELEASED:
+            attest(self, past)
+        self._record(decision, end, past.release_set.message.attempt, "", past)
+
+    def _record(
+        self, decision: Decision, end: RoundEnd, attempt: int, reason: str, past: PastRelease | None = None
+    ) -> None:
+        announcement = decision.announcement
+        release = None if past is None else past.release_set.message
+        encoded = self.journal.round_folder(announcement.round) / "encoded.json"
+        self.record(
+            RoundRecord(
+                time_s=self.context.clock(),
+                study=self.study.name,
+                site=self.context.site,
+                round=announcement.round,
+                state=end if decision.accepted or end not in _WITHOUT_SUM else RoundEnd.DECLINED,
+                attempt=attempt,
+                reason=reason,
+                model_version=self.state.model_version or 0,
+                purpose=announcement.purpose,
+                weights=() if decision.weight_list is None else decision.weight_list.weights,
+                grid=self.study.parameters.weight_grid,
+                own_weight=self.weight_in(announcement) if decision.accepted else None,
+                isolation=decision.isolation,
+                took_part=() if release is None else release.sites,
+                failed_check=() if release is None else release.failed_check,
+                clipped=self.encode(announcement, 0).clipped if encoded.exists() else None,
+            )
+        )

@@ -1,0 +1,119 @@
+"""The requester's welcome at a site: verified, and the checkpoint that it opens (docs/protocol.md 3)."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+
+import numpy as np
+
+from client_agent.learning.learner import Vector
+from client_agent.site.context import RELAY
+from client_agent.site.letter import Welcome, open_letter, require_same
+from client_agent.study.attestation import require_attested
+from client_agent.study.participant import Participant
+from client_agent.study.take_release import check_release
+from protocol.errors import BrokenSeal, PolicyRefusal
+from protocol.first_model import model_digest_of
+from protocol.policy import check_first_model
+from protocol.rules.server_optimiser import initial_state, model_part, state_vectors
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures
+from protocol.wire.channel.sealing import BodyReader, sealed_length
+from protocol.wire.messages import Purpose, Signed
+
+
+def open_welcome(owner: Participant, version: int) -> Welcome:
+    """The welcome to one model version. Raises: BrokenSeal, BadSignature, Unavailable"""
+    context, requester = owner.context, owner.context.roster.requester
+    topic = paths.fill(paths.WELCOME_TOPIC, version=version)
+    sealed = context.clients[RELAY].get_mail(owner.study.name, topic, context.site, requester, owner.letter_bytes)
+    signed = open_letter(
+        sealed,
+        Signed[Welcome],
+        "welcome",
+        owner.study_digest,
+        requester,
+        context.site,
+        version,
+        context.keys.sealing,
+    )
+    welcome: Welcome = require_signatures(signed, context.roster, (requester,))
+    require_same("study", welcome.study_digest, owner.study_digest)
+    require_same("site", welcome.site, context.site)
+    require_same("model version", str(welcome.model_version), str(version))
+    return welcome
+
+
+def missed_release(owner: Participant, welcome: Welcome) -> bool:
+    """Whether the welcome proves a release that this site had no part in, after all that it had a part in.
+
+    A site that holds a model takes another only then: otherwise the requester could send the same model as a newer
+    one, and all that the policy counts per model would start afresh.
+
+    Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
+    """
+    past = welcome.previous
+    if past is None:
+        return False
+    check_release(past, owner.context.roster, owner.study_digest)
+    newer = past.announcement.round > owner.state.memory.last_accepted
+    stepped = past.announcement.purpose is Purpose.UPDATE  # class counts leave the model as it is
+    led_here = stepped and past.announcement.model_version == welcome.model_version - 1
+    return led_here and newer and owner.context.site not in past.agreed_set.message.sites
+
+
+def vouched(owner: Participant, welcome: Welcome) -> bool:
+    """Whether enough contributors of the release that led to this model say that it is the model; else this site says.
+
+    Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
+    """
+    past = welcome.previous
+    if past is not None:
+        check_release(past, owner.context.roster, owner.study_digest)
+        stepped = past.announcement.purpose is Purpose.UPDATE
+        if not stepped or past.announcement.model_version != welcome.model_version - 1:
+            past = None
+    if past is None:
+        owner.problem(None, f"model {welcome.model_version} came without the release that led to it: it is not taken")
+        return False
+    try:
+        require_attested(owner, welcome, past)
+    except PolicyRefusal as unattested:
+        owner.problem(None, unattested.detail)
+        return False
+    return True
+
+
+def first_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
+    """Version 0: derived here and compared with what the requester names, or the pretrained start that the study pins.
+
+    Raises: PolicyRefusal when the requester names another one; BrokenSeal, Unavailable
+    """
+    pinned = owner.study.pretrained_digest
+    if pinned is None:
+        kept = owner.first_kept()
+        check_first_model(welcome.checkpoint_digest, hashlib.sha256(kept.astype("<f4").tobytes()).hexdigest())
+        return kept
+    kept = open_checkpoint(owner, welcome)
+    model = model_part(kept, owner.study.model_dimension)
+    check_first_model(model_digest_of(model), pinned, "the study pins")
+    return initial_state(model, owner.study.rule)
+
+
+def open_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
+    """The model that a welcome names, with the server optimiser's moments behind it. Raises: BrokenSeal, Unavailable"""
+    topic = paths.fill(paths.CHECKPOINT_TOPIC, version=welcome.model_version)
+    path = owner.journal.folder / "checkpoint.sealed"
+    requester = owner.context.roster.requester
+    expected = 4 * owner.study.model_dimension * state_vectors(owner.study.rule.name)
+    most = sealed_length(expected)
+    owner.context.clients[RELAY].fetch_mail(owner.study.name, topic, paths.EVERY_SITE, requester, path, most)
+    reader = BodyReader(bytes.fromhex(welcome.content_key))
+    data = b"".join(reader.feed(path.read_bytes())) + reader.finish()
+    path.unlink()
+    if not hmac.compare_digest(hashlib.sha256(data).hexdigest(), welcome.checkpoint_digest):
+        raise BrokenSeal("the checkpoint is not the one that the welcome names")
+    if len(data) != expected:
+        raise BrokenSeal(f"the checkpoint holds {len(data)} bytes, expected {expected}")
+    return np.frombuffer(data, dtype="<f4").astype(np.float32)

@@ -1,0 +1,64 @@
+"""Whether a site's data fit a study, before the site says that it is ready: what it refuses and what it remarks.
+
+Columns and classes are compared by name first: a column too many is then named, and not only counted.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from client_agent.learning.data import LocalData, folder_names, load_folder
+from client_agent.learning.names import DataNames, require_names_of_study
+from protocol.wire.messages import ModelSpec, Study
+from protocol.wire.names import NamesKind
+
+if TYPE_CHECKING:
+    from client_agent.learning.plugin import Plugin
+
+
+def fitting_data(study: Study, path: Path, plugin: Plugin | None) -> LocalData:
+    """The site's examples, which the study's model takes and whose names are the study's. Raises: ConfigurationError"""
+    spec = study.model
+    require_names_of_study(names_of(spec), own_names(path, plugin), study.name, str(path))
+    return load_folder(path, spec.inputs, spec.classes) if plugin is None else plugin.data(path, spec)
+
+
+def own_names(path: Path, plugin: Plugin | None) -> DataNames:
+    """What the site's files, or its plug-in, call columns and classes. Raises: ConfigurationError"""
+    return folder_names(path) if plugin is None else plugin.names(path)
+
+
+def names_of(spec: ModelSpec) -> DataNames:
+    """What the study calls columns and classes."""
+    return DataNames(spec.feature_names, spec.class_names)
+
+
+def remarks(study: Study, data: LocalData) -> tuple[str, ...]:
+    """What does not stop this site from taking part, and that a person should know before round 1.
+
+    Whether another site has examples of a class is nobody's to know before class counts are summed.
+    """
+    found: list[str] = []
+    spec = study.model
+    silent = [kind.value for kind in NamesKind if not names_of(spec).of(kind) and _can_name(spec, kind)]
+    if silent:
+        found.append(
+            f"the study gives no {' and no '.join(silent)}: nothing checks that this site's data mean the same as the "
+            "others'; compare with the requester"
+        )
+    counts = np.bincount(data.train.y, minlength=spec.classes)
+    called = spec.class_names or data.names.classes or range(spec.classes)
+    missing = [name for name, count in zip(called, counts, strict=True) if count == 0]
+    if missing:
+        found.append(
+            f"no training example here of classes {missing}, of {spec.classes}: right if this site sees none, wrong if "
+            "its labels are numbered otherwise"
+        )
+    return tuple(found)
+
+
+def _can_name(spec: ModelSpec, kind: NamesKind) -> bool:
+    return kind is NamesKind.CLASSES or len(spec.inputs) == 1

@@ -1,0 +1,216 @@
+"""The learning side of one site in one study: updates, the applied aggregate, accuracy.
+
+torch is loaded when a ``TorchLearner`` is made, so that everything else of the agent runs without it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from client_agent.learning.data import VALIDATION_FILE
+from client_agent.learning.ridge import JudgingForm, Matrix, judging_form, ridge_model
+from protocol.errors import ConfigurationError
+from protocol.first_model import first_model
+from protocol.rules.server_optimiser import apply_aggregate
+from protocol.wire.messages import Study
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from client_agent.learning.data import LocalData
+    from client_agent.learning.personal_state import PersonalState
+    from client_agent.learning.plugin import Plugin
+    from client_agent.learning.trainer import LocalRound
+
+Vector = NDArray[np.float32]
+PERSONAL_SEED = 0
+_log = structlog.get_logger("agent")
+
+
+class Learner(Protocol):
+    """What a site can do with its model and data; vectors are float32[D] on the CPU.
+
+    ``kept`` is the model with the server optimiser's moments behind it (protocol.rules.server_optimiser).
+    """
+
+    def prepare(self) -> None: ...
+
+    def update(self, model: Vector, round_number: int) -> Vector: ...
+
+    def apply(self, kept: Vector, aggregate: Vector) -> Vector: ...
+
+    def probe(self, model: Vector) -> Vector: ...
+
+    def sample_count(self) -> int: ...
+
+    def class_counts(self) -> tuple[int, ...]: ...
+
+    def ridge(self, penalty: float) -> Matrix: ...
+
+    def judging_form(self) -> JudgingForm: ...
+
+    def accuracy(self, model: Vector) -> float | None: ...
+
+
+class TorchLearner:
+    """The study's model on this site's data.
+
+    ``personal_folder`` is where the model's personal layers are kept, which leave the site in no message.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        data: Path,
+        plugin: Path | None,
+        device: str,
+        training_seed: int,
+        personal_folder: Path | None = None,
+    ) -> None:
+        from client_agent.learning.check_data import fitting_data, remarks
+        from client_agent.learning.flat_vector import pick_device
+
+        self._study = study
+        self._seed = training_seed
+        self._device: torch.device = pick_device(device)
+        self._plugin = _plugin(study, plugin)
+        self._data: LocalData = fitting_data(study, data, self._plugin)
+        for remark in remarks(study, self._data):
+            _log.warning("data_remark", study=study.name, detail=remark)
+        self._model: nn.Module = self._fresh_model()
+        self._personal = self._personal_state(personal_folder)
+
+    def prepare(self) -> None:
+        """One round of training that is thrown away: torch loads and compiles what it needs the first time."""
+        self._train(first_model(self._study), 1)
+
+    def update(self, model: Vector, round_number: int) -> Vector:
+        """The update of the shared layers; what the personal layers learned is on disk before it is returned."""
+        trained = self._train(model, round_number)
+        if self._personal is not None:
+            self._personal.save(round_number, trained.personal, self._study.digest())
+        return trained.update
+
+    def apply(self, kept: Vector, aggregate: Vector) -> Vector:
+        """The model and the server optimiser's moments after a round, the same bits at every site.
+
+        Shapes: float32[S * D], float32[D] -> float32[S * D]
+        """
+        return apply_aggregate(kept, aggregate, self._study.rule, self._study.training.server_learning_rate)
+
+    def probe(self, model: Vector) -> Vector:
+        """The gradient of the loss on this site's validation examples. Raises: ConfigurationError without any"""
+        from client_agent.learning.trainer import cross_entropy, loss_gradient
+
+        if self._data.validation is None or len(self._data.validation) == 0:
+            raise ConfigurationError(
+                f"rule {self._study.rule.name.value!r} measures sites by this site's validation loss: put examples "
+                f"that it neither trains nor tests on into {VALIDATION_FILE} beside train.npz"
+            )
+        self._load(model, None if self._personal is None else self._personal.latest())
+        loss = cross_entropy if self._plugin is None else self._plugin.loss
+        return loss_gradient(self._model, self._data.validation, self._device, loss)
+
+    def sample_count(self) -> int:
+        """Number of training examples."""
+        return len(self._data.train)
+
+    def class_counts(self) -> tuple[int, ...]:
+        """Number of training examples of each of the model's classes."""
+        counts = np.bincount(self._data.train.y, minlength=self._study.model.classes)
+        return tuple(int(count) for count in counts)
+
+    def ridge(self, penalty: float) -> Matrix:
+        """This site's own ridge regression on its training examples, for the ranking.
+
+        Shapes: -> float64[features + 1, classes]
+        """
+        return ridge_model(self._data.train, self._study.model.classes, penalty)
+
+    def judging_form(self) -> JudgingForm:
+        """The examples on which this site, the requester, judges the others' models. Raises: UnusableUpdate"""
+        return judging_form(self._data.train, self._data.validation, self._study.model.classes)
+
+    def accuracy(self, model: Vector) -> float | None:
+        """Share of right answers on the site's test examples, None when it has none."""
+        from client_agent.learning.trainer import cross_entropy, evaluate
+
+        if len(self._data.test) == 0:
+            return None
+        self._load(model, None if self._personal is None else self._personal.latest())
+        loss = cross_entropy if self._plugin is None else self._plugin.loss
+        return evaluate(self._model, self._data.test, self._device, loss).accuracy
+
+    def _train(self, model: Vector, round_number: int) -> LocalRound:
+        from client_agent.learning.trainer import train_round
+
+        self._load(model, None if self._personal is None else self._personal.before(round_number))
+        return train_round(
+            self._model,
+            self._data.train,
+            self._study.training,
+            round=round_number,
+            seed=self._seed,
+            device=self._device,
+            loss=None if self._plugin is None else self._plugin.loss,
+        )
+
+    def _load(self, model: Vector, personal: Vector | None) -> None:
+        """Shared and personal layers into the model; None: the personal layers' initial values."""
+        from client_agent.learning.flat_vector import load_personal, load_vector
+
+        load_vector(self._model, model)
+        load_personal(self._model, self._first_personal if personal is None else personal)
+
+    def _personal_state(self, folder: Path | None) -> PersonalState | None:
+        from client_agent.learning.flat_vector import personal_vector
+        from client_agent.learning.personal_state import PersonalState
+
+        self._first_personal: Vector = personal_vector(self._model)
+        if len(self._first_personal) == 0:
+            return None
+        if folder is None:
+            raise ConfigurationError(
+                f"study {self._study.name!r} has personal layers, and there is no folder to keep them in"
+            )
+        return PersonalState(folder)
+
+    def _fresh_model(self) -> nn.Module:
+        """The layers; shared values are loaded before every use, personal ones begin as the module makes them."""
+        from client_agent.learning.models import build_model
+
+        if self._plugin is not None:
+            return self._plugin.model(self._study.model, PERSONAL_SEED)
+        return build_model(self._study.model, PERSONAL_SEED)
+
+
+def training_seed(local_seed: int | None, site: str, drawn: bytes) -> int:
+    """From this site's own random bytes; in a seeded federation on loopback from the seed in its settings.
+
+    Never from the study: a requester that knew the order of the batches would know which examples an update is of.
+    """
+    from client_agent.learning.trainer import site_seed
+
+    return site_seed(int.from_bytes(drawn[:8], "big") if local_seed is None else local_seed, site)
+
+
+def _plugin(study: Study, path: Path | None) -> Plugin | None:
+    if study.model.kind != "plugin":
+        return None
+    if path is None:
+        raise ConfigurationError(
+            f"study {study.name!r} uses a plug-in model: set key 'plugin' to the site's Python file"
+        )
+    if study.training.class_weights != "none":
+        raise ConfigurationError(
+            f"study {study.name!r}: class_weights belong to the built-in loss; a plug-in's loss() weighs classes itself"
+        )
+    from client_agent.learning.plugin import load_plugin
+
+    return load_plugin(path)

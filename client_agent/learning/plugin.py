@@ -1,0 +1,136 @@
+"""A site's own model: one Python file with three functions, ``model()``, ``data(path)`` and ``loss(model, batch)``.
+
+    model()             -> torch.nn.Module, float32 parameters, no buffers
+    data(path)          -> ((X_train, y_train), (X_test, y_test)), numpy arrays, X float32, y int64
+    loss(model, batch)  -> a scalar tensor to minimise; batch.X and batch.y are on the training device
+    names(path)         -> (feature_names, class_names), each a list of texts or None; only for studies that name them
+
+The file runs with the agent's rights: it is the site's own code, chosen by the site.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+import numpy as np
+import torch
+from torch import nn
+
+from client_agent.learning.data import Examples, LocalData, checked
+from client_agent.learning.models import require_layers
+from client_agent.learning.names import NO_NAMES, DataNames
+from client_agent.learning.seeding import private_state
+from client_agent.learning.trainer import Batch, Loss
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import ModelSpec
+from protocol.wire.names import NamesKind, require_nameable
+
+FUNCTIONS: Final = ("model", "data", "loss")
+
+
+@dataclass(frozen=True)
+class Plugin:
+    """A loaded plug-in; its results are checked whenever it is called."""
+
+    path: Path
+    model_function: Callable[[], object]
+    data_function: Callable[[Path], object]
+    loss_function: Callable[[nn.Module, Batch], object]
+    names_function: Callable[[Path], object] | None = None
+
+    def model(self, spec: ModelSpec, seed: int) -> nn.Module:
+        """The plug-in's model, initial values from ``seed``, layers as the study pins them.
+
+        Raises: ConfigurationError, UnusableUpdate
+        """
+        with private_state():
+            torch.manual_seed(seed % 2**63)
+            made = self.model_function()
+        if not isinstance(made, nn.Module):
+            raise ConfigurationError(f"{self.path}: model() gave {type(made).__name__}, expected a torch.nn.Module")
+        require_layers(made, spec)
+        return made
+
+    def data(self, path: Path, spec: ModelSpec) -> LocalData:
+        """The plug-in's examples, checked like those of a folder. Raises: ConfigurationError"""
+        made = self.data_function(path)
+        expected = "((X_train, y_train), (X_test, y_test)), and (X_validation, y_validation) behind them if it likes"
+        if not (isinstance(made, tuple) and len(made) in (2, 3)):
+            raise ConfigurationError(f"{self.path}: data() gave {type(made).__name__}, expected {expected}")
+        names = ("train", "test", "validation")
+        train, test, *validation = (self._part(part, name, spec) for part, name in zip(made, names, strict=False))
+        if len(train) == 0:
+            raise ConfigurationError(f"{self.path}: data() gave no training example; at least one is needed")
+        return LocalData(train, test, validation[0] if validation else None, self.names(path))
+
+    def names(self, path: Path) -> DataNames:
+        """What the plug-in calls columns and classes; nothing without ``names(path)``. Raises: ConfigurationError"""
+        if self.names_function is None:
+            return NO_NAMES
+        made = self.names_function(path)
+        if not (isinstance(made, tuple) and len(made) == len(NamesKind)):
+            raise ConfigurationError(f"{self.path}: names() gave {made!r}, expected (feature_names, class_names)")
+        features, classes = (self._texts(kind, one) for kind, one in zip(NamesKind, made, strict=True))
+        return DataNames(features, classes)
+
+    @property
+    def loss(self) -> Loss:
+        """The plug-in's loss, with its result checked. Raises: ConfigurationError (when called)"""
+
+        def checked_loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+            value = self.loss_function(model, batch)
+            if not isinstance(value, torch.Tensor) or value.numel() != 1:
+                found = f"shape {list(value.shape)}" if isinstance(value, torch.Tensor) else type(value).__name__
+                raise ConfigurationError(f"{self.path}: loss() gave {found}, expected a scalar tensor")
+            return value
+
+        return checked_loss
+
+    def _texts(self, kind: NamesKind, given: object) -> tuple[str, ...]:
+        if given is None:
+            return ()
+        names = tuple(given) if isinstance(given, list | tuple) else ()
+        if not names or not all(isinstance(name, str) for name in names):
+            raise ConfigurationError(
+                f"{self.path}: names() gave {kind.value} {given!r}, expected a list of texts or None"
+            )
+        try:
+            require_nameable(kind, names)
+        except ValueError as error:
+            raise ConfigurationError(f"{self.path}: names(): {error}") from None
+        return names
+
+    def _part(self, part: object, name: str, spec: ModelSpec) -> Examples:
+        pair = part if isinstance(part, tuple) else ()
+        arrays = [array for array in pair if isinstance(array, np.ndarray)]
+        if len(pair) != 2 or len(arrays) != 2:
+            raise ConfigurationError(f"{self.path}: the {name} part of data() is no pair of numpy arrays (X, y)")
+        return checked(arrays[0], arrays[1], spec.inputs, spec.classes, f"{self.path}: {name} part of data()")
+
+
+def load_plugin(path: Path) -> Plugin:
+    """Load a plug-in file. Raises: ConfigurationError naming what is missing or fails"""
+    if not path.is_file():
+        raise ConfigurationError(f"plug-in {path} is missing")
+    module = _imported(path)
+    for name in FUNCTIONS:
+        if not callable(getattr(module, name, None)):
+            raise ConfigurationError(f"plug-in {path}: function {name!r} is missing; it needs {', '.join(FUNCTIONS)}")
+    return Plugin(path, module.model, module.data, module.loss, getattr(module, "names", None))
+
+
+def _imported(path: Path) -> ModuleType:
+    specification = importlib.util.spec_from_file_location("moiety_site_plugin", path)
+    if specification is None or specification.loader is None:
+        raise ConfigurationError(f"plug-in {path}: not a Python file; its name must end in .py")
+    module = importlib.util.module_from_spec(specification)
+    try:
+        specification.loader.exec_module(module)
+    except Exception as error:
+        raise ConfigurationError(f"plug-in {path} does not load: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,208 @@
+"""A study as a person writes it in TOML; the layers and their number are filled in from the model itself."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from client_agent.learning.check_data import own_names
+from client_agent.learning.names import NO_NAMES, DataNames, require_names_of_study
+from protocol.ckks.parameters import CkksParameters
+from protocol.configuration import explain, parse_toml
+from protocol.errors import ConfigurationError
+from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
+from protocol.rules.registry import require_sites, rule_for
+from protocol.wire.messages import ModelSpec, RankingSpec, Roster, RuleSpec, Study, StudyProtection, TrainingSpec
+from protocol.wire.names import NamesKind, require_model_names
+
+B = TypeVar("B", bound=BaseModel)
+
+
+class _Table(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ModelTable(_Table):
+    """``kind`` is linear, mlp, cnn or plugin; ``inputs`` the shape of one example.
+
+    ``personal`` layers, ``input`` and ``target``, stay at the site (client_agent.learning.models says what the others mean).
+    ``feature_names`` and ``class_names``: None takes the requester's own, an empty list names nothing.
+    """
+
+    kind: str = Field(pattern=r"^(linear|mlp|cnn|plugin)$")
+    inputs: tuple[int, ...]
+    hidden: tuple[int, ...] = ()
+    classes: int = Field(default=2, ge=2)
+    activation: Literal["relu", "tanh"] = "relu"
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    personal: tuple[Literal["input", "target"], ...] = ()
+    feature_names: tuple[str, ...] | None = None
+    class_names: tuple[str, ...] | None = None
+
+    @model_validator(mode="after")
+    def _names_fit(self) -> ModelTable:
+        require_model_names(self.feature_names or (), self.class_names or (), self.inputs, self.classes)
+        return self
+
+    @property
+    def names(self) -> DataNames:
+        """What the file names."""
+        return DataNames(self.feature_names or (), self.class_names or ())
+
+
+class ParametersTable(_Table):
+    """The study's numbers, without the dimension, which the model fixes."""
+
+    clip_norm: float
+    encoded_norm_log2: int = MAX_ENCODED_NORM_LOG2
+    weight_grid: int = 32
+    sketch_length: int = MIN_SKETCH_LENGTH
+    least_contributors: int = 3
+    assumed_colluders: int = 0
+
+
+class StudyTable(_Table):
+    """A whole study file."""
+
+    name: str
+    rounds: int = Field(ge=1)
+    list_every: int = Field(default=1, ge=1)
+    round_deadline_s: float = 600.0
+    correlation_source: str = Field(default="ot", pattern=r"^(ot|dealer)$")
+    protection: StudyProtection = StudyProtection.SHARES
+    ranking: RankingSpec | None = None
+    seed: int | None = None
+    model: ModelTable
+    rule: RuleSpec
+    training: TrainingSpec = TrainingSpec()
+    parameters: ParametersTable
+
+
+def study_from_toml(text: str, source: str, roster: Roster, plugin: Path | None, data: Path | None = None) -> Study:
+    """The study that a file describes, for this roster.
+
+    With the requester's ``data``, names that the file leaves open are those of the data, and others must be the same.
+    Raises: ConfigurationError that names every wrong key, what was found and what is allowed
+    """
+    table = parse_study_table(text, source)
+    if data is not None:
+        table = _with_own_names(table, source, plugin, data)
+    return study_from_table(table, source, roster, plugin)
+
+
+def parse_study_table(text: str, source: str) -> StudyTable:
+    """A study file as it was written. Raises: ConfigurationError"""
+    return checked_study_table(parse_toml(text, source), source)
+
+
+def checked_study_table(table: Mapping[str, Any], source: str) -> StudyTable:
+    """The tables of a study file, checked. Raises: ConfigurationError"""
+    return _strict(StudyTable, table, source)
+
+
+def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Path | None) -> Study:
+    """The study of a parsed file, for this roster. Raises: ConfigurationError"""
+    try:
+        model = _model(table.model, plugin).named(table.model.names.features, table.model.names.classes)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error.detail}") from None
+    parameters = {**table.parameters.model_dump(), "dimension": _dimension(model, table.rule)}
+    study = _strict(
+        Study,
+        {
+            "name": table.name,
+            "roster_digest": roster.digest(),
+            "parameters": _strict(StudyParameters, parameters, f"{source}: parameters").model_dump(),
+            "rule": table.rule.model_dump(mode="json"),
+            "model": model.model_dump(mode="json"),
+            "training": table.training.model_dump(mode="json"),
+            "rounds": table.rounds,
+            "list_every": table.list_every,
+            "round_deadline_s": table.round_deadline_s,
+            "correlation_source": table.correlation_source,
+            "protection": table.protection.value,
+            "ranking": None if table.ranking is None else table.ranking.model_dump(mode="json"),
+            "seed": table.seed,
+        },
+        source,
+    )
+    try:
+        _require_possible(study, roster)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{source}: {error.detail}") from None
+    return study
+
+
+def _with_own_names(table: StudyTable, source: str, plugin: Path | None, data: Path) -> StudyTable:
+    model = table.model
+    own = _own_names(model, plugin, data)
+    require_names_of_study(model.names, own, table.name, str(data))
+    taken = {kind.value: own.of(kind) for kind in NamesKind if getattr(model, kind.value) is None}
+    named = _strict(ModelTable, {**model.model_dump(mode="json"), **taken}, f"{source}, with the names from {data}")
+    return table.model_copy(update={"model": named})
+
+
+def _own_names(model: ModelTable, plugin: Path | None, data: Path) -> DataNames:
+    if model.kind != "plugin":
+        return own_names(data, None)
+    if plugin is None:
+        return NO_NAMES  # that it is missing is said when the model is made
+    from client_agent.learning.plugin import load_plugin
+
+    return own_names(data, load_plugin(plugin))
+
+
+def _require_possible(study: Study, roster: Roster) -> None:
+    """The rule takes these options, and this many sites. Raises: ConfigurationError"""
+    rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+    contributors = [party.name for party in roster.contributors]
+    require_sites(study.rule, contributors, study.parameters.least_contributors)
+    if study.protection is StudyProtection.CKKS:
+        CkksParameters().require_sites(len(roster.sites))
+
+
+def _model(table: ModelTable, plugin: Path | None) -> ModelSpec:
+    from client_agent.learning import models
+
+    if table.kind != "plugin":
+        return models.model_spec(
+            table.kind,  # type: ignore[arg-type]  # the pattern leaves the built-in kinds
+            table.inputs,
+            table.hidden,
+            table.classes,
+            activation=table.activation,
+            dropout=table.dropout,
+            personal=table.personal,
+        )
+    if plugin is None:
+        raise ConfigurationError("model.kind is 'plugin': set key 'plugin' in the agent's settings to the Python file")
+    from client_agent.learning.flat_vector import layer_shapes
+    from client_agent.learning.plugin import load_plugin
+
+    made: Any = load_plugin(plugin).model_function()
+    return ModelSpec(
+        kind="plugin",
+        inputs=table.inputs,
+        hidden=table.hidden,
+        classes=table.classes,
+        layers=layer_shapes(made),
+    )
+
+
+def _dimension(model: ModelSpec, rule: RuleSpec) -> int:
+    """The model's shared parameters, and one coordinate more where sites weigh themselves."""
+    from client_agent.learning.models import dimension
+
+    return dimension(model) + rule.name.self_weighted
+
+
+def _strict(kind: type[B], table: Mapping[str, Any], source: str) -> B:
+    """Validated as JSON, in which a list is a tuple and a string an enum's value, but nothing else is converted."""
+    try:
+        return kind.model_validate_json(json.dumps(dict(table), default=str))
+    except ValidationError as error:
+        raise ConfigurationError(f"{source}: {explain(kind, error)}") from None

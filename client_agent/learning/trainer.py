@@ -1,0 +1,312 @@
+"""What a site computes from its own data: updates, the applied aggregate, accuracy (docs/protocol.md 2, 10).
+
+Everything is a function of its arguments: data, round and seed fix the batches, and the global random state of
+torch is left as it was found.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import (
+    Vector,
+    flat_vector,
+    load_personal,
+    load_vector,
+    model_vector,
+    personal_vector,
+)
+from client_agent.learning.personal import personal_parameters, shared_parameters
+from client_agent.learning.seeding import private_state
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import TrainingSpec
+
+EVALUATION_BATCH = 1024
+
+
+class Batch(NamedTuple):
+    """Some examples on the training device."""
+
+    X: torch.Tensor
+    y: torch.Tensor
+
+
+Loss = Callable[[nn.Module, Batch], torch.Tensor]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Share of right answers, and mean loss, pooled over all examples.
+
+    ``class_accuracy`` is the share of right answers among each class's examples, None for a class without any.
+    """
+
+    accuracy: float
+    loss: float
+    class_accuracy: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class LocalRound:
+    """A round of local training: the update before clipping, float32[D], and the personal layers after it, float32[P].
+
+    ``personal`` is empty for a model without personal layers.
+    """
+
+    update: Vector = field(repr=False)
+    personal: Vector = field(repr=False)
+
+
+def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
+    """Mean negative log-likelihood of the built-in models."""
+    return nn.functional.cross_entropy(model(batch.X), batch.y)
+
+
+def inverse_frequency(labels: NDArray[np.int64], classes: int) -> NDArray[np.float32]:
+    """Weight of each class: one over its frequency in ``labels``, float32[classes]; 0 for a class that is not there.
+
+    Scaled to sum to the number of classes present, so that they average 1 whatever the model's number of classes.
+    """
+    counts = np.bincount(labels, minlength=classes)
+    inverse = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
+    weights: NDArray[np.float32] = (inverse / inverse.sum() * np.count_nonzero(counts)).astype(np.float32)
+    return weights
+
+
+def weighted_cross_entropy(labels: NDArray[np.int64]) -> Loss:
+    """Negative log-likelihood, each class weighted by :func:`inverse_frequency`, over the sum of a batch's weights."""
+    present = torch.from_numpy(inverse_frequency(labels, 0))
+
+    def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
+        logits = model(batch.X)
+        weights = nn.functional.pad(present.to(logits.device), (0, logits.shape[1] - len(present)))
+        return nn.functional.cross_entropy(logits, batch.y, weight=weights)
+
+    return loss
+
+
+def training_loss(training: TrainingSpec, labels: NDArray[np.int64]) -> Loss:
+    """The built-in models' loss on a site with these training labels."""
+    return cross_entropy if training.class_weights == "none" else weighted_cross_entropy(labels)
+
+
+def site_seed(study_seed: int, site: str) -> int:
+    """The seed of one site's training order, from the study's seed; 63 bits."""
+    return _derived(study_seed, f"site {site}")
+
+
+def compute_update(
+    model: nn.Module,
+    data: Examples,
+    training: TrainingSpec,
+    *,
+    round: int,
+    seed: int,
+    device: torch.device,
+    loss: Loss | None = None,
+) -> Vector:
+    """The update of one round, before clipping: float32[D] on the CPU; see :func:`train_round`."""
+    return train_round(model, data, training, round=round, seed=seed, device=device, loss=loss).update
+
+
+def train_round(
+    model: nn.Module,
+    data: Examples,
+    training: TrainingSpec,
+    *,
+    round: int,
+    seed: int,
+    device: torch.device,
+    loss: Loss | None = None,
+) -> LocalRound:
+    """The update of one round and the personal layers after it; the model comes back as it was.
+
+    ``gradient``: the gradient over one mini-batch; round r takes batch (r - 1) mod their number, and ``shuffled``
+    batches are cut anew once all have been taken. ``local_sgd``: the sum of the steps over ``epochs`` passes,
+    ``shuffled`` in an order fixed by seed, round and epoch. ``cycled`` batches are cut once from an order fixed by the
+    seed alone. Each gradient includes l2 * parameters (shared ones only).
+
+    A step is the gradient, or with ``momentum`` the velocity, which starts at zero in every round. With a decaying
+    learning rate the update is multiplied by :func:`rate_factor`. So it is always (start - end) / local learning rate,
+    the undecayed one: a server learning rate equal to the local one makes the average of the updates FedAvg's average
+    of the models, in every round.
+
+    ``loss`` is the training specification's if it is None. Personal layers take the same steps as the shared ones,
+    and only their new values leave this function.
+    """
+    model.to(device)
+    model.train()
+    chosen = loss or training_loss(training, data.y)
+    with private_randomness(seed, f"round {round}", device):
+        if training.update == "gradient":
+            rows = [gradient_rows(len(data), training, round, seed)]
+        else:
+            rows = epoch_rows(len(data), training, round, seed)
+        batches = (take(data, batch, device) for batch in rows)
+        return _steps(model, batches, training, rate_factor(training, round), chosen)
+
+
+def rate_factor(training: TrainingSpec, round: int) -> float:
+    """By what the local learning rate of a round, counted from 1, is multiplied."""
+    if training.decay_every_rounds == 0:
+        return 1.0
+    return float(training.learning_rate_decay ** ((round - 1) // training.decay_every_rounds))
+
+
+def epoch_rows(examples: int, training: TrainingSpec, round: int, seed: int) -> list[NDArray[np.int64]]:
+    """The rows of every mini-batch of a round of local SGD, in order."""
+    cycled = training.batches == "cycled"
+    labels = ("batches" if cycled else f"round {round} epoch {epoch}" for epoch in range(training.epochs))
+    orders = (_derived(seed, label) for label in labels)
+    return [rows for order in orders for rows in _batches(examples, training.batch_size, order)]
+
+
+def gradient_rows(examples: int, training: TrainingSpec, round: int, seed: int) -> NDArray[np.int64]:
+    """The rows of the mini-batch that a round's gradient is computed on."""
+    passes, place = divmod(round - 1, -(-examples // training.batch_size))
+    label = "batches" if passes == 0 or training.batches == "cycled" else f"batches of pass {passes}"
+    return _batches(examples, training.batch_size, _derived(seed, label))[place]
+
+
+def apply_aggregate(vector: Vector, aggregate: Vector, server_lr: float) -> Vector:
+    """vector - server_lr * aggregate: element-wise, in float32, in this order, on the CPU, so that all sites agree."""
+    step = np.multiply(np.float32(server_lr), aggregate, dtype=np.float32)
+    return np.subtract(vector, step, dtype=np.float32)
+
+
+def evaluate(model: nn.Module, data: Examples, device: torch.device, loss: Loss = cross_entropy) -> Evaluation:
+    """Accuracy and loss over ``data``, which must not be empty; the model's training mode is restored."""
+    was_training = model.training
+    model.to(device)
+    model.eval()
+    right: list[NDArray[np.int64]] = []
+    classes, total_loss = 0, 0.0
+    with torch.no_grad():
+        for start in range(0, len(data), EVALUATION_BATCH):
+            rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
+            batch = take(data, rows, device)
+            answers = model(batch.X)
+            classes = answers.shape[1]
+            right.append(data.y[rows][(answers.argmax(dim=1) == batch.y).cpu().numpy()])
+            plain = loss is cross_entropy
+            batch_loss = nn.functional.cross_entropy(answers, batch.y) if plain else loss(model, batch)
+            total_loss += float(batch_loss) * len(rows)
+    model.train(was_training)
+    hits = np.concatenate(right)
+    return Evaluation(len(hits) / len(data), total_loss / len(data), _by_class(hits, data.y, classes))
+
+
+def loss_gradient(model: nn.Module, data: Examples, device: torch.device, loss: Loss = cross_entropy) -> Vector:
+    """Gradient of the mean loss over all of ``data`` by the shared parameters: float32[D] on the CPU.
+
+    Without dropout and without l2; the model comes back as it was. The requester's probe of rules that ask for inner
+    products, on its validation data (docs/protocol.md 8).
+
+    Raises: ConfigurationError when ``data`` has no example
+    """
+    if len(data) == 0:
+        raise ConfigurationError("the gradient of the validation loss needs at least one validation example")
+    was_training = model.training
+    model.to(device)
+    model.eval()
+    shared = [parameter for _, parameter in shared_parameters(model)]
+    totals = [torch.zeros_like(parameter, dtype=torch.float64) for parameter in shared]
+    for start in range(0, len(data), EVALUATION_BATCH):
+        rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
+        for total, part in zip(totals, gradients(model, shared, take(data, rows, device), loss), strict=True):
+            total.add_(part.detach().double(), alpha=len(rows) / len(data))
+    model.train(was_training)
+    return flat_vector(totals)
+
+
+def predicted(model: nn.Module, data: Examples, device: torch.device) -> NDArray[np.int64]:
+    """The class that the model gives each example; its training mode is restored."""
+    was_training = model.training
+    model.to(device)
+    model.eval()
+    found = [np.zeros(0, np.int64)]
+    with torch.no_grad():
+        for start in range(0, len(data), EVALUATION_BATCH):
+            rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
+            found.append(model(take(data, rows, device).X).argmax(dim=1).cpu().numpy())
+    model.train(was_training)
+    return np.concatenate(found)
+
+
+def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
+    """One gradient a parameter, on the device; zeros where the loss does not reach."""
+    return list(torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True))
+
+
+def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, factor: float, loss: Loss) -> LocalRound:
+    """Take one step a batch; the shared parameters' steps are summed, then the model is put back."""
+    shared = [parameter for _, parameter in shared_parameters(model)]
+    personal = [parameter for _, parameter in personal_parameters(model)]
+    before, own = model_vector(model), personal_vector(model)
+    totals = [torch.zeros_like(parameter) for parameter in shared]
+    velocity: list[torch.Tensor] | None = None
+    try:
+        for batch in batches:
+            step = gradients(model, [*shared, *personal], batch, loss)
+            with torch.no_grad():
+                if training.l2:
+                    step[: len(shared)] = [g + training.l2 * p for g, p in zip(step, shared, strict=False)]
+                if velocity is not None and training.momentum:
+                    step = [s.add_(v, alpha=training.momentum) for s, v in zip(step, velocity, strict=True)]
+                velocity = step
+                for total, part in zip(totals, step, strict=False):
+                    total.add_(part, alpha=factor)
+                for parameter, part in zip([*shared, *personal], step, strict=True):
+                    parameter.sub_(part, alpha=training.local_learning_rate * factor)
+        return LocalRound(flat_vector(totals), personal_vector(model))
+    finally:
+        load_vector(model, before)
+        load_personal(model, own)
+
+
+def _by_class(hits: NDArray[np.int64], labels: NDArray[np.int64], classes: int) -> tuple[float | None, ...]:
+    right, all_of = np.bincount(hits, minlength=classes), np.bincount(labels, minlength=classes)
+    return tuple(float(r / n) if n else None for r, n in zip(right, all_of, strict=True))
+
+
+def _batches(examples: int, batch_size: int, seed: int) -> list[NDArray[np.int64]]:
+    """All rows once, shuffled by the seed, cut into batches; the last one may be shorter."""
+    order = torch.randperm(examples, generator=torch.Generator().manual_seed(seed)).numpy()
+    return [order[start : start + batch_size] for start in range(0, examples, batch_size)]
+
+
+def take(data: Examples, rows: NDArray[np.int64], device: torch.device) -> Batch:
+    """Some rows of the examples on the training device."""
+    return Batch(torch.from_numpy(data.X[rows]).to(device), torch.from_numpy(data.y[rows]).to(device))
+
+
+@contextmanager
+def private_randomness(seed: int, purpose: str, device: torch.device) -> Iterator[None]:
+    """What a model draws (dropout) comes from seed and purpose; the global random state is put back afterwards.
+
+    On a GPU, convolutions run deterministically and in full float32 meanwhile, not in TF32.
+    """
+    drawn = _derived(seed, purpose)
+    devices = [device] if device.type == "cuda" else []
+    full_precision = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+    with private_state(devices), full_precision:
+        # torch.manual_seed would also queue a call, with its stack, for every kind of device that is not here
+        torch.default_generator.manual_seed(drawn)
+        if devices:
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(drawn)
+        yield
+
+
+def _derived(seed: int, label: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{seed} {label}".encode()).digest()[:8], "big") >> 1

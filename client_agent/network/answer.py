@@ -1,0 +1,186 @@
+"""A server's answer: believed only with its signature over the request, and never more of it than can have been asked.
+
+A proxy that opens TLS is not trusted with this site's decisions: what does not carry the server's signature over this
+very request, a problem or an old answer too, says nothing, and the request is sent again later. Neither proxy nor
+server is trusted with this site's memory: an answer in a content coding is refused unread (a few hundred kB of gzip
+are half a gigabyte), and every body has a bound that its reader states.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import Final
+
+import httpx
+
+from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, OtherVersion, Unavailable
+from protocol.versions import require_version
+from protocol.wire.channel.answers import VerifiedAnswer, verify_answer
+from protocol.wire.channel.envelope import ANSWER_TYPE, SEALED_TYPE, Correspondence, envelope_bytes, open_answer
+from protocol.wire.channel.signing import DigestField
+from protocol.wire.commitment import CheckedHead
+from protocol.wire.keys import SealingKey, VerifyKey
+from protocol.wire.messages import Party
+
+NOTHING_BYTES: Final = 2**12
+"""An answer that only says that something was taken."""
+PROBLEM_BYTES: Final = 2**14
+_SHOWN_CHARACTERS: Final = 300
+_OK: Final = 200
+
+
+class UnsignedAnswer(Unavailable):
+    """What came is not the server's answer to this request, as far as anybody can tell: nothing is known about it."""
+
+
+class LongAnswer(UnsignedAnswer):
+    """More came than the answer can have. No signature is over a length, so that this proves nothing either."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What an answer must belong to: server, envelope and the request's signature."""
+
+    server: Party
+    key: SealingKey
+    between: Correspondence
+    signature: str
+
+    @property
+    def verify_key(self) -> VerifyKey:
+        return VerifyKey.from_bytes(bytes.fromhex(self.server.signing_key))
+
+
+class Answer:
+    """One answer whose signature holds; ``status`` and an enclosed body are known, another one is not read yet."""
+
+    def __init__(self, response: httpx.Response, asked: Asked, most_bytes: int) -> None:
+        """``most_bytes`` is what the answer can be at most. Raises: UnsignedAnswer, LongAnswer, OtherVersion"""
+        self._response = response
+        self._asked = asked
+        self.status = _OK
+        self._enclosed: bytes | None = None
+        try:
+            self._require_identity()
+            self._verified = verify_answer(
+                response.status_code,
+                list(response.headers.multi_items()),
+                asked.signature,
+                asked.verify_key,
+                asked.server.key_id,
+            )
+        except (BadSignature, MalformedMessage) as refused:
+            raise self._not_the_servers(refused.detail, _explanation(response)) from None
+        if self._verified.content_type == ANSWER_TYPE:
+            self.status, self._enclosed = self._opened(self._verified, max(most_bytes, PROBLEM_BYTES))
+        elif self._verified.content_type != SEALED_TYPE:
+            raise self._not_the_servers(f"its content type is {self._verified.content_type[:60]!r}")
+
+    def pieces(self, most_bytes: int) -> Iterator[bytes]:
+        """The body as it arrives; it is the server's only once the last piece has been taken.
+
+        Raises: LongAnswer, before the byte too many is handed on; UnsignedAnswer
+        """
+        if self._enclosed is not None:
+            if len(self._enclosed) > most_bytes:
+                raise self._too_large(most_bytes)
+            yield self._enclosed
+            return
+        if self._verified.digest_field is DigestField.SEALED_HEAD:
+            yield from self._of_signed_head(most_bytes)
+            return
+        taken = hashlib.sha256()
+        for piece in self._raw(most_bytes):
+            taken.update(piece)
+            yield piece
+        self._require(taken.digest())
+
+    def whole(self, most_bytes: int) -> bytes:
+        """All of the body. Raises: LongAnswer, UnsignedAnswer"""
+        return b"".join(self.pieces(most_bytes))
+
+    def _of_signed_head(self, most_bytes: int) -> Iterator[bytes]:
+        head = CheckedHead(self._verified.body_digest)
+        try:
+            for piece in self._raw(most_bytes):
+                checked = head.feed(piece)
+                if checked:
+                    yield bytes(checked)
+            head.finish()
+        except (BadSignature, MalformedMessage) as refused:
+            raise self._not_the_servers(refused.detail) from None
+
+    def _opened(self, verified: VerifiedAnswer, most_bytes: int) -> tuple[int, bytes]:
+        sealed = b"".join(self._raw(envelope_bytes(most_bytes)))
+        self._require(hashlib.sha256(sealed).digest())
+        try:
+            return open_answer(sealed, self._asked.key, self._asked.between)
+        except OtherVersion:
+            raise
+        except (BrokenSeal, MalformedMessage) as refused:
+            raise self._not_the_servers(refused.detail) from None
+
+    def _require(self, digest: bytes) -> None:
+        if not hmac.compare_digest(digest, self._verified.body_digest):
+            raise self._not_the_servers("the body is not the one whose digest was signed")
+
+    def _require_identity(self) -> None:
+        coding = self._response.headers.get("content-encoding", "identity")
+        if coding.strip().lower() != "identity":
+            raise MalformedMessage(
+                f"it is in the content coding {coding[:40]!r}; only 'identity' was asked for: a proxy on the way that "
+                "compresses must be told not to"
+            )
+
+    def _raw(self, most_bytes: int) -> Iterator[bytes]:
+        stated = self._response.headers.get("content-length", "0")
+        if not stated.isdecimal() or int(stated[:20]) > most_bytes:
+            raise self._too_large(most_bytes)
+        stream, taken = self._response.stream, 0
+        assert isinstance(stream, httpx.SyncByteStream), "the client is not asynchronous"
+        for piece in stream:
+            taken += len(piece)
+            if taken > most_bytes:
+                raise self._too_large(most_bytes)
+            yield piece
+
+    def _not_the_servers(self, why: str, says: str = "") -> Unavailable:
+        name, status = self._asked.server.name, self._response.status_code
+        try:
+            require_version(f"server {name!r}", self._response.headers.get("moiety-version"))
+        except OtherVersion as other:
+            return other
+        return UnsignedAnswer(
+            f"server {name!r} answered {status}, but not over its signature: {why}; a proxy that opens TLS and changes "
+            f"answers, or a request whose signature it did not accept{says}. Nothing of it was believed; the request "
+            "is sent again later"
+        )
+
+    def _too_large(self, most_bytes: int) -> LongAnswer:
+        return LongAnswer(
+            f"server {self._asked.server.name!r} answered with more than the {most_bytes} bytes that the answer to "
+            "this request can have; nothing of it was used: ask its operator, or whoever runs a proxy on the way"
+        )
+
+
+def _explanation(response: httpx.Response) -> str:
+    """What an answer without a signature says, for people: one of a server that did not know who asked has none."""
+    stream, held = response.stream, b""
+    if response.is_success or not isinstance(stream, httpx.SyncByteStream):
+        return ""
+    if "content-encoding" in response.headers:
+        return ""
+    for piece in stream:
+        held += piece[: PROBLEM_BYTES - len(held)]
+        if len(held) >= PROBLEM_BYTES:
+            break
+    return f" (it says: {held.decode('utf-8', 'replace')[:_SHOWN_CHARACTERS]!a})" if held else ""
+
+
+def no_cookies() -> CookieJar:
+    """A jar that stays empty: what a server would have the agent keep is not kept."""
+    return CookieJar(DefaultCookiePolicy(allowed_domains=()))

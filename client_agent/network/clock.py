@@ -1,0 +1,48 @@
+"""Whether a request was refused because two clocks disagree, and which one to look at.
+
+Signatures live for a minute (docs/protocol.md 3), so a site whose clock is off is refused everywhere, and a server
+whose clock is off refuses everybody. A server's answer carries its time in the Date header. Nobody signed that: it is
+for a person to read, and changes nothing.
+"""
+
+from __future__ import annotations
+
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+from protocol.errors import MoietyError, Unavailable
+from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
+
+_PAUSE_S: Final = 10.0
+_STEP_S: Final = 1
+"""A Date header has whole seconds, and the request took some time."""
+
+
+class WrongClock(Unavailable):
+    """Nothing gets through until a clock is set; then the agent goes on by itself."""
+
+
+def pause_after(error: MoietyError, usual_s: float) -> float:
+    """How long to wait before the next try: a clock is set by a person."""
+    return _PAUSE_S if isinstance(error, WrongClock) else usual_s
+
+
+def wrong_clock(date: str | None, now_s: float, server: str) -> WrongClock | None:
+    """What to do, when the server's time and this machine's are further apart than a signature lives; else None."""
+    ahead_s = None if date is None else _ahead(date, now_s)
+    if ahead_s is None or -MAX_AGE_S + _STEP_S <= ahead_s <= MAX_SKEW_S:
+        return None
+    how = f"{abs(ahead_s):.0f} s {'ahead of' if ahead_s > 0 else 'behind'}"
+    return WrongClock(
+        f"this machine's clock is {how} that of server {server!r}, which takes requests up to {MAX_AGE_S} s old and "
+        f"{MAX_SKEW_S} s early: compare both with a third one (NTP) and set the one that is wrong; this agent waits, "
+        "and goes on by itself"
+    )
+
+
+def _ahead(date: str, now_s: float) -> float | None:
+    """By how much this machine's clock is ahead of a Date header; None when that is none."""
+    try:
+        return now_s - parsedate_to_datetime(date[:64]).timestamp()
+    except (ValueError, OverflowError, TypeError):
+        return None

@@ -1,0 +1,473 @@
+"""One server's HTTP interface, as a site sees it: requests signed and in envelopes, safe ones retried, errors mapped.
+
+Requests may be sent again after a transport error or a 502 to 504 or 507: servers answer identical redelivery with the
+stored answer. Every attempt carries a fresh nonce and time. Nothing of an answer is read beyond what it can have; one
+that is longer is an error at once, not something to try again.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import httpx
+import stamina
+
+from client_agent.network.answer import (
+    NOTHING_BYTES,
+    PROBLEM_BYTES,
+    Answer,
+    Asked,
+    LongAnswer,
+    UnsignedAnswer,
+    no_cookies,
+)
+from client_agent.network.clock import WrongClock, wrong_clock
+from client_agent.randomness import SystemRandomness
+from protocol import errors
+from protocol.errors import (
+    BadSignature,
+    BrokenSeal,
+    ErrorCode,
+    MalformedMessage,
+    MoietyError,
+    RefusedMessage,
+    TooLarge,
+    Unavailable,
+)
+from protocol.printable import printable
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
+from protocol.wire.channel.signing import DigestField, sign_request
+from protocol.wire.commitment import head_digest
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.keys import SealingPublicKey
+from protocol.wire.messages import (
+    MAX_CONTROL_BYTES,
+    Announcement,
+    ContributedRound,
+    ContributedRounds,
+    Message,
+    Party,
+    ReadyNotice,
+    Receipt,
+    ReleaseSet,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyList,
+    StudyView,
+)
+
+M = TypeVar("M", bound=Message)
+T = TypeVar("T")
+PIECE_BYTES: Final = 2**18
+_NONCE_BYTES: Final = 18
+_UNAUTHORIZED: Final = 401
+_TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
+_LONG_POLL_GRACE_S: Final = 30.0
+_FIRST_ERROR: Final = 400
+_ENCLOSED_OF_FILES: Final = 2**12
+_ALTERED: Final = (BadSignature, BrokenSeal)
+"""What a server says of a body that is not, as a whole, the one whose digest was signed."""
+Method = Literal["GET", "POST", "PUT"]
+
+
+@dataclass(frozen=True)
+class RetryPolicy:
+    """How long a request is sent again before the caller hears of it."""
+
+    attempts: int = 6
+    total_s: float = 30.0
+    first_wait_s: float = 0.1
+    longest_wait_s: float = 5.0
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a request carries: a few bytes, or a file of which the digest is known."""
+
+    data: bytes | Path
+    digest: bytes
+    length: int
+    after_piece: Callable[[], None] = field(default=lambda: None, repr=False)
+    digest_field: DigestField = DigestField.CONTENT
+
+    @classmethod
+    def of(cls, data: bytes) -> Body:
+        return cls(data, hashlib.sha256(data).digest(), len(data))
+
+    @classmethod
+    def file(cls, path: Path, digest: bytes) -> Body:
+        """A file and its SHA-256."""
+        return cls(path, digest, path.stat().st_size)
+
+    @classmethod
+    def contribution(cls, path: Path, digest: bytes, after_piece: Callable[[], None] = lambda: None) -> Body:
+        """A sealed share and its message digest; ``after_piece`` is called whenever a piece is on its way."""
+        return cls(path, digest, path.stat().st_size, after_piece, DigestField.SEALED)
+
+    def beginning(self) -> bytes:
+        """What goes into the envelope: all of a few bytes; of a file what may hold a share's public header."""
+        if isinstance(self.data, bytes):
+            return self.data
+        with self.data.open("rb") as file:
+            return file.read(_ENCLOSED_OF_FILES)
+
+    def pieces(self, after: int = 0) -> Iterator[bytes]:
+        """What follows the first ``after`` bytes."""
+        if isinstance(self.data, bytes):
+            yield from (self.data[after:],) if after < len(self.data) else ()
+            return
+        with self.data.open("rb") as file:
+            file.seek(after)
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+                self.after_piece()
+
+
+_EMPTY: Final = Body.of(b"")
+
+
+class ServerClient:
+    """Calls one of the two servers for one site."""
+
+    def __init__(
+        self,
+        side: Side,
+        operator: Party,
+        keys: PartyKeys,
+        transport: httpx.BaseTransport,
+        *,
+        retry: RetryPolicy = RetryPolicy(),
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        if operator.url is None:
+            raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
+        self.side = side
+        self.operator = operator
+        self._url = operator.url
+        self._sealing = SealingPublicKey.from_bytes(bytes.fromhex(operator.sealing_key))
+        self._keys = keys
+        self._retry = retry
+        self._clock = clock
+        self._nonces = SystemRandomness()  # seeded ones would repeat after a restart and be refused as replays
+        timeout = httpx.Timeout(30.0, read=120.0)
+        self._http = httpx.Client(transport=transport, trust_env=False, timeout=timeout, cookies=no_cookies())
+
+    def close(self) -> None:
+        self._http.close()
+
+    # --- studies ---
+
+    def create_study(self, study: Signed[Study]) -> Signed[Study]:
+        """Hand in a study; comes back countersigned."""
+        answer = self._send("POST", paths.STUDIES, Body.of(study.canonical()), "create study")
+        return Signed[Study].parse(answer)
+
+    def studies(self) -> StudyList:
+        """All studies, page by page. Raises: MalformedMessage, when a page brings nothing new"""
+        found: list[Signed[Study]] = []
+        after, more = "", True
+        while more:
+            page = StudyList.parse(self._send("GET", f"{paths.STUDIES}?after={after}", _EMPTY, "list studies"))
+            names = [signed.message.name for signed in page.studies]
+            if page.more and (not names or names[-1] <= after):
+                raise MalformedMessage(f"server {self.operator.name!r} promises more studies and shows none: tell it")
+            found, more = [*found, *page.studies], page.more
+            after = names[-1] if names else after
+        return StudyList(studies=tuple(found))
+
+    def study(self, name: str) -> Signed[Study]:
+        return Signed[Study].parse(self._send("GET", paths.fill(paths.STUDY, study=name), _EMPTY, "read study"))
+
+    def ready(self, name: str, notice: ReadyNotice) -> None:
+        self._send("POST", paths.fill(paths.READY, study=name), Body.of(notice.canonical()), "ready", NOTHING_BYTES)
+
+    def end(self, name: str, end: Signed[StudyEnd]) -> None:
+        self._send("POST", paths.fill(paths.END, study=name), Body.of(end.canonical()), "end study", NOTHING_BYTES)
+
+    def view(self, name: str, after: int | None = None, wait_s: float = 0.0) -> StudyView:
+        """The server's view of a study; with ``after`` it waits up to ``wait_s`` for a newer one."""
+        path = paths.fill(paths.VIEW, study=name)
+        if after is not None:
+            path += f"?after={after}&wait_s={wait_s:g}"
+        return StudyView.parse(self._send("GET", path, _EMPTY, "view", extra_s=wait_s))
+
+    # --- mail between sites ---
+
+    def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
+        """Leave sealed bytes for another site."""
+        path = paths.fill(paths.MAIL, study=name, topic=topic, recipient=recipient)
+        self._send("PUT", path, body, f"mail {topic}", NOTHING_BYTES)
+
+    def get_mail(self, name: str, topic: str, recipient: str, sender: str, most_bytes: int) -> bytes:
+        """Sealed bytes from another site. Raises: TooLarge"""
+        path = self._mail_path(name, topic, recipient, sender)
+        return self._send("GET", path, _EMPTY, f"mail {topic}", most_bytes)
+
+    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path, most_bytes: int) -> None:
+        """As ``get_mail``, streamed to a file."""
+        self._fetch(self._mail_path(name, topic, recipient, sender), f"mail {topic}", into, most_bytes)
+
+    @staticmethod
+    def _mail_path(name: str, topic: str, recipient: str, sender: str) -> str:
+        return paths.fill(paths.MAIL, study=name, topic=topic, recipient=recipient) + f"?sender={sender}"
+
+    # --- a round ---
+
+    def announce(self, name: str, announcement: Signed[Announcement]) -> Signed[Announcement]:
+        path = paths.fill(paths.ANNOUNCEMENT, study=name, round=announcement.message.round)
+        return Signed[Announcement].parse(self._send("POST", path, Body.of(announcement.canonical()), "announce"))
+
+    def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> Signed[Receipt]:
+        path = paths.fill(paths.CONTRIBUTION, study=name, round=round_number, attempt=attempt)
+        return Signed[Receipt].parse(self._send("PUT", path, body, "contribution"))
+
+    def send_queries(self, name: str, round_number: int, attempt: int, body: Body) -> None:
+        path = paths.fill(paths.QUERIES, study=name, round=round_number, attempt=attempt)
+        self._send("POST", path, body, "queries", NOTHING_BYTES)
+
+    def opening(self, name: str, round_number: int, attempt: int, most_bytes: int) -> bytes:
+        path = paths.fill(paths.OPENING, study=name, round=round_number, attempt=attempt)
+        return self._send("GET", path, _EMPTY, "opening", most_bytes)
+
+    def release(self, name: str, release: Signed[ReleaseSet]) -> None:
+        message = release.message
+        path = paths.fill(paths.RELEASE_SET, study=name, round=message.round, attempt=message.attempt)
+        self._send("PUT", path, Body.of(release.canonical()), "release set", NOTHING_BYTES)
+
+    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
+        """This side's half of a released sum, sealed to this site: what ``take`` makes of its pieces.
+
+        Where the connection breaks, all pieces come again and ``take`` begins anew.
+        """
+        path = paths.fill(paths.OUTPUT, study=name, round=round_number)
+        for attempt in self._attempts():
+            with attempt, self._exchange("GET", path, _EMPTY, "output", most_bytes) as answer:
+                return take(answer.pieces(most_bytes))
+        raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
+
+    def contributed(self, nonce: str, after: ContributedRound | None) -> Signed[ContributedRounds]:
+        """One page of the rounds of updates that this server has the site's receipts for."""
+        path = f"{paths.CONTRIBUTIONS}?nonce={nonce}"
+        if after is not None:
+            path += f"&after_study={after.study_digest}&after_round={after.round}"
+        return Signed[ContributedRounds].parse(self._send("GET", path, _EMPTY, "receipts"))
+
+    # --- requests ---
+
+    def _send(
+        self,
+        method: Method,
+        path: str,
+        body: Body,
+        purpose: str,
+        most_bytes: int = MAX_CONTROL_BYTES,
+        extra_s: float = 0.0,
+    ) -> bytes:
+        for attempt in self._attempts():
+            with attempt, self._exchange(method, path, body, purpose, most_bytes, extra_s) as answer:
+                return answer.whole(most_bytes)
+        raise AssertionError("unreachable: stamina returns or raises")  # pragma: no cover
+
+    def _fetch(self, path: str, purpose: str, into: Path, most_bytes: int) -> None:
+        temporary = into.with_name(into.name + ".part")
+        try:
+            for attempt in self._attempts():
+                with (
+                    attempt,
+                    self._exchange("GET", path, _EMPTY, purpose, most_bytes) as answer,
+                    temporary.open("wb") as file,
+                ):
+                    for piece in answer.pieces(most_bytes):
+                        file.write(piece)
+            temporary.replace(into)
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _attempts(self) -> Iterator[stamina.Attempt]:
+        retry = self._retry
+        return iter(
+            stamina.retry_context(
+                on=self._worth_a_retry,
+                attempts=retry.attempts,
+                timeout=retry.total_s,
+                wait_initial=retry.first_wait_s,
+                wait_max=retry.longest_wait_s,
+            )
+        )
+
+    def _worth_a_retry(self, error: Exception) -> bool:
+        unhelpful = (LongAnswer, WrongClock)  # the next one would be the same
+        return isinstance(error, Unavailable) and not isinstance(error, unhelpful) and not self._http.is_closed
+
+    def _exchange(
+        self, method: Method, path: str, body: Body, purpose: str, most_bytes: int, extra_s: float = 0.0
+    ) -> _Exchange:
+        """One request in its envelope: a control message is enclosed, what is sealed already follows."""
+        nonce = base64.urlsafe_b64encode(self._nonces.bytes(_NONCE_BYTES, "request nonce")).decode()
+        url, between = self._url + paths.SEALED, Correspondence(self._keys.key_id, self.operator.key_id, nonce)
+        enclosed = body.beginning()
+        asked = EnclosedRequest(
+            method=method,
+            target=path,
+            body_digest=body.digest.hex(),
+            digest_field=body.digest_field,
+            enclosed_bytes=len(enclosed),
+            body_bytes=body.length,
+        )
+        envelope = close_request(asked, enclosed, self._sealing, between)
+        signature = sign_request(
+            "POST",
+            url,
+            head_digest(envelope),
+            self._keys.signing,
+            self._keys.key_id,
+            created=int(self._clock()),
+            nonce=nonce,
+            digest_field=DigestField.SEALED_HEAD,
+        )
+        length = len(envelope) + body.length - len(enclosed)
+        headers = [
+            ("Accept-Encoding", "identity"),
+            *signature,
+            ("Content-Type", SEALED_TYPE),
+            ("Content-Length", str(length)),
+        ]
+        content = chain([envelope], body.pieces(len(enclosed)))
+        request = self._http.build_request("POST", url, headers=headers, content=content)
+        request.extensions["purpose"] = purpose
+        timeout = request.extensions["timeout"]
+        request.extensions["timeout"] = {
+            **timeout,
+            "read": timeout["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s),
+        }
+        stated = Asked(self.operator, self._keys.sealing, between, dict(signature)["Signature"])
+        return _Exchange(self._http, request, stated, most_bytes, self._clock, body.length > len(enclosed))
+
+
+class _Exchange:
+    """One request and its answer; an answer that is anything but a success raises it."""
+
+    def __init__(
+        self,
+        http: httpx.Client,
+        request: httpx.Request,
+        asked: Asked,
+        most_bytes: int,
+        clock: Callable[[], float],
+        follows: bool = False,
+    ) -> None:
+        """``follows``: some of the body is behind the envelope, where others can reach it."""
+        self._http = http
+        self._follows = follows
+        self._clock = clock
+        self._request = request
+        self._asked = asked
+        self._server = asked.server.name
+        self._most_bytes = most_bytes
+        self._response: httpx.Response | None = None
+
+    def __enter__(self) -> Answer:
+        if self._http.is_closed:
+            raise TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
+        try:
+            self._response = self._http.send(self._request, stream=True)
+            self._require_clock(self._response)
+            return self._accepted(Answer(self._response, self._asked, self._most_bytes))
+        except BaseException as error:
+            self._close()
+            if isinstance(error, httpx.TransportError):
+                raise self._failure(error) from None
+            if isinstance(error, TooLarge):  # of a head, before any signature was seen: it says nothing
+                raise LongAnswer(error.detail) from None
+            raise
+
+    def _require_clock(self, response: httpx.Response) -> None:
+        """Raises: WrongClock, when a signature is refused and the server's time explains it"""
+        wrong = wrong_clock(response.headers.get("date"), self._clock(), self._server)
+        if response.status_code == _UNAUTHORIZED and wrong is not None:
+            raise wrong
+
+    def _accepted(self, answer: Answer) -> Answer:
+        if answer.status >= _FIRST_ERROR:
+            error = problem_to_error(answer.status, answer.whole(PROBLEM_BYTES), self._server)
+            if self._follows and isinstance(error, _ALTERED):
+                raise AlteredBody(
+                    f"what was sent to server {self._server!r} did not reach it as it left ({error.detail}); it is "
+                    "sent again: if that does not help, look for a proxy on the way that changes bodies"
+                )
+            raise error
+        return answer
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._close()
+        if isinstance(error, httpx.TransportError):
+            raise self._failure(error) from None
+        if isinstance(error, BrokenSeal):
+            raise UnsignedAnswer(
+                f"what came from server {self._server!r} was altered on its way ({error.detail}); nothing of it was "
+                "applied, and it is fetched again later"
+            ) from None
+
+    def _close(self) -> None:
+        if self._response is not None:
+            self._response.close()
+
+    def _failure(self, error: httpx.TransportError) -> TransportFailure:
+        what = "cannot be reached" if self._response is None else "broke off"
+        return TransportFailure(f"server {self._server!r} {what}: {type(error).__name__}: {printable(str(error))}")
+
+
+class AlteredBody(Unavailable):
+    """The server refused a body that somebody between may have altered: that is no refusal of what was sent."""
+
+
+class TransportFailure(Unavailable):
+    """The server was not reached or the connection broke: nothing is known about the request."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+def problem_to_error(status: int, content: bytes, server: str) -> MoietyError:
+    """The error that a problem+json answer stands for, of the same class as at the server.
+
+    Nobody signed it: it says that a request was refused, or that this is not the time for it, and nothing else. A code
+    that stands for a fault of this site, or for a broken protocol, is read as a refusal.
+    """
+    try:
+        problem = json.loads(content)
+        code, detail = str(problem.get("code", "")), printable(str(problem.get("detail", "")))
+    except (ValueError, AttributeError, RecursionError):
+        code, detail = "", ""
+    text = f"server {server!r} answered {status}: {detail or 'no explanation'}"
+    kind = _CLASS_OF_CODE.get(code, Unavailable if status in _TRY_AGAIN or status >= 500 else RefusedMessage)
+    return kind(text)
+
+
+def _leaves(kind: type[MoietyError]) -> Iterator[type[MoietyError]]:
+    for child in kind.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield child
+            yield from _leaves(child)
+
+
+def _most_precise() -> dict[str, type[MoietyError]]:
+    table: dict[str, type[MoietyError]] = {}
+    for kind in _leaves(MoietyError):
+        code = kind.__dict__.get("code")
+        if isinstance(code, ErrorCode) and issubclass(kind, (RefusedMessage, Unavailable)):
+            table[code.value] = kind  # children come after their parents
+    return table
+
+
+_CLASS_OF_CODE: Final = _most_precise()

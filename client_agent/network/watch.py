@@ -1,0 +1,127 @@
+"""Both servers' newest view of one study, kept up to date by long polls in the background."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+import structlog
+
+from client_agent.network.complaints import Complaints
+from client_agent.network.server_client import ServerClient, TransportFailure
+from protocol.errors import MoietyError, UnknownStudy
+from protocol.sharing import Side
+from protocol.wire.messages import RoundView, StudyView
+
+T = TypeVar("T")
+_LONG_POLL_S: Final = 20.0
+_UNKNOWN_PAUSE_S: Final = 0.3
+_PROBLEM_PAUSE_S: Final = 1.0
+_log = structlog.get_logger("agent")
+
+
+class Stopped(Exception):
+    """The agent is shutting down; everything that matters is journalled."""
+
+
+class StudyWatch:
+    """One polling thread a server; ``wait`` returns when either view has changed."""
+
+    def __init__(
+        self,
+        study: str,
+        clients: Mapping[Side, ServerClient],
+        stop: threading.Event,
+        say: Callable[[str, str], None] = lambda server, text: None,
+    ) -> None:
+        """``say`` hears once what keeps a server's views from coming, other than that it cannot be reached."""
+        self._study = study
+        self._clients = clients
+        self._stop = stop
+        self._changed = threading.Condition()
+        self._views: dict[Side, StudyView] = {}
+        self._serial = 0
+        self._closed = False
+        self._threads: list[threading.Thread] = []
+        self._complaints = Complaints(say)
+
+    def start(self) -> None:
+        for side in Side:
+            name = f"watch {self._study} {side}"
+            thread = threading.Thread(target=self._poll, args=(side,), name=name, daemon=True)
+            self._threads.append(thread)
+            thread.start()
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for the polling threads, after ``stop`` was set and the connections were closed."""
+        for thread in self._threads:
+            thread.join(timeout_s)
+
+    def close(self) -> None:
+        self._closed = True
+
+    @property
+    def serial(self) -> int:
+        """Grows with every change: pass it to ``wait``."""
+        return self._serial
+
+    def view(self, side: Side) -> StudyView | None:
+        return self._views.get(side)
+
+    def both(self) -> tuple[StudyView, StudyView] | None:
+        """The views of A and B once both are known."""
+        a, b = self._views.get(Side.A), self._views.get(Side.B)
+        return None if a is None or b is None else (a, b)
+
+    def wait(self, seen: int, timeout_s: float) -> None:
+        """Until something changes after ``seen``, or the time is over. Raises: Stopped"""
+        with self._changed:
+            self._changed.wait_for(lambda: self._serial != seen or self._stop.is_set(), timeout_s)
+        if self._stop.is_set():
+            raise Stopped
+
+    def wake(self) -> None:
+        """Let a waiting thread look at the stop event."""
+        with self._changed:
+            self._changed.notify_all()
+
+    def _poll(self, side: Side) -> None:
+        cursor: int | None = None
+        while not (self._stop.is_set() or self._closed):
+            try:
+                view = self._clients[side].view(self._study, cursor, _LONG_POLL_S)
+            except UnknownStudy:
+                self._stop.wait(_UNKNOWN_PAUSE_S)
+            except MoietyError as error:
+                if not isinstance(error, TransportFailure):
+                    self._complaints.about(side.value, error.detail)
+                self._stop.wait(_PROBLEM_PAUSE_S)
+            except Exception:  # whatever came from there, the next view is asked for all the same
+                _log.exception("view_failed", study=self._study, server=side.value)
+                self._stop.wait(_PROBLEM_PAUSE_S)
+            else:
+                self._complaints.mended(side.value)
+                if view.cursor != cursor:
+                    cursor = view.cursor
+                    self._publish(side, view)
+
+    def _publish(self, side: Side, view: StudyView) -> None:
+        with self._changed:
+            self._views[side] = view
+            self._serial += 1
+            self._changed.notify_all()
+
+
+def at_both(call: Callable[[Side], T]) -> dict[Side, T]:
+    """One call at each server, at the same time; the first error is raised after both have ended."""
+    with ThreadPoolExecutor(2, thread_name_prefix="both") as pool:
+        calls = {side: pool.submit(call, side) for side in Side}
+    return {side: done.result() for side, done in calls.items()}
+
+
+def same_round(views: tuple[StudyView, StudyView]) -> tuple[RoundView, RoundView] | None:
+    """Both servers' view of the current round, once they speak of the same one."""
+    a, b = views[0].current, views[1].current
+    return None if a is None or b is None or a.round != b.round else (a, b)

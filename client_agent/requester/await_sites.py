@@ -1,0 +1,89 @@
+"""Before a round: the requester waits for sites, hears who refuses, welcomes the others (docs/protocol.md 3)."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from client_agent.requester.plan import Welcomed
+from client_agent.site.events import EventKind
+from client_agent.study.refusals import public_text, read_refusal, refusing_sites
+from protocol.errors import RefusedMessage, UnknownResource
+from protocol.printable import printable
+from protocol.rules.interface import SiteFacts
+from protocol.wire import paths
+from protocol.wire.messages import EndCause, StudyEndState, StudyView
+
+if TYPE_CHECKING:
+    from client_agent.requester.run import Requester
+
+
+def await_contributors(owner: Requester) -> None:
+    """Until everybody (or as many as this agent's settings say) is ready; after a while, the least number.
+
+    A site whose policy forbids the study's protection, or what its rule opens, ends the study instead.
+    """
+    everybody = len(owner.context.roster.contributors)
+    wanted = everybody if owner.context.start_when is None else min(owner.context.start_when, everybody)
+    least = owner.study.parameters.least_contributors
+    give_up = owner.context.clock() + owner.context.start_timeout_s
+    owner.event(EventKind.STUDY, None, f"waiting for {wanted} of {everybody} contributors")
+
+    def enough(a: StudyView, b: StudyView) -> bool | None:
+        if _hear_refusal(owner, a):
+            return False
+        ready = len(_ready(owner, a, b))
+        late = owner.context.clock() >= give_up
+        return True if ready >= wanted or (late and ready >= least) else None
+
+    owner.until(enough)
+
+
+def admit(owner: Requester) -> None:
+    """Welcome the sites that became ready since the last round."""
+    a, b = owner.until(lambda a, b: (a, b))
+    known = {entry.site for entry in owner.progress.welcomed}
+    newcomers = [site for site in _ready(owner, a, b) if site not in known]
+    if not newcomers:
+        return
+    version = owner.state.model_version or 0
+    if not owner.welcome(newcomers):
+        return
+    facts = tuple(
+        SiteFacts(name=party.name, samples=party.samples or 1)
+        for party in owner.context.roster.contributors
+        if party.name in newcomers
+    )
+    entries = tuple(Welcomed(site=site, version=version) for site in newcomers)
+    owner.keep(
+        rule_state=owner.rule.admit(owner.progress.rule_state, facts),
+        welcomed=(*owner.progress.welcomed, *entries),
+    )
+    owner.event(EventKind.STUDY, None, f"welcomed {', '.join(newcomers)}")
+
+
+def _ready(owner: Requester, a: StudyView, b: StudyView) -> tuple[str, ...]:
+    """Contributors that are ready at both servers, in roster order."""
+    both = set(a.ready) & set(b.ready)
+    return tuple(party.name for party in owner.context.roster.contributors if party.name in both)
+
+
+def _hear_refusal(owner: Requester, view: StudyView) -> bool:
+    """Whether a refusal ended the study before it started; a letter that does not open counts for nothing."""
+    contributors = {party.name for party in owner.context.roster.contributors}
+    for sender in refusing_sites(view):
+        entry = f"{paths.REFUSAL_TOPIC}/{sender}"
+        if sender not in contributors or entry in owner.progress.unreadable:
+            continue
+        try:
+            refusal = owner.retried(partial(read_refusal, owner, sender))
+        except UnknownResource:
+            continue
+        except RefusedMessage as refused:
+            owner.put_aside(entry, paths.REFUSAL_TOPIC, refused.detail)
+            continue
+        public = public_text(owner.study, sender)
+        why = f"site {sender!r} refuses the study: {printable(refusal.reason)}"
+        owner.end_study(StudyEndState.FAILED, EndCause.STUDY_REFUSED, public, why, clause=refusal.clause, site=sender)
+        return True
+    return False

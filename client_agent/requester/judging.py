@@ -1,0 +1,104 @@
+"""The requester's judgement of a measured round: who passed the checks, and whom the rule selects (docs/protocol.md 8).
+
+Pure: from what was opened to the release set's contributors. A deviating server can make any check fail, so a failed
+check means "check failed", never "site cheated".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from client_agent.requester.allowed_lengths import too_long
+from protocol.mpc.measurement import OpenedSite
+from protocol.parameters import Needs, StudyParameters
+from protocol.rules.interface import Measured, PairDistance, Rule, RuleState, within_bound
+from protocol.wire.messages import RuleSpec
+
+
+@dataclass(frozen=True)
+class RequesterFacts:
+    """What the requester itself puts into a round: ||g_0|| clipped; ||v|| and <g_0, v> of its probe, 0 without one."""
+
+    name: str
+    norm: float
+    probe_norm: float = 0.0
+    inner_product: float = 0.0
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """``measured.took_part`` are the contributors to release, in the agreed order.
+
+    ``failed`` are the agreed sites that failed a check; ``not_selected`` passed them all, and the rule leaves them out.
+    """
+
+    measured: Measured
+    failed: tuple[str, ...]
+    not_selected: tuple[str, ...]
+    requester_passed: bool
+
+    def releases(self, least_contributors: int) -> bool:
+        """Whether a sum over what is left may be opened."""
+        return self.requester_passed and len(self.measured.took_part) >= least_contributors
+
+
+def judge(
+    sites: Sequence[OpenedSite],
+    requester: RequesterFacts,
+    numerators: Mapping[str, int],
+    spec: RuleSpec,
+    rule: Rule,
+    state: RuleState,
+    parameters: StudyParameters,
+    *,
+    round: int,
+    opens: Needs,
+) -> Judgement:
+    """Who stays in the sum: in range, no longer than a clipped update can be, within the norm bound, and selected.
+
+    ``sites`` are the agreed ones, the requester among them; ``numerators`` their weights over the grid.
+
+    Raises: ProtocolViolation when something that the rule needs was not opened
+    """
+    beyond = too_long(
+        sites, requester.name, requester.norm, requester.probe_norm, numerators, parameters, opens, spec.byzantine
+    )
+    passed = tuple(site.site for site in sites if site.in_range and site.site not in beyond)
+    measured = _measured(sites, requester, passed, round, opens)
+    bounded = within_bound(measured, spec.norm_bound)
+    selected = rule.select(state, measured.model_copy(update={"took_part": bounded}))
+    kept = {*bounded, requester.name} & set(passed)
+    return Judgement(
+        measured=measured.model_copy(update={"took_part": selected}),
+        failed=tuple(site.site for site in sites if site.site not in kept),
+        not_selected=tuple(name for name in bounded if name not in selected),
+        requester_passed=requester.name in passed,
+    )
+
+
+def _measured(
+    sites: Sequence[OpenedSite], requester: RequesterFacts, passed: tuple[str, ...], round_number: int, opens: Needs
+) -> Measured:
+    """What was opened about the sites that passed, as a rule sees it."""
+    values = tuple((site.site, site.distance) for site in sites if site.site in passed and site.distance is not None)
+    norms = opens.of_norms
+    both = {*passed, requester.name}
+    return Measured(
+        round=round_number,
+        distances=() if norms else values,
+        norms=values if norms else (),
+        inner_products=tuple(
+            (site.site, site.inner_product) for site in sites if site.site in passed and site.inner_product is not None
+        ),
+        pairs=tuple(
+            PairDistance(first=first, second=site.site, distance=distance)
+            for site in sites
+            for first, distance in site.pairs
+            if {first, site.site} <= both
+        ),
+        requester_norm=requester.norm,
+        probe_norm=requester.probe_norm,
+        requester_inner_product=requester.inner_product,
+        took_part=tuple(name for name in passed if name != requester.name),
+    )

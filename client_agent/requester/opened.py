@@ -1,0 +1,163 @@
+"""What both servers show of a locked round, and what the requester opens from it (docs/protocol.md 4, 6, 8)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.network.watch import at_both
+from client_agent.points import Point
+from client_agent.requester.judging import RequesterFacts, judge
+from client_agent.requester.plan import RoundPlan
+from client_agent.study.measuring import open_sites, opening_bytes, read_opening
+from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
+from protocol.mpc.measurement import OpenedSite, OpeningShare
+from protocol.rounds.agree import check_transcript
+from protocol.rules.interface import Measured
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import AgreedSet, ReleaseSet, RoundView, Signed
+
+if TYPE_CHECKING:
+    from client_agent.requester.run import Requester
+
+
+class Opened(BaseModel):
+    """What the requester opened about one attempt, and the release set that follows from it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    measured: Measured
+    left_out: tuple[str, ...]
+    release_set: Signed[ReleaseSet] | None
+
+
+class Openings:
+    """The evidence of one round's attempts, checked and opened."""
+
+    def __init__(self, owner: Requester, plan: RoundPlan) -> None:
+        self._owner = owner
+        self._context = owner.context
+        self._plan = plan
+        self._announcement = plan.announcement.message
+        self._number = self._announcement.round
+
+    def transcript(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, bytes, str]:
+        """The agreed set, the challenge and the transcript's digest, once both servers signed the same."""
+        agreed = self._agreed(a, b)
+        if a.transcript is None or b.transcript is None:
+            raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
+        stated = require_signatures(a.transcript, self._context.roster, self._operators)
+        if stated != b.transcript.message:
+            raise TranscriptMismatch(f"round {self._number}: the two servers show different sets or challenges")
+        challenge = check_transcript(self._number, agreed, stated)
+        return agreed, challenge, stated.digest()
+
+    def _agreed(self, a: RoundView, b: RoundView) -> AgreedSet:
+        """The agreed set that both servers signed and show."""
+        if a.agreed_set is None or b.agreed_set is None:
+            raise UnknownResource(f"round {self._number}: a server shows a later state without its evidence")
+        agreed = require_signatures(a.agreed_set, self._context.roster, self._operators)
+        if agreed != b.agreed_set.message:
+            raise TranscriptMismatch(f"round {self._number}: the two servers show different sets or challenges")
+        if agreed.announcement_digest != self._announcement.digest():
+            raise TranscriptMismatch(f"round {self._number}: the agreed set is bound to another announcement")
+        return agreed
+
+    @property
+    def _operators(self) -> tuple[str, str]:
+        roster = self._context.roster
+        return roster.operator_a.name, roster.operator_b.name
+
+    def opened(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
+        """Opened once and journalled, so that one release set is signed a round."""
+        owner = self._owner
+        path = owner.journal.attempt_folder(self._number, a.attempt) / "opened.json"
+        known = owner.journal.read(path, Opened)
+        if known is not None:
+            return known
+        opened = self._unmeasured(a, b, facts) if self._announcement.encrypted else self._measured(a, b, facts)
+        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
+        owner.journal.write(path, opened)
+        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
+        return opened
+
+    def _unmeasured(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
+        """A round of ciphertexts: nothing is opened, whoever is in the agreed set stays (docs/protocol.md 11)."""
+        agreed = self._agreed(a, b)
+        numerators = {site: self.numerator(site) for site in agreed.sites}
+        return self.judged(agreed, [OpenedSite(site, True) for site in agreed.sites], numerators, a.attempt, facts)
+
+    def _measured(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
+        """What both servers' shares of the measurement say."""
+        owner = self._owner
+        agreed, shares = self.shares(a, b)
+        numerators = {site: self.numerator(site) for site in agreed.sites}
+        sites = open_sites(shares, numerators, owner.study.parameters, self._announcement.opens)
+        return self.judged(agreed, sites, numerators, a.attempt, facts)
+
+    def shares(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, dict[Side, tuple[OpeningShare, ...]]]:
+        """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
+        study = self._owner.study.name
+        agreed, _, transcript_digest = self.transcript(a, b)
+        most = opening_bytes(len(agreed.sites))
+        fetched = at_both(lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most))
+        return agreed, {
+            side: read_opening(
+                fetched[side],
+                self._context.keys.sealing,
+                side,
+                transcript_digest,
+                agreed.sites,
+                self._announcement.opens,
+                self._context.site,
+            )
+            for side in Side
+        }
+
+    def judged(
+        self,
+        agreed: AgreedSet,
+        sites: Sequence[OpenedSite],
+        numerators: dict[str, int],
+        attempt: int,
+        facts: RequesterFacts,
+    ) -> Opened:
+        """Who stays in the sum: in range, no longer than a clipped update can be, and selected by the rule."""
+        owner, own = self._owner, self._context.site
+        study, opens = owner.study, self._announcement.opens
+        judged = judge(
+            sites,
+            facts,
+            numerators,
+            study.rule,
+            owner.rule,
+            owner.progress.rule_state,
+            study.parameters,
+            round=self._number,
+            opens=opens,
+        )
+        release = ReleaseSet(
+            study_digest=owner.study_digest,
+            round=self._number,
+            attempt=attempt,
+            agreed_set_digest=agreed.digest(),
+            sites=tuple(site for site in agreed.sites if site == own or site in judged.measured.took_part),
+            failed_check=judged.failed,
+        )
+        enough = judged.releases(self._announcement.least_contributors)
+        return Opened(
+            measured=judged.measured,
+            left_out=judged.failed,
+            release_set=sign(release, own, self._context.keys.signing) if enough else None,
+        )
+
+    def numerator(self, site: str) -> int:
+        """A site's weight over the grid; the requester's is the grid itself. Raises: ProtocolViolation"""
+        if site == self._context.site:
+            return self._plan.weight_list.grid
+        numerator = self._plan.weight_list.numerator_of(site)
+        if numerator is None:
+            raise ProtocolViolation(f"round {self._number}: the servers agreed on {site!r}, which was not listed")
+        return numerator

@@ -1,0 +1,292 @@
+"""What the requester keeps between two rounds, and how it plans the next one (docs/protocol.md 4, 9, 10)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_agent.site.letter import CountedClasses, PastRelease
+from client_agent.study.isolating import propose_sum
+from protocol.errors import PolicyRefusal
+from protocol.parameters import Needs
+from protocol.policy import MOST_DISCARDED_SUMS, Candidate, Clause, SiteMemory, candidates, check_for_every_site
+from protocol.rounds.agree import model_digest
+from protocol.rules.interface import RuleState
+from protocol.wire.authentic import sign
+from protocol.wire.messages import (
+    MOST_COUNTS_ROUNDS,
+    Announcement,
+    EndCause,
+    ListedWeight,
+    Purpose,
+    RoundOutcome,
+    Signed,
+    StudyEnd,
+    WeightList,
+)
+
+if TYPE_CHECKING:
+    from client_agent.requester.run import Requester
+
+
+SUMS_TOO_LONG: Final = 2
+"""A discarded sum is tried once more, over exactly the same sites and weights: whoever broke it may not do so again."""
+
+
+class Welcomed(BaseModel):
+    """The model version a site was last sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    version: int
+
+
+class RequesterState(BaseModel):
+    """What the requester knows between two rounds; durable."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+    next_round: int = 1
+    rule_state: RuleState
+    memory: SiteMemory = SiteMemory()
+    welcomed: tuple[Welcomed, ...] = ()
+    dropped: tuple[str, ...] = ()
+    unusable: tuple[str, ...] = Field(default=(), description="sites whose update was unusable in the last round")
+    short_rounds: int = 0
+    too_few: bool = Field(default=False, description="whether the last round of updates came to no sum")
+    list_kept: int = Field(default=0, description="how many sums in a row had the last sum's list")
+    exposing: Candidate | None = Field(
+        default=None, description="the list and least number that a site declined since the last sum, for isolation"
+    )
+    previous: PastRelease | None = None
+    history: tuple[PastRelease, ...] = Field(default=(), description="the last releases of updates, oldest first")
+    skipped: tuple[Signed[RoundOutcome], ...] = Field(default=(), description="rounds skipped since that release")
+    counts_rounds: int = Field(default=0, description="how many rounds summed class counts, skipped ones included")
+    ranking_rounds: int = Field(default=0, description="how many rounds ranked the sites, skipped ones included")
+    ranked: bool = Field(default=False, description="whether the sites are ranked, or will not be")
+    unreadable: tuple[str, ...] = Field(default=(), description="letters that do not open, as views name them")
+    end: Signed[StudyEnd] | None = None
+    why: str = Field(default="", description="the end and its full reason, for this site only")
+    alone: bool = False
+
+    @property
+    def updates_done(self) -> int:
+        """Rounds of updates behind this one; only those count among the study's rounds."""
+        return self.next_round - 1 - self.counts_rounds - self.ranking_rounds
+
+
+class RoundPlan(BaseModel):
+    """A round as it was decided, before anything was sent."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    announcement: Signed[Announcement]
+    weight_list: WeightList
+    previous: PastRelease | None
+    skipped: tuple[Signed[RoundOutcome], ...] = ()
+    counted: Signed[CountedClasses] | None = None
+    isolation: float | None = None
+
+
+class Hindrance(BaseModel):
+    """Why the study ends as failed; the servers read ``public``, which tells nothing about the sites' data."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    cause: EndCause
+    public: str
+    why: str
+
+
+def hindrance(owner: Requester) -> Hindrance | None:
+    """What makes every further round pointless: discarded sums, or the class counts of a rule."""
+    return _discarded(owner) or (_uncountable(owner) if owner.study.rule.name.counts_classes else None)
+
+
+def _discarded(owner: Requester) -> Hindrance | None:
+    if len(owner.state.discarded) >= MOST_DISCARDED_SUMS:
+        text = (
+            f"the sums of rounds {list(owner.state.discarded)} were not those of the released sites and were "
+            "discarded; compare server a's records, and start another study"
+        )
+        return Hindrance(cause=EndCause.SUMS_DISCARDED, public=text, why=text)
+    too_long = _too_long(owner)
+    if len(too_long) >= SUMS_TOO_LONG:
+        text = (
+            f"the sums of rounds {list(too_long)}, one after the other over the same sites, were longer than clipped "
+            "updates make them: a site or a server broke the protocol; start another study, with a norm_bound or a "
+            "rule that measures, which show the requester who it is"
+        )
+        return Hindrance(cause=EndCause.SUM_TOO_LONG, public=text, why=text)
+    return None
+
+
+def _uncountable(owner: Requester) -> Hindrance | None:
+    counted, progress = owner.state.counted, owner.progress
+    if counted is None and progress.memory.counted is not None:
+        text = "the sum of the class counts broke its bounds, and counts are summed once a study; start another one"
+        return Hindrance(cause=EndCause.COUNTS_OUT_OF_BOUNDS, public=text, why=text)
+    if counted is None and progress.counts_rounds >= MOST_COUNTS_ROUNDS:
+        text = f"the class counts could not be summed in {MOST_COUNTS_ROUNDS} rounds; see why they were skipped"
+        return Hindrance(cause=EndCause.COUNTS_NOT_SUMMED, public=text, why=text)
+    named = owner.study.model.class_names or range(owner.study.model.classes)
+    totals = () if counted is None else counted.totals
+    missing = [name for name, total in zip(named, totals, strict=False) if total == 0]
+    if missing:
+        text = "no site has a training example of some class, so no site can weigh itself"
+        why = f"{text}: classes {missing}; check the labels, or leave the classes out"
+        return Hindrance(cause=EndCause.CLASS_WITHOUT_EXAMPLE, public=text, why=why)
+    return None
+
+
+def _too_long(owner: Requester) -> tuple[int, ...]:
+    """The rounds released against the present model, whose sums were discarded: else there would be a newer one."""
+    version = owner.state.model_version or 0
+    return tuple(
+        past.announcement.round for past in owner.progress.history if past.announcement.model_version == version
+    )
+
+
+def new_plan(owner: Requester) -> RoundPlan:
+    """The next round; of several lists for updates, the first that isolates every site's update enough.
+
+    Raises: PolicyRefusal, when a site following the policy would decline; UnusableUpdate, this site's own
+    """
+    purpose = _purpose(owner)
+    weights = _weights(owner, purpose)
+    least = _least(owner)
+    if len(weights) < least:
+        raise PolicyRefusal(
+            Clause.ENOUGH_CONTRIBUTORS, f"{len(weights)} contributors have weight left, at least {least} are needed"
+        )
+    if purpose is Purpose.UPDATE:
+        return _isolated_plan(owner, _candidates(owner, weights, least))
+    announcement, weight_list = _announced(owner, purpose, weights, least)
+    _check_policy(owner, announcement, weight_list)
+    return _plan(owner, announcement, weight_list, None)
+
+
+def _announced(
+    owner: Requester, purpose: Purpose, weights: tuple[ListedWeight, ...], least: int
+) -> tuple[Announcement, WeightList]:
+    number, study = owner.progress.next_round, owner.study
+    salt = owner.context.randomness.bytes(32, f"weight list salt {owner.study_digest} round {number}")
+    weight_list = WeightList(
+        study_digest=owner.study_digest,
+        round=number,
+        grid=study.parameters.weight_grid,
+        weights=weights,
+        salt=salt.hex(),
+    )
+    announcement = Announcement(
+        study_digest=owner.study_digest,
+        round=number,
+        listed=tuple(weight.site for weight in weights),
+        least_contributors=least,
+        opens=_opens(owner, purpose),
+        purpose=purpose,
+        model_version=owner.state.model_version or 0,
+        model_digest=_model_digest(owner, number),
+        weight_list_digest=weight_list.digest(),
+        closes_at_s=math.ceil(owner.context.clock() + study.round_deadline_s),
+        ckks_key_id=owner.ckks_key_id() if purpose is Purpose.UPDATE else None,
+    )
+    return announcement, weight_list
+
+
+def _plan(owner: Requester, announcement: Announcement, weight_list: WeightList, isolation: float | None) -> RoundPlan:
+    own, key, counted = owner.context.site, owner.context.keys.signing, owner.state.counted
+    return RoundPlan(
+        announcement=sign(announcement, own, key),
+        weight_list=weight_list,
+        previous=owner.progress.previous,
+        skipped=owner.progress.skipped,
+        counted=None if counted is None else sign(counted, own, key),
+        isolation=isolation,
+    )
+
+
+def _candidates(owner: Requester, weights: tuple[ListedWeight, ...], least: int) -> tuple[Candidate, ...]:
+    """The lists to try. A sum against the model of the last one has exactly its number of contributors.
+
+    Where this site's policy asks for no isolation, or the rule selects sites, only the study's least number counts.
+    """
+    progress = owner.progress
+    last, again = progress.memory.summed_list, progress.memory.released
+    bound = again is not None and again.model_version == owner.state.model_version
+    return candidates(
+        weights,
+        last if {weight.site for weight in last}.isdisjoint(progress.dropped) else (),
+        least,
+        may_change=progress.list_kept >= owner.study.list_every,
+        careful=owner.context.policy.least_isolation > 0 and not bound and not owner.rule.selects,
+        too_few=progress.too_few,
+        declined=progress.exposing,
+    )
+
+
+def _isolated_plan(owner: Requester, tried: tuple[Candidate, ...]) -> RoundPlan:
+    """The first list that passes; its row is remembered. A rule's list that breaks another clause ends the search."""
+    refused = PolicyRefusal(Clause.ISOLATION, "sites declined every list that this rule and the last sum leave")
+    for one in tried:
+        announcement, weight_list = _announced(owner, Purpose.UPDATE, one.weights, one.least)
+        _check_policy(owner, announcement, weight_list)
+        try:
+            found = propose_sum(owner, announcement, weight_list)
+        except PolicyRefusal as refusal:
+            refused = refusal
+        else:
+            return _plan(owner, announcement, weight_list, None if found is None else found.least)
+    raise refused
+
+
+def _purpose(owner: Requester) -> Purpose:
+    """Sites are ranked first, then class counts are summed, for studies that do."""
+    if owner.study.ranking is not None and not owner.progress.ranked:
+        return Purpose.RANKING
+    counts = owner.study.rule.name.counts_classes and owner.state.counted is None
+    return Purpose.COUNTS if counts else Purpose.UPDATE
+
+
+def _opens(owner: Requester, purpose: Purpose) -> Needs:
+    if purpose is Purpose.RANKING:
+        return Needs.INNER_PRODUCTS
+    return owner.rule.needs if purpose is Purpose.UPDATE else Needs.NOTHING
+
+
+def _weights(owner: Requester, purpose: Purpose) -> tuple[ListedWeight, ...]:
+    """The rule's weights in roster order, without the sites that are out; 1 for all where the rule weighs nobody."""
+    progress, grid = owner.progress, owner.study.parameters.weight_grid
+    if purpose is Purpose.UPDATE:
+        numerators = {w.site: w for w in owner.rule.numerators(progress.rule_state)}
+    else:
+        numerators = {s.name: ListedWeight(site=s.name, numerator=grid) for s in progress.rule_state.sites}
+    names = (party.name for party in owner.context.roster.contributors)
+    return tuple(numerators[name] for name in names if name in numerators and name not in progress.dropped)
+
+
+def _least(owner: Requester) -> int:
+    """The study's least number; after a release against this model, exactly that sum's."""
+    released = owner.progress.memory.released
+    if released is not None and released.model_version == owner.state.model_version:
+        return len(released.weights)
+    return owner.study.parameters.least_contributors
+
+
+def _model_digest(owner: Requester, round_number: int) -> str:
+    key = bytes.fromhex(owner.state.site_key or "")
+    return model_digest(key, owner.study_digest, round_number, owner.require_kept().astype("<f4").tobytes())
+
+
+def _check_policy(owner: Requester, announcement: Announcement, weight_list: WeightList) -> None:
+    """As every listed site would, before anything is announced."""
+    check_for_every_site(
+        announcement,
+        weight_list,
+        owner.study.parameters,
+        rule_declares_never_rising=owner.rule.weights_never_rise,
+        policy=owner.context.policy,
+        memory=owner.progress.memory,
+        contributors=tuple(party.name for party in owner.context.roster.contributors),
+        needs=owner.rule.needs,
+        rule_selects=owner.rule.selects,
+    )

@@ -1,0 +1,178 @@
+"""The round that ranks the sites, as the requester drives it; it ends when both servers say so (docs/protocol.md 8).
+
+Like any measured round up to the products, with vectors of its own. Then nothing is released: the servers end it, and
+the requester opens what both keep for it, once, into ``ranking.json``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from client_agent.points import Point
+from client_agent.requester.round import RequesterRound
+from client_agent.requester.round_result import Refused, Settled
+from client_agent.site.events import EventKind, RoundEnd
+from client_agent.study.measuring import open_sites, query_vector
+from client_agent.study.ranking import (
+    RANKING_FILE,
+    Judging,
+    RankedSite,
+    Ranking,
+    UnrankedSite,
+    judging_file,
+    losses_of,
+    make_judging,
+)
+from protocol.arithmetic.ring import Ring
+from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
+from protocol.mpc.measurement import OpenedSite
+from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundState, RoundView
+
+if TYPE_CHECKING:
+    from client_agent.requester.plan import RoundPlan
+    from client_agent.requester.run import Requester
+
+_LOST: Final = (
+    "one server lost its half of what is opened, and sites are ranked once a study; another study can rank them"
+)
+
+
+class RankingRound(RequesterRound):
+    """Drives the ranking to its end."""
+
+    def __init__(self, owner: Requester, plan: RoundPlan) -> None:
+        super().__init__(owner, plan)
+        self._parameters = owner.study.parameters_in(Purpose.RANKING)
+        self._judging: Judging | None = None
+
+    def _prepare_own(self) -> None:
+        """The requester's part of the vectors is zeros; what it asks with is its query. Raises: UnusableUpdate"""
+        self._encoded = self._owner.encode(self._announcement, self._plan.weight_list.grid)
+        self._judging = make_judging(self._owner, self._number)
+
+    def _due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
+        """As in other rounds, but nothing is released."""
+        return None if {a.state, b.state} == {RoundState.MEASURED} else super()._due(a, b)
+
+    def _ended(self, a: RoundView, b: RoundView) -> Settled | None:
+        """Once both servers have ended the ranking: what it opened is on disk before the round is settled."""
+        if not (a.state is RoundState.RANKED and b.state is RoundState.RANKED):
+            return super()._ended(a, b)
+        if self._shown_end(a, b, RoundState.RANKED) is None:
+            return None
+        ranking = self._opened(a, b)
+        self._owner.event(EventKind.STUDY, self._number, _summary(ranking))
+        return Settled(
+            end=RoundEnd.RANKED,
+            attempt=a.attempt,
+            reason=ranking.problem,
+            declines=tuple(self._declines.values()),
+            clipped=None,
+            requester_norm=None,
+        )
+
+    def _query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
+        """The same query for every site."""
+        ones = (self._parameters.weight_grid,) * len(targets)
+        query = judging_file(self._owner, self._number, self._parameters)
+        return query_vector(challenge, query, ones, self._parameters)
+
+    def _opened(self, a: RoundView, b: RoundView) -> Ranking:
+        owner = self._owner
+        path = owner.journal.folder / RANKING_FILE
+        known = owner.journal.read(path, Ranking)
+        if known is not None:
+            return known
+        try:
+            ranking = owner.retried(lambda: self._open(a, b))
+        except UnknownResource:
+            ranking = self._ranking().model_copy(update={"problem": _LOST})
+        except RefusedMessage as refused:
+            raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
+        owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
+        owner.journal.write(path, ranking)
+        owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
+        return ranking
+
+    def _open(self, a: RoundView, b: RoundView) -> Ranking:
+        """Both servers' shares of the losses. Raises: UnknownResource when a server has none"""
+        judging, own = self._judging, self._context.site
+        assert judging is not None, "made before the round was followed"
+        agreed, shares = self._openings.shares(a, b)
+        numerators = dict.fromkeys(agreed.sites, self._parameters.weight_grid)
+        opened = open_sites(shares, numerators, self._parameters, self._announcement.opens)
+        others: tuple[OpenedSite, ...] = tuple(one for one in opened if one.site != own)
+        losses, failed = losses_of(others, judging.constant, judging.scale)
+        said = {refused.site: _said(refused) for refused in self._declines.values()}
+        absent = [site for site in self._announcement.listed if site not in agreed.sites]
+        return self._ranking().model_copy(
+            update={
+                "sites": (
+                    *(RankedSite(site=one.site, loss=one.loss) for one in losses),
+                    *(RankedSite(site=site, loss=None) for site in failed),
+                ),
+                "unranked": tuple(
+                    UnrankedSite(site=site, reason=said.get(site, "it contributed nothing")) for site in absent
+                ),
+            }
+        )
+
+    def _ranking(self) -> Ranking:
+        """Without any site yet."""
+        judging = self._judging
+        assert judging is not None, "made before the round was followed"
+        return Ranking(
+            study=self._owner.study.name,
+            requester=self._context.site,
+            round=self._number,
+            judged_on=judging.judged_on,
+            own_loss=judging.own_loss,
+            error_bound=judging.error_bound,
+        )
+
+
+def after_ranking(owner: Requester, settled: Settled, announcement: Announcement) -> dict[str, object]:
+    """What the requester's state becomes: ranked, or one more try, or none any more, which ``ranking.json`` then says.
+
+    Who declined to be ranked is asked for updates all the same.
+    """
+    number = announcement.round
+    tries = owner.progress.ranking_rounds + 1
+    changes: dict[str, object] = {"ranking_rounds": tries, "ranked": settled.end is RoundEnd.RANKED}
+    if settled.end is RoundEnd.RANKED:
+        return changes
+    problem = _unwanted(settled, announcement)
+    if not problem and tries >= MOST_RANKING_ROUNDS:
+        problem = f"{tries} rounds were skipped, the last one because: {settled.reason}"
+    if problem:
+        gone = Ranking(
+            study=owner.study.name,
+            requester=owner.context.site,
+            round=number,
+            problem=problem,
+            unranked=tuple(UnrankedSite(site=one.site, reason=_said(one)) for one in settled.declines),
+        )
+        owner.journal.write(owner.journal.folder / RANKING_FILE, gone)
+        owner.event(EventKind.STUDY, number, _summary(gone))
+        changes["ranked"] = True
+    return changes | owner.after_skip(settled, number)
+
+
+def _unwanted(settled: Settled, announcement: Announcement) -> str:
+    """Why another try would end like this one: those who declined for good leave too few sites; "" if they do not."""
+    declined = sum(not one.passes for one in settled.declines)
+    willing, needed = len(announcement.listed) - declined, announcement.least_contributors
+    if willing >= needed:
+        return ""
+    return f"{willing} sites were willing, {needed} are needed; trying again would not change that"
+
+
+def _said(refused: Refused) -> str:
+    return f"{refused.code.value}: {refused.reason}"
+
+
+def _summary(ranking: Ranking) -> str:
+    if ranking.problem:
+        return f"the sites were not ranked: {ranking.problem}"
+    return f"{len(ranking.sites)} sites were ranked; moiety agent ranking shows it"

@@ -1,0 +1,320 @@
+"""One round as the requester drives it, from the announcement to the released sum (docs/protocol.md 4, 8, 9).
+
+Nothing here waits for a particular order of events: each turn looks at both servers' views and does what is due. All
+that leaves is journalled first, so a restart takes the same turns again with the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from client_agent.durable import write_durably
+from client_agent.network.server_client import Body
+from client_agent.network.watch import at_both, same_round
+from client_agent.points import Point
+from client_agent.requester.judging import RequesterFacts
+from client_agent.requester.opened import Openings
+from client_agent.requester.plan import RoundPlan
+from client_agent.requester.probe import Probe, make_probe, probe_file
+from client_agent.requester.round_result import Refused, Settled
+from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.letter import PastRelease, WeightMail
+from client_agent.study.contribute import EncodedUpdate
+from client_agent.study.evidence import shown_outcome
+from client_agent.study.measuring import query_vector, seal_queries
+from protocol.arithmetic.ring import Ring
+from protocol.errors import (
+    BadSignature,
+    ErrorCode,
+    LocalOptimumReached,
+    ProtocolViolation,
+    RefusedMessage,
+    TranscriptMismatch,
+    UnknownResource,
+    WrongRound,
+)
+from protocol.parameters import Needs
+from protocol.printable import printable
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import (
+    RoundOutcome,
+    RoundState,
+    RoundView,
+    Signed,
+    StudyView,
+)
+
+if TYPE_CHECKING:
+    from client_agent.requester.run import Requester
+
+T = TypeVar("T")
+_OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
+_UNREADABLE: Final = "its letter cannot be read"
+_DECLINE_PREFIX: Final = "decline-{round}/"
+
+
+class RequesterRound:
+    """Drives one round to its end."""
+
+    def __init__(self, owner: Requester, plan: RoundPlan) -> None:
+        self._owner = owner
+        self._context = owner.context
+        self._plan = plan
+        self._announcement = plan.announcement.message
+        self._number = self._announcement.round
+        self._openings = Openings(owner, plan)
+        self._encoded: EncodedUpdate | None = None
+        self._probe: Probe | None = None
+        self._declines: dict[str, Refused] = {}
+        self._shared: set[int] = set()
+        self._queried: set[int] = set()
+        self._released: set[int] = set()
+        self._named: set[str] = set()
+
+    def run(self) -> Settled:
+        """Announce, then follow both views until the round is over at both servers.
+
+        Raises: StudyOver, Stopped, ProtocolViolation, UnusableUpdate, LocalOptimumReached
+        """
+        owner = self._owner
+        with owner.stopwatch.phase("announcing"):
+            self._announce()
+        owner.event(EventKind.PHASE, self._number, f"announced to {len(self._announcement.listed)} sites")
+        self._prepare_own()
+        return owner.until(self._turn)
+
+    # --- announcing ---
+
+    def _announce(self) -> None:
+        plan, owner = self._plan, self._owner
+        mail = WeightMail(
+            weight_list=plan.weight_list, previous=plan.previous, skipped=plan.skipped, counted=plan.counted
+        )
+        owner.retried(lambda: owner.postbox.send_weights(mail, self._announcement.listed, owner.missed_by))
+
+        def announce(side: Side) -> None:
+            owner.journal.reach(Point.BEFORE_ANNOUNCED)
+            answer = owner.retried(lambda: self._context.clients[side].announce(owner.study.name, plan.announcement))
+            owner.journal.reach(Point.AFTER_ANNOUNCED)
+            operator = self._context.roster.operator(side).name
+            signers = (self._context.site, operator)
+            if require_signatures(answer, self._context.roster, signers) != self._announcement:
+                raise TranscriptMismatch(f"server {side} countersigned another announcement than the requester's")
+
+        at_both(announce)
+
+    def _prepare_own(self) -> None:
+        """The requester's own update has weight 1. Raises: UnusableUpdate, LocalOptimumReached"""
+        self._encoded = self._owner.encode(self._announcement, self._plan.weight_list.grid)
+        if self._announcement.opens is Needs.DISTANCES and self._encoded.norm == 0:
+            raise LocalOptimumReached(
+                f"round {self._number}: the requester's update is zero, so relative distances are undefined: "
+                "its model has reached a local optimum and the study can be completed"
+            )
+        if self._announcement.opens is Needs.INNER_PRODUCTS:
+            self._probe = make_probe(self._owner, self._announcement)
+
+    # --- turns ---
+
+    def _turn(self, view_a: StudyView, view_b: StudyView) -> Settled | None:
+        """Do what the two views ask for; the round's end once both servers agree on it."""
+        rounds = same_round((view_a, view_b))
+        if rounds is None or rounds[0].round != self._number:
+            return None
+        self._read_declines(view_a)
+        a, b = rounds
+        if a.attempt != b.attempt:
+            return None
+        settled = self._ended(a, b)
+        if settled is not None:
+            return settled
+        due = self._due(a, b)
+        if due is not None:
+            self._once(due, a, b)
+        return None
+
+    def _ended(self, a: RoundView, b: RoundView) -> Settled | None:
+        """The round's end, once both servers show it."""
+        if a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
+            return self._skipped(a, b)
+        if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
+            return self._finish(a, b)
+        return None
+
+    def _due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
+        """The step that the attempt is waiting for, if it was not taken yet."""
+        states = {a.state, b.state}
+        if self._encoded is not None and states <= _OPEN and a.attempt not in self._shared:
+            return self._contribute
+        tossed = a.transcript is not None and b.transcript is not None
+        queried = self._announcement.opens.queried
+        if queried and tossed and RoundState.LOCKED in states and a.attempt not in self._queried:
+            return self._query
+        if states == {RoundState.MEASURED} and a.attempt not in self._released:
+            return self._release
+        return None
+
+    def _once(self, step: Callable[[RoundView, RoundView], None], a: RoundView, b: RoundView) -> None:
+        """Take a step; a server that refuses it as too late lets the round go on to its skip or next attempt.
+
+        Evidence that one server shows without the signatures that it needs is nobody's word: it ends nothing.
+        """
+        try:
+            self._owner.retried(lambda: step(a, b))
+        except (WrongRound, UnknownResource) as late:
+            self._owner.problem(self._number, late.detail)
+        except BadSignature as forged:
+            self._name_once(forged)
+        except RefusedMessage as refused:
+            raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
+
+    def _contribute(self, a: RoundView, b: RoundView) -> None:
+        self._owner.contribute(self._announcement, a.attempt)
+        self._shared.add(a.attempt)
+        self._owner.event(EventKind.PHASE, self._number, "contributed")
+
+    def _query(self, a: RoundView, b: RoundView) -> None:
+        """Both servers signed one transcript: journal the queries, then send them."""
+        owner, study = self._owner, self._owner.study
+        with owner.stopwatch.phase("queries"):
+            folder = owner.journal.attempt_folder(self._number, a.attempt)
+            kept = {side: folder / f"queries-{side}.sealed" for side in Side}
+            if not all(path.exists() for path in kept.values()):
+                agreed, challenge, transcript_digest = self._openings.transcript(a, b)
+                targets = tuple(site for site in agreed.sites if site != self._context.site)
+                queries = self._query_vector(challenge, targets)
+                label = f"{owner.study_digest} round {self._number} attempt {a.attempt}"
+                sealed = seal_queries(
+                    queries,
+                    targets,
+                    transcript_digest,
+                    self._number,
+                    self._context.roster,
+                    study.parameters_in(self._announcement.purpose),
+                    self._context.randomness,
+                    label,
+                )
+                for side in Side:
+                    owner.journal.reach(Point.BEFORE_QUERIES_JOURNALLED)
+                    write_durably(kept[side], sealed[side])
+                    owner.journal.reach(Point.AFTER_QUERIES_JOURNALLED)
+            at_both(
+                lambda side: self._context.clients[side].send_queries(
+                    study.name, self._number, a.attempt, Body.of(kept[side].read_bytes())
+                )
+            )
+        owner.journal.reach(Point.AFTER_QUERIES_SENT)
+        self._queried.add(a.attempt)
+        owner.event(EventKind.PHASE, self._number, "queries sent")
+
+    def _query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
+        """Every target's query: its weight times the own sketched update; with the probe, the probe's sketch."""
+        owner, parameters = self._owner, self._owner.study.parameters
+        if self._probe is not None:
+            ones = (parameters.weight_grid,) * len(targets)
+            return query_vector(challenge, probe_file(owner, self._number), ones, parameters)
+        numerators = tuple(self._openings.numerator(site) for site in targets)
+        return query_vector(challenge, owner.encoded_file(self._announcement), numerators, parameters)
+
+    def _facts(self) -> RequesterFacts:
+        own, norm = self._context.site, 0.0 if self._encoded is None else self._encoded.norm
+        if self._probe is None:
+            return RequesterFacts(own, norm)
+        return RequesterFacts(own, norm, self._probe.norm, self._probe.inner_product)
+
+    def _release(self, a: RoundView, b: RoundView) -> None:
+        """Open both servers' shares, leave out who fails, sign the release set."""
+        owner = self._owner
+        with owner.stopwatch.phase("opening"):
+            opened = self._openings.opened(a, b, self._facts())
+            release = opened.release_set
+            if release is not None:
+                at_both(lambda side: self._context.clients[side].release(owner.study.name, release))
+        owner.journal.reach(Point.AFTER_RELEASE_SENT)
+        self._released.add(a.attempt)
+        if release is None:
+            text = f"too few sites are left after the checks; left out: {', '.join(opened.left_out)}"
+            owner.problem(self._number, text)
+        else:
+            owner.event(EventKind.PHASE, self._number, f"release of {len(release.message.sites)} sites signed")
+
+    def _read_declines(self, view: StudyView) -> None:
+        prefix = _DECLINE_PREFIX.format(round=self._number)
+        for entry in view.mail:
+            sender = entry.removeprefix(prefix)
+            if not entry.startswith(prefix) or sender in self._declines or sender not in self._announcement.listed:
+                continue
+            if entry in self._owner.progress.unreadable:
+                self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
+                continue
+            try:
+                decline = self._owner.retried(partial(self._owner.postbox.read_decline, self._number, sender))
+            except UnknownResource:  # the view names it and it is not there: look again with the next view
+                continue
+            except RefusedMessage as unreadable:
+                self._owner.put_aside(entry, prefix, unreadable.detail)
+                self._declines[sender] = Refused(sender, ErrorCode.MALFORMED_MESSAGE, None, _UNREADABLE)
+                continue
+            reason = printable(decline.reason)
+            self._declines[sender] = Refused(sender, decline.code, decline.clause, reason)
+            self._owner.event(EventKind.DECLINED, self._number, f"{sender}: {decline.code.value}: {reason}")
+
+    # --- the end ---
+
+    def _shown_end(self, a: RoundView, b: RoundView, state: RoundState) -> Signed[RoundOutcome] | None:
+        """What both servers signed; one that is forged is named once, and ends nothing."""
+        try:
+            return shown_outcome(a, b, self._context.roster, self._owner.study_digest, state)
+        except RefusedMessage as forged:
+            self._name_once(forged)
+            return None
+
+    def _name_once(self, forged: RefusedMessage) -> None:
+        if forged.detail not in self._named:
+            self._named.add(forged.detail)
+            self._owner.problem(self._number, forged.detail)
+
+    def _skipped(self, a: RoundView, b: RoundView) -> Settled | None:
+        """None until a view shows the skip with both signatures, as the sites need it."""
+        skip = self._shown_end(a, b, RoundState.SKIPPED)
+        if skip is None:
+            return None
+        return Settled(
+            end=RoundEnd.SKIPPED,
+            attempt=a.attempt,
+            reason=skip.message.reason,
+            skip=skip,
+            declines=tuple(self._declines.values()),
+            clipped=self._encoded.clipped if self._encoded is not None else None,
+            requester_norm=self._encoded.norm if self._encoded is not None else None,
+        )
+
+    def _finish(self, a: RoundView, b: RoundView) -> Settled:
+        """Open the average like every site, and hand the measurement to the rule."""
+        owner, encoded = self._owner, self._encoded
+        opened = self._openings.opened(a, b, self._facts())
+        if opened.release_set is None or a.agreed_set is None or encoded is None:
+            raise ProtocolViolation(f"round {self._number} was released without this requester's release set")
+        past = PastRelease(
+            announcement=self._announcement,
+            weight_list=self._plan.weight_list,
+            agreed_set=a.agreed_set,
+            release_set=opened.release_set,
+            sum_release=a.sum_release,
+        )
+        end = RoundEnd.RELEASED
+        if not owner.has_taken(self._announcement):
+            end = owner.retried(lambda: owner.take_release(past))
+        return Settled(
+            end=end,
+            attempt=a.attempt,
+            reason="",
+            declines=tuple(self._declines.values()),
+            clipped=encoded.clipped,
+            requester_norm=encoded.norm,
+            past=past,
+            measured=opened.measured.model_copy(update={"requester_norm": encoded.norm}),
+        )

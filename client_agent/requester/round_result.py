@@ -1,0 +1,45 @@
+"""How a round ended, as the requester sees it (docs/protocol.md 8, 9)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from client_agent.site.events import RoundEnd
+from client_agent.site.letter import PastRelease
+from protocol.clauses import Clause
+from protocol.errors import ErrorCode
+from protocol.rules.interface import Measured
+from protocol.wire.messages import RoundOutcome, Signed
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A site that declined, and why; ``reason`` is for people."""
+
+    site: str
+    code: ErrorCode
+    clause: Clause | None
+    reason: str
+
+    @property
+    def passes(self) -> bool:
+        """Whether the site would take part with evidence or a model that it lacks."""
+        return self.clause is not None and self.clause.passes
+
+
+@dataclass(frozen=True)
+class Settled:
+    """How a round ended. ``past`` is set when a sum was released, ``measured`` when the rule can be applied.
+
+    ``skip`` is set when the round was skipped, with both servers' signatures.
+    """
+
+    end: RoundEnd
+    attempt: int
+    reason: str
+    declines: tuple[Refused, ...]
+    clipped: bool | None
+    requester_norm: float | None
+    past: PastRelease | None = None
+    measured: Measured | None = None
+    skip: Signed[RoundOutcome] | None = None

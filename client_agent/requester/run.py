@@ -1,0 +1,437 @@
+"""The requester's part in one study: it creates the study, announces rounds, opens distances, runs the rule, releases.
+
+Every message that a server answers only once (announcement, mail, queries, release set) is journalled before it is
+sent, so that a restarted requester sends the same bytes again (docs/protocol.md 4, 8 to 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Final, TypeVar
+
+from client_agent.learning.learner import Vector
+from client_agent.learning.pretrained import PRETRAINED, load_pretrained
+from client_agent.network.clock import pause_after
+from client_agent.network.watch import Stopped
+from client_agent.points import Point
+from client_agent.requester.await_sites import admit, await_contributors
+from client_agent.requester.mailing import Evidence, Postbox
+from client_agent.requester.plan import RequesterState, RoundPlan, hindrance, new_plan
+from client_agent.requester.ranking import RankingRound, after_ranking
+from client_agent.requester.round import RequesterRound
+from client_agent.requester.round_result import Settled
+from client_agent.requester.train_alone import go_alone
+from client_agent.site.context import SiteContext
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
+from client_agent.site.journal import StudyJournal
+from client_agent.site.letter import PastRelease
+from client_agent.study.attestation import gathered
+from client_agent.study.ckks_key import SEED_BYTES
+from client_agent.study.ends import shown_ends
+from client_agent.study.isolating import drop_sum
+from client_agent.study.participant import Participant
+from client_agent.study.ranking import try_judging
+from protocol.errors import (
+    ConfigurationError,
+    ErrorCode,
+    LocalOptimumReached,
+    MoietyError,
+    PolicyRefusal,
+    ProtocolViolation,
+    RefusedMessage,
+    Unavailable,
+    UnusableUpdate,
+)
+from protocol.first_model import first_model, model_digest_of
+from protocol.parameters import Needs
+from protocol.policy import Candidate, Clause, remember_contribution, remember_skip
+from protocol.rules.interface import Measured
+from protocol.rules.registry import rule_for
+from protocol.rules.server_optimiser import initial_state
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import (
+    EndCause,
+    Purpose,
+    RuleName,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    StudyProtection,
+    StudyView,
+)
+
+T = TypeVar("T")
+_NOTHING_OPENED: Final = Measured(round=1, requester_norm=0.0, took_part=())
+_RETRY_S: Final = 0.5
+_LOOK_AGAIN_S: Final = 1.0
+_UNUSABLE_TIMES: Final = 2
+_SHORT_ROUNDS: Final = 2
+_REASON_CHARACTERS: Final = 500
+_SKIPS_KEPT: Final = 32
+RELEASES_KEPT: Final = 7
+"""Their evidence fits a weight list; a site that missed more takes a checkpoint."""
+
+
+class StudyOver(Exception):
+    """The study ended at the servers; nothing more can be announced."""
+
+    def __init__(self, end: Signed[StudyEnd]) -> None:
+        super().__init__(f"{end.message.state.value}: {end.message.reason}")
+        self.end = end
+
+
+class Requester(Participant):
+    """Runs one study from its creation to its end."""
+
+    def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
+        super().__init__(context, signed_study, journal)
+        study = self.study
+        self.rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+        self._path = journal.folder / "requester.json"
+        known = journal.read(self._path, RequesterState)
+        self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))
+        self.postbox = Postbox(self)
+        self._named: set[str] = set()
+
+    def run(self) -> None:
+        """Raises: Stopped; errors that nothing here can mend, after the study was ended as failed"""
+        if self.state.over:
+            return
+        self.prepare()
+        if self.rule.needs is Needs.INNER_PRODUCTS:
+            self.learner.probe(first_model(self.study))  # without validation data no study is begun
+        if self.study.ranking is not None and self.state.model_version is None:
+            try_judging(self)  # nor without examples to judge by and a model of its own
+        self._first_model()
+        self._create()
+        self.watch.start()
+        try:
+            self._shared_part()
+            go_alone(self)
+            self._finish(self.progress.why, self.progress.end)
+        except StudyOver as over:
+            self._finish(str(over), over.end)
+        except (ProtocolViolation, UnusableUpdate) as broken:
+            public = "the requester's update cannot be shared" if isinstance(broken, UnusableUpdate) else broken.detail
+            cause = EndCause.UPDATE_UNUSABLE if isinstance(broken, UnusableUpdate) else EndCause.PROTOCOL_BROKEN
+            self.end_study(StudyEndState.FAILED, cause, public, broken.detail)
+            self._deliver_end()
+            self._finish(self.progress.why, self.progress.end)
+        finally:
+            self.watch.close()
+
+    def keep(self, **changes: object) -> None:
+        """Replace fields of the requester's state, durably."""
+        self.progress = self.progress.model_copy(update=changes)
+        self.journal.write(self._path, self.progress)
+
+    def put_aside(self, entry: str, kept: str, why: str) -> None:
+        """A letter that cannot be read is named once, with its sender, and not fetched again, restarts included.
+
+        Of the letters put aside before, those whose entry begins with ``kept`` stay remembered.
+        """
+        before = tuple(other for other in self.progress.unreadable if other.startswith(kept))
+        self.keep(unreadable=(*before, entry))
+        self.problem(None, f"the letter {entry} cannot be read: {why}")
+
+    # --- beginning ---
+
+    def _first_model(self) -> None:
+        if self.state.model_version is None:
+            key = self.context.randomness.bytes(32, f"site key {self.study_digest}")
+            seed = None
+            if self.study.protection is StudyProtection.CKKS:
+                seed = self.context.randomness.bytes(SEED_BYTES, f"ckks key seed {self.study_digest}").hex()
+            self.adopt_model(self._first_kept(), 0, site_key=key.hex(), ckks_key_seed=seed)
+
+    def _first_kept(self) -> Vector:
+        """Version 0: derived, or the pretrained start that came with the study. Raises: ConfigurationError"""
+        if self.study.pretrained_digest is None:
+            return self.first_kept()
+        model = load_pretrained(self.journal.folder / PRETRAINED, self.study.model_dimension)
+        if model_digest_of(model) != self.study.pretrained_digest:
+            raise ConfigurationError(f"study {self.study.name!r} pins another pretrained model than the one kept here")
+        return initial_state(model, self.study.rule)
+
+    def _create(self) -> None:
+        """Hand the study to both servers; both countersign it."""
+        signed = self.signed_study
+        for side in Side:
+            client = self.context.clients[side]
+            answer = self.retried(partial(client.create_study, signed))
+            self.journal.reach(Point.AFTER_STUDY_SENT)
+            requester, operator = self.context.roster.requester, self.context.roster.operator(side).name
+            if require_signatures(answer, self.context.roster, (requester, operator)) != self.study:
+                raise ProtocolViolation(f"server {side} countersigned another study than this one")
+        self.event(EventKind.STUDY, None, "created at both servers")
+
+    def _shared_part(self) -> None:
+        """All rounds with contributors, until the study's end."""
+        if self.progress.end is None and self.study.rule.name is RuleName.LOCAL:
+            self.end_study(StudyEndState.LOCAL_ONLY, EndCause.NO_CONTRIBUTOR_NEEDED, "the rule uses no contributor")
+        if self.progress.end is None and self.progress.next_round == 1:
+            await_contributors(self)
+        while self.progress.end is None and self.progress.updates_done < self.study.rounds:
+            admit(self)
+            plan = self._plan()
+            if plan is None:
+                break
+            try:
+                self._settle(plan, self._round(plan).run())
+            except LocalOptimumReached as optimum:
+                self.end_study(StudyEndState.COMPLETED, EndCause.LOCAL_OPTIMUM, optimum.detail)
+        if self.progress.end is None:
+            self.end_study(StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE, "all rounds are done")
+        self._deliver_end()
+
+    def _round(self, plan: RoundPlan) -> RequesterRound:
+        ranks = plan.announcement.message.purpose is Purpose.RANKING
+        return RankingRound(self, plan) if ranks else RequesterRound(self, plan)
+
+    def welcome(self, sites: list[str]) -> bool:
+        """Send the sites' key and name the present model; sent again, it is the same letter.
+
+        Version 0 is not sent, unless it is pretrained: every site derives it. Another one comes with the release that
+        led to it and with its contributors' word; while too few of them gave it, False, and nobody is let in.
+        """
+        attestations = gathered(self, sites)
+        if attestations is None:
+            return False
+        model = self.require_kept().astype("<f4").tobytes()
+        evidence = Evidence(self.led_here(), attestations)
+        self.retried(lambda: self.postbox.send_welcome(sites, self.state.model_version or 0, model, evidence))
+        return True
+
+    def led_here(self) -> PastRelease | None:
+        """The release that led to the present model; None for version 0."""
+        before = (self.state.model_version or 0) - 1
+        led = [past for past in self.progress.history if past.announcement.model_version == before]
+        return led[-1] if led else None
+
+    def missed_by(self, site: str) -> tuple[PastRelease, ...]:
+        """The releases before the last one whose sums a site may still have to apply: since it last took part."""
+        history = self.progress.history
+        rounds = [at for at, past in enumerate(history) if site in past.agreed_set.message.sites]
+        since = rounds[-1] if rounds else 0
+        return tuple(past for past in history[since:] if past != self.progress.previous)
+
+    # --- a round ---
+
+    def _plan(self) -> RoundPlan | None:
+        """The round's announcement and weight list; None when the study was ended instead."""
+        path = self.journal.round_folder(self.progress.next_round) / "plan.json"
+        plan = self.journal.read(path, RoundPlan)
+        hindered = hindrance(self)
+        if plan is None and hindered is not None:
+            self.end_study(StudyEndState.FAILED, hindered.cause, hindered.public, hindered.why)
+            return None
+        if plan is None:
+            try:
+                plan = new_plan(self)
+            except PolicyRefusal as refusal:
+                self._end_by_policy(refusal)
+                return None
+            self.journal.reach(Point.BEFORE_PLAN_JOURNALLED)
+            self.journal.write(path, plan)
+            self.journal.reach(Point.AFTER_PLAN_JOURNALLED)
+        memory = remember_contribution(self.progress.memory, plan.announcement.message, plan.weight_list)
+        self.keep(memory=memory)
+        return plan
+
+    # --- after a round ---
+
+    def _settle(self, plan: RoundPlan, settled: Settled) -> None:
+        """Rule, memory and list of absentees after a round; then its record."""
+        purpose = plan.announcement.message.purpose
+        changes = {} if purpose is Purpose.RANKING else self._after_declines(settled)
+        if any(refused.clause is Clause.ISOLATION for refused in settled.declines):
+            changes["exposing"] = Candidate(plan.weight_list.weights, plan.announcement.message.least_contributors)
+        if purpose is Purpose.RANKING:
+            changes |= after_ranking(self, settled, plan.announcement.message)
+        elif settled.past is not None:
+            changes["memory"] = self.remembered(self.progress.memory, settled.past)
+            changes["previous"] = settled.past
+            if purpose is Purpose.UPDATE:
+                changes["history"] = (*self.progress.history, settled.past)[-RELEASES_KEPT:]
+            changes["skipped"] = ()
+            changes["short_rounds"] = 0
+            if purpose is Purpose.UPDATE:
+                again = plan.weight_list.weights == self.progress.memory.summed_list
+                changes |= {"exposing": None, "too_few": False}
+                changes["list_kept"] = self.progress.list_kept + 1 if again else 1
+        else:
+            changes |= self.after_skip(settled, plan.announcement.message.round)
+            willing = len(plan.weight_list.weights) - len(settled.declines)
+            short = willing < plan.announcement.message.least_contributors
+            changes["short_rounds"] = self.progress.short_rounds + 1 if short else 0
+            changes["too_few"] = True
+        if purpose is Purpose.COUNTS:
+            changes["counts_rounds"] = self.progress.counts_rounds + 1
+        elif settled.end is RoundEnd.RELEASED and settled.measured is not None:
+            changes["rule_state"] = self.rule.apply(self.progress.rule_state, settled.measured)
+        # The record comes before the durable write: a crash in between settles the round again, and records it once.
+        changes["next_round"] = plan.announcement.message.round + 1
+        self.progress = self.progress.model_copy(update=changes)
+        self._record_round(plan, settled)
+        self.journal.reach(Point.BEFORE_SETTLED)
+        self.keep()
+        self.journal.reach(Point.AFTER_SETTLED)
+        behind = [refused.site for refused in settled.declines if refused.clause is Clause.MODEL_BEHIND]
+        if behind and self.progress.end is None:
+            self.welcome(behind)
+        if self.progress.short_rounds >= _SHORT_ROUNDS and self.progress.end is None:
+            self.end_study(
+                StudyEndState.LOCAL_ONLY,
+                EndCause.TOO_FEW_WILLING,
+                f"too few sites were willing in {_SHORT_ROUNDS} rounds in a row: {settled.reason}",
+            )
+
+    def after_skip(self, settled: Settled, number: int) -> dict[str, object]:
+        """The skip is settled here, and kept as evidence for sites that did not see it."""
+        kept = self.progress.skipped if settled.skip is None else (*self.progress.skipped, settled.skip)
+        if settled.skip is not None:
+            drop_sum(self, number)
+        return {"memory": remember_skip(self.progress.memory, number), "skipped": kept[-_SKIPS_KEPT:]}
+
+    def _after_declines(self, settled: Settled) -> dict[str, object]:
+        """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time.
+
+        A site that declines for isolation stays; the list does not come again.
+        """
+        unusable = tuple(r.site for r in settled.declines if r.code is ErrorCode.UNUSABLE_UPDATE)
+        gone = [
+            refused.site
+            for refused in settled.declines
+            if not refused.passes
+            and (refused.site not in unusable or self.progress.unusable.count(refused.site) + 1 >= _UNUSABLE_TIMES)
+        ]
+        dropped = (*self.progress.dropped, *(site for site in gone if site not in self.progress.dropped))
+        return {"unusable": unusable, "dropped": dropped}
+
+    def _record_round(self, plan: RoundPlan, settled: Settled) -> None:
+        opened = settled.measured or _NOTHING_OPENED
+        self.record(
+            RoundRecord(
+                time_s=self.context.clock(),
+                study=self.study.name,
+                site=self.context.site,
+                round=plan.announcement.message.round,
+                state=settled.end,
+                attempt=settled.attempt,
+                reason=settled.reason,
+                model_version=self.state.model_version or 0,
+                purpose=plan.announcement.message.purpose,
+                weights=plan.weight_list.weights,
+                grid=plan.weight_list.grid,
+                own_weight=self.weight_in(plan.announcement.message),
+                isolation=plan.isolation,
+                took_part=() if settled.past is None else settled.past.release_set.message.sites,
+                failed_check=() if settled.past is None else settled.past.release_set.message.failed_check,
+                declined=tuple(refused.site for refused in settled.declines),
+                alphas=tuple(SiteValue(site=s.name, value=s.alpha) for s in self.progress.rule_state.sites),
+                distances=_values(opened.distances),
+                norms=_values(opened.norms),
+                inner_products=_values(opened.inner_products),
+                pairs=tuple(SitePair(first=p.first, second=p.second, value=p.distance) for p in opened.pairs),
+                requester_norm=settled.requester_norm,
+                clipped=settled.clipped,
+            )
+        )
+
+    # --- the end ---
+
+    def _end_by_policy(self, refusal: PolicyRefusal) -> None:
+        """No further weight list passes; the servers may know of it the clause, not the numbers."""
+        if refusal.clause is Clause.ENOUGH_CONTRIBUTORS:
+            cause, reason = EndCause.TOO_FEW_CONTRIBUTORS, "too few contributors are left"
+        else:
+            cause = EndCause.ISOLATION if refusal.clause is Clause.ISOLATION else EndCause.POLICY
+            reason = f"the next weight list would break the sites' policy ({refusal.clause.value})"
+        self.end_study(StudyEndState.LOCAL_ONLY, cause, reason, refusal.detail, clause=refusal.clause)
+
+    def end_study(
+        self,
+        state: StudyEndState,
+        cause: EndCause,
+        reason: str,
+        why: str | None = None,
+        *,
+        clause: Clause | None = None,
+        site: str | None = None,
+    ) -> None:
+        """Decide the end; journalled, delivered by ``_deliver_end``.
+
+        The servers read ``reason``, which must hold no weight and nothing of an update; ``why`` stays at this site.
+        """
+        end = StudyEnd(
+            study_digest=self.study_digest,
+            state=state,
+            cause=cause,
+            clause=clause,
+            site=site,
+            reason=reason[:_REASON_CHARACTERS],
+        )
+        self.journal.reach(Point.BEFORE_END_JOURNALLED)
+        self.keep(
+            end=sign(end, self.context.site, self.context.keys.signing),
+            why=f"{state.value}: {why or reason}",
+            alone=state is StudyEndState.LOCAL_ONLY,
+        )
+        self.journal.reach(Point.AFTER_END_JOURNALLED)
+        self.event(EventKind.STUDY, None, self.progress.why)
+
+    def _deliver_end(self) -> None:
+        end = self.progress.end
+        if end is None:
+            return
+        for side in Side:
+            client = self.context.clients[side]
+            try:
+                self.retried(partial(client.end, self.study.name, end))
+                self.journal.reach(Point.AFTER_END_SENT)
+            except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
+                self.problem(None, refused.detail)
+
+    def _finish(self, reason: str, end: Signed[StudyEnd] | None) -> None:
+        self.save(finished=reason, ended_by=end)
+        self.event(EventKind.FINISHED, None, reason)
+
+    # --- waiting ---
+
+    def until(self, found: Callable[[StudyView, StudyView], T | None]) -> T:
+        """Wait until both views give an answer. Raises: StudyOver, Stopped"""
+        while True:
+            seen = self.watch.serial
+            views = self.watch.both()
+            if views is not None:
+                shown = shown_ends(views, self.context.roster, self.study_digest)
+                for forged in shown.refused:
+                    self._name_once(forged)
+                if shown.first is not None and self.progress.end is None:
+                    raise StudyOver(shown.first)
+                answer = found(*views)
+                if answer is not None:
+                    return answer
+            self.watch.wait(seen, _LOOK_AGAIN_S)
+
+    def _name_once(self, forged: MoietyError) -> None:
+        if forged.detail not in self._named:
+            self._named.add(forged.detail)
+            self.problem(None, forged.detail)
+
+    def retried(self, call: Callable[[], T]) -> T:
+        """Repeat while a server cannot be reached. Raises: Stopped; what the server refuses with"""
+        while True:
+            try:
+                return call()
+            except Unavailable as later:
+                self.problem(None, later.detail)
+                if self.context.stop.wait(pause_after(later, _RETRY_S)):
+                    raise Stopped from None
+
+
+def _values(opened: tuple[tuple[str, float], ...]) -> tuple[SiteValue, ...]:
+    return tuple(SiteValue(site=site, value=value) for site, value in opened)

@@ -1,0 +1,49 @@
+"""The requester's rounds with its own data alone, once the shared part ended as LOCAL_ONLY (docs/protocol.md 9)."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from client_agent.network.watch import Stopped
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SiteValue
+from protocol.arithmetic.fixed_point import check_finite, clip
+
+if TYPE_CHECKING:
+    from client_agent.requester.run import Requester
+
+
+def go_alone(owner: Requester) -> None:
+    """The remaining rounds with this site's own clipped updates. Raises: Stopped, UnusableUpdate"""
+    reason = owner.progress.why
+    if owner.progress.alone:
+        owner.event(EventKind.STUDY, owner.progress.next_round, "going on alone with this site's own data")
+    while owner.progress.alone and owner.progress.updates_done < owner.study.rounds:
+        if owner.context.stop.is_set():
+            raise Stopped
+        _round_alone(owner, owner.progress.next_round, reason)
+
+
+def _round_alone(owner: Requester, number: int, reason: str) -> None:
+    if owner.state.last_recorded_round < number:
+        update = owner.learner.update(owner.require_model(), number)
+        check_finite(update, owner.layers)
+        values, clipped = clip(update, owner.study.parameters.clip_norm)
+        stepped = owner.learner.apply(owner.require_kept(), values.astype("float32"))
+        version = (owner.state.model_version or 0) + 1
+        # one write of the state steps the model and closes the round: a restart repeats both or neither
+        record = RoundRecord(
+            time_s=owner.context.clock(),
+            study=owner.study.name,
+            site=owner.context.site,
+            round=number,
+            state=RoundEnd.ALONE,
+            reason=reason,
+            model_version=version,
+            alphas=tuple(SiteValue(site=s.name, value=s.alpha) for s in owner.progress.rule_state.sites),
+            requester_norm=float(math.sqrt(float((values * values).sum()))),
+            clipped=clipped,
+        )
+        owner.adopt_model(stepped, version, last_recorded_round=number)
+        owner.record_now(record)
+    owner.keep(next_round=number + 1)

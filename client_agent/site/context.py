@@ -1,0 +1,51 @@
+"""One site's means, shared by all of its studies: keys, connections, policy, ledger."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from pathlib import Path
+
+from client_agent.learning.learner import Learner
+from client_agent.network.ledger import Ledger
+from client_agent.network.server_client import ServerClient
+from client_agent.randomness import Randomness
+from client_agent.site.events import EventSink
+from client_agent.site.remembered_sums import SumMemory, sum_memory
+from protocol.policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.messages import Roster, Study
+
+RELAY = Side.A
+"""The server that carries the sites' mail."""
+LearnerFactory = Callable[[Study, int], Learner]
+
+
+@dataclass(frozen=True)
+class SiteContext:
+    """One site's means, shared by all of its studies."""
+
+    site: str
+    keys: PartyKeys = field(repr=False)
+    roster: Roster
+    clients: Mapping[Side, ServerClient]
+    randomness: Randomness
+    state_dir: Path
+    policy: SitePolicy
+    make_learner: LearnerFactory
+    training_seed: Callable[[Study], int]
+    emit: EventSink
+    ledger: Ledger
+    stop: threading.Event
+    start_when: int | None = None
+    start_timeout_s: float = 3600.0
+    clock: Callable[[], float] = time.time
+
+    @cached_property
+    def sums(self) -> SumMemory:
+        """What this site's key remembers of sums; made before studies run side by side."""
+        return sum_memory(self.state_dir, self.keys, partial(self.randomness.bytes, 32, "sketch of updates"))

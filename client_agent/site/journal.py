@@ -1,0 +1,158 @@
+"""The site's durable state of one study: what must survive a kill -9 (docs/protocol.md 3, 7, 9).
+
+    studies/NAME/study.json         the signed study
+                 site.json          SiteState: model version, policy memory, the sites' key, class counts
+                 refusal.sealed     why this site takes no part
+                 requester.json     the requester's own state
+                 model-000003.safetensors
+                 rounds/000004/     decision, encoded update, mail, queries, release set of that round
+                 rounds/000004/attempt-01/   sealed shares and their record: resent, never re-made
+                 metrics.jsonl      one line a round
+
+Every file is written beside its name, synced and renamed. A state file is replaced after what it points to is there.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from client_agent.durable import new_folder, write_durably
+from client_agent.points import Point
+from client_agent.site.letter import CountedClasses
+from protocol.errors import ConfigurationError
+from protocol.failpoints import Failpoints
+from protocol.policy import SiteMemory
+from protocol.wire.messages import Signed, StudyEnd
+
+B = TypeVar("B", bound=BaseModel)
+_MODELS_KEPT: Final = 2
+_ROUNDS_KEPT: Final = 2
+_MODEL: Final = "model"
+_MOMENTS: Final = "moments"
+
+
+class SiteState(BaseModel):
+    """Where this site stands. ``model_version`` is None until the requester's welcome came.
+
+    ``counted`` are the class counts of all sites together, once they were released, for a rule that uses them.
+    ``ranked_before`` is the first round that this site saw announced as something else than a ranking, in a study that
+    ranks its sites, whether it took part or not. ``discarded`` are the rounds whose sum of ciphertexts was none that
+    the released sites' updates can make. ``opened_round`` is the last one whose sum of updates this site opened,
+    whether it was applied or discarded. ``ended_by`` is what ended the study,
+    ``refused`` that this site takes no part.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    study_digest: str
+    training_seed: int = Field(repr=False)
+    site_key: str | None = Field(default=None, repr=False)
+    ckks_key_seed: str | None = Field(default=None, repr=False)
+    model_version: int | None = None
+    memory: SiteMemory = SiteMemory()
+    counted: CountedClasses | None = None
+    ranked_before: int | None = None
+    discarded: tuple[int, ...] = ()
+    last_recorded_round: int = 0
+    opened_round: int = 0
+    finished: str | None = None
+    ended_by: Signed[StudyEnd] | None = None
+    refused: bool = False
+
+    @property
+    def over(self) -> bool:
+        """Whether this site's part is over: the requester's signed end is here, or this site itself refused.
+
+        ``finished`` alone, as an unsigned view once made it, ends nothing: such a site goes on.
+        """
+        return self.finished is not None and (self.ended_by is not None or self.refused)
+
+
+class StudyJournal:
+    """Files of one study below the agent's state folder."""
+
+    def __init__(self, state_dir: Path, study: str, failpoints: Failpoints | None = None) -> None:
+        self._failpoints = failpoints or Failpoints()
+        self.folder = new_folder(state_dir / "studies" / study)
+
+    def reach(self, point: Point) -> None:
+        """One of the places at which a test may kill this agent."""
+        self._failpoints.reach(point)
+
+    def round_folder(self, round_number: int) -> Path:
+        return new_folder(self.folder / "rounds" / f"{round_number:06d}")
+
+    def attempt_folder(self, round_number: int, attempt: int) -> Path:
+        return new_folder(self.round_folder(round_number) / f"attempt-{attempt:02d}")
+
+    def write(self, path: Path, content: BaseModel) -> None:
+        write_durably(path, content.model_dump_json().encode())
+
+    def read(self, path: Path, kind: type[B]) -> B | None:
+        """The content of a state file, None when there is none."""
+        if not path.exists():
+            return None
+        try:
+            return kind.model_validate_json(path.read_bytes())
+        except ValidationError as error:
+            raise ConfigurationError(
+                f"{path}: not a state file of this version ({error.error_count()} fields are wrong); "
+                "restore it from a backup or leave the study"
+            ) from None
+
+    def site_state(self) -> SiteState | None:
+        return self.read(self.folder / "site.json", SiteState)
+
+    def write_site_state(self, state: SiteState) -> None:
+        self.write(self.folder / "site.json", state)
+
+    def save_model(
+        self, version: int, kept: NDArray[np.float32], study_digest: str, dimension: int | None = None
+    ) -> None:
+        """Checkpoint as safetensors; older ones than the last two go.
+
+        The first ``dimension`` numbers (None: all) are the model, what follows is the server optimiser's moments.
+        """
+        from safetensors.numpy import save
+
+        metadata = {"moiety": f"study {study_digest}, model {version}"}  # one key: the order of several is not fixed
+        tensors = {_MODEL: kept[:dimension]}
+        if dimension is not None and kept.size > dimension:
+            tensors[_MOMENTS] = kept[dimension:]
+        write_durably(self._model_path(version), save(tensors, metadata=metadata))
+        for path in sorted(self.folder.glob("model-*.safetensors"))[:-_MODELS_KEPT]:
+            path.unlink()
+
+    def load_model(self, version: int) -> NDArray[np.float32]:
+        """The model alone: what a person exports."""
+        return self._tensors(version)[_MODEL]
+
+    def load_kept(self, version: int) -> NDArray[np.float32]:
+        """The model and the moments behind it, as it was saved."""
+        tensors = self._tensors(version)
+        moments = tensors.get(_MOMENTS)
+        return tensors[_MODEL] if moments is None else np.concatenate([tensors[_MODEL], moments])
+
+    def _tensors(self, version: int) -> dict[str, NDArray[np.float32]]:
+        from safetensors.numpy import load_file
+
+        path = self._model_path(version)
+        if not path.exists():
+            raise ConfigurationError(f"{path} is missing although the journal points to it; restore it from a backup")
+        return {name: np.asarray(tensor, dtype=np.float32) for name, tensor in load_file(path).items()}
+
+    def forget_rounds_before(self, round_number: int) -> None:
+        """Delete shares and mail of rounds that are over for good."""
+        rounds = self.folder / "rounds"
+        for path in sorted(rounds.glob("*")) if rounds.is_dir() else []:
+            if int(path.name) <= round_number - _ROUNDS_KEPT:
+                shutil.rmtree(path)
+
+    def _model_path(self, version: int) -> Path:
+        return self.folder / f"model-{version:06d}.safetensors"

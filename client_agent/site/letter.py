@@ -1,0 +1,179 @@
+"""What sites say to each other through the servers, which see sealed bytes only (docs/protocol.md 3, 4).
+
+Every letter is signed inside its seal, or covered by a digest that the requester signed, so that the relaying server
+cannot write one. It is padded inside its seal, so that its length says nothing that the servers do not know.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Final, TypeVar
+
+from pydantic import Field
+
+from protocol.bodies.letter import NOTICE_BYTES, NOTICE_REASON_BYTES, LetterKind
+from protocol.clauses import Clause
+from protocol.errors import BadSignature, ErrorCode
+from protocol.parameters import PROTOCOL_VERSION
+from protocol.wire.channel.padding import pad, require_shown_length, shortened, shown_length, unpad
+from protocol.wire.channel.sealing import open_small, seal_small, sealed_small_length
+from protocol.wire.keys import SealingKey, SealingPublicKey
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    Digest,
+    KeyId,
+    Message,
+    Party,
+    PartyName,
+    ReleaseSet,
+    RoundNumber,
+    RoundOutcome,
+    Secret32,
+    Signed,
+    SumRelease,
+    WeightList,
+)
+
+M = TypeVar("M", bound=Message)
+
+
+class PastRelease(Message):
+    """A released round with its evidence, for a site that did not see the release itself.
+
+    The agreed set (both servers) names the announcement, the announcement the weight list; the release set carries
+    the requester's signature. ``sum_release``: in a round of ciphertexts, both servers' signatures under the sum.
+    """
+
+    KIND: ClassVar[str] = "past_release"
+    announcement: Announcement
+    weight_list: WeightList
+    agreed_set: Signed[AgreedSet]
+    release_set: Signed[ReleaseSet]
+    sum_release: Signed[SumRelease] | None = None
+
+
+class CountedClasses(Message):
+    """The released sum of the class counts, by class: what every site weighs itself with. ``round`` released it."""
+
+    KIND: ClassVar[str] = "counted_classes"
+    study_digest: Digest
+    round: RoundNumber
+    totals: tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class StudyRefusal(Message):
+    """A site takes no part in a study, and tells the requester (alone) why, before the first round.
+
+    ``clause`` is the demand of its policy that the study breaks; ``reason`` is for people.
+    """
+
+    KIND: ClassVar[str] = "study_refusal"
+    study_digest: Digest
+    site: PartyName
+    code: ErrorCode
+    clause: Clause | None = None
+    reason: Annotated[str, Field(max_length=2000)]
+
+
+class Attestation(Message):
+    """A contributor of a round says what its model is after it applied that round's sum; sealed to the requester.
+
+    ``checkpoint_digest`` is SHA-256 of the model, with the server optimiser's moments behind it.
+    """
+
+    KIND: ClassVar[str] = "attestation"
+    study_digest: Digest
+    site: PartyName
+    model_version: Annotated[int, Field(ge=1)]
+    round: RoundNumber
+    checkpoint_digest: Digest
+
+
+class Welcome(Message):
+    """The requester lets a site in: the sites' common key, and where the model stands.
+
+    ``content_key`` opens the checkpoint that waits for every site under the same version. ``previous`` is the release
+    that led to this model: a site that holds an older one takes no other without it. Under CKKS the sites' secret key
+    follows from ``ckks_key_seed``.
+    """
+
+    KIND: ClassVar[str] = "welcome"
+    study_digest: Digest
+    site: PartyName
+    model_version: Annotated[int, Field(ge=0)]
+    checkpoint_digest: Digest
+    site_key: Secret32
+    content_key: Secret32
+    previous: PastRelease | None = None
+    attestations: tuple[Signed[Attestation], ...] = ()
+    ckks_key_seed: Digest | None = Field(default=None, repr=False)
+    ckks_key_id: KeyId | None = None
+
+
+class WeightMail(Message):
+    """The weight list of a round (its digest is in the announcement), and how the rounds before it ended.
+
+    ``previous`` is the last release, ``missed`` those before it since this site last took part, so that it can open
+    their sums and apply them; ``skipped`` the rounds since then that both servers signed as skipped. ``counted``
+    is for sites that missed the class counts, signed by the requester.
+    """
+
+    KIND: ClassVar[str] = "weight_mail"
+    weight_list: WeightList
+    previous: PastRelease | None = None
+    missed: tuple[PastRelease, ...] = ()
+    skipped: tuple[Signed[RoundOutcome], ...] = ()
+    counted: Signed[CountedClasses] | None = None
+
+
+def letter_info(kind: str, study_digest: str, sender: str, recipient: str, number: int) -> bytes:
+    """What a letter's seal is bound to; names hold no spaces."""
+    return f"{PROTOCOL_VERSION} letter {kind} {study_digest} {sender} {recipient} {number}".encode()
+
+
+def padded_bytes(message: Message, kind: str) -> int:
+    """How long a letter is inside its seal: one length for all notices, else what the servers know anyway makes it."""
+    return NOTICE_BYTES if LetterKind(kind).notice else shown_length(message)
+
+
+def seal_letter(message: Message, kind: str, study_digest: str, sender: str, recipient: Party, number: int) -> bytes:
+    """Seal a letter to one site; ``number`` is its round or model version.
+
+    Reveals: to the relaying servers, its kind and what ``padded_bytes`` follows from
+    Raises:  MalformedMessage, when a notice's text does not fit
+    """
+    key = SealingPublicKey.from_bytes(bytes.fromhex(recipient.sealing_key))
+    padded = pad(message.canonical(), padded_bytes(message, kind))
+    return seal_small(padded, key, letter_info(kind, study_digest, sender, recipient.name, number))
+
+
+def open_letter(
+    sealed: bytes,
+    form: type[M],
+    kind: str,
+    study_digest: str,
+    sender: str,
+    recipient: str,
+    number: int,
+    key: SealingKey,
+) -> M:
+    """The inverse of ``seal_letter``. Raises: BrokenSeal, MalformedMessage, also for a letter that is not padded"""
+    padded = open_small(sealed, key, letter_info(kind, study_digest, sender, recipient, number))
+    message = form.parse(unpad(padded))
+    require_shown_length(padded, padded_bytes(message, kind))
+    return message
+
+
+NOTICE_SEALED_BYTES: Final = sealed_small_length(NOTICE_BYTES)
+"""How much of a decline or a refusal is ever read."""
+
+
+def told(reason: str) -> str:
+    """As much of a reason as a notice holds."""
+    return shortened(reason, NOTICE_REASON_BYTES)
+
+
+def require_same(what: str, found: str, expected: str) -> None:
+    """BadSignature when a letter was written for another study or site than it arrived at."""
+    if found != expected:
+        raise BadSignature(f"a letter is for another {what}: found {found}, expected {expected}")

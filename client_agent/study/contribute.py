@@ -1,0 +1,277 @@
+"""From an update to two sealed shares at the servers (docs/protocol.md 2, 3).
+
+The encoded update is journalled once a round; the shares are made from it once an attempt, journalled sealed, and
+resent as they are. A burnt round gets fresh shares of the same encoded update. Everything streams: no more than one
+chunk of a share is in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.durable import replacing, write_pieces
+from client_agent.network.server_client import Body, ServerClient
+from client_agent.points import Point
+from client_agent.randomness import Randomness
+from client_agent.site.journal import StudyJournal
+from protocol.arithmetic.fixed_point import encode_into, scaling_of
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
+from protocol.errors import ConfigurationError, TranscriptMismatch
+from protocol.parameters import StudyParameters
+from protocol.sharing import Side, split_chunk_into, vector_side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.channel.sealing import Octets, encrypt_body, sealed_head, sealed_head_length
+from protocol.wire.commitment import COMMITMENT_BYTES, BodyHash, commitment, message_digest
+from protocol.wire.keys import SealingPublicKey
+from protocol.wire.messages import Announcement, ContributionHeader, Receipt, Roster, ShareKind, Signed
+
+CHUNK: Final = 2**15
+ENCODED: Final = "encoded.ring"
+RECORD: Final = "contribution.json"
+_NO_COMMITMENTS: Final = {side: bytes(COMMITMENT_BYTES) for side in Side}
+
+
+class EncodedUpdate(BaseModel):
+    """What is known of the round's update besides its encoding; ``norm`` is that of the clipped update."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    numerator: int
+    clipped: bool
+    norm: float
+
+
+class ContributionRecord(BaseModel):
+    """The sealed shares of one attempt, ready to be (re)sent; digests are those of the sealed messages."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    round: int
+    attempt: int
+    announcement_digest: str
+    digest_a: str
+    digest_b: str
+
+    def digest_of(self, side: Side) -> str:
+        return self.digest_a if side is Side.A else self.digest_b
+
+
+def encode_update(
+    update: NDArray[np.float32],
+    layers: Sequence[tuple[str, int]],
+    numerator: int,
+    parameters: StudyParameters,
+    rounding_seed: bytes,
+    into: Path,
+) -> EncodedUpdate:
+    """Check, clip, weigh, encode; the ring vector goes to the file ``into``.
+
+    Shapes:   float32[D] -> uint64[D] in a file, f fraction bits
+    Raises:   UnusableUpdate, which names the layer
+    Source:   docs/protocol.md 2: clip first, then the weight, then the encoding
+    """
+    scaling = scaling_of(update, layers, parameters, numerator / parameters.weight_grid)
+
+    def chunks() -> Iterator[bytes]:
+        for start in range(0, update.size, CHUNK):
+            piece = update[start : start + CHUNK]
+            encoded = np.empty(piece.shape, dtype=np.uint64)
+            encode_into(encoded, piece, scaling, rounding_seed, start)
+            yield to_bytes(encoded)
+
+    write_pieces(into, chunks())
+    norm = parameters.clip_norm if scaling.clips else norm_of(update)
+    return EncodedUpdate(numerator=numerator, clipped=scaling.clips, norm=norm)
+
+
+def norm_of(update: NDArray[np.float32]) -> float:
+    """L2 norm in float64, chunk by chunk."""
+    pieces = (update[start : start + CHUNK].astype(np.float64) for start in range(0, update.size, CHUNK))
+    return math.sqrt(sum(float(np.sum(np.square(piece))) for piece in pieces))
+
+
+@dataclass(frozen=True)
+class EncodedFile:
+    """Chunk access to an encoded update on disk."""
+
+    path: Path
+    length: int
+
+    def __call__(self, start: int, stop: int) -> Ring:
+        with self.path.open("rb") as file:
+            file.seek(start * ELEMENT_BYTES)
+            return from_bytes(file.read((stop - start) * ELEMENT_BYTES), stop - start)
+
+    def chunks(self) -> Iterator[tuple[int, Ring]]:
+        """The whole vector piece by piece, each with its place; a piece holds until the next one is taken."""
+        buffer = np.empty(min(CHUNK, self.length), dtype=np.uint64)
+        with self.path.open("rb", buffering=0) as file:
+            for start in range(0, self.length, CHUNK):
+                piece = buffer[: min(CHUNK, self.length - start)]
+                if file.readinto(piece.data.cast("B")) != piece.nbytes:
+                    raise ConfigurationError(f"{self.path} ends before element {start + piece.size}; restore it")
+                yield start, piece
+
+
+def make_contribution(
+    encoded: EncodedFile,
+    announcement: Announcement,
+    attempt: int,
+    site: str,
+    roster: Roster,
+    randomness: Randomness,
+    journal: StudyJournal,
+) -> ContributionRecord:
+    """Split, seal and commit; the journalled one when this attempt was made before.
+
+    Reveals:  nothing: each sealed file opens at one server and holds a uniform share
+    """
+    folder = journal.attempt_folder(announcement.round, attempt)
+    made = journal.read(folder / RECORD, ContributionRecord)
+    if made is not None:
+        return made
+    label = f"{announcement.study_digest} round {announcement.round} attempt {attempt}"
+    shares = _Shares(encoded, randomness, label, vector_side(roster.place(site)))
+
+    def header(side: Side, committed: Mapping[Side, bytes]) -> bytes:
+        return ContributionHeader(
+            study_digest=announcement.study_digest,
+            round=announcement.round,
+            attempt=attempt,
+            site=site,
+            side=side,
+            announcement_digest=announcement.digest(),
+            commitment_a=committed[Side.A].hex(),
+            commitment_b=committed[Side.B].hex(),
+            share_kind=shares.kind(side),
+            length=encoded.length,
+        ).canonical()
+
+    digests = _seal(folder, shares, roster, header)
+    record = ContributionRecord(
+        round=announcement.round,
+        attempt=attempt,
+        announcement_digest=announcement.digest(),
+        digest_a=digests[Side.A],
+        digest_b=digests[Side.B],
+    )
+    journal.reach(Point.BEFORE_SHARES_SEALED)
+    journal.write(folder / RECORD, record)
+    journal.reach(Point.AFTER_SHARES_SEALED)
+    return record
+
+
+def _seal(
+    folder: Path, shares: _Shares, roster: Roster, header: Callable[[Side, Mapping[Side, bytes]], bytes]
+) -> dict[Side, str]:
+    """Both sealed files; each header names both commitments, so the bodies come first and the heads in front of them.
+
+    -> the messages' digests, hexadecimal
+    """
+    digests: dict[Side, str] = {}
+    with ExitStack() as files:
+        file = {side: files.enter_context(replacing(folder / f"{side}.sealed")) for side in Side}
+        body_hash: dict[Side, bytes] = {}
+        for side in Side:
+            file[side].seek(sealed_head_length(len(header(side, _NO_COMMITMENTS))))
+            taken = BodyHash()
+            for chunk in taken.over(encrypt_body(shares.content_key(side), shares.pieces(side))):
+                file[side].write(chunk)
+            body_hash[side] = taken.digest()
+        committed = {side: commitment(shares.salt(side), shares.content_key(side), body_hash[side]) for side in Side}
+        for side in Side:
+            recipient = SealingPublicKey.from_bytes(bytes.fromhex(roster.operator(side).sealing_key))
+            head = sealed_head(header(side, committed), recipient, shares.content_key(side), shares.salt(side))
+            file[side].seek(0)
+            file[side].write(head)
+            digests[side] = message_digest(head, body_hash[side]).hex()
+    return digests
+
+
+def send_contribution(
+    record: ContributionRecord,
+    study: str,
+    site: str,
+    study_digest: str,
+    roster: Roster,
+    clients: Mapping[Side, ServerClient],
+    journal: StudyJournal,
+) -> None:
+    """Both uploads at once; returns when both servers' receipts are verified and journalled.
+
+    Raises: what a server refused with; Unavailable when one cannot be reached
+    """
+    folder = journal.attempt_folder(record.round, record.attempt)
+
+    def upload(side: Side) -> None:
+        kept = folder / f"receipt-{side}.json"
+        if kept.exists():
+            return
+        digest = record.digest_of(side)
+        midway = partial(journal.reach, Point.UPLOAD_MIDWAY)
+        body = Body.contribution(folder / f"{side}.sealed", bytes.fromhex(digest), midway)
+        receipt = clients[side].contribute(study, record.round, record.attempt, body)
+        _check_receipt(receipt, record, site, study_digest, side, roster)
+        journal.reach(Point.BEFORE_RECEIPT_JOURNALLED)
+        journal.write(kept, receipt)
+        journal.reach(Point.AFTER_RECEIPT_JOURNALLED)
+
+    with ThreadPoolExecutor(2, thread_name_prefix="upload") as pool:
+        uploads = [pool.submit(upload, side) for side in Side]
+    for done in uploads:
+        done.result()
+
+
+def _check_receipt(
+    receipt: Signed[Receipt], record: ContributionRecord, site: str, study_digest: str, side: Side, roster: Roster
+) -> None:
+    expected = Receipt(
+        study_digest=study_digest,
+        round=record.round,
+        attempt=record.attempt,
+        site=site,
+        side=side,
+        body_digest=record.digest_of(side),
+    )
+    if require_signatures(receipt, roster, [roster.operator(side).name]) != expected:
+        raise TranscriptMismatch(f"the receipt of server {side} is for something else than what was sent")
+
+
+class _Shares:
+    """Both shares of one encoded update under one fresh seed, and what they are sealed with."""
+
+    def __init__(self, encoded: EncodedFile, randomness: Randomness, label: str, gets_vector: Side) -> None:
+        self._encoded = encoded
+        self._seed = randomness.bytes(32, f"share seed {label}")
+        self._salts = {side: randomness.bytes(32, f"commitment salt {side} {label}") for side in Side}
+        self._content_keys = {side: randomness.bytes(32, f"content key {side} {label}") for side in Side}
+        self._gets_vector = gets_vector
+
+    def kind(self, side: Side) -> ShareKind:
+        return ShareKind.VECTOR if side is self._gets_vector else ShareKind.SEED
+
+    def salt(self, side: Side) -> bytes:
+        return self._salts[side]
+
+    def content_key(self, side: Side) -> bytes:
+        return self._content_keys[side]
+
+    def pieces(self, side: Side) -> Iterator[Octets]:
+        """The share piece by piece; a piece holds until the next one is taken."""
+        if side is not self._gets_vector:
+            yield self._seed
+            return
+        buffer = np.empty(min(CHUNK, self._encoded.length), dtype=np.uint64)
+        for start, chunk in self._encoded.chunks():
+            share = buffer[: chunk.size]
+            split_chunk_into(share, chunk, self._seed, start)
+            yield share.data

@@ -1,0 +1,148 @@
+"""What a round's sum would give away, at one site: computed from its own update before anything is shared.
+
+The update is trained first, since isolation is about it; a site that declines keeps it to itself (docs/protocol.md 13).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from client_agent.points import Point
+from client_agent.site.letter import PastRelease
+from client_agent.study.take_release import check_release
+from protocol.arithmetic.fixed_point import Real, scaling_of
+from protocol.errors import PolicyRefusal
+from protocol.policy import Exposure, Layers, SummedRow, SummedWeight, rounding_noise
+from protocol.wire.messages import Announcement, Purpose, Roster, StudyProtection, WeightList
+
+if TYPE_CHECKING:
+    from client_agent.study.participant import Participant
+
+
+def agree_to_sum(owner: Participant, announcement: Announcement, weight_list: WeightList) -> Exposure:
+    """Train, check, and remember the round's row durably; afterwards shares may leave.
+
+    Raises: PolicyRefusal, clause ``isolation``; the list is then remembered as one by which the others may be summed.
+            UnusableUpdate, which names the layer
+    """
+    row, kept = candidate(owner, announcement, weight_list)
+    sums = owner.context.sums
+    owner.journal.reach(Point.BEFORE_SUM_REMEMBERED)
+    try:
+        found = sums.agree(row, kept, owner.context.policy, colluders(owner))
+    except PolicyRefusal:
+        sums.remember(_without(row, owner.context.roster, owner.context.site), kept)
+        raise
+    owner.journal.reach(Point.AFTER_SUM_REMEMBERED)
+    return found
+
+
+def propose_sum(owner: Participant, announcement: Announcement, weight_list: WeightList) -> Exposure | None:
+    """As every listed site will, with the requester's update in place of theirs; the row is remembered if it passes.
+
+    An update of zero stands in for nothing: then the sites' own figures decide, and None is known here.
+    Raises: PolicyRefusal, clause ``isolation``; UnusableUpdate
+    """
+    row, kept = candidate(owner, announcement, weight_list)
+    if not kept.any():
+        return None
+    owner.journal.reach(Point.BEFORE_SUM_REMEMBERED)
+    found = owner.context.sums.propose(row, kept, owner.context.policy, colluders(owner))
+    owner.journal.reach(Point.AFTER_SUM_REMEMBERED)
+    return found
+
+
+def candidate(owner: Participant, announcement: Announcement, weight_list: WeightList) -> tuple[SummedRow, Real]:
+    """The row that a round would add, and what is kept of this site's update; trained only the first time.
+
+    Raises: UnusableUpdate, which names the layer
+    """
+    study, own = owner.study, owner.own_weight()
+    update = owner.trained(announcement.round)
+    scaling = scaling_of(update, owner.layers, study.parameters)
+    factor = scaling.unit * scaling.factor if scaling.clips else 1.0
+    listed = weight_list.numerator_of(owner.context.site)
+    weight = own if own is not None else (listed or 0) / weight_list.grid
+    ciphertexts = study.protection is StudyProtection.CKKS
+    noise = 0.0 if ciphertexts else rounding_noise(update, weight * factor, study.parameters.scale)
+    row = summed_row(announcement, weight_list, owner.context.roster, owner.layers)
+    if own is not None:
+        row = _self_weighted(row, key_of(owner.context.roster, owner.context.site), own, weight_list.grid)
+    return row.model_copy(update={"noise": noise}), owner.context.sums.kept(update, owner.layers) * factor
+
+
+def summed_row(announcement: Announcement, weight_list: WeightList, roster: Roster, layers: Layers) -> SummedRow:
+    """The weights of one round's contributors by their keys; nobody knows yet who will be summed."""
+    return SummedRow(
+        study_digest=announcement.study_digest,
+        round=announcement.round,
+        dimension=sum(size for _, size in layers),
+        layers=tuple(layers),
+        weights=tuple(
+            SummedWeight(site=key_of(roster, weight.site), weight=weight.numerator / weight_list.grid)
+            for weight in weight_list.weights
+        ),
+        least=announcement.least_contributors,
+        requester=key_of(roster, roster.requester),
+        model_version=announcement.model_version,
+    )
+
+
+def note_sum(owner: Participant, past: PastRelease) -> None:
+    """A sum that this site was not in and that its requester tells it of; its nearest update stands in for its own.
+
+    A release set has the requester's signature alone, which may sign several and show each site another one. So its
+    word adds a round that this site knew nothing of, and narrows none that it agreed to: ``show_sum`` does.
+    Raises: what evidence that does not hold is refused with
+    """
+    if (owner.study_digest, past.announcement.round) not in owner.context.sums.rounds():
+        show_sum(owner, past)
+
+
+def show_sum(owner: Participant, past: PastRelease) -> None:
+    """A released sum as both servers show it, whether this site was in it or not.
+
+    Raises: what evidence that does not hold is refused with
+    """
+    name = (owner.study_digest, past.announcement.round)
+    if past.announcement.purpose is Purpose.UPDATE and not owner.context.sums.settled(name):
+        check_release(past, owner.context.roster, owner.study_digest)
+        row = summed_row(past.announcement, past.weight_list, owner.context.roster, owner.layers)
+        owner.context.sums.remember(row, None)
+        settle_sum(owner, past)
+
+
+def settle_sum(owner: Participant, past: PastRelease) -> None:
+    """A release named who was summed, in a round that this site remembers.
+
+    Requires: the evidence was checked, and both servers showed this release set, or outputs that name it
+    """
+    release, roster = past.release_set.message, owner.context.roster
+    summed = tuple(key_of(roster, site) for site in release.sites if site != roster.requester)
+    owner.context.sums.settle((owner.study_digest, release.round), summed)
+
+
+def drop_sum(owner: Participant, round_number: int) -> None:
+    """Both servers signed that the round was skipped."""
+    owner.context.sums.drop((owner.study_digest, round_number))
+
+
+def colluders(owner: Participant) -> int:
+    """t: the larger of the study's and the site's."""
+    return max(owner.study.parameters.assumed_colluders, owner.context.policy.assumed_colluders)
+
+
+def key_of(roster: Roster, site: str) -> str:
+    """What names a site across studies: its signing key. Requires: the roster has the site"""
+    return next(party.signing_key for party in roster.sites if party.name == site)
+
+
+def _self_weighted(row: SummedRow, own: str, weight: float, grid: int) -> SummedRow:
+    """Where sites weigh themselves each knows its own weight; the others' may be as small as the grid allows."""
+    weights = tuple(SummedWeight(site=w.site, weight=weight if w.site == own else 1 / grid) for w in row.weights)
+    return row.model_copy(update={"weights": weights, "own": SummedWeight(site=own, weight=weight)})
+
+
+def _without(row: SummedRow, roster: Roster, site: str) -> SummedRow:
+    weights = tuple(weight for weight in row.weights if weight.site != key_of(roster, site))
+    return row.model_copy(update={"weights": weights})

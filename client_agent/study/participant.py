@@ -1,0 +1,396 @@
+"""What the requester and the contributors do alike: train, contribute, apply a released average, keep records."""
+
+from __future__ import annotations
+
+from math import prod
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from client_agent.learning.learner import Learner, Vector
+from client_agent.network.ledger import Totals
+from client_agent.network.watch import StudyWatch
+from client_agent.points import Point
+from client_agent.site.context import SiteContext
+from client_agent.site.events import AgentEvent, EventKind, Metrics, RoundEnd, RoundRecord
+from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.site.letter import CountedClasses, PastRelease
+from client_agent.site.stopwatch import Stopwatch
+from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedContribution, encrypt_update
+from client_agent.study.ckks_key import derive_key, require_ckks
+from client_agent.study.ckks_output import EncryptedOutput
+from client_agent.study.contribute import (
+    ENCODED,
+    EncodedFile,
+    EncodedUpdate,
+    encode_update,
+    make_contribution,
+    send_contribution,
+)
+from client_agent.study.encoding import encode_counts, encode_own_weighted
+from client_agent.study.isolating import settle_sum
+from client_agent.study.ranking import encode_model
+from client_agent.study.take_release import OutputReader
+from protocol.arithmetic.fixed_point import clip, encode
+from protocol.bodies.letter import LetterKind, most_bytes
+from protocol.ckks.check import SiteChecks
+from protocol.ckks.scheme import SecretKey
+from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
+from protocol.first_model import first_model
+from protocol.policy import SiteMemory, remember_left_out, remember_release
+from protocol.rules.self_weights import class_weight, sample_weight
+from protocol.rules.server_optimiser import initial_state, model_part
+from protocol.sharing import split_chunk
+from protocol.wire.messages import Announcement, Party, Purpose, Signed, Study, StudyProtection
+
+ENCODED_RECORD: Final = "encoded.json"
+
+
+class Participant:
+    """One site in one study. State changes go to the journal before anything that depends on them leaves."""
+
+    def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
+        self.context = context
+        self.signed_study = signed_study
+        self.study = signed_study.message
+        self.study_digest = self.study.digest()
+        self.journal = journal
+        self.watch = StudyWatch(self.study.name, context.clients, context.stop, self._no_view)
+        self.stopwatch = Stopwatch()
+        self.state = journal.site_state() or self._first_state()
+        self._learner: Learner | None = None
+        self._kept: Vector | None = None
+        self._ckks_key: SecretKey | None = None
+        self._trained: tuple[int, Vector] | None = None
+        if self.state.model_version is not None:
+            self._kept = journal.load_kept(self.state.model_version)
+        self._metrics = Metrics(journal.folder / "metrics.jsonl")
+        self._billed: Totals = context.ledger.totals
+
+    # --- state ---
+
+    @property
+    def learner(self) -> Learner:
+        """Loads data and model the first time; an ended study needs neither."""
+        if self._learner is None:
+            self._learner = self.context.make_learner(self.study, self.state.training_seed)
+        return self._learner
+
+    def prepare(self) -> None:
+        """Load data, model and compiled kernels now, not in the middle of a round. Raises: ConfigurationError"""
+        clip(np.ones(1, dtype=np.float32), self.study.parameters.clip_norm)
+        encode(np.ones(1, dtype=np.float32), self.study.parameters, bytes(32))
+        split_chunk(np.zeros(1, dtype=np.uint64), bytes(32), 0)
+        require_ckks(self.study)
+        self.learner.prepare()
+
+    @property
+    def layers(self) -> list[tuple[str, int]]:
+        """Name and number of coordinates of each shared layer."""
+        return [(layer.name, prod(layer.shape)) for layer in self.study.model.layers]
+
+    @property
+    def requester_party(self) -> Party:
+        """The requester's keys, as the roster has them."""
+        roster = self.context.roster
+        return next(party for party in roster.sites if party.name == roster.requester)
+
+    @property
+    def letter_bytes(self) -> int:
+        """The longest welcome or weight list of this study; nothing longer is read."""
+        return most_bytes(LetterKind.WEIGHTS, self.study, len(self.context.roster.sites))
+
+    def save(self, **changes: object) -> None:
+        """Replace fields of the site's state, durably."""
+        self.state = self.state.model_copy(update=changes)
+        self.journal.write_site_state(self.state)
+
+    def adopt_model(self, kept: Vector, version: int, **changes: object) -> None:
+        """Checkpoint first, then the state that points to it. ``kept`` is the model and the moments behind it."""
+        self.journal.reach(Point.BEFORE_CHECKPOINT_WRITTEN)
+        self.journal.save_model(version, kept, self.study_digest, self.study.model_dimension)
+        self.journal.reach(Point.AFTER_CHECKPOINT_WRITTEN)
+        self.save(model_version=version, **changes)
+        self.journal.reach(Point.AFTER_STATE_WRITTEN)
+        self._kept = kept
+
+    def first_kept(self) -> Vector:
+        """Version 0 as this site derives it, with the server optimiser's first moments behind it."""
+        return initial_state(first_model(self.study), self.study.rule)
+
+    def ckks_key(self) -> SecretKey | None:
+        """The key under which sites encrypt; None in a study of shares. Raises: AnnouncementMismatch before it came"""
+        if self._ckks_key is None and self.study.protection is StudyProtection.CKKS:
+            self._ckks_key = derive_key(self.state.ckks_key_seed, self.study_digest)
+        return self._ckks_key
+
+    def ckks_key_id(self) -> str | None:
+        """The public id of that key."""
+        key = self.ckks_key()
+        return None if key is None else key.id.hex()
+
+    # --- what the rule has a site weigh itself with ---
+
+    def update_number(self, round_number: int) -> int:
+        """Which of the study's updates a round is: sites are ranked and class counts summed before the first one.
+
+        Rankings come first, so no more rounds ranked than lie before the first other one that was announced to this
+        site. A site that was away then counts as many as there can have been, at most two updates too few.
+        """
+        if self.state.counted is not None:
+            return round_number - self.state.counted.round
+        other = self.state.ranked_before or round_number
+        return round_number - min(self.study.last_round(Purpose.RANKING), other - 1)
+
+    def saw(self, announcement: Announcement) -> None:
+        """Remember the first round that ranks nobody, in a study that ranks; both servers signed its announcement."""
+        known = self.study.ranking is None or self.state.ranked_before is not None
+        if not known and announcement.purpose is not Purpose.RANKING:
+            self.save(ranked_before=announcement.round)
+
+    def own_weight(self) -> float | None:
+        """The weight that this site gives itself; None where the list's weights count.
+
+        Raises: UnusableUpdate, ConfigurationError when the counts allow no weight
+        """
+        rule, grid = self.study.rule, self.study.parameters.weight_grid
+        if not rule.name.self_weighted:
+            return None
+        if not rule.name.counts_classes:
+            declared = max(party.samples or 1 for party in self.context.roster.sites)
+            return sample_weight(self.learner.sample_count(), rule.largest_count or declared, grid)
+        if self.state.counted is None:
+            raise AnnouncementMismatch("an update was announced before this site learned the class counts' sum")
+        return class_weight(self.learner.class_counts(), self.state.counted.totals, grid)
+
+    def weight_in(self, announcement: Announcement) -> float | None:
+        """This site's own weight in one round; in a round of class counts or of the ranking no site has any."""
+        return self.own_weight() if announcement.purpose is Purpose.UPDATE else None
+
+    # --- a round ---
+
+    def encode(self, announcement: Announcement, numerator: int) -> EncodedUpdate:
+        """The round's update, class counts or linear model, encoded in the journal; trained only the first time.
+
+        Raises: UnusableUpdate, which names the layer
+        """
+        folder = self.journal.round_folder(announcement.round)
+        known = self.journal.read(folder / ENCODED_RECORD, EncodedUpdate)
+        if known is not None:
+            return known
+        if announcement.purpose is Purpose.COUNTS:
+            encoded = encode_counts(self.learner.class_counts(), self.study.parameters, folder / ENCODED)
+        elif announcement.purpose is Purpose.RANKING:
+            encoded = encode_model(self, announcement)
+        else:
+            encoded = self._encode_update(announcement, numerator, folder)
+        self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
+        self.journal.write(folder / ENCODED_RECORD, encoded)
+        self.journal.reach(Point.AFTER_UPDATE_ENCODED)
+        return encoded
+
+    def _encode_update(self, announcement: Announcement, numerator: int, folder: Path) -> EncodedUpdate:
+        round_number, into, key = announcement.round, folder / ENCODED, self.ckks_key()
+        update = self.trained(round_number)
+        self._trained = None
+        seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {round_number}")
+        weight, parameters = self.own_weight(), self.study.parameters
+        with self.stopwatch.phase("encoding"):
+            if announcement.encrypted and key is not None:
+                listed = numerator / parameters.weight_grid
+                own = listed if weight is None else weight
+                checks = SiteChecks(key, announcement.digest(), self.context.site)
+                return encrypt_update(update, self.layers, own, parameters, key, checks, folder / ENCRYPTED)
+            if weight is None:
+                return encode_update(update, self.layers, numerator, parameters, seed, into)
+            return encode_own_weighted(update, self.layers, weight, parameters, seed, into)
+
+    def trained(self, round_number: int) -> Vector:
+        """This site's update of a round, before clipping; kept until it is encoded, and trained again after a crash."""
+        if self._trained is None or self._trained[0] != round_number:
+            with self.stopwatch.phase("training"):
+                self._trained = (round_number, self.learner.update(self.require_model(), round_number))
+        return self._trained[1]
+
+    def encoded_file(self, announcement: Announcement) -> EncodedFile:
+        """The round's encoded vector, in the journal."""
+        length = self.study.parameters_in(announcement.purpose).dimension
+        return EncodedFile(self.journal.round_folder(announcement.round) / ENCODED, length)
+
+    def contribute(self, announcement: Announcement, attempt: int) -> None:
+        """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""
+        if announcement.encrypted:
+            self._contribute_encrypted(announcement, attempt)
+            return
+        with self.stopwatch.phase("sharing"):
+            record = make_contribution(
+                self.encoded_file(announcement),
+                announcement,
+                attempt,
+                self.context.site,
+                self.context.roster,
+                self.context.randomness,
+                self.journal,
+            )
+        with self.stopwatch.phase("upload"):
+            send_contribution(
+                record,
+                self.study.name,
+                self.context.site,
+                self.study_digest,
+                self.context.roster,
+                self.context.clients,
+                self.journal,
+            )
+
+    def _contribute_encrypted(self, announcement: Announcement, attempt: int) -> None:
+        context = self.context
+        made = EncryptedContribution(
+            announcement, attempt, context.site, context.roster, self.journal, self.study.encrypted_values
+        )
+        with self.stopwatch.phase("sharing"):
+            record = made.seal(context.randomness)
+        with self.stopwatch.phase("upload"):
+            made.send(record, self.study.name, context.clients)
+
+    def has_taken(self, announcement: Announcement) -> bool:
+        """Whether a release of this round was applied before this process began."""
+        if announcement.purpose is Purpose.COUNTS:
+            return self.state.counted is not None
+        return self.state.model_version != announcement.model_version
+
+    def take_release(self, past: PastRelease) -> RoundEnd:
+        """Open the average and step the model, or open the class counts; a broken bound leaves both as they were.
+
+        The memory of the release is written together with what it changes, so that a restart does neither twice.
+        Raises: Unavailable, UnknownResource while a server has no output yet; evidence that does not hold
+        """
+        memory, number = self.remembered(self.state.memory, past), past.announcement.round
+        try:
+            if past.announcement.purpose is Purpose.COUNTS:
+                counted = CountedClasses(study_digest=self.study_digest, round=number, totals=self._totals(past))
+                self.save(memory=memory, counted=counted)
+                return RoundEnd.RELEASED
+            stepped = self._stepped(past)
+        except AggregateOutOfBounds as broken:
+            settle_sum(self, past)
+            discarded = {*self.state.discarded, number} if past.announcement.encrypted else self.state.discarded
+            self.save(memory=memory, discarded=tuple(sorted(discarded)), opened_round=number)
+            self.problem(number, broken.detail)
+            return RoundEnd.DISCARDED
+        settle_sum(self, past)
+        self.adopt_model(stepped, past.announcement.model_version + 1, memory=memory, opened_round=number)
+        return RoundEnd.RELEASED
+
+    def _stepped(self, past: PastRelease) -> Vector:
+        """The kept vector after a released average. Raises: as take_release; AggregateOutOfBounds"""
+        with self.stopwatch.phase("output"):
+            average = self._average(past)
+        self.journal.reach(Point.AFTER_OUTPUT_OPENED)
+        try:
+            return self.learner.apply(self.require_kept(), average)
+        except ProtocolViolation as beyond:  # a server optimiser's step that no float32 holds
+            raise AggregateOutOfBounds(beyond.detail) from None
+
+    def _average(self, past: PastRelease) -> Vector:
+        """The released average, from both servers' halves or from server A's ciphertexts."""
+        key, context = self.ckks_key(), self.context
+        if key is None or not past.announcement.encrypted:
+            return self._reader().open(past)
+        encrypted = EncryptedOutput(
+            self.study,
+            self.study_digest,
+            context.site,
+            context.roster,
+            context.keys.sealing,
+            key,
+            context.clients,
+            self.journal.folder,
+        )
+        return encrypted.open(past)
+
+    def _totals(self, past: PastRelease) -> tuple[int, ...]:
+        """The released class counts. Raises: as take_release; AggregateOutOfBounds"""
+        with self.stopwatch.phase("output"):
+            totals = self._reader().open_counts(past, self.study.model.classes)
+        self.journal.reach(Point.AFTER_OUTPUT_OPENED)
+        return totals
+
+    def _reader(self) -> OutputReader:
+        return OutputReader(
+            self.study.name,
+            self.study_digest,
+            self.context.site,
+            self.context.roster,
+            self.study.parameters,
+            self.context.keys.sealing,
+            self.context.clients,
+            self_weighted=self.study.rule.name.self_weighted,
+        )
+
+    def remembered(self, memory: SiteMemory, past: PastRelease) -> SiteMemory:
+        """The policy's memory after a release."""
+        release = past.release_set.message
+        others = tuple(site for site in release.sites if site != self.context.roster.requester)
+        memory = remember_release(memory, past.announcement, past.weight_list, others)
+        agreed = past.agreed_set.message.sites
+        return remember_left_out(
+            memory, release.round, agreed, release.sites, release.failed_check, own=self.context.site
+        )
+
+    def require_kept(self) -> Vector:
+        """The model with the server optimiser's moments behind it: what is checkpointed, digested and welcomed with."""
+        if self._kept is None:
+            raise AssertionError("no model yet: rounds begin after the welcome")
+        return np.asarray(self._kept, dtype=np.float32)
+
+    def require_model(self) -> Vector:
+        """The model alone."""
+        return model_part(self.require_kept(), self.study.model_dimension)
+
+    # --- reports ---
+
+    def record(self, record: RoundRecord) -> None:
+        """One line of metrics.jsonl a round, with seconds and bytes since the last one."""
+        if record.round > self.state.last_recorded_round:
+            self.journal.reach(Point.BEFORE_ROUND_RECORDED)
+            self.record_now(record)
+            self.save(last_recorded_round=record.round)
+            self.journal.reach(Point.AFTER_ROUND_RECORDED)
+            self.journal.forget_rounds_before(record.round)
+
+    def record_now(self, record: RoundRecord) -> None:
+        """Write the line and tell whoever watches."""
+        phases, seconds = self.stopwatch.take()
+        totals, before = self.context.ledger.totals, self._billed
+        self._billed = totals
+        full = record.model_copy(
+            update={
+                "phases": phases,
+                "seconds": seconds,
+                "bytes_up": totals.socket_sent_bytes - before.socket_sent_bytes,
+                "bytes_down": totals.socket_received_bytes - before.socket_received_bytes,
+                "test_accuracy": self.learner.accuracy(self.require_model()) if self._kept is not None else None,
+            }
+        )
+        self._metrics.append(full)
+        self.event(EventKind.ROUND, record.round, f"round {record.round}: {record.state}", full)
+
+    def event(self, kind: EventKind, round_number: int | None, text: str, record: RoundRecord | None = None) -> None:
+        self.context.emit(
+            AgentEvent(
+                kind=kind, site=self.context.site, study=self.study.name, round=round_number, text=text, record=record
+            )
+        )
+
+    def _no_view(self, _: str, text: str) -> None:
+        self.problem(None, text)
+
+    def problem(self, round_number: int | None, text: str) -> None:
+        self.event(EventKind.PROBLEM, round_number, text)
+
+    def _first_state(self) -> SiteState:
+        state = SiteState(study_digest=self.study_digest, training_seed=self.context.training_seed(self.study))
+        self.journal.write_site_state(state)
+        return state

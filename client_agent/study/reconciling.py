@@ -1,0 +1,75 @@
+"""A memory of sums against both servers' receipts: a lost or old one contributes nothing (docs/protocol.md 13)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from client_agent.network.server_client import ServerClient
+from client_agent.randomness import SystemRandomness
+from client_agent.site.context import SiteContext
+from client_agent.site.remembered_sums import SumMemory
+from protocol.errors import PolicyRefusal, TranscriptMismatch
+from protocol.policy import Clause
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import ContributedRound, ContributedRounds, Roster
+
+_NAMED: Final = 5
+_AGAIN_AFTER_S: Final = 300.0
+
+
+def reconcile(context: SiteContext) -> None:
+    """Before the first contribution and now and then: this site remembers every sum that a server saw it in.
+
+    Again, because another agent may run with the same key and another state folder, and neither sees the other's sums.
+    A server that names rounds that never were keeps the site from contributing, which it can do anyway.
+    Raises: Unavailable while one of them cannot be reached; PolicyRefusal, clause ``memory_unreconciled``
+    """
+    now_s, last_s = context.clock(), context.sums.reconciled_at_s
+    if last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S:
+        return
+    lost = lost_rounds(context.sums, context.clients, context.roster, context.site)
+    if lost:
+        names = ", ".join(f"{found.study} round {found.round}" for found in lost[:_NAMED])
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        what = f"this site's memory of sums lacks {len(lost)} rounds that the servers have its receipts for"
+        advice = (
+            "stop the agent, restore the newest backup of its state folder, and run no other agent with this key; if "
+            "there is no backup, read docs/joining.md and then run: moiety agent forget-memory"
+        )
+        raise PolicyRefusal(Clause.MEMORY_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
+    context.sums.reconciled_at_s = now_s
+
+
+def lost_rounds(
+    sums: SumMemory, clients: Mapping[Side, ServerClient], roster: Roster, site: str
+) -> tuple[ContributedRound, ...]:
+    """Rounds of updates for which a server has this site's receipt, and of which the memory knows nothing.
+
+    Raises: Unavailable; BadSignature and TranscriptMismatch, when an answer is not this server's to this question
+    """
+    found = {(one.study_digest, one.round): one for side in Side for one in _contributed(clients[side], roster, site)}
+    known = sums.rounds()  # after the question: what another study contributes meanwhile was remembered before
+    return tuple(one for name, one in sorted(found.items()) if name not in known)
+
+
+def _contributed(client: ServerClient, roster: Roster, site: str) -> list[ContributedRound]:
+    """All pages of one server's answer."""
+    rounds: list[ContributedRound] = []
+    while True:
+        page = _page(client, roster, site, rounds[-1] if rounds else None)
+        if page.more and not page.rounds:
+            raise TranscriptMismatch(f"server {client.side} says that more rounds follow, and names none")
+        rounds += page.rounds
+        if not page.more:
+            return rounds
+
+
+def _page(client: ServerClient, roster: Roster, site: str, after: ContributedRound | None) -> ContributedRounds:
+    nonce = SystemRandomness().bytes(32, "question for receipts").hex()  # a seeded one would be asked twice
+    signed = client.contributed(nonce, after)
+    page: ContributedRounds = require_signatures(signed, roster, (roster.operator(client.side).name,))
+    if (page.site, page.nonce) != (site, nonce):
+        raise TranscriptMismatch(f"server {client.side} answered another question than this site's for its receipts")
+    return page

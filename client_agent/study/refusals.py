@@ -1,0 +1,94 @@
+"""A site whose policy forbids what a study opens, or CKKS, says so before the first round (docs/protocol.md 9).
+
+The refusal is signed by the site and sealed to the requester. The requester starts no study that a site refuses: it
+ends it as failed and names the site and the need. A refusal that comes after the first announcement only keeps its
+own site out.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from client_agent.durable import write_durably
+from client_agent.network.server_client import Body
+from client_agent.site.context import RELAY
+from client_agent.site.letter import NOTICE_SEALED_BYTES, StudyRefusal, open_letter, require_same, seal_letter, told
+from client_agent.study.participant import Participant
+from protocol.errors import PolicyRefusal
+from protocol.parameters import Needs
+from protocol.policy import check_study_allowed
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import Signed, Study, StudyProtection, StudyView
+
+_KIND: Final = "refusal"
+_NUMBER: Final = 0
+
+
+def refused_study(owner: Participant) -> PolicyRefusal | None:
+    """Why this site's policy forbids the study's protection, rule or ranking; None when it forbids none of them."""
+    try:
+        check_study_allowed(owner.study, owner.context.policy)
+    except PolicyRefusal as refusal:
+        return refusal
+    return None
+
+
+def send_refusal(owner: Participant, refusal: PolicyRefusal) -> None:
+    """Tell the requester, sealed; the same letter after a restart. Raises: Unavailable; what the server refuses with"""
+    context = owner.context
+    letter = owner.journal.folder / "refusal.sealed"
+    if not letter.exists():
+        message = StudyRefusal(
+            study_digest=owner.study_digest,
+            site=context.site,
+            code=refusal.code,
+            clause=refusal.clause,
+            reason=told(refusal.told),
+        )
+        signed = sign(message, context.site, context.keys.signing)
+        to = owner.requester_party
+        write_durably(letter, seal_letter(signed, _KIND, owner.study_digest, context.site, to, _NUMBER))
+    body = Body.of(letter.read_bytes())
+    context.clients[RELAY].put_mail(owner.study.name, paths.REFUSAL_TOPIC, context.roster.requester, body)
+
+
+def refusing_sites(view: StudyView) -> tuple[str, ...]:
+    """The sites whose refusal waits at the relaying server."""
+    prefix = f"{paths.REFUSAL_TOPIC}/"
+    return tuple(entry.removeprefix(prefix) for entry in view.mail if entry.startswith(prefix))
+
+
+def public_text(study: Study, site: str) -> str:
+    """Why the study ends, as the servers may read it: from the study alone, nothing of the site's letter.
+
+    A rule of a study under CKKS opens nothing about single sites, so there only the protection can be refused.
+    """
+    if study.protection is StudyProtection.CKKS:
+        return f"site {site!r} takes no part in a study under CKKS; no round was begun"
+    opened = f"rule open {study.rule.needs.value}"
+    if study.ranking is not None:
+        ranks = "ranking open inner_products"
+        opened = ranks if study.rule.needs is Needs.NOTHING else f"{opened} or its {ranks}"
+    return f"site {site!r} does not let the study's {opened} about it; no round was begun"
+
+
+def read_refusal(owner: Participant, sender: str) -> StudyRefusal:
+    """A site's refusal, verified. Raises: BrokenSeal, BadSignature, Unavailable"""
+    context = owner.context
+    name, topic = owner.study.name, paths.REFUSAL_TOPIC
+    sealed = context.clients[RELAY].get_mail(name, topic, context.site, sender, NOTICE_SEALED_BYTES)
+    signed = open_letter(
+        sealed,
+        Signed[StudyRefusal],
+        _KIND,
+        owner.study_digest,
+        sender,
+        context.site,
+        _NUMBER,
+        context.keys.sealing,
+    )
+    refusal: StudyRefusal = require_signatures(signed, context.roster, (sender,))
+    require_same("site", refusal.site, sender)
+    require_same("study", refusal.study_digest, owner.study_digest)
+    return refusal

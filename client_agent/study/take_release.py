@@ -1,0 +1,255 @@
+"""A released sum at a site: both halves fetched, the evidence checked, the average opened (docs/protocol.md 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent.network.server_client import ServerClient
+from client_agent.site.letter import PastRelease
+from protocol.arithmetic.prg import SEED_BYTES
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Signed, from_bytes
+from protocol.errors import AnnouncementMismatch, BadSignature, MalformedMessage, ProtocolViolation, TranscriptMismatch
+from protocol.parameters import StudyParameters
+from protocol.release import (
+    AverageOpener,
+    average_chunk,
+    class_totals,
+    coordinate_bound,
+    longest_sum,
+    open_aggregate_chunk,
+    own_weights_sum,
+    require_clipped_sum,
+    self_weighted_bound,
+)
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.channel.sealing import MAX_HEADER_BYTES, SealedReader, sealed_message_length
+from protocol.wire.keys import SealingKey
+from protocol.wire.messages import OutputHeader, Purpose, Roster, ShareKind, SumRelease
+
+T = TypeVar("T")
+_AVERAGED_AT_ONCE: Final = 2**16
+
+
+def masking_side(round_number: int) -> Side:
+    """The side that draws the output's mask and serves its seed: A in odd rounds, B in even ones."""
+    return Side.A if round_number % 2 else Side.B
+
+
+def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
+    """The evidence of a release of this study hangs together and carries everybody's signature.
+
+    Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
+    """
+    agreed = require_signatures(past.agreed_set, roster, (roster.operator_a.name, roster.operator_b.name))
+    release = require_signatures(past.release_set, roster, (roster.requester,))
+    announcement = past.announcement
+    if announcement.purpose is Purpose.RANKING:
+        raise ProtocolViolation(f"round {announcement.round} ranks the sites; its vectors are never summed")
+    if {announcement.study_digest, agreed.study_digest, release.study_digest} != {study_digest}:
+        raise AnnouncementMismatch(f"round {announcement.round}: the release is of another study")
+    if agreed.announcement_digest != announcement.digest():
+        raise AnnouncementMismatch(f"round {announcement.round}: the agreed set is bound to another announcement")
+    if past.weight_list.digest() != announcement.weight_list_digest:
+        raise AnnouncementMismatch(f"round {announcement.round}: the weight list is not the announced one")
+    if release.agreed_set_digest != agreed.digest() or (release.round, release.attempt) != (
+        agreed.round,
+        agreed.attempt,
+    ):
+        raise TranscriptMismatch(f"round {announcement.round}: the release set is for another agreed set")
+    strangers = sorted(set(release.sites) - set(agreed.sites))
+    if strangers or len(set(release.sites)) != len(release.sites):
+        raise ProtocolViolation(f"round {announcement.round}: the release set names {strangers} or a site twice")
+    left_out = [site for site in agreed.sites if site not in release.sites]
+    if [site for site in left_out if site in release.failed_check] != list(release.failed_check):
+        raise ProtocolViolation(
+            f"round {announcement.round}: failed_check names {list(release.failed_check)}, left out were {left_out}"
+        )
+    if announcement.encrypted:
+        require_sum_release(past, roster)
+    if roster.requester not in release.sites or len(release.sites) - 1 < announcement.least_contributors:
+        raise ProtocolViolation(
+            f"round {announcement.round}: {len(release.sites)} sites were released, needed are the requester and "
+            f"{announcement.least_contributors} contributors"
+        )
+
+
+def require_sum_release(past: PastRelease, roster: Roster) -> SumRelease:
+    """What both servers signed as the end of a round of ciphertexts: this release set, and the sum's digest.
+
+    Raises: BadSignature, AnnouncementMismatch
+    """
+    number, release = past.announcement.round, past.release_set.message
+    if past.sum_release is None:
+        raise BadSignature(f"round {number}: its sum comes without both servers' signatures under it; it is not opened")
+    ended = require_signatures(past.sum_release, roster, (roster.operator_a.name, roster.operator_b.name))
+    named = (ended.study_digest, ended.round, ended.attempt, ended.release_digest)
+    if named != (release.study_digest, release.round, release.attempt, release.digest()):
+        raise AnnouncementMismatch(f"round {number}: what both servers signed is the sum of another round or release")
+    return ended
+
+
+def sum_of_numerators(past: PastRelease, roster: Roster) -> int:
+    """The released sites' weights times the grid; the requester's is the grid itself."""
+    total = past.weight_list.grid
+    for site in past.release_set.message.sites:
+        if site == roster.requester:
+            continue
+        numerator = past.weight_list.numerator_of(site)
+        if numerator is None:
+            raise ProtocolViolation(f"site {site!r} was released without a weight on the list")
+        total += numerator
+    return total
+
+
+def own_key_id(roster: Roster, site: str) -> str:
+    """How a header names this site."""
+    return next(party.key_id for party in roster.sites if party.name == site)
+
+
+@dataclass(frozen=True)
+class OutputReader:
+    """What a site needs to open outputs sealed to it.
+
+    ``self_weighted``: the last coordinate of an update is the site's own weight.
+    """
+
+    study: str
+    study_digest: str
+    site: str
+    roster: Roster
+    parameters: StudyParameters
+    key: SealingKey
+    clients: Mapping[Side, ServerClient]
+    self_weighted: bool = False
+
+    def open(self, past: PastRelease) -> NDArray[np.float32]:
+        """The weighted average update of a released round, opened while it is received; nothing is kept on disk.
+
+        Shapes:   -> float32[D], without the coordinate of the sites' own weights where they weigh themselves
+        Reveals:  the aggregate, to this site
+        Raises:   AggregateOutOfBounds; BrokenSeal; MalformedMessage; Unavailable
+        """
+        return self._fetched(past, self._own_weighted if self.self_weighted else self._average)
+
+    def open_counts(self, past: PastRelease, classes: int) -> tuple[int, ...]:
+        """The class counts of all sites in a released round of counts together.
+
+        Reveals:  the totals, to this site
+        Raises:   as :meth:`open`
+        """
+        signed = self._fetched(past, self._whole)
+        return class_totals(signed, classes, len(past.release_set.message.sites))
+
+    def _fetched(self, past: PastRelease, take: Callable[[_Vector], T]) -> T:
+        """What ``take`` makes of the masked vector, once the mask's seed is here; anew where the connection breaks."""
+        check_release(past, self.roster, self.study_digest)
+        number = past.announcement.round
+        mask_from = masking_side(number)
+        seed = self.clients[mask_from].fetch_output(
+            self.study, number, lambda pieces: self._seed(past, mask_from, pieces), _sealed_bytes(SEED_BYTES)
+        )
+        return self.clients[mask_from.other].fetch_output(
+            self.study,
+            number,
+            lambda pieces: take(_Vector(past, mask_from.other, pieces, seed)),
+            _sealed_bytes(ELEMENT_BYTES * self.parameters.dimension),
+        )
+
+    def _reader(self, past: PastRelease, side: Side, kind: ShareKind) -> SealedReader:
+        expected = OutputHeader(
+            release_digest=past.release_set.message.digest(),
+            side=side,
+            share_kind=kind,
+            recipient=own_key_id(self.roster, self.site),
+            length=self.parameters.dimension,
+        )
+
+        def accept(header: bytes) -> None:
+            if OutputHeader.parse(header) != expected:
+                raise TranscriptMismatch(f"server {side} served the output of another release, kind or recipient")
+
+        return SealedReader(self.key, accept)
+
+    def _seed(self, past: PastRelease, side: Side, pieces: Iterator[bytes]) -> bytes:
+        seed = b"".join(_opened(self._reader(past, side, ShareKind.SEED), pieces))
+        if len(seed) != SEED_BYTES:
+            raise MalformedMessage(f"server {side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
+        return seed
+
+    def _average(self, vector: _Vector) -> NDArray[np.float32]:
+        past = vector.past
+        numerators = sum_of_numerators(past, self.roster)
+        summed = len(past.release_set.message.sites)
+        bound = coordinate_bound(self.parameters, numerators, summed, past.announcement.opens.bounds_norms)
+        longest = longest_sum(self.parameters, numerators, summed)
+        weights = numerators / self.parameters.weight_grid
+        opener = AverageOpener(vector.seed, bound, longest, weights, self.parameters)
+        out = np.empty(self.parameters.dimension, dtype=np.float32)
+        for start, masked in self._chunks(vector):
+            opener.open_into(out[start : start + masked.size], masked, start)
+        opener.finish()
+        return out
+
+    def _own_weighted(self, vector: _Vector) -> NDArray[np.float32]:
+        """The sum of weights comes last, so the whole sum is held until it is known."""
+        signed = self._whole(vector)
+        summed = len(vector.past.release_set.message.sites)
+        weights = own_weights_sum(int(signed[-1]), self.parameters, summed)
+        require_clipped_sum(signed[:-1], int(signed[-1]), summed)
+        out = np.empty(signed.size - 1, dtype=np.float32)
+        for start in range(0, out.size, _AVERAGED_AT_ONCE):
+            piece = signed[start : min(start + _AVERAGED_AT_ONCE, out.size)]
+            out[start : start + piece.size] = average_chunk(piece, weights, self.parameters)
+        return out
+
+    def _whole(self, vector: _Vector) -> Signed:
+        """The opened sum of vectors whose weights only their sites know."""
+        bound = self_weighted_bound(self.parameters, len(vector.past.release_set.message.sites))
+        out = np.empty(self.parameters.dimension, dtype=np.int64)
+        for start, masked in self._chunks(vector):
+            out[start : start + masked.size] = open_aggregate_chunk(masked, vector.seed, start, bound)
+        return out
+
+    def _chunks(self, vector: _Vector) -> Iterator[tuple[int, Ring]]:
+        """The masked sum piece by piece, each with its place; the last one once the end is authentic."""
+        side, length = vector.side, self.parameters.dimension
+        held, start = b"", 0
+        reader = self._reader(vector.past, side, ShareKind.VECTOR)
+        for piece in _opened(reader, vector.pieces):
+            data = held + piece if held else piece
+            count = len(data) // ELEMENT_BYTES
+            held = data[count * ELEMENT_BYTES :]
+            if start + count > length:
+                raise MalformedMessage(f"server {side} served more than {length} elements")
+            yield start, from_bytes(memoryview(data)[: count * ELEMENT_BYTES], count)
+            start += count
+        if start != length or held:
+            raise MalformedMessage(f"server {side} served {start} elements, expected {length}")
+
+
+@dataclass(frozen=True)
+class _Vector:
+    """The masked half of a released round's output as it arrives from ``side``, and the mask's seed."""
+
+    past: PastRelease
+    side: Side
+    pieces: Iterator[bytes]
+    seed: bytes = field(repr=False)
+
+
+def _sealed_bytes(plain_bytes: int) -> int:
+    """The most that a server sends for so many bytes of output."""
+    return sealed_message_length(MAX_HEADER_BYTES, plain_bytes)
+
+
+def _opened(reader: SealedReader, pieces: Iterator[bytes]) -> Iterator[bytes]:
+    """The plaintext of a sealed message, piece by piece; the last piece once the end is authentic."""
+    for data in pieces:
+        yield from reader.feed(data)
+    yield reader.finish()

@@ -1,0 +1,100 @@
+"""The report's curves, drawn by matplotlib as SVG to be put into a page."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from harness.demo.results import StudyResult
+from harness.engine.history import RunHistory, Series, alpha_series, distance_series, isolation_series
+from protocol.wire.messages import RuleName
+
+_COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a5568", "#b7791f", "#2c7a7b", "#9b2c2c")
+RULE_NAMES: Final = {
+    RuleName.WEIGHT_EROSION: "Weight Erosion",
+    RuleName.FEDAVG: "FedAvg",
+    RuleName.WFEDAVG: "WFedAvg",
+    RuleName.LOCAL: "Local",
+}
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A chart with its title and what it shows in a sentence."""
+
+    title: str
+    caption: str
+    svg: str
+
+
+def plots_of(study: StudyResult) -> tuple[Plot, ...]:
+    """Accuracy of every rule; where it ran, weights and distances of every site under Weight Erosion."""
+    accuracy = [
+        Series(RULE_NAMES[result.rule], tuple(record.test_accuracy for record in result.federated.history.rounds))
+        for result in study.rules
+    ]
+    first = study.first.federated.history
+    shown = Plot(
+        "Test accuracy",
+        f"The requester's test accuracy after every round, seed {first.seed}, as the processes computed it.",
+        _chart(accuracy, "accuracy"),
+    )
+    erosion = _erosion(first) if study.first.rule is RuleName.WEIGHT_EROSION else ()
+    return (shown, *erosion, *_isolation(first))
+
+
+def _isolation(first: RunHistory) -> tuple[Plot, ...]:
+    series = isolation_series(first)
+    if all(value is None for one in series for value in one.values):
+        return ()
+    caption = (
+        "What each site worked out before it contributed: how far off the best estimate of anybody's update would be, "
+        "for one who has all sums and lists. Below its policy's limit it declines."
+    )
+    return (Plot("Isolation", caption, _chart(series, "isolation", floor=0.0)),)
+
+
+def _erosion(erosion: RunHistory) -> tuple[Plot, ...]:
+    return (
+        Plot(
+            "Weights",
+            "Each contributor's weight under Weight Erosion, in full precision, after every round. "
+            "Only the requester knows it; sites get it rounded to the grid.",
+            _chart(alpha_series(erosion), "weight", floor=0.0),
+        ),
+        Plot(
+            "Distances",
+            "Each contributor's distance from the requester's update, opened to the requester alone.",
+            _chart(distance_series(erosion), "distance", floor=0.0),
+        ),
+    )
+
+
+def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> str:
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "moiety", "text.parse_math": False, "font.size": 9}):
+        figure = Figure(figsize=(5.2, 3.2), layout="constrained")
+        axes = figure.subplots()
+        for one, colour in zip(series, _COLOURS, strict=False):
+            points = [(number, value) for number, value in enumerate(one.values, start=1) if value is not None]
+            if points:
+                axes.plot(*zip(*points, strict=True), color=colour, label=one.site, linewidth=1.6)
+        axes.set_xlabel("round")
+        axes.set_ylabel(label)
+        axes.grid(alpha=0.25)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.margins(y=0.08)
+        if floor is not None:
+            axes.set_ylim(bottom=floor)
+        if axes.has_data():
+            axes.legend(frameon=False, fontsize=8)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    text = buffer.getvalue()
+    return text[text.index("<svg") :]

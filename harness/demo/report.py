@@ -1,0 +1,229 @@
+"""``report.html``: one self-contained file, no script, nothing loaded from elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from harness.demo.plots import RULE_NAMES, Plot, plots_of
+from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
+from protocol.ckks.parameters import CkksParameters
+from protocol.parameters import StudyParameters
+from protocol.wire.messages import Study, StudyProtection
+
+_STYLE: Final = """
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #1a202c; }
+h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #cbd5e0; } h3 { margin-top: 1.6rem; }
+table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .25rem .8rem; text-align: left;
+border-bottom: 1px solid #e2e8f0; vertical-align: top; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
+figure { display: inline-block; margin: .5rem 1rem .5rem 0; max-width: 32rem; vertical-align: top; }
+figure svg { width: 100%; height: auto; } figcaption { font-size: .85rem; color: #4a5568; }
+p.note { color: #4a5568; font-size: .9rem; }
+"""
+_REVEALED: Final = (
+    (
+        "each server",
+        "who took part and when, the vector's length, the set that was summed",
+        "every share is uniform by itself; weights, distances and sums never reach a server",
+    ),
+    (
+        "each contributor",
+        "every released round's average update, and the list of weights of the listed sites",
+        "no other site's update",
+    ),
+    (
+        "the requester",
+        "the same, each contributor's distance in rounds that open them, and who failed the range check",
+        "no contributor's update",
+    ),
+)
+
+_REVEALED_UNDER_CKKS: Final = (
+    (
+        "server A",
+        "who took part and when, the vector's length, the set that was summed",
+        "updates, weights and sums are under a key that no server has; with the key of any one site it could open "
+        "every update that it holds",
+    ),
+    ("server B", "which sites were listed and summed", "it gets nothing of an update; class counts are shares"),
+    (
+        "each site",
+        "every released round's average update, the class counts' sum, and the key of the study",
+        "no other site's update: ciphertexts are sealed to server A",
+    ),
+)
+
+
+_HELD: Final = {
+    StudyProtection.SHARES: "The servers held shares and masked values only.",
+    StudyProtection.CKKS: "Server A held ciphertexts, no server a key.",
+}
+_LEARNT: Final = {StudyProtection.SHARES: _REVEALED, StudyProtection.CKKS: _REVEALED_UNDER_CKKS}
+
+
+def write_report(result: DemoResult, path: Path) -> None:
+    path.write_text(report(result), encoding="utf-8")
+
+
+def report(result: DemoResult) -> str:
+    """The whole page."""
+    protection = result.studies[0].first.study.protection
+    body = "".join(
+        [
+            "<h1>Moiety: what the demo found</h1>",
+            "<p>Two servers and every site ran as separate processes on one machine, over TLS. "
+            f"{_HELD[protection]} Accuracies are printed as they are, whichever rule wins.</p>",
+            *(_study(study) for study in result.studies),
+            "<h2>What was revealed to whom</h2>",
+            _table(("party", "learnt", "did not learn"), _LEARNT[protection]),
+            '<p class="note">Against passive parties, and two servers that do not collude; '
+            "<code>docs/threat_model.md</code> says what changes otherwise. A seeded demo predicts every secret: it is "
+            "for looking at, never for real data.</p>",
+            "<h2>Versions</h2>",
+            _table(("program", "version"), [(version.name, version.version) for version in result.versions]),
+            f'<p class="note">The demo took {result.seconds:.0f} seconds.</p>',
+        ]
+    )
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Moiety demo</title>'
+        f"<style>{_STYLE}</style></head><body>{body}</body></html>\n"
+    )
+
+
+def _study(study: StudyResult) -> str:
+    first = study.first
+    seeds = ", ".join(str(seed) for seed in first.seeds)
+    return "".join(
+        [
+            f"<h2>{escape(study.title)}</h2>",
+            f"<p>{escape(study.why_this_split)}</p>",
+            _split(study),
+            "<h3>Test accuracy at the requester</h3>",
+            _table(("rule", "mean", "standard error", "every seed"), [_accuracy_row(r) for r in study.rules]),
+            f'<p class="note">Seeds {seeds}: the first over the processes, the others in one process with the same '
+            "protocol functions and a dealer's correlations.</p>",
+            *(_figure(plot) for plot in plots_of(study)),
+            "<h3>Secure against plain, same seed</h3>",
+            _table(
+                (
+                    "rule",
+                    "end",
+                    "released rounds",
+                    "weights equal",
+                    "largest model difference",
+                    "derived bound",
+                    "distance error",
+                ),
+                [_comparison_row(r) for r in study.rules],
+            ),
+            "<h3>Costs</h3>",
+            _table(("what", "measured"), _costs(study)),
+            "<h3>Settings</h3>",
+            _table(("setting", "value"), _settings(study)),
+            "<h3>Processes</h3>",
+            _table(("process", "id"), [(process.name, str(process.pid)) for process in study.processes]),
+        ]
+    )
+
+
+def _split(study: StudyResult) -> str:
+    head = ("site", "train", "validation", "test", *(f"train: {name}" for name in study.class_names), "")
+    rows = [
+        (row.site, str(row.train), str(row.validation), str(row.test), *(str(n) for n in row.class_counts), row.note)
+        for row in study.split
+    ]
+    return _table(head, rows)
+
+
+def accuracy_text(accuracy: Accuracy) -> tuple[str, str]:
+    """Mean and standard error as printed."""
+    error = "" if accuracy.standard_error is None else f"{accuracy.standard_error:.4f}"
+    return f"{accuracy.mean:.4f}", error
+
+
+def _accuracy_row(result: RuleResult) -> tuple[str, ...]:
+    accuracy = Accuracy.of(result.accuracies)
+    return (RULE_NAMES[result.rule], *accuracy_text(accuracy), ", ".join(f"{value:.3f}" for value in accuracy.values))
+
+
+def _comparison_row(result: RuleResult) -> tuple[str, ...]:
+    history, error = result.federated.history, result.distance_error
+    return (
+        RULE_NAMES[result.rule],
+        f"{history.end.value}: {history.reason}",
+        f"{history.shared_rounds} of {len(history.rounds)}",
+        "yes" if result.weights_equal_plain else "no",
+        f"{result.difference_to_plain:.2e}",
+        "" if result.bound is None else f"{result.bound:.2e}",
+        "" if error is None else f"{error:.2e}",
+    )
+
+
+def _costs(study: StudyResult) -> list[tuple[str, str]]:
+    traffic, seconds = study.traffic, shared_round_seconds(study)
+    lock = "not measured" if traffic.lock_to_release_s is None else f"{traffic.lock_to_release_s:.3f} s"
+    between = traffic.between_servers_per_contributor_round
+    return [
+        ("parameters", f"{traffic.parameters:,}"),
+        ("bytes up per parameter, contributor and round, all at the socket", f"{traffic.up_per_parameter:.1f}"),
+        ("bytes down, likewise", f"{traffic.down_per_parameter:.1f}"),
+        ("of these, sealed shares up", f"{traffic.up_body_per_parameter:.1f}"),
+        ("of these, sealed outputs down", f"{traffic.down_body_per_parameter:.1f}"),
+        (
+            "bytes between the servers per contributor and round",
+            f"{between:,.0f}",
+        ),
+        ("seconds per shared round, mean", f"{sum(seconds) / len(seconds):.2f}" if seconds else "none"),
+        ("from lock to release, mean", lock),
+        ("TLS", ", ".join(traffic.tls_versions)),
+    ]
+
+
+def _settings(study: StudyResult) -> list[tuple[str, str]]:
+    spec = study.first.study
+    parameters: StudyParameters = spec.parameters
+    return [
+        ("model", f"{spec.model.kind}, {parameters.dimension:,} parameters"),
+        ("update", f"{spec.training.update}, batch {spec.training.batch_size}"),
+        ("learning rates", f"server {spec.training.server_learning_rate}, local {spec.training.local_learning_rate}"),
+        ("rounds", str(spec.rounds)),
+        ("clip norm, E", f"{parameters.clip_norm}, 2^{parameters.encoded_norm_log2}"),
+        ("weight grid", f"1/{parameters.weight_grid}"),
+        *_protection(spec),
+        ("least contributors", str(parameters.least_contributors)),
+        ("correlations", "oblivious transfer between the servers" if spec.correlation_source == "ot" else "dealer"),
+        ("random draws", "reproducible from the seed" if study.seeded else "from the operating system"),
+    ]
+
+
+def _protection(spec: Study) -> list[tuple[str, str]]:
+    """How updates are hidden, and what is opened about them."""
+    if spec.protection is StudyProtection.CKKS:
+        ckks = CkksParameters()
+        ring = f"N = {ckks.ring_degree}, q of {ckks.modulus.bit_length()} bits, scale 2^{ckks.scale_bits}"
+        return [("updates", f"under CKKS, {ring}, summed at server A"), ("class counts", "in shares at both servers")]
+    parameters = spec.parameters
+    exact = "exact" if parameters.exact_distances else f"sketched, k = {parameters.sketch_length}"
+    return [
+        ("updates", "in shares at both servers"),
+        ("distances", exact),
+        ("Weight Erosion", f"p_d = {spec.rule.distance_penalty}, p_s = {spec.rule.size_penalty}"),
+    ]
+
+
+def _figure(plot: Plot) -> str:
+    return f"<figure>{plot.svg}<figcaption><b>{escape(plot.title)}.</b> {escape(plot.caption)}</figcaption></figure>"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = ["<table><tr>", *(f"<th>{escape(cell)}</th>" for cell in head), "</tr>"]
+    for row in rows:
+        lines.append("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>")
+    return "".join([*lines, "</table>"])
+
+
+def _cell(text: str) -> str:
+    number = text.replace(",", "").replace(".", "").replace("e-", "").replace("-", "").isdigit()
+    return f"<td{' class=n' if number else ''}>{escape(text)}</td>"

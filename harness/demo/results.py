@@ -1,0 +1,239 @@
+"""What the demo found, and ``summary.json`` made of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, stdev
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict
+
+from harness.datasets.site_data import SplitRow
+from harness.engine.history import RoundKind, RunHistory, Series, alpha_series, distance_series
+from harness.federation.federated_run import FederatedRun
+from harness.federation.measurements import Traffic, Version
+from protocol.wire.messages import RuleName, Study
+
+
+@dataclass(frozen=True)
+class ProcessId:
+    """A process that took part."""
+
+    name: str
+    pid: int
+
+
+@dataclass(frozen=True)
+class RuleResult:
+    """One rule on one data set: the run over processes, its plain twin, and more seeds in one process."""
+
+    study: Study
+    federated: FederatedRun
+    plain: RunHistory
+    further: tuple[RunHistory, ...]
+    bound: float | None
+
+    @property
+    def rule(self) -> RuleName:
+        return self.study.rule.name
+
+    @property
+    def accuracies(self) -> tuple[float, ...]:
+        """The requester's test accuracy, the processes' run first, then one a further seed."""
+        return tuple(history.test_accuracy for history in (self.federated.history, *self.further))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(history.seed for history in (self.federated.history, *self.further))
+
+    @property
+    def difference_to_plain(self) -> float:
+        """Largest coordinate difference of the final models."""
+        return float(np.max(np.abs(self.federated.history.final_model - self.plain.final_model)))
+
+    @property
+    def weights_equal_plain(self) -> bool:
+        ours, theirs = self.federated.history.rounds, self.plain.rounds
+        return [record.handed_out for record in ours] == [record.handed_out for record in theirs]
+
+    @property
+    def distance_error(self) -> float | None:
+        """Largest relative difference between a distance the secure run opened and its plain twin's; None without."""
+        errors = [
+            abs(mine / other - 1)
+            for a, b in zip(distance_series(self.federated.history), distance_series(self.plain), strict=True)
+            for mine, other in zip(a.values, b.values, strict=False)
+            if mine is not None and other is not None and other > 0
+        ]
+        return max(errors, default=None)
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """One data set: three rules; traffic and processes are those of the first one."""
+
+    key: str
+    title: str
+    why_this_split: str
+    class_names: tuple[str, ...]
+    split: tuple[SplitRow, ...]
+    rules: tuple[RuleResult, ...]
+    traffic: Traffic
+    processes: tuple[ProcessId, ...]
+    seeded: bool
+
+    @property
+    def first(self) -> RuleResult:
+        """The rule that the report looks at more closely."""
+        return self.rules[0]
+
+    def of(self, rule: RuleName) -> RuleResult:
+        return next(result for result in self.rules if result.rule is rule)
+
+
+@dataclass(frozen=True)
+class DemoResult:
+    """Everything a demo found."""
+
+    studies: tuple[StudyResult, ...]
+    versions: tuple[Version, ...]
+    seconds: float
+
+
+class Accuracy(BaseModel):
+    """Mean and standard error of the requester's test accuracy over seeds."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    mean: float
+    standard_error: float | None
+    values: tuple[float, ...]
+
+    @classmethod
+    def of(cls, values: tuple[float, ...]) -> Accuracy:
+        error = stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+        return cls(mean=mean(values), standard_error=error, values=values)
+
+
+class RuleSummary(BaseModel):
+    """How one rule's run over processes went."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    end: str
+    reason: str
+    rounds: int
+    released_rounds: int
+    seconds: float
+    max_abs_difference_to_plain: float
+    difference_bound: float | None
+    weights_equal_plain: bool
+    final_models_identical_at_all_sites: bool
+    clipped_share: float
+    accuracy_by_round: tuple[float, ...]
+
+
+class StudySummary(BaseModel):
+    """One data set in ``summary.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    title: str
+    rule_accuracy: dict[str, Accuracy]
+    alpha: dict[str, tuple[float | None, ...]]
+    distance: dict[str, tuple[float | None, ...]]
+    max_abs_difference_to_plain: float
+    max_relative_distance_error: float | None
+    parameters: int
+    exact_distances: bool
+    bytes_up_per_parameter: float
+    bytes_down_per_parameter: float
+    body_bytes_up_per_parameter: float
+    body_bytes_down_per_parameter: float
+    bytes_between_servers_per_contributor_round: float
+    seconds_per_round: float
+    seconds_lock_to_release: float | None
+    correlation_source: str
+    process_ids: dict[str, int]
+    tls_version: str
+    seeds: tuple[int, ...]
+    versions: dict[str, str]
+    rules: dict[str, RuleSummary]
+
+
+class Summary(BaseModel):
+    """``summary.json``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    studies: dict[str, StudySummary]
+    seconds: float
+
+
+def summarise(result: DemoResult) -> Summary:
+    """The figures a program reads."""
+    return Summary(
+        studies={study.key: _study_summary(study, result.versions) for study in result.studies},
+        seconds=result.seconds,
+    )
+
+
+def write_summary(result: DemoResult, path: Path) -> None:
+    path.write_text(summarise(result).model_dump_json(indent=2, by_alias=True) + "\n", encoding="utf-8")
+
+
+def shared_round_seconds(study: StudyResult) -> tuple[float, ...]:
+    """Seconds of every round that had contributors, at the requester, over all rules."""
+    return tuple(
+        seconds
+        for result in study.rules
+        for record, seconds in zip(result.federated.history.rounds, result.federated.round_seconds, strict=True)
+        if record.kind is not RoundKind.ALONE
+    )
+
+
+def _study_summary(study: StudyResult, versions: tuple[Version, ...]) -> StudySummary:
+    first, traffic = study.first, study.traffic
+    shared = shared_round_seconds(study)
+    return StudySummary(
+        title=study.title,
+        rule_accuracy={result.rule.value: Accuracy.of(result.accuracies) for result in study.rules},
+        alpha=_by_site(alpha_series(first.federated.history)),
+        distance=_by_site(distance_series(first.federated.history)),
+        max_abs_difference_to_plain=max(result.difference_to_plain for result in study.rules),
+        max_relative_distance_error=first.distance_error,
+        parameters=first.study.parameters.dimension,
+        exact_distances=first.study.parameters.exact_distances,
+        bytes_up_per_parameter=traffic.up_per_parameter,
+        bytes_down_per_parameter=traffic.down_per_parameter,
+        body_bytes_up_per_parameter=traffic.up_body_per_parameter,
+        body_bytes_down_per_parameter=traffic.down_body_per_parameter,
+        bytes_between_servers_per_contributor_round=traffic.between_servers_per_contributor_round,
+        seconds_per_round=mean(shared),
+        seconds_lock_to_release=traffic.lock_to_release_s,
+        correlation_source=first.study.correlation_source,
+        process_ids={process.name: process.pid for process in study.processes},
+        tls_version=", ".join(traffic.tls_versions),
+        seeds=first.seeds,
+        versions={version.name: version.version for version in versions},
+        rules={result.rule.value: _rule_summary(result) for result in study.rules},
+    )
+
+
+def _rule_summary(result: RuleResult) -> RuleSummary:
+    history = result.federated.history
+    return RuleSummary(
+        end=history.end.value,
+        reason=history.reason,
+        rounds=len(history.rounds),
+        released_rounds=history.shared_rounds,
+        seconds=result.federated.seconds,
+        max_abs_difference_to_plain=result.difference_to_plain,
+        difference_bound=result.bound,
+        weights_equal_plain=result.weights_equal_plain,
+        final_models_identical_at_all_sites=result.federated.final_models_identical,
+        clipped_share=mean(record.clipped_share for record in history.rounds),
+        accuracy_by_round=tuple(record.test_accuracy for record in history.rounds),
+    )
+
+
+def _by_site(series: tuple[Series, ...]) -> dict[str, tuple[float | None, ...]]:
+    return {one.site: one.values for one in series}

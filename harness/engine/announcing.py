@@ -1,0 +1,194 @@
+"""A round as it is announced, and who would take part: the policy on real messages (docs/protocol.md 4, 9).
+
+Salts and model digests hide nothing within one process; they are there because the policy reads real messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from harness.datasets.site_data import SiteData
+from harness.engine.run_state import Announced, Run, RunState
+from protocol.clauses import Clause
+from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.parameters import Needs
+from protocol.policy import (
+    Candidate,
+    SitePolicy,
+    candidates,
+    check_for_every_site,
+    check_needs_allowed,
+    check_weight_list,
+)
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
+
+NO_SECRET: Final = "00" * 32
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Who contributes, in roster order; who declines, with the first refusal's text ('' without one)."""
+
+    taking_part: tuple[str, ...]
+    declined: tuple[str, ...] = ()
+    why: str = ""
+
+
+Demand: TypeAlias = Callable[[Announced], None]
+"""What the requester asks of an announcement besides the policy's other clauses. Raises: PolicyRefusal"""
+
+
+def require_willing(needs: Needs, policy: SitePolicy, contributors: Sequence[str]) -> None:
+    """Before round 1: no site's policy forbids what the rule opens.
+
+    Raises: ConfigurationError that names the site and what is opened
+    """
+    for site in contributors:
+        try:
+            check_needs_allowed(needs, policy)
+        except PolicyRefusal as refusal:
+            raise ConfigurationError(
+                f"site {site!r} refuses the study before its first round: {refusal.detail}; choose a rule that "
+                "opens less, or a policy that allows it"
+            ) from refusal
+
+
+def require_validation(run: Run) -> None:
+    """Before round 1: the requester has what its rule asks for. Raises: ConfigurationError"""
+    if run.rule.needs is Needs.INNER_PRODUCTS and not len(run.requester.validation):
+        raise ConfigurationError(
+            f"rule {run.study.rule.name.value!r} measures the requester's validation loss, but {run.requester.name!r} "
+            "has no validation example: split some off its training part"
+        )
+
+
+def lists_to_try(run: Run, state: RunState) -> tuple[Candidate, ...]:
+    """As the requester's agent has them. Raises: PolicyRefusal when too few contributors have weight left"""
+    parameters, purpose = run.study.parameters, run.purpose(state)
+    if purpose is Purpose.COUNTS and state.counts_rounds >= run.study.rounds:
+        tried = f"the class counts could not be summed in {state.counts_rounds} rounds"
+        raise PolicyRefusal(Clause.COUNTED_ONCE, tried)
+    weights, least = _weights(run, state), parameters.least_contributors
+    if len(weights) < least:
+        found = f"{len(weights)} contributors have weight left, at least {least} are needed"
+        raise PolicyRefusal(Clause.ENOUGH_CONTRIBUTORS, found)
+    if purpose is Purpose.COUNTS:
+        return (Candidate(weights, least),)
+    last = state.memory.summed_list
+    usable = last if {weight.site for weight in last}.isdisjoint(state.declined) else ()
+    return candidates(
+        weights,
+        usable,
+        least,
+        may_change=state.list_kept >= run.study.list_every,
+        careful=run.policy.least_isolation > 0 and not run.rule.selects,
+        too_few=state.too_few,
+        declined=state.exposing,
+    )
+
+
+def announce(
+    run: Run,
+    state: RunState,
+    round_number: int,
+    tried: Sequence[Candidate],
+    demand: Demand = lambda announced: None,
+) -> Announced:
+    """The first of ``tried`` that meets the demand. Raises: PolicyRefusal; at once for what breaks another clause"""
+    refused = PolicyRefusal(Clause.ISOLATION, "sites declined every list that this rule and the last sum leave")
+    for candidate in tried:
+        announced = _announced(run, state, round_number, candidate)
+        try:
+            demand(announced)
+        except PolicyRefusal as refusal:
+            refused = refusal
+        else:
+            return announced
+    raise refused
+
+
+def _announced(run: Run, state: RunState, round_number: int, candidate: Candidate) -> Announced:
+    """Raises: PolicyRefusal when a site would decline"""
+    parameters, purpose = run.study.parameters, run.purpose(state)
+    weight_list = WeightList(
+        study_digest=run.study.digest(),
+        round=round_number,
+        grid=parameters.weight_grid,
+        weights=candidate.weights,
+        salt=NO_SECRET,
+    )
+    announcement = Announcement(
+        study_digest=weight_list.study_digest,
+        round=round_number,
+        listed=tuple(weight.site for weight in candidate.weights),
+        least_contributors=candidate.least,
+        opens=Needs.NOTHING if purpose is Purpose.COUNTS else run.rule.needs,
+        purpose=purpose,
+        model_version=state.model_version,
+        model_digest=NO_SECRET,
+        weight_list_digest=weight_list.digest(),
+        closes_at_s=0,
+    )
+    check_for_every_site(
+        announcement,
+        weight_list,
+        parameters,
+        rule_declares_never_rising=run.rule.weights_never_rise,
+        policy=run.policy,
+        memory=state.memory,
+        contributors=run.names,
+        needs=run.rule.needs,
+        rule_selects=run.rule.selects,
+    )
+    return Announced(announcement, weight_list)
+
+
+def answers(run: Run, state: RunState, announced: Announced) -> Answers:
+    """The listed sites that are there and accept the list.
+
+    What :func:`announce` has asked for every site is not asked again: only the weight that a site gives itself, which
+    nobody but the site knows.
+    """
+    taking_part: list[str] = []
+    refusals: dict[str, str] = {}
+    for site in present(run, announced.announcement.listed, announced.announcement.round):
+        own_weight = run.own_weight(site, state)
+        try:
+            if own_weight is not None:
+                _check_own_weight(run, state, announced, site.name, own_weight)
+        except PolicyRefusal as refusal:
+            refusals[site.name] = refusal.detail
+        else:
+            taking_part.append(site.name)
+    return Answers(tuple(taking_part), tuple(refusals), next(iter(refusals.values()), ""))
+
+
+def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteData, ...]:
+    """Who of the listed sites is there, in roster order."""
+    return tuple(
+        site for site in run.contributors if site.name in listed and run.attendance.present(site.name, round_number)
+    )
+
+
+def _check_own_weight(run: Run, state: RunState, announced: Announced, site: str, own_weight: float) -> None:
+    check_weight_list(
+        site,
+        announced.announcement,
+        announced.weight_list,
+        run.study.parameters,
+        rule_declares_never_rising=run.rule.weights_never_rise,
+        policy=run.policy,
+        memory=state.memory,
+        contributors=run.names,
+        needs=run.rule.needs,
+        own_weight=own_weight,
+        rule_selects=run.rule.selects,
+    )
+
+
+def _weights(run: Run, state: RunState) -> tuple[ListedWeight, ...]:
+    """The rule lists sites as they were admitted, a weight list names them in roster order."""
+    kept = (weight for weight in run.rule.numerators(state.rule_state) if weight.site not in state.declined)
+    return tuple(sorted(kept, key=lambda weight: run.names.index(weight.site)))

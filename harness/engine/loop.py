@@ -1,0 +1,347 @@
+"""The plain run: the same rounds without protection, ``--protection plain`` (docs/protocol.md 2, 8 to 10).
+
+Same seeds, batches, clipping, weight rounding, lag of the weights, sites' policy and float32 application as the
+secure run; only shares, sketches and fixed point are missing. So a secure run differs from its plain twin by the
+rounding of fixed point and the sketch's error, and by nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from client_agent.learning.flat_vector import Vector, model_vector, personal_vector
+from client_agent.learning.models import build_model
+from client_agent.requester.judging import RequesterFacts, judge
+from harness.datasets.site_data import SiteData
+from harness.engine.announcing import announce, answers, lists_to_try, present, require_validation, require_willing
+from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
+from harness.engine.isolation import Trained, isolations, remembered, require_isolated
+from harness.engine.record import round_record, with_judgement
+from harness.engine.round_training import round_updates
+from harness.engine.run_state import (
+    EVERYBODY,
+    AfterRound,
+    Announced,
+    Attendance,
+    ErosionApplies,
+    Progress,
+    Run,
+    RunState,
+)
+from harness.engine.site_updates import ClippedUpdate, class_counts, clipped_probe, clipped_update, squared_norm
+from harness.engine.summing import PlainSum, RoundInputs, Summing, average
+from harness.training.device import ON_CPU, Computing
+from harness.training.site_training import repeated
+from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
+from protocol.parameters import Needs
+from protocol.policy import Candidate, SiteMemory, SitePolicy, remember_contribution, remember_release, remember_skip
+from protocol.rules.interface import RuleState, SiteFacts
+from protocol.rules.registry import require_sites, rule_for
+from protocol.rules.server_optimiser import apply_aggregate, initial_state
+from protocol.wire.messages import Purpose, RuleName, Study
+
+
+def run_plain(
+    study: Study,
+    sites: Sequence[SiteData],
+    *,
+    erosion_applies: ErosionApplies = "next_round",
+    policy: SitePolicy | None = None,
+    attendance: Attendance = EVERYBODY,
+    resume: Progress | None = None,
+    after_round: AfterRound = lambda progress: None,
+) -> RunHistory:
+    """A whole run without protection; the first of ``sites`` is the requester.
+
+    When the sites' policy refuses a list the requester goes on alone for the remaining rounds (LOCAL_ONLY); at a
+    local optimum the run stops. ``resume`` goes on where ``after_round`` was last called, to the same bits.
+
+    Raises: ConfigurationError when the study has no seed, too few sites for its rule, or a rule that opens what the
+            sites' policy forbids
+    """
+    return run_rounds(
+        study,
+        sites,
+        PlainSum(),
+        protection="plain",
+        erosion_applies=erosion_applies,
+        policy=policy,
+        attendance=attendance,
+        resume=resume,
+        after_round=after_round,
+    )
+
+
+def run_rounds(
+    study: Study,
+    sites: Sequence[SiteData],
+    summing: Summing,
+    *,
+    protection: str,
+    erosion_applies: ErosionApplies = "next_round",
+    policy: SitePolicy | None = None,
+    attendance: Attendance = EVERYBODY,
+    resume: Progress | None = None,
+    after_round: AfterRound = lambda progress: None,
+    computing: Computing = ON_CPU,
+) -> RunHistory:
+    """The rounds of a run, however ``summing`` adds the updates up; see :func:`run_plain`.
+
+    Rounds of class counts have numbers and records too, but do not count among ``study.rounds``.
+    """
+    if study.seed is None:
+        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
+    require_sites(study.rule, [site.name for site in sites[1:]], study.parameters.least_contributors)
+    rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+    model = build_model(study.model, study.seed)
+    contributors = tuple(sites[1:])
+    policy = policy or SitePolicy()
+    run = Run(study, sites[0], contributors, rule, erosion_applies, policy, attendance, model, summing, computing)
+    require_willing(rule.needs, run.policy, run.names)
+    require_validation(run)
+    progress = resume or _beginning(run)
+    end, reason = RunEnd.COMPLETED, "all rounds are done"
+    while len(progress.records) - progress.state.counts_rounds < study.rounds:
+        try:
+            state, record = plain_round(run, progress.state, len(progress.records) + 1)
+        except LocalOptimumReached as optimum:
+            end, reason = RunEnd.LOCAL_OPTIMUM, optimum.detail
+            break
+        progress = Progress(state, (*progress.records, record))
+        after_round(progress)
+    alone_because = progress.state.alone_because
+    if alone_because is not None and study.rule.name is not RuleName.LOCAL:
+        end, reason = RunEnd.LOCAL_ONLY, alone_because
+    return RunHistory(
+        study.name,
+        study.rule.name,
+        protection,
+        study.seed,
+        run.requester.name,
+        run.names,
+        end,
+        reason,
+        progress.records,
+        run.model_of(progress.state),
+    )
+
+
+def _beginning(run: Run) -> Progress:
+    """Before round 1; every site begins with the same personal layers."""
+    personal = repeated(personal_vector(run.model), len(run.sites)).copy()
+    vector = initial_state(model_vector(run.model), run.study.rule)
+    return Progress(RunState(vector, run.rule.init(()), SiteMemory(), personal=personal), ())
+
+
+def plain_round(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
+    """One round: announce, check the policy, train, clip, weigh, sum, apply, run the rule.
+
+    Raises: LocalOptimumReached, with the model as it was
+    """
+    state = replace(state, rule_state=_admitted(run, state.rule_state, round_number))
+    if state.alone_because is None:
+        try:
+            announced, trained = _planned(run, state, round_number)
+        except PolicyRefusal as refusal:
+            state = replace(state, alone_because=refusal.detail)
+        else:
+            return _announced_round(run, state, announced, trained)
+    return _round_alone(run, state, round_number)
+
+
+def _planned(run: Run, state: RunState, round_number: int) -> tuple[Announced, Trained | None]:
+    """The announcement; where updates are summed, the requester trains before it and the listed sites after it.
+
+    Isolation is about what each of them has trained. Raises: PolicyRefusal
+    """
+    tried = lists_to_try(run, state)
+    if run.purpose(state) is Purpose.COUNTS:
+        return announce(run, state, round_number, tried), None
+    own = round_updates(run, state, (run.requester,), round_number)
+    demand = partial(require_isolated, run, state, trained=Trained.of(run, own))
+    announced = announce(run, state, round_number, tried, demand)
+    others = present(run, announced.announcement.listed, round_number)
+    trained = round_updates(run, state, others, round_number) if others else {}
+    return announced, Trained.of(run, {**own, **trained})
+
+
+def _announced_round(
+    run: Run, state: RunState, announced: Announced, trained: Trained | None
+) -> tuple[RunState, RoundRecord]:
+    answer = answers(run, state, announced)
+    before = state
+    state = replace(
+        state,
+        memory=remember_contribution(state.memory, announced.announcement, announced.weight_list),
+        declined=(*state.declined, *answer.declined),
+        counts_rounds=state.counts_rounds + (trained is None),
+    )
+    if trained is None:
+        after, record = _counts_round(run, state, announced, answer.taking_part)
+    else:
+        after, record = _isolated_round(run, before, state, announced, trained, answer.taking_part)
+    declined = (*answer.declined, *record.declined)
+    return _out_of_sites(run, after, answer.why), replace(record, declined=declined)
+
+
+def _isolated_round(
+    run: Run, before: RunState, state: RunState, announced: Announced, trained: Trained, willing: tuple[str, ...]
+) -> tuple[RunState, RoundRecord]:
+    """Who demands more isolation stays away this time, and what it declined does not come again before a sum."""
+    figures = isolations(run, before, announced, trained, willing)
+    refusals = {site: refusal for site, refusal in figures.refusals.items() if site != run.requester.name}
+    taking_part = tuple(site for site in willing if site not in refusals)
+    if len(taking_part) < announced.announcement.least_contributors:
+        after, record = _skipped(run, state, announced)
+    else:
+        after, record = _update_round(run, state, announced, trained, taking_part)
+    if refusals and record.kind is not RoundKind.RELEASED:
+        after = replace(
+            after, exposing=Candidate(announced.weight_list.weights, announced.announcement.least_contributors)
+        )
+    if record.kind is not RoundKind.RELEASED:
+        after = replace(after, too_few=True)
+    return after, replace(record, isolation=figures.found, declined=tuple(refusals))
+
+
+def _counts_round(
+    run: Run, state: RunState, announced: Announced, taking_part: tuple[str, ...]
+) -> tuple[RunState, RoundRecord]:
+    """The class counts of all sites, summed; the model stays as it is."""
+    if len(taking_part) < announced.announcement.least_contributors:
+        return _skipped(run, state, announced)
+    classes = run.study.model.classes
+    sites = (run.requester, *(site for site in run.contributors if site.name in taking_part))
+    counted = run.summing.counts(announced.announcement, {site.name: class_counts(site, classes) for site in sites})
+    if counted.totals is None:
+        after, record = _skipped(run, state, announced)
+        return after, replace(record, failed_check=counted.failed)
+    memory = remember_release(state.memory, announced.announcement, announced.weight_list, counted.took_part)
+    after = replace(state, memory=memory, class_totals=counted.totals)
+    record = round_record(run, after, announced.announcement.round, RoundKind.COUNTED, announced.weight_list.weights)
+    return after, replace(record, took_part=counted.took_part, failed_check=counted.failed, class_totals=counted.totals)
+
+
+def _update_round(
+    run: Run, state: RunState, announced: Announced, trained: Trained, taking_part: tuple[str, ...]
+) -> tuple[RunState, RoundRecord]:
+    """Updates measured, judged, summed; the average applied and the rule run."""
+    announcement, weight_list = announced.announcement, announced.weight_list
+    inputs = _inputs(run, state, announced, trained, taking_part)
+    personal = {name: update.personal for name, update in inputs.updates.items()}
+    state = run.with_personal(state, {**personal, run.requester.name: inputs.own.personal})
+    summed = run.summing.updates(inputs)
+    if summed.average is None or summed.judgement is None:
+        after, record = _skipped(run, state, announced)
+        return after, record if summed.judgement is None else with_judgement(record, summed.judgement)
+    measured = summed.judgement.measured
+    rule_state = run.rule.apply(state.rule_state, measured)
+    aggregate = summed.average
+    if run.erosion_applies == "same_round":
+        used = [(w, inputs.updates[w.site]) for w in run.rule.numerators(rule_state) if w.site in inputs.updates]
+        aggregate = average(inputs.own.values, used, weight_list.grid)
+    after = replace(
+        remembered(run, state, announced, trained, measured.took_part),
+        vector=_applied(run, state, aggregate),
+        rule_state=rule_state,
+        memory=remember_release(state.memory, announcement, weight_list, measured.took_part),
+        model_version=state.model_version + 1,
+        list_kept=state.list_kept + 1 if weight_list.weights == state.memory.summed_list else 1,
+        exposing=None,
+        too_few=False,
+    )
+    record = round_record(run, after, announcement.round, RoundKind.RELEASED, weight_list.weights)
+    clipped = [inputs.own.was_clipped, *(update.was_clipped for update in inputs.updates.values())]
+    return after, replace(
+        with_judgement(record, summed.judgement),
+        took_part=measured.took_part,
+        clipped_share=sum(clipped) / len(clipped),
+        sum_of_weights=summed.sum_of_weights,
+    )
+
+
+def _inputs(
+    run: Run, state: RunState, announced: Announced, trained: Trained, taking_part: tuple[str, ...]
+) -> RoundInputs:
+    """What everybody has trained; the requester's judgement is bound to what it knows."""
+    number, opens, grid = announced.announcement.round, announced.announcement.opens, announced.weight_list.grid
+    updates = {site: trained.updates[site] for site in run.names if site in taking_part}
+    own = trained.updates[run.requester.name]
+    probe = None
+    if opens is Needs.INNER_PRODUCTS:
+        probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state), own.personal)
+    facts = _requester_facts(run, own, probe)
+    numerators = {weight.site: weight.numerator for weight in announced.weight_list.weights} | {facts.name: grid}
+    bound_judge = partial(
+        judge,
+        requester=facts,
+        numerators=numerators,
+        spec=run.study.rule,
+        rule=run.rule,
+        state=state.rule_state,
+        parameters=run.study.parameters,
+        round=number,
+        opens=opens,
+    )
+    return RoundInputs(
+        announced.announcement,
+        announced.weight_list,
+        run.requester.name,
+        own,
+        updates,
+        probe,
+        bound_judge,
+        run.study.parameters.clip_norm,
+    )
+
+
+def _requester_facts(run: Run, own: ClippedUpdate, probe: NDArray[np.float64] | None) -> RequesterFacts:
+    if probe is None:
+        return RequesterFacts(run.requester.name, own.norm)
+    return RequesterFacts(
+        run.requester.name, own.norm, float(np.sqrt(squared_norm(probe))), float(np.sum(own.values * probe))
+    )
+
+
+def _applied(run: Run, state: RunState, aggregate: Vector) -> Vector:
+    return apply_aggregate(state.vector, aggregate, run.study.rule, run.study.training.server_learning_rate)
+
+
+def _skipped(run: Run, state: RunState, announced: Announced) -> tuple[RunState, RoundRecord]:
+    number = announced.announcement.round
+    state = replace(state, memory=remember_skip(state.memory, number))
+    return state, round_record(run, state, number, RoundKind.SKIPPED, announced.weight_list.weights)
+
+
+def _out_of_sites(run: Run, state: RunState, why: str) -> RunState:
+    """Once the sites that declined leave too few, the shared part is over, and their reason is the run's."""
+    willing = len(run.contributors) - len(state.declined)
+    if not why or willing >= run.study.parameters.least_contributors:
+        return state
+    return replace(state, alone_because=f"{willing} contributors are willing: {why}")
+
+
+def _round_alone(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
+    """The requester's own clipped update, applied like an aggregate of one."""
+    personal, device = run.personal_of(run.requester, state), run.computing.device
+    vector = run.model_of(state)
+    own = clipped_update(run.study, run.model, run.requester, vector, round_number, personal=personal, device=device)
+    state = run.with_personal(state, {run.requester.name: own.personal})
+    aggregate = average(own.values, [], run.study.parameters.weight_grid)
+    after = replace(state, vector=_applied(run, state, aggregate), model_version=state.model_version + 1)
+    record = round_record(run, after, round_number, RoundKind.ALONE, ())
+    return after, replace(record, requester_norm=own.norm, clipped_share=float(own.was_clipped))
+
+
+def _admitted(run: Run, rule_state: RuleState, round_number: int) -> RuleState:
+    ready = tuple(
+        SiteFacts(name=site.name, samples=len(site.train))
+        for site in run.contributors
+        if run.attendance.has_joined(site.name, round_number)
+    )
+    return run.rule.admit(rule_state, ready)

@@ -1,0 +1,51 @@
+"""The clipped updates of all sites of a round, one by one or in one batched call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from client_agent.learning.trainer import site_seed
+from harness.datasets.site_data import SiteData
+from harness.engine.run_state import Run, RunState
+from harness.engine.site_updates import ClippedUpdate, clipped, clipped_update
+from harness.training.batched import Batched
+from harness.training.site_training import repeated
+
+
+def round_updates(run: Run, state: RunState, sites: Sequence[SiteData], round_number: int) -> dict[str, ClippedUpdate]:
+    """Every site's update by its name, from the model within ``state``.
+
+    One gradient of one mini-batch is not batched: there is next to nothing to gain.
+
+    Raises: UnusableUpdate
+    """
+    if run.computing.batched and run.study.training.update == "local_sgd":
+        return _in_one_call(run, state, sites, round_number)
+    return {site.name: _by_itself(run, state, site, round_number) for site in sites}
+
+
+def _by_itself(run: Run, state: RunState, site: SiteData, round_number: int) -> ClippedUpdate:
+    return clipped_update(
+        run.study,
+        run.model,
+        site,
+        run.model_of(state),
+        round_number,
+        run.own_weight(site, state),
+        run.personal_of(site, state),
+        device=run.computing.device,
+    )
+
+
+def _in_one_call(run: Run, state: RunState, sites: Sequence[SiteData], round_number: int) -> dict[str, ClippedUpdate]:
+    study = run.study
+    seeds = [site_seed(study.seed or 0, site.name) for site in sites]
+    batched = Batched(run.model, [site.train for site in sites], seeds, study.training, run.computing.device)
+    personal = np.stack([run.personal_of(site, state) for site in sites])
+    trained = batched.train(repeated(run.model_of(state), len(sites)), personal, round_number)
+    return {
+        site.name: clipped(study, trained.updates[row], run.own_weight(site, state), trained.personal[row])
+        for row, site in enumerate(sites)
+    }

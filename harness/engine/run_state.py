@@ -1,0 +1,140 @@
+"""What a run in one process keeps: fixed over the run, and moving from round to round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from client_agent.learning.flat_vector import Vector
+from harness.datasets.site_data import SiteData
+from harness.engine.history import RoundRecord
+from harness.engine.site_updates import own_weight
+from harness.engine.summing import Summing
+from harness.training.device import ON_CPU, Computing
+from protocol.policy import Candidate, SiteMemory, SitePolicy, SummedRow
+from protocol.rules.interface import Rule, RuleState
+from protocol.rules.server_optimiser import model_part
+from protocol.wire.messages import Announcement, Purpose, Study, WeightList
+
+ErosionApplies = Literal["next_round", "same_round"]
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """Who is away: late joiners with the first round they can be listed in, and single missed rounds."""
+
+    joins: tuple[tuple[str, int], ...] = ()
+    missed: frozenset[tuple[int, str]] = frozenset()
+
+    def has_joined(self, site: str, round_number: int) -> bool:
+        return all(name != site or first <= round_number for name, first in self.joins)
+
+    def present(self, site: str, round_number: int) -> bool:
+        return (round_number, site) not in self.missed
+
+
+EVERYBODY: Final = Attendance()
+
+
+@dataclass(frozen=True)
+class Announced:
+    """A round's announcement with its weight list."""
+
+    announcement: Announcement
+    weight_list: WeightList
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What moves from round to round.
+
+    ``vector`` is the model, followed by a server optimiser's moments, float32[S * D]. ``alone_because`` is set once
+    the shared part is over. ``class_totals`` are the summed class counts; ``counts_rounds`` the rounds that tried to
+    sum them, which do not count among the study's. ``declined`` are sites that refused a list and are not listed again.
+    ``personal`` are all sites' personal layers, the requester's first, float32[sites, P]; they move on whenever a site
+    trains, whether or not the round is released. ``sums`` are the sums that were opened, ``kept`` what each site, the
+    requester first, keeps of its own updates in them, float32[sums, sites, at most 4096]. ``list_kept`` counts the
+    sums in a row by the last sum's list; ``exposing`` is what a site declined since then for isolation,
+    ``too_few`` says that the last round of updates had no sum.
+    """
+
+    vector: Vector = field(repr=False)
+    rule_state: RuleState
+    memory: SiteMemory
+    model_version: int = 0
+    alone_because: str | None = None
+    class_totals: tuple[int, ...] = ()
+    counts_rounds: int = 0
+    declined: tuple[str, ...] = ()
+    personal: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32), repr=False)
+    list_kept: int = 0
+    exposing: Candidate | None = None
+    too_few: bool = False
+    sums: tuple[SummedRow, ...] = ()
+    kept: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32), repr=False)
+
+
+@dataclass(frozen=True)
+class Run:
+    """What stays the same over a run; ``model`` is the module that every site's vector is loaded into."""
+
+    study: Study
+    requester: SiteData
+    contributors: tuple[SiteData, ...]
+    rule: Rule
+    erosion_applies: ErosionApplies
+    policy: SitePolicy
+    attendance: Attendance
+    model: nn.Module
+    summing: Summing
+    computing: Computing = ON_CPU
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(site.name for site in self.contributors)
+
+    @property
+    def sites(self) -> tuple[SiteData, ...]:
+        return (self.requester, *self.contributors)
+
+    def model_of(self, state: RunState) -> Vector:
+        """The model within the state, float32[D]."""
+        return model_part(state.vector, self.study.model_dimension)
+
+    def personal_of(self, site: SiteData, state: RunState) -> Vector:
+        """The site's personal layers, float32[P]."""
+        return np.asarray(state.personal[(self.requester.name, *self.names).index(site.name)], dtype=np.float32)
+
+    def with_personal(self, state: RunState, trained: Mapping[str, Vector]) -> RunState:
+        """The state once the named sites have trained their personal layers."""
+        rows = [trained.get(site.name, state.personal[row]) for row, site in enumerate(self.sites)]
+        return replace(state, personal=np.stack(rows))
+
+    def purpose(self, state: RunState) -> Purpose:
+        """What the next shared round sums: class counts first, where the rule asks for them."""
+        if self.study.rule.name.counts_classes and not state.class_totals:
+            return Purpose.COUNTS
+        return Purpose.UPDATE
+
+    def own_weight(self, site: SiteData, state: RunState) -> float | None:
+        """The weight that the site gives itself; None where the list says it, and before the classes are counted."""
+        if self.purpose(state) is Purpose.COUNTS:
+            return None
+        largest = self.study.rule.largest_count or max(len(one.train) for one in self.sites)
+        return own_weight(self.study, site, state.class_totals, largest)
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """Where a run stands after a round: all that the next round depends on, and the records so far."""
+
+    state: RunState
+    records: tuple[RoundRecord, ...]
+
+
+AfterRound: TypeAlias = Callable[[Progress], None]

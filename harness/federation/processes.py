@@ -1,0 +1,379 @@
+"""A federation as real processes on one machine: two servers and an agent a site, over HTTPS (docs/architecture.md).
+
+Writes everything a real deployment has (certificates, keys, the signed roster, settings, data folders) into one
+folder, starts ``moiety server run`` and ``moiety agent run``, and stops them all in the end.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+import trustme
+
+from client_agent.daemon import create_study
+from client_agent.learning.data import LocalData, save_folder
+from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
+from protocol.errors import ConfigurationError, Unavailable
+from protocol.policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.keyfile import dump_party_keys, dump_roster
+from protocol.wire.messages import Study
+from servers.settings import Limits, is_loopback
+
+_READY_WITHIN_S: Final = 60.0
+_STOP_WITHIN_S: Final = 8.0
+_TAIL_LINES: Final = 12
+_TAIL_CHARACTERS: Final = 400
+_POLL_S: Final = 0.5
+_LOOPBACK: Final = "127.0.0.1"
+_OPERATIONS_ABOVE: Final = 1000
+_CONNECTIONS_A_SITE: Final = 20
+_ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+_PROJECT: Final = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True)
+class SiteSpec:
+    """One site: its name, its data, and the policy its agent is configured with."""
+
+    name: str
+    data: LocalData = field(repr=False)
+    policy: SitePolicy = field(default_factory=SitePolicy)
+
+
+@dataclass(frozen=True)
+class FederationSpec:
+    """A federation to start. With a ``seed`` every random draw is reproducible, on loopback addresses only.
+
+    Draws are labelled by the study's digest, which covers the servers' addresses through the roster: ``ports`` are
+    taken where they are free, so that the same seed gives the same draws.
+    """
+
+    name: str
+    requester: str
+    sites: tuple[SiteSpec, ...]
+    seed: int | None = None
+    host: str = "127.0.0.1"
+    ports: tuple[int, int] = (8441, 8442)
+
+    def __post_init__(self) -> None:
+        if self.seed is not None and not is_loopback(self.host):
+            raise ConfigurationError(
+                f"a seeded federation makes every secret predictable: host must be loopback, found {self.host!r}; "
+                "use 127.0.0.1, or leave the seed out"
+            )
+        if self.requester not in {site.name for site in self.sites}:
+            raise ConfigurationError(f"the requester {self.requester!r} is not among the sites")
+
+
+@dataclass(frozen=True)
+class Running:
+    """One started process and where it writes its log."""
+
+    name: str
+    process: subprocess.Popen[bytes] = field(repr=False)
+    log: Path
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def tail(self) -> str:
+        """The last lines of the log."""
+        lines = self.log.read_text(encoding="utf-8", errors="replace").splitlines()
+        return "\n".join(line[:_TAIL_CHARACTERS] for line in lines[-_TAIL_LINES:])
+
+
+class RunningFederation:
+    """The processes of one federation; use as a context manager, which stops them whatever happens."""
+
+    def __init__(self, spec: FederationSpec, folder: Path) -> None:
+        self.spec = spec
+        self.folder = folder.resolve()
+        self._ports = dict(zip(Side, _free_ports(spec.host, spec.ports), strict=True))
+        own = [port + _OPERATIONS_ABOVE for port in self._ports.values()]
+        self._operations_ports = dict(zip(Side, _free_ports(_LOOPBACK, own), strict=True))
+        self._running: dict[str, Running] = {}
+        self._ca = trustme.CA()
+        self.parties = self._write_everything()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    # --- places ---
+
+    def url(self, side: Side) -> str:
+        return f"https://{self.spec.host}:{self._ports[side]}"
+
+    def operations_url(self, side: Side) -> str:
+        """A server's port for its operator."""
+        return f"http://{_LOOPBACK}:{self._operations_ports[side]}"
+
+    def config(self, name: str) -> Path:
+        """The settings file of a server (by its operator's name) or a site."""
+        return self.folder / name / "settings.toml"
+
+    def state(self, site: str) -> Path:
+        """The folder in which a site's agent keeps its journal, ledger and metrics."""
+        return self.folder / site / "state"
+
+    def ledger(self, site: str) -> Path:
+        """The site's egress ledger."""
+        return self.state(site) / "ledger.jsonl"
+
+    @property
+    def ca_file(self) -> Path:
+        return self.folder / "ca.pem"
+
+    # --- life ---
+
+    def start(self) -> None:
+        """Both servers, then, once they answer, every agent; returns when both servers are ready."""
+        for side in Side:
+            self.start_server(side)
+        for side in Side:
+            self.wait_for(side, "/healthz")
+        for site in self.spec.sites:
+            self.start_agent(site.name)
+        for side in Side:
+            self.wait_for(side, "/readyz")
+
+    def start_server(self, side: Side) -> None:
+        self._spawn(OPERATOR_NAMES[side], "server", "run", "--config", str(self.config(OPERATOR_NAMES[side])))
+
+    def start_agent(self, site: str) -> None:
+        self._spawn(site, "agent", "run", "--config", str(self.config(site)))
+
+    def stop(self) -> None:
+        """Ask every process to end, kill those that do not."""
+        for running in self._running.values():
+            _signal(running.process, signal.SIGTERM)
+        deadline = time.monotonic() + _STOP_WITHIN_S
+        for running in self._running.values():
+            try:
+                running.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                _signal(running.process, signal.SIGKILL)
+                running.process.wait()
+        self._running.clear()
+
+    def kill(self, name: str) -> None:
+        """kill -9 of one process, for tests of what comes back."""
+        running = self._running.pop(name)
+        _signal(running.process, signal.SIGKILL)
+        running.process.wait()
+
+    def check(self) -> None:
+        """Unavailable, with the end of its log, if a process has ended by itself."""
+        for running in self._running.values():
+            code = running.process.poll()
+            if code is not None:
+                raise Unavailable(
+                    f"{running.name} ended with exit code {code}; the end of {running.log}:\n{running.tail()}"
+                )
+
+    def tails(self) -> str:
+        """The ends of both servers' and the requester's logs."""
+        names = (*OPERATOR_NAMES.values(), self.spec.requester)
+        return "\n".join(f"{name}:\n{self._running[name].tail()}" for name in names if name in self._running)
+
+    def wait_for(self, side: Side, path: str, within_s: float = _READY_WITHIN_S) -> None:
+        """Until a server answers 200 at ``path``; Unavailable when it does not or a process ends."""
+        name, deadline = OPERATOR_NAMES[side], time.monotonic() + within_s
+        answer = "no answer"
+        with self._http() as http:
+            while time.monotonic() < deadline:
+                self.check()
+                try:
+                    response = http.get(self.operations_url(side) + path)
+                except httpx.TransportError as error:
+                    answer = type(error).__name__
+                else:
+                    if response.status_code == httpx.codes.OK:
+                        return
+                    answer = f"{response.status_code} {response.text[:200]}"
+                time.sleep(0.1)
+        raise Unavailable(f"{name} is not ready at {path} after {within_s:g} s: {answer}\n{self._running[name].tail()}")
+
+    # --- what can be read from outside ---
+
+    @property
+    def process_ids(self) -> dict[str, int]:
+        """Name -> process id of everything that runs."""
+        return {name: running.pid for name, running in self._running.items()}
+
+    def metrics(self, side: Side) -> str:
+        """A server's /metrics page."""
+        with self._http() as http:
+            return http.get(self.operations_url(side) + "/metrics").raise_for_status().text
+
+    def hand_in(self, study: Study) -> None:
+        """Queue a study at the requester's agent, as ``moiety study create`` does."""
+        create_study(self.state(self.spec.requester), study)
+
+    def run_cli(self, *arguments: str) -> str:
+        """One ``moiety`` command in its own process, as a person would type it; its standard output."""
+        done = subprocess.run(  # noqa: S603 - our own program
+            _command(arguments), env=_environment(), capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            said = done.stderr.strip() or done.stdout.strip()
+            raise Unavailable(f"'moiety {' '.join(arguments)}' ended with exit code {done.returncode}: {said}")
+        return done.stdout
+
+    # --- files ---
+
+    def _http(self) -> httpx.Client:
+        return httpx.Client(trust_env=False, timeout=5.0)
+
+    def _spawn(self, name: str, *arguments: str) -> None:
+        log = self.folder / name / "process.log"
+        with log.open("ab") as out:
+            process = subprocess.Popen(  # noqa: S603 - our own program
+                _command(arguments),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=_environment(),
+                start_new_session=True,
+            )
+        self._running[name] = Running(name, process, log)
+
+    def _write_everything(self) -> Parties:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._ca.cert_pem.write_to_path(str(self.ca_file))
+        seed = os.urandom(32) if self.spec.seed is None else self.spec.seed.to_bytes(32, "big", signed=True)
+        entries = [SiteEntry(site.name, len(site.data.train)) for site in self.spec.sites]
+        urls = {side: self.url(side) for side in Side}
+        parties = make_parties(self.spec.name, self.spec.requester, entries, seed, urls)
+        (self.folder / "roster.toml").write_text(dump_roster(parties.roster), encoding="utf-8")
+        for keys in parties.keys:
+            place = self.folder / keys.name
+            place.mkdir(parents=True, exist_ok=True)
+            write_secret(place / "keys.toml", dump_party_keys(keys))
+        for side in Side:
+            self._write_server(side)
+        for site in self.spec.sites:
+            self._write_site(site)
+        return parties
+
+    def _write_server(self, side: Side) -> None:
+        place = self.folder / OPERATOR_NAMES[side]
+        certificate = self._ca.issue_cert(self.spec.host)
+        write_secret(place / "tls-key.pem", certificate.private_key_pem.bytes().decode())
+        (place / "tls-certificate.pem").write_bytes(b"".join(blob.bytes() for blob in certificate.cert_chain_pems))
+        settings = {
+            "side": side.value,
+            "host": self.spec.host,
+            "port": self._ports[side],
+            "public_url": self.url(side),
+            "peer_url": self.url(side.other),
+            "roster": "../roster.toml",
+            "keys": "keys.toml",
+            "data_dir": "data",
+            "tls_certificate": "tls-certificate.pem",
+            "tls_key": "tls-key.pem",
+            "peer_ca": "../ca.pem",
+            "operations_port": self._operations_ports[side],
+        }
+        self._write_settings(OPERATOR_NAMES[side], settings, {"limits": self._limits()})
+
+    def _limits(self) -> dict[str, object]:
+        """All sites come from one address here, this machine's."""
+        connections = _CONNECTIONS_A_SITE * (len(self.spec.sites) + 1)
+        return {
+            "connections": max(Limits().connections, 2 * connections),
+            "connections_per_address": max(Limits().connections_per_address, connections),
+            "unsigned_per_s": 200.0,
+        }
+
+    def _write_site(self, site: SiteSpec) -> None:
+        place = self.folder / site.name
+        save_folder(place / "data", site.data)
+        settings = {
+            "site": site.name,
+            "roster": "../roster.toml",
+            "keys": "keys.toml",
+            "data": "data",
+            "state_dir": "state",
+            "ca": "../ca.pem",
+            "device": "cpu",
+            "poll_s": _POLL_S,
+        }
+        self._write_settings(site.name, settings, {"policy": site.policy.model_dump()})
+
+    def _write_settings(
+        self, name: str, settings: Mapping[str, object], tables: Mapping[str, Mapping[str, object]] | None = None
+    ) -> None:
+        seeded = {} if self.spec.seed is None else {"seed": self.spec.seed}
+        text = toml_lines({**settings, **seeded})
+        for table, values in (tables or {}).items():
+            text += f"\n[{table}]\n" + toml_lines(values)
+        self.config(name).write_text(text, encoding="utf-8")
+
+
+def toml_lines(values: Mapping[str, object]) -> str:
+    """Flat TOML: JSON's strings, numbers, booleans and lists are TOML as they are."""
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+
+def _command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "moiety", *arguments]
+
+
+def _environment() -> dict[str, str]:
+    """The caller's environment, without settings meant for other servers and agents, one thread a process."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(("MOIETY_SERVER_", "MOIETY_AGENT_"))}
+    found = [str(_PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**kept, **dict.fromkeys(_ONE_THREAD, "1"), "PYTHONPATH": os.pathsep.join(found), "PYTHONUNBUFFERED": "1"}
+
+
+def _free_ports(host: str, wanted: Sequence[int]) -> list[int]:
+    """The ports that are wanted, or another one for each that is taken just now."""
+    sockets = [socket.socket() for _ in wanted]
+    try:
+        for one, port in zip(sockets, wanted, strict=True):
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind((host, port))
+            except OSError:
+                one.bind((host, 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def write_secret(path: Path, text: str) -> None:
+    """A file that only its owner may read."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """To the process's whole group, if it still runs; the group is its own."""
+    if process.poll() is None:
+        os.killpg(process.pid, number)

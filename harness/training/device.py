@@ -1,0 +1,31 @@
+"""Where a simulation trains its sites: one after the other on a CPU, or all of a round in one call on a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from client_agent.learning.flat_vector import pick_device
+
+
+@dataclass(frozen=True)
+class Computing:
+    """``batched``: all sites' local steps as one call, where the training allows it (:mod:`harness.training.batched`)."""
+
+    device: torch.device
+    batched: bool
+
+    @classmethod
+    def chosen(cls, device: str, batched: bool | None) -> Computing:
+        """From the command line's words; None: batched on a GPU only. Raises: ConfigurationError"""
+        picked = pick_device(device)
+        return cls(picked, picked.type == "cuda" if batched is None else batched)
+
+    def __str__(self) -> str:
+        """For a result line: runs that were computed in different ways differ in their last bits."""
+        return f"{self.device.type}, batched" if self.batched else self.device.type
+
+
+ON_CPU: Final = Computing(torch.device("cpu"), batched=False)

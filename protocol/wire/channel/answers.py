@@ -1,0 +1,161 @@
+"""Signed answers: who answered, and what was asked (docs/protocol.md 3, 14).
+
+An answer carries one HTTP Message Signature (RFC 9421) that covers "@status", "content-type", one digest field and, of
+the request, "signature" (the parameter ``req``). A request's signature covers its nonce, so that no answer serves a
+second time and none serves another request. The digest field is "content-digest", or "sealed-head-digest" where the
+body is made while it is sent: the key sealed in its head authenticates every chunk (protocol/wire/commitment.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, Protocol
+
+from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier
+from http_message_signatures.algorithms import ED25519
+from http_message_signatures.exceptions import HTTPMessageSignaturesException
+from http_message_signatures.resolvers import MappingKeyResolver
+
+from protocol.errors import BadSignature
+from protocol.wire.channel.signing import (
+    DIGEST_BYTES,
+    LABEL,
+    TAG,
+    DigestField,
+    HeaderLines,
+    RequestToSign,
+    digest_value,
+    only_line,
+    require_short,
+    signed_digest,
+)
+from protocol.wire.keys import SigningKey, VerifyKey, require_length
+
+_PARAMETERS: Final = ("created", "keyid", "alg", "tag")
+_FIELDS: Final = (DigestField.CONTENT, DigestField.SEALED_HEAD)
+
+
+@dataclass(frozen=True)
+class AnswerToSign:
+    """An answer as the signature sees it: no body."""
+
+    status_code: int
+    headers: Mapping[str, str] | HeaderLines
+    request: RequestToSign
+
+
+@dataclass(frozen=True)
+class VerifiedAnswer:
+    """What a valid signature says; the body still has to have ``body_digest``."""
+
+    content_type: str
+    body_digest: bytes
+    digest_field: DigestField
+
+
+def sign_answer(
+    status: int,
+    content_type: str,
+    body_digest: bytes,
+    key: SigningKey,
+    key_id: str,
+    *,
+    created: int,
+    request_signature: str,
+    digest_field: DigestField = DigestField.CONTENT,
+) -> tuple[tuple[str, str], ...]:
+    """Headers of an answer to the request that carries ``request_signature`` as its Signature field.
+
+    Raises: BadSignature, when that is no field that a signature can cover
+    Source: RFC 9421, 2.4
+    """
+    require_length("a body digest", body_digest, DIGEST_BYTES)
+    headers = {"Content-Type": content_type, digest_field.title(): digest_value(digest_field, body_digest)}
+    answer = AnswerToSign(status, headers, _asked(request_signature))
+    signer = HTTPMessageSigner(signature_algorithm=ED25519)
+    try:
+        prepared = signer.prepare(
+            answer,
+            key_id=key_id,
+            created=datetime.fromtimestamp(created, tz=UTC),
+            label=LABEL,
+            tag=TAG,
+            covered_component_ids=_components(digest_field),
+            use_existing_digest=digest_field is DigestField.CONTENT,
+        )
+        signer.apply(answer, prepared, key.sign(prepared.signature_base))
+    except (HTTPMessageSignaturesException, ValueError) as error:
+        raise BadSignature(f"this answer cannot be signed: {error}") from None
+    return tuple(headers.items())
+
+
+def verify_answer(
+    status: int, headers: Sequence[tuple[str, str]], request_signature: str, key: VerifyKey, key_id: str
+) -> VerifiedAnswer:
+    """Check an answer's one signature by ``key``, over the request that was sent.
+
+    Leaves:  the body's digest to the caller
+    Raises:  BadSignature
+    """
+    require_short(headers)
+    field, body_digest = signed_digest(headers)
+    if field not in _FIELDS:
+        raise BadSignature(f"an answer carries {_FIELDS[0]} or {_FIELDS[1]}, not {field.value}")
+    content_type = only_line(headers, "content-type")
+    only_line(headers, "signature-input")
+    only_line(headers, "signature")
+    answer = AnswerToSign(status, HeaderLines(headers), _asked(request_signature))
+    try:
+        _Verifier(key, key_id, field).verify(answer, max_age=None)
+    except HTTPMessageSignaturesException as error:
+        reason = str(error) or "it does not match status, type, digest and request"
+        raise BadSignature(f"the answer's signature is refused: {reason}") from None
+    return VerifiedAnswer(content_type, body_digest, field)
+
+
+def _asked(signature: str) -> RequestToSign:
+    """Of the request only its signature counts: it covers all the rest."""
+    return RequestToSign("POST", "https://server.invalid/", {"Signature": signature})
+
+
+def _components(field: DigestField) -> tuple[str, ...]:
+    return ("@status", "content-type", field.value, '"signature";req')
+
+
+class _Component(Protocol):
+    value: object
+    params: Mapping[str, object]
+
+
+class _SignatureInput(Protocol):
+    """The library's parsed Signature-Input member."""
+
+    params: Mapping[str, Any]
+
+    def __iter__(self) -> Iterator[_Component]: ...
+
+
+class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
+    """The library's verifier with our fixed rules: the key is handed over only once they hold."""
+
+    def __init__(self, key: VerifyKey, key_id: str, field: DigestField) -> None:
+        super().__init__(signature_algorithm=ED25519, key_resolver=None)
+        self._key = key
+        self._key_id = key_id
+        self._field = field
+
+    def validate_created_and_expires(self, sig_input: _SignatureInput, max_age: object = None) -> None:
+        """An answer has no age: it is bound to a request that was just sent."""
+        covered = {(node.value, frozenset(node.params.items())) for node in sig_input}
+        plain: frozenset[tuple[str, object]] = frozenset()
+        wanted = {(name, plain) for name in _components(self._field)[:-1]} | {("signature", frozenset({("req", True)}))}
+        if covered != wanted:
+            raise BadSignature(f"an answer's signature must cover exactly {', '.join(_components(self._field))}")
+        parameters = dict(sig_input.params)
+        if set(parameters) != set(_PARAMETERS) or parameters["tag"] != TAG:
+            raise BadSignature(f"an answer's signature must have {', '.join(_PARAMETERS)} and the tag {TAG!r}")
+        if parameters["keyid"] != self._key_id:
+            raise BadSignature("the answer is signed with another key than the server's in the roster")
+        self.key_resolver = MappingKeyResolver(public_keys={self._key_id: self._key.ed25519}, private_keys={})

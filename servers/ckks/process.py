@@ -1,0 +1,189 @@
+"""The server's side of the CKKS worker: it may die, the server does not (docs/protocol.md 11)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final
+
+from protocol.ckks.ciphertext import FINGERPRINT_BYTES, Kind, chunk_bytes
+from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.scheme import MISSING
+from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
+from servers.ckks.worker import REQUEST, Operation, Verdict
+
+_PLACE: Final = Path(__file__).resolve().parents[1]
+_START_S: Final = 60.0
+_TRIES: Final = 2
+_PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")
+
+
+def require_tenseal() -> None:
+    """Raises: ConfigurationError, which names the extra to install"""
+    if find_spec("tenseal") is None:
+        raise ConfigurationError(MISSING)
+
+
+class _Died(Exception):
+    """The worker ended, hung or answered nonsense."""
+
+
+class CkksProcess:
+    """One worker process, started when it is needed and again after it died. For several threads, in turns.
+
+    ``timeout_s``: a request that takes longer ends the process.
+    """
+
+    def __init__(self, parameters: CkksParameters, timeout_s: float = 30.0) -> None:
+        self._parameters = parameters
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._running: subprocess.Popen[bytes] | None = None
+        self._fingerprint: bytes | None = None
+
+    def __enter__(self) -> CkksProcess:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    @property
+    def pid(self) -> int | None:
+        """The worker's process id while it runs."""
+        return None if self._running is None else self._running.pid
+
+    def fingerprint(self) -> bytes:
+        """What contributions begin with, said by a worker that has read nothing yet.
+
+        Raises: ConfigurationError, when the process cannot start
+        """
+        with self._lock:
+            if self._fingerprint is None:
+                self._started()
+            assert self._fingerprint is not None, "a started worker has said it"
+            return self._fingerprint
+
+    def check(self, chunks: Sequence[bytes]) -> None:
+        """Parse some chunks of one contribution.
+
+        Raises: MalformedMessage, when they do not parse, or twice end the process that parses them;
+                ConfigurationError, when the process cannot start
+        """
+        try:
+            verdict, _ = self._asked(Operation.CHECK, chunks, answer_bytes=0)
+        except _Died as error:
+            raise MalformedMessage(f"not a ciphertext of this study: {error}") from error
+        if verdict is not Verdict.ACCEPTED:
+            raise MalformedMessage("not a ciphertext of this study: SEAL refuses it")
+
+    def add(self, chunks: Sequence[bytes]) -> bytes:
+        """The sum of one chunk of every contribution, each checked before.
+
+        Raises: ProtocolViolation, when one does not parse any more; Unavailable, when the process died twice;
+                ConfigurationError, when it cannot start
+        """
+        if not 1 <= len(chunks) <= self._parameters.most_sites:
+            raise ProtocolViolation(f"a sum is of 1 to {self._parameters.most_sites} ciphertexts, found {len(chunks)}")
+        try:
+            verdict, total = self._asked(Operation.ADD, chunks, chunk_bytes(self._parameters, Kind.SUM))
+        except _Died as error:
+            raise Unavailable(f"ciphertexts could not be added: {error}; try again later") from error
+        if verdict is not Verdict.ACCEPTED:
+            raise ProtocolViolation("a stored ciphertext does not parse any more; check the disk")
+        return total
+
+    def close(self) -> None:
+        """End the worker."""
+        with self._lock:
+            self._end()
+
+    def _asked(self, operation: Operation, chunks: Sequence[bytes], answer_bytes: int) -> tuple[Verdict, bytes]:
+        size = chunk_bytes(self._parameters, Kind.CONTRIBUTION)
+        if any(len(chunk) != size for chunk in chunks):
+            raise MalformedMessage(f"a chunk of a CKKS contribution must have {size} bytes")
+        message = REQUEST.pack(operation, len(chunks)) + b"".join(chunks)
+        with self._lock:
+            for tries_left in reversed(range(_TRIES)):
+                try:
+                    return self._exchange(self._started(), message, answer_bytes)
+                except (_Died, OSError) as error:
+                    ended = self._end()
+                    if not tries_left:
+                        raise _Died(f"the process that parses it ended ({ended})") from error
+        raise AssertionError("the last try returns or raises")
+
+    def _exchange(self, running: subprocess.Popen[bytes], message: bytes, answer_bytes: int) -> tuple[Verdict, bytes]:
+        requests, answers = _pipes(running)
+        with _Deadline(running, self._timeout_s):
+            requests.write(message)
+            requests.flush()
+            verdict = answers.read(1)
+            if verdict == bytes([Verdict.ACCEPTED]):
+                payload = answers.read(answer_bytes)
+                if len(payload) == answer_bytes:
+                    return Verdict.ACCEPTED, payload
+            elif verdict == bytes([Verdict.REFUSED]):
+                return Verdict.REFUSED, b""
+        raise _Died("no answer")
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._running is None or self._running.poll() is not None:
+            self._end()
+            self._running = subprocess.Popen(  # noqa: S603 - our own program
+                [sys.executable, "-m", "servers.ckks.worker", self._parameters.model_dump_json()],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                cwd=_PLACE,
+                env={name: os.environ[name] for name in _PASSED_ON if name in os.environ},
+                start_new_session=True,
+            )
+            _, answers = _pipes(self._running)
+            with _Deadline(self._running, _START_S):
+                ready = answers.read(1 + FINGERPRINT_BYTES)
+            if len(ready) != 1 + FINGERPRINT_BYTES or ready[0] != Verdict.READY:
+                ended = self._end()
+                raise ConfigurationError(
+                    f"the CKKS worker does not start ({ended}); is TenSEAL there? pip install 'moiety[he]'"
+                )
+            self._fingerprint = self._fingerprint or ready[1:]
+        return self._running
+
+    def _end(self) -> str:
+        """Kill the worker, if one runs. -> how it ended"""
+        running, self._running = self._running, None
+        if running is None:
+            return "not running"
+        running.kill()
+        code = running.wait()
+        for pipe in _pipes(running):
+            with contextlib.suppress(OSError):  # what was not yet written cannot be written any more
+                pipe.close()
+        return f"exit code {code}"
+
+
+class _Deadline:
+    """Kills the process unless left in time, which ends every read and write on its pipes."""
+
+    def __init__(self, running: subprocess.Popen[bytes], timeout_s: float) -> None:
+        self._timer = threading.Timer(timeout_s, running.kill)
+
+    def __enter__(self) -> None:
+        self._timer.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._timer.cancel()
+        self._timer.join()
+
+
+def _pipes(running: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
+    assert running.stdin is not None, "opened as a pipe"
+    assert running.stdout is not None, "opened as a pipe"
+    return running.stdin, running.stdout

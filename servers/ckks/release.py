@@ -1,0 +1,117 @@
+"""The end of a round of ciphertexts: both servers sign one sum, and only then is it served (docs/protocol.md 11).
+
+Either end, this one or a skip, needs both signatures, and each server signs one end a round, durably. So neither server
+alone, whoever is on its side, can bring it about that a sum is served of a round that sites believe to be skipped.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocol.errors import (
+    AnnouncementMismatch,
+    ConflictingMessage,
+    ProtocolViolation,
+    UnknownResource,
+    WrongRound,
+)
+from protocol.wire import paths
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import Signed, SumRelease
+from servers.http.peer_client import PeerClient
+from servers.points import Point
+from servers.rounds.end_round import NotYet, round_path
+from servers.rounds.release import commit_release
+from servers.server import Server
+from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+
+
+def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest: str) -> RoundRecord:
+    """Side A: sign that the round ends with this sum, durably. From here on it signs no skip of the round.
+
+    Raises: WrongRound, when it has signed a skip meanwhile
+    """
+    record = _current(server, key)
+    if record.sum_release is not None:
+        return record
+    _require_no_other_end(record)
+    assert record.release_set is not None, "a sum comes after the release set"
+    signed = server.sign(
+        SumRelease(
+            study_digest=key.study,
+            round=key.round,
+            attempt=key.attempt,
+            release_digest=record.release_set.message.digest(),
+            sum_digest=sum_digest,
+        )
+    )
+    server.failpoints.reach(Point.BEFORE_SUM_SIGNED)
+    record = server.store.change_round(key, lambda r: replace(r, sum_release=signed, output_file=output_file))
+    server.failpoints.reach(Point.AFTER_SUM_SIGNED)
+    return record
+
+
+async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
+    """Side A: get B's signature under the sum, then serve it.
+
+    Raises: NotYet, while B does not know the round; ProtocolViolation, when B signs anything else or has signed a skip
+    """
+    assert record.sum_release is not None, "there is a release to deliver"
+    path = round_path(paths.PEER_SUM_RELEASE, study, record)
+    try:
+        body = await peer.post(path, record.sum_release.canonical(), "sum_release")
+    except UnknownResource as error:
+        raise NotYet(error.detail) from None
+    except (WrongRound, ConflictingMessage) as error:
+        raise ProtocolViolation(
+            f"{record.key.label}: the peer does not sign the sum that this side signed ({error.detail}); nothing is "
+            "served, and there is no other end: end the study and compare the servers' records"
+        ) from error
+    both = Signed[SumRelease].parse(body)
+    roster = server.roster
+    if require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name)) != record.sum_release.message:
+        raise ProtocolViolation(f"{record.key.label}: the peer signed another sum than this side's; nothing is served")
+    commit_release(server, study, record, record.output_file, both)
+
+
+def countersign_sum_release(
+    server: Server, study: StudyRecord, key: RoundKey, signed: Signed[SumRelease]
+) -> Signed[SumRelease]:
+    """Side B: sign A's sum, unless this side has signed a skip; one a round, the same again gets the same answer.
+
+    With that the round is released here: B itself has nothing to serve.
+
+    Raises: BadSignature, AnnouncementMismatch, ConflictingMessage, UnknownResource, WrongRound
+    """
+    message = require_signatures(signed, server.roster, [server.roster.operator_a.name])
+    if (message.study_digest, message.round, message.attempt) != (key.study, key.round, key.attempt):
+        raise AnnouncementMismatch("the release is for another study, round or attempt")
+    record = _current(server, key)
+    if not record.announcement.message.encrypted:
+        raise WrongRound(f"round {key.round} is one of shares; its sum is released by both servers' halves")
+    if record.sum_release is not None:
+        if record.sum_release.message != message:
+            raise ConflictingMessage(f"{key.label} ends with another sum; there is one a round, for ever")
+        return record.sum_release
+    _require_no_other_end(record)
+    if record.release_set is None:
+        raise UnknownResource("the requester's release set is not here")
+    if message.release_digest != record.release_set.message.digest():
+        raise AnnouncementMismatch("the sum is of another release set than this side holds")
+    both = server.countersign(signed)
+    commit_release(server, study, record, None, both)
+    return both
+
+
+def _current(server: Server, key: RoundKey) -> RoundRecord:
+    record = server.store.round(key)
+    if record is None:
+        raise UnknownResource(f"round {key.round}, attempt {key.attempt} is not announced here yet")
+    return record
+
+
+def _require_no_other_end(record: RoundRecord) -> None:
+    if record.outcome is not None:
+        raise WrongRound(f"this server has signed that round {record.key.round} is {record.outcome.message.outcome}")
+    if record.progress.final:
+        raise WrongRound(f"round {record.key.round} is {record.state} here without a signed sum; it has no other end")

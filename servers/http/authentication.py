@@ -1,0 +1,110 @@
+"""Who is calling: one FastAPI dependency that every route but health's goes through (docs/protocol.md 3, 14)."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from fastapi import Depends, Request
+from starlette.types import Scope
+
+from protocol.errors import BadSignature, NotListed
+from protocol.parameters import PROTOCOL_VERSION
+from protocol.versions import first_release
+from protocol.wire.channel.signing import DigestField, VerifiedRequest, require_own_version, verify_request
+from protocol.wire.messages import Party
+from servers.http.admission import VISIT, Visit
+from servers.server import Server
+
+ENCLOSED: Final = "moiety.caller"
+"""Where the scope of a request that came in an envelope holds its caller."""
+
+
+@dataclass(frozen=True)
+class Caller:
+    """A party whose signature over this request is valid and new; the body must have ``body_digest``."""
+
+    party: Party
+    body_digest: bytes
+    digest_field: DigestField
+
+    @property
+    def name(self) -> str:
+        return self.party.name
+
+    def require_digest(self, found: bytes, digest_field: DigestField = DigestField.CONTENT) -> None:
+        """Raises: BadSignature, unless the body that came is the one that was signed, in this field"""
+        if self.digest_field is not digest_field:
+            raise BadSignature(
+                f"the request carries its digest as {self.digest_field.value!r}, this one takes {digest_field.value!r}"
+            )
+        if not hmac.compare_digest(found, self.body_digest):
+            raise BadSignature("the body is not the one whose digest was signed; sign the bytes that are sent")
+
+
+def server_of(request: Request) -> Server:
+    server: Server = request.app.state.server
+    return server
+
+
+ThisServer = Annotated[Server, Depends(server_of)]
+
+
+def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
+    """Who signed an envelope, once the signature has been verified and its nonce stored.
+
+    Raises: BadSignature, OtherVersion
+    """
+    query = scope["query_string"].decode("latin-1")
+    url = server.settings.public_url + scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
+    headers = [(key.decode("latin-1"), value.decode("latin-1")) for key, value in scope["headers"]]
+    now = server.clock()
+    verified = verify_request(scope["method"], url, headers, server.verify_keys.get, int(now))
+    server.store.remember_nonce(verified.key_id, verified.nonce, now)
+    visit: Visit | None = scope.get(VISIT)  # none in a test without a socket
+    if visit is not None:
+        visit.authenticated()
+    return server.parties[verified.key_id], verified
+
+
+async def authenticated(request: Request) -> Caller:
+    """The party whose envelope this request came in (servers/http/envelope.py); what came in none is not looked at.
+
+    Raises: BadSignature, OtherVersion
+    """
+    enclosed = request.scope.get(ENCLOSED)
+    if isinstance(enclosed, Caller):
+        return enclosed
+    require_own_version(list(request.headers.items()))
+    raise BadSignature(
+        "the request is in no envelope, and a signature outside of one counts for nothing; install release "
+        f"{first_release(PROTOCOL_VERSION)} of the moiety package or a later one of {PROTOCOL_VERSION}, which encloses "
+        "its requests"
+    )
+
+
+def site(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
+    """A site of the roster, not an operator."""
+    if caller.party not in server.roster.sites:
+        raise NotListed(f"{caller.name!r} is an operator; this is for sites")
+    return caller
+
+
+def requester(caller: Annotated[Caller, Depends(site)], server: ThisServer) -> Caller:
+    """The roster's requester."""
+    if caller.name != server.roster.requester:
+        raise NotListed(f"only the requester {server.roster.requester!r} may do this, not {caller.name!r}")
+    return caller
+
+
+def peer(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
+    """The other server's operator."""
+    if caller.party != server.peer:
+        raise NotListed(f"only the other server's operator {server.peer.name!r} may do this, not {caller.name!r}")
+    return caller
+
+
+AnySite = Annotated[Caller, Depends(site)]
+TheRequester = Annotated[Caller, Depends(requester)]
+ThePeer = Annotated[Caller, Depends(peer)]

@@ -1,0 +1,209 @@
+"""Request bodies: small ones whole, under a cap; large ones streamed through hashing and decryption to disk."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from fastapi import Request
+
+from protocol.errors import MalformedMessage, RefusedMessage, TooLarge
+from protocol.wire.channel.sealing import SealedReader
+from protocol.wire.channel.signing import DigestField
+from protocol.wire.commitment import MessageDigest, check_commitment
+from protocol.wire.keys import SealingKey
+from protocol.wire.messages import MAX_CONTROL_BYTES
+from servers.http.authentication import Caller
+from servers.store.shares import Draft
+
+_PIECE_BYTES: Final = 2**20
+
+
+async def read_small(request: Request, caller: Caller, limit_bytes: int = MAX_CONTROL_BYTES) -> bytes:
+    """The whole body. Raises: TooLarge, BadSignature"""
+    body = bytearray()
+    async for data in request.stream():
+        body += data
+        if len(body) > limit_bytes:
+            raise TooLarge(f"the body has more than the {limit_bytes} bytes that are allowed here")
+    caller.require_digest(hashlib.sha256(body).digest())
+    return bytes(body)
+
+
+class Intake(Protocol):
+    """Takes a body piece by piece, off the event loop."""
+
+    def feed(self, data: bytes | bytearray) -> None: ...
+
+
+async def stream_into(request: Request, intake: Intake, limit_bytes: int) -> None:
+    """Feed the body to ``intake`` in pieces of about a megabyte; while it takes one, the next one arrives.
+
+    Raises: TooLarge, and what the intake raises
+    """
+    held, total = bytearray(), 0
+    feeding: asyncio.Future[None] | None = None
+    try:
+        async for data in request.stream():
+            total += len(data)
+            if total > limit_bytes:
+                raise TooLarge(f"the body has more than the {limit_bytes} bytes that are allowed here")
+            held += data
+            if len(held) >= _PIECE_BYTES:
+                if feeding is not None:
+                    await feeding
+                feeding = asyncio.ensure_future(asyncio.to_thread(intake.feed, held))
+                held = bytearray()
+    finally:
+        if feeding is not None:
+            await asyncio.wait([feeding])  # whatever went wrong, the intake is left only once its thread has
+            feeding.exception()
+    if feeding is not None:
+        feeding.result()
+    if held:
+        await asyncio.to_thread(intake.feed, held)
+
+
+class HashOnly:
+    """For a body that is already stored: only whether the bytes are the same matters."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._hash.update(data)
+
+    def finish(self, caller: Caller) -> str:
+        caller.require_digest(self._hash.digest())
+        return self._hash.hexdigest()
+
+
+class OpaqueIntake:
+    """Sealed bytes for somebody else: hashed and written as they are."""
+
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._hash = hashlib.sha256()
+        self.size_bytes = 0
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._hash.update(data)
+        self.size_bytes += len(data)
+        self._draft.write(memoryview(data))
+
+    def finish(self, caller: Caller) -> str:
+        """Raises: BadSignature"""
+        caller.require_digest(self._hash.digest())
+        return self._hash.hexdigest()
+
+
+class ContributionDigest:
+    """For a contribution that is already stored: only whether the bytes are the same matters."""
+
+    def __init__(self) -> None:
+        self._digest = MessageDigest()
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._digest.update(data)
+
+    def finish(self, caller: Caller) -> str:
+        """Raises: BadSignature"""
+        return _required(caller, self._digest)
+
+
+class SealedIntake:
+    """Sealed bytes for this server: hashed, opened and written in clear."""
+
+    def __init__(self, key: SealingKey, accept: Callable[[bytes], None], draft: Draft) -> None:
+        self._opening = _Opening(SealedReader(key, accept), draft)
+        self._hash = hashlib.sha256()
+
+    def feed(self, data: bytes | bytearray) -> None:
+        self._hash.update(data)
+        self._opening.feed(data)
+
+    def finish(self, caller: Caller, plain_bytes: int) -> str:
+        """The digest of the sealed bytes, once the last chunk has opened.
+
+        Raises: BrokenSeal, BadSignature; MalformedMessage, when the plaintext does not have ``plain_bytes``
+        """
+        caller.require_digest(self._hash.digest())
+        self._opening.finish(plain_bytes)
+        return self._hash.hexdigest()
+
+
+class Sink(Protocol):
+    """Takes opened bytes."""
+
+    def write(self, piece: bytes) -> None: ...
+
+
+class ContributionIntake:
+    """A sealed share: one pass of hashing serves the digest that was signed and the commitment.
+
+    What is wrong with it is said only once its digest shows that the site sent these bytes: the refusal is signed, and
+    a site does not come again with what a server refused, so nobody on the way may bring one about.
+    """
+
+    def __init__(self, key: SealingKey, accept: Callable[[bytes], None], draft: Sink) -> None:
+        self._reader = SealedReader(key, accept)
+        self._opening = _Opening(self._reader, draft)
+        self._digest = MessageDigest()
+        self._refused: RefusedMessage | None = None
+
+    def feed(self, data: bytes | bytearray) -> None:
+        """Raises: Unavailable, ConfigurationError"""
+        self._digest.update(data)
+        if self._refused is None:
+            try:
+                self._opening.feed(data)
+            except RefusedMessage as refused:
+                self._refused = refused
+
+    def finish(self, caller: Caller, plain_bytes: int) -> str:
+        """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
+        digest = _required(caller, self._digest)
+        if self._refused is not None:
+            raise self._refused
+        self._opening.finish(plain_bytes)
+        return digest
+
+    def check_commitment(self, committed: str) -> None:
+        """Raises: CommitmentMismatch"""
+        salt, content_key = self._reader.salt, self._reader.content_key
+        assert salt is not None, "finish comes first"
+        assert content_key is not None, "it opens with the salt"
+        check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
+
+
+class _Opening:
+    """Sealed bytes on their way to a draft in clear."""
+
+    def __init__(self, reader: SealedReader, draft: Sink) -> None:
+        self._reader = reader
+        self._draft = draft
+        self._plain_bytes = 0
+
+    def feed(self, data: bytes | bytearray) -> None:
+        for piece in self._reader.feed(data):
+            self._take(piece)
+
+    def finish(self, plain_bytes: int) -> None:
+        """Raises: BrokenSeal, MalformedMessage"""
+        self._take(self._reader.finish())
+        if self._plain_bytes != plain_bytes:
+            raise MalformedMessage(
+                f"the sealed body holds {self._plain_bytes} bytes, {plain_bytes} are needed; check the study"
+            )
+
+    def _take(self, piece: bytes) -> None:
+        self._plain_bytes += len(piece)
+        self._draft.write(piece)
+
+
+def _required(caller: Caller, digest: MessageDigest) -> str:
+    found = digest.digest()
+    caller.require_digest(found, DigestField.SEALED)
+    return found.hex()

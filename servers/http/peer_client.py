@@ -1,0 +1,201 @@
+"""Side A's calls to side B: signed and in envelopes, over one kept connection, errors turned back into our own.
+
+B is not trusted with A's memory or time: every answer has a bound that the caller states (servers/http/peer_answer.py) and
+a least speed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import secrets
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from itertools import islice
+from typing import Final, Literal
+
+import httpx
+
+from protocol.errors import PeerUnreachable
+from protocol.wire import paths
+from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
+from protocol.wire.channel.sealing import CHUNK_BYTES, SealedMessage
+from protocol.wire.channel.signing import DigestField, sign_request
+from protocol.wire.commitment import head_digest
+from protocol.wire.messages import MAX_CONTROL_BYTES
+from servers.http.peer_answer import PROBLEM_BYTES, PeerRequest, no_cookies, peer_answer, problem_bytes
+from servers.http.problems import error_from
+from servers.server import Server
+
+_CONNECT_TIMEOUT_S: Final = 5.0
+_PIECE_BYTES: Final = 2**20
+_LEAST_BYTES_PER_S: Final = 2**16
+_CONNECTIONS: Final = httpx.Limits(max_connections=48, max_keepalive_connections=16)
+"""Fewer than the peer allows one address."""
+_FIRST_ERROR: Final = 400
+Method = Literal["GET", "POST", "PUT"]
+_EMPTY: Final = hashlib.sha256(b"").digest()
+
+
+class PeerClient:
+    """Every method raises PeerUnreachable, or the error that the peer answered with."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        ca = server.settings.peer_ca
+        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+        timeout = httpx.Timeout(server.settings.limits.peer_timeout_s, connect=_CONNECT_TIMEOUT_S)
+        self._client = httpx.AsyncClient(
+            verify=context, timeout=timeout, limits=_CONNECTIONS, trust_env=False, cookies=no_cookies()
+        )
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    async def get(self, path: str, kind: str) -> bytes:
+        return await self._whole("GET", path, b"", kind, MAX_CONTROL_BYTES)
+
+    async def post(self, path: str, body: bytes, kind: str, most_bytes: int = MAX_CONTROL_BYTES) -> bytes:
+        """The answer, of at most so many bytes."""
+        return await self._whole("POST", path, body, kind, most_bytes)
+
+    async def put(self, path: str, body: bytes, kind: str) -> bytes:
+        return await self._whole("PUT", path, body, kind, MAX_CONTROL_BYTES)
+
+    async def put_sealed(self, path: str, message: SealedMessage, length: int, kind: str) -> bytes:
+        """Send ``length`` bytes that are made while they are sent, sealed to the peer: signed is the head."""
+
+        async def body() -> AsyncIterator[bytes]:
+            yield message.head
+            while piece := await asyncio.to_thread(_next_piece, message.body):
+                yield piece
+
+        self._count("out", kind, length)
+        sent = self._request("PUT", path, b"", head_digest(message.head), DigestField.SEALED_HEAD, body(), length)
+        return await self._sent(sent, kind, MAX_CONTROL_BYTES, sent_bytes=length)
+
+    async def stream(self, path: str, kind: str, most_bytes: int) -> AsyncGenerator[bytes]:
+        """The answer's body in pieces of about a megabyte, at most ``most_bytes`` in all."""
+        async with self._answered(self._request("GET", path), most_bytes) as pieces:
+            held = bytearray()
+            async for piece in pieces:
+                self._count("in", kind, len(piece))
+                held += piece
+                if len(held) >= _PIECE_BYTES:
+                    yield bytes(held)
+                    held = bytearray()
+            if held:
+                yield bytes(held)
+
+    async def reachable(self) -> None:
+        """Return if the peer's /healthz answers."""
+        try:
+            async with asyncio.timeout(self._longest_s(PROBLEM_BYTES)):
+                response = await self._client.send(
+                    self._client.build_request("GET", self._url("/healthz")), stream=True
+                )
+                try:
+                    await problem_bytes(response)
+                finally:
+                    await response.aclose()
+        except (httpx.TransportError, TimeoutError) as error:
+            raise self._unreachable(error) from error
+        if not response.is_success:
+            raise PeerUnreachable(f"the peer's /healthz answers with status {response.status_code}")
+
+    async def _whole(self, method: Method, path: str, body: bytes, kind: str, most_bytes: int) -> bytes:
+        self._count("out", kind, len(body))
+        digest = hashlib.sha256(body).digest()
+        request = await asyncio.to_thread(self._request, method, path, body, digest)
+        return await self._sent(request, kind, most_bytes, sent_bytes=len(body))
+
+    def _request(
+        self,
+        method: Method,
+        path: str,
+        enclosed: bytes = b"",
+        digest: bytes = _EMPTY,
+        digest_field: DigestField = DigestField.CONTENT,
+        follows: AsyncIterator[bytes] | None = None,
+        follows_bytes: int = 0,
+    ) -> PeerRequest:
+        """A signed request in its envelope; ``follows`` is a body that is sealed already."""
+        server, url = self._server, self._server.settings.peer_url + paths.PEER_SEALED
+        between = Correspondence(server.keys.key_id, server.peer.key_id, secrets.token_urlsafe(24))
+        asked = EnclosedRequest(
+            method=method,
+            target=path,
+            body_digest=digest.hex(),
+            digest_field=digest_field,
+            enclosed_bytes=len(enclosed),
+            body_bytes=len(enclosed) + follows_bytes,
+        )
+        envelope = close_request(asked, enclosed, server.sealing_key_of(server.peer.name), between)
+        signed = sign_request(
+            "POST",
+            url,
+            head_digest(envelope),
+            server.keys.signing,
+            server.keys.key_id,
+            created=int(server.clock()),
+            nonce=between.nonce,
+            digest_field=DigestField.SEALED_HEAD,
+        )
+
+        async def content() -> AsyncIterator[bytes]:
+            yield envelope
+            if follows is not None:
+                async for piece in follows:
+                    yield piece
+
+        length = ("content-length", str(len(envelope) + follows_bytes))
+        headers = [("accept-encoding", "identity"), ("content-type", SEALED_TYPE), length, *signed]
+        request = self._client.build_request("POST", url, content=content(), headers=headers)
+        return PeerRequest(request, between, dict(signed)["Signature"])
+
+    async def _sent(self, request: PeerRequest, kind: str, most_bytes: int, sent_bytes: int = 0) -> bytes:
+        try:
+            async with asyncio.timeout(self._longest_s(sent_bytes)) as deadline:
+                async with self._answered(request, most_bytes) as pieces:
+                    deadline.reschedule(asyncio.get_running_loop().time() + self._longest_s(most_bytes))
+                    body = b"".join([piece async for piece in pieces])
+        except TimeoutError as error:
+            raise self._unreachable(error) from error
+        self._count("in", kind, len(body))
+        return body
+
+    def _longest_s(self, moved_bytes: int) -> float:
+        """A request and the answer's head, or its body, take no longer: a peer that trickles is out of reach."""
+        return self._server.settings.limits.peer_timeout_s + moved_bytes / _LEAST_BYTES_PER_S
+
+    @asynccontextmanager
+    async def _answered(self, request: PeerRequest, most_bytes: int) -> AsyncIterator[AsyncIterator[bytes]]:
+        """Send a request; its body as it arrives. Raises: PeerUnreachable; what the peer answered with"""
+        try:
+            response = await self._client.send(request.request, stream=True)
+            try:
+                answer = await peer_answer(self._server, request, response, most_bytes)
+                if answer.status >= _FIRST_ERROR:
+                    raise error_from(b"".join([piece async for piece in answer.pieces]), answer.status)
+                yield answer.pieces
+            finally:
+                await response.aclose()
+        except httpx.TransportError as error:
+            raise self._unreachable(error) from error
+
+    def _url(self, path: str) -> str:
+        return self._server.settings.peer_url + path
+
+    def _count(self, direction: str, kind: str, size: int) -> None:
+        self._server.metrics.peer_bytes.labels(direction, kind).inc(size)
+
+    def _unreachable(self, error: Exception) -> PeerUnreachable:
+        return PeerUnreachable(
+            f"the peer at {self._server.settings.peer_url} is out of reach ({type(error).__name__}); it is tried again"
+        )
+
+
+def _next_piece(chunks: Iterator[bytes]) -> bytes:
+    """About a megabyte: every piece costs a change of threads."""
+    return b"".join(islice(chunks, _PIECE_BYTES // CHUNK_BYTES))

@@ -1,0 +1,63 @@
+"""How answers leave: canonical messages, sealed streams, and problem+json in the API's description."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from typing import Any, Final
+
+from fastapi import Response
+from fastapi.responses import StreamingResponse
+
+from protocol.errors import ErrorCode
+from protocol.wire.channel.sealing import SealedMessage
+from protocol.wire.channel.signing import DigestField, digest_value
+from protocol.wire.commitment import head_digest
+from protocol.wire.messages import Message
+from servers.http.problems import MEDIA_TYPE, problem_body, status_of
+from servers.server import Server
+
+OCTETS: Final = "application/octet-stream"
+_DESCRIPTION: Final = "Refused: problem+json (RFC 9457) with a stable code and a detail"
+PROBLEM: Final[dict[int | str, dict[str, Any]]] = {
+    "4XX": {"description": _DESCRIPTION, "content": {MEDIA_TYPE: {}}},
+    "5XX": {"description": "Not now: problem+json; try again", "content": {MEDIA_TYPE: {}}},
+}
+
+
+def message_answer(message: Message, status: int = 200) -> Response:
+    """A control message's canonical bytes."""
+    return Response(message.canonical(), status_code=status, media_type="application/json")
+
+
+def stream_answer(pieces: Iterator[bytes], body_digest: bytes) -> StreamingResponse:
+    """Bytes that are sealed already, of which the SHA-256 is known before they are read."""
+    headers = {DigestField.CONTENT.value: digest_value(DigestField.CONTENT, body_digest)}
+    return StreamingResponse(pieces, media_type=OCTETS, headers=headers)
+
+
+def sealed_answer(message: SealedMessage) -> StreamingResponse:
+    """A message that is sealed while it is sent: what is signed is its head."""
+    headers = {DigestField.SEALED_HEAD.value: digest_value(DigestField.SEALED_HEAD, head_digest(message.head))}
+    return StreamingResponse(chain([message.head], message.body), media_type=OCTETS, headers=headers)
+
+
+def octets_answer(body: bytes) -> Response:
+    return Response(body, media_type=OCTETS)
+
+
+def problem_answer(server: Server, code: ErrorCode, detail: str, status: int | None = None) -> Response:
+    """A refusal as problem+json, counted; ``status`` where HTTP itself asks for another than the table's."""
+    server.metrics.refusals.labels(code.value).inc()
+    body = problem_body(code, detail, status)
+    return Response(body, status_code=status or status_of(code), media_type=MEDIA_TYPE)
+
+
+def done() -> Response:
+    return Response(status_code=204)
+
+
+def body_of(kind: str, sealed: bool = False) -> dict[str, Any]:
+    """The request body in the API's description: bodies are read and checked by the protocol's own parsers."""
+    media = OCTETS if sealed else "application/json"
+    return {"requestBody": {"required": True, "description": kind, "content": {media: {}}}}

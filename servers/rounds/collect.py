@@ -1,0 +1,379 @@
+"""Announcements and contributions, up to the lock (docs/protocol.md 3, 4)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+
+from fastapi import Request
+
+from protocol.bodies.letter import LetterKind, Topic
+from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, NotListed, WrongRound
+from protocol.rounds.agree import Shortfall
+from protocol.rounds.transitions import RoundEvent, StudyEvent, check_announcement, open_round, step, study_step
+from protocol.sharing import Side, vector_side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.channel.sealing import MAX_HEADER_BYTES, sealed_message_length
+from protocol.wire.messages import (
+    Announcement,
+    CollectedContribution,
+    ContributionHeader,
+    OutcomeCause,
+    Purpose,
+    Receipt,
+    RoundState,
+    ShareKind,
+    Signed,
+    Study,
+    StudyProtection,
+)
+from protocol.wire.peer_messages import CollectedSet
+from servers.ckks.uploads import (
+    CheckedDraft,
+    ciphertext_bytes,
+    require_ciphertext_header,
+    require_summing_side,
+)
+from servers.http.authentication import Caller
+from servers.http.bodies import ContributionDigest, ContributionIntake, stream_into
+from servers.letters import forget_rounds_before
+from servers.points import Point
+from servers.server import Server
+from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
+from servers.store.shares import file_name
+from servers.studies import refuse
+
+SEED_BYTES = 32
+ELEMENT_BYTES = 8
+_CLOCK_SLACK_S = 300
+
+
+def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
+    """Countersign one announcement a round number; the same again gets the same answer.
+
+    Raises: BadSignature, WrongRound, ConflictingMessage, AnnouncementMismatch, MalformedMessage
+    """
+    announcement = require_signatures(signed, server.roster, [server.roster.requester])
+    _check_announced(server, study, number, announcement)
+    last = server.store.current_round(study.digest)
+    try:
+        new = check_announcement(
+            announcement,
+            study.state,
+            None if last is None else last.progress,
+            None if last is None else last.announcement.message,
+            frozenset(p.name for p in server.roster.contributors),
+            study.study.parameters.least_contributors,
+        )
+    except ConflictingMessage as error:
+        raise refuse(server, study.digest, server.roster.requester, error) from None
+    if not new:
+        assert last is not None, "only a round that is there can be announced again"
+        return last.announcement
+    own = signed.signature_of(server.roster.requester)
+    assert own is not None, "required above"
+    countersigned = server.countersign(Signed[Announcement](message=announcement, signatures=(own,)))
+    state = study_step(study.state, StudyEvent.ANNOUNCED)
+    if state is not study.state:
+        resumed = replace(study, state=state, reason="", absent_in_a_row=0)
+        server.store.change_study(study.digest, lambda _: resumed)
+    progress = open_round(number)
+    key = RoundKey(study.digest, number, progress.attempt)
+    server.failpoints.reach(Point.BEFORE_ANNOUNCEMENT_STORED)
+    server.store.add_round(RoundRecord(key, progress.state, countersigned, float(announcement.closes_at_s)))
+    server.failpoints.reach(Point.AFTER_ANNOUNCEMENT_STORED)
+    forget_rounds_before(server, study, number)
+    return countersigned
+
+
+def _check_announced(server: Server, study: StudyRecord, number: int, announcement: Announcement) -> None:
+    if announcement.study_digest != study.digest:
+        raise AnnouncementMismatch("the announcement is for a study with another digest")
+    if announcement.round != number:
+        raise WrongRound(f"the announcement is for round {announcement.round}, the address names round {number}")
+    of = study.study
+    _check_purpose(server, study, announcement)
+    most = of.last_round(announcement.purpose)
+    if number > most:
+        raise WrongRound(
+            f"the study has at most {most} rounds of {announcement.purpose.value}, found an announcement for round "
+            f"{number}"
+        )
+    _check_key(server, study, announcement)
+    places = [p.name for p in server.roster.contributors]
+    order = [places.index(site) for site in announcement.listed if site in places]
+    if order != sorted(order):
+        raise MalformedMessage("the listed sites must be in the roster's order")
+    latest = server.clock() + study.study.round_deadline_s + _CLOCK_SLACK_S
+    if announcement.closes_at_s > latest:
+        raise MalformedMessage(
+            f"closes_at_s {announcement.closes_at_s} is later than the study's round_deadline_s "
+            f"{study.study.round_deadline_s} allows from now; check the clock"
+        )
+
+
+def _check_purpose(server: Server, study: StudyRecord, announcement: Announcement) -> None:
+    """A round opens what the study says; sites are ranked before anything else, and not again once they may have been.
+
+    Raises: MalformedMessage, WrongRound
+    """
+    of = study.study
+    if announcement.purpose is Purpose.RANKING:
+        if of.ranking is None:
+            raise MalformedMessage("the round would rank the sites, which this study does not; announce an update")
+        last = server.store.current_round(study.digest)
+        if last is not None and not _may_rank_after(last, announcement):
+            raise WrongRound("the sites are ranked once, before the first update; this study is beyond that")
+        return
+    if announcement.measured and announcement.opens is not of.rule.needs:
+        raise MalformedMessage(
+            f"the round would open {announcement.opens.value}, the rule {of.rule.name.value!r} needs "
+            f"{of.rule.needs.value}; announce that"
+        )
+    if announcement.purpose is Purpose.COUNTS and not of.rule.name.counts_classes:
+        raise MalformedMessage(f"the round would sum class counts, which rule {of.rule.name.value!r} does not use")
+
+
+def _may_rank_after(last: RoundRecord, announcement: Announcement) -> bool:
+    """The same announcement again, or another try after rankings that were all skipped."""
+    before = last.announcement.message
+    if before == announcement:
+        return True
+    return before.purpose is Purpose.RANKING and last.state is not RoundState.RANKED
+
+
+def _check_key(server: Server, study: StudyRecord, announcement: Announcement) -> None:
+    """Updates are encrypted exactly where the study says so, and under one key."""
+    under_ckks = study.study.protection is StudyProtection.CKKS
+    if announcement.encrypted != (under_ckks and announcement.purpose is Purpose.UPDATE):
+        raise MalformedMessage(
+            f"the study has protection {study.study.protection.value!r}: rounds of updates name a CKKS key exactly "
+            "under 'ckks', rounds of class counts never do"
+        )
+    if not announcement.encrypted:
+        return
+    last = server.store.current_round(study.digest)
+    before = None if last is None else last.announcement.message.ckks_key_id
+    if before is not None and announcement.ckks_key_id != before:
+        raise MalformedMessage(f"the study's CKKS key is {before}, found {announcement.ckks_key_id}; it has one key")
+
+
+def round_of(server: Server, study: StudyRecord, number: int, attempt: int) -> RoundRecord:
+    """The attempt that an address names, which must be the current one.
+
+    Raises: WrongRound
+    """
+    current = server.store.current_round(study.digest)
+    if current is None:
+        raise WrongRound(f"study {study.name!r} has no round yet, found round {number}")
+    if (current.key.round, current.key.attempt) != (number, attempt):
+        raise WrongRound(
+            f"study {study.name!r} is at round {current.key.round}, attempt {current.key.attempt}; "
+            f"found round {number}, attempt {attempt}"
+        )
+    return current
+
+
+def expected_sites(server: Server, announcement: Announcement) -> frozenset[str]:
+    return frozenset((*announcement.listed, server.roster.requester))
+
+
+async def contribute(
+    server: Server, caller: Caller, study: StudyRecord, key: RoundKey, request: Request
+) -> Signed[Receipt]:
+    """Store one sealed share durably, then sign for it; the same bytes get the same receipt.
+
+    Raises: NotListed, WrongRound, AnnouncementMismatch, MalformedMessage, BrokenSeal, CommitmentMismatch,
+            ConflictingMessage, BadSignature, TooLarge, StorageFull
+    """
+    known = server.store.contribution(key, caller.name)
+    largest = sealed_message_length(MAX_HEADER_BYTES, _most_bytes(study.study))
+    if known is not None:
+        again = ContributionDigest()
+        await stream_into(request, again, largest)
+        return _same_receipt(server, study, known, again.finish(caller))
+    record = round_of(server, study, key.round, key.attempt)
+    _require_open(study, record)
+    if caller.name not in expected_sites(server, record.announcement.message):
+        raise NotListed(
+            f"{caller.name!r} is not listed for round {key.round}; it takes part when the requester lists it"
+        )
+    announcement = record.announcement.message
+    if announcement.encrypted:
+        require_summing_side(server)
+    headers: list[ContributionHeader] = []
+    accept = _header_check(server, caller.name, study, record, headers)
+    plain_bytes = _plain_bytes(server, caller.name, study, announcement)
+    server.files.require_room(plain_bytes)
+    draft = server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL)
+    checked = CheckedDraft(server, announcement, study.study, draft) if announcement.encrypted else None
+    try:
+        intake = ContributionIntake(server.keys.sealing, accept, checked or draft)
+        await stream_into(request, intake, largest)
+        digest = await asyncio.to_thread(intake.finish, caller, plain_bytes)
+        if checked is not None:
+            await asyncio.to_thread(checked.finish)
+        header = headers[0]
+        intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
+        name = file_name("share", *_parts(key), caller.name, digest)
+        server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
+        await asyncio.to_thread(draft.keep, name)
+        server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
+    except BaseException:
+        draft.discard()
+        raise
+    return _store(server, study, key, header, digest, name)
+
+
+def _store(
+    server: Server, study: StudyRecord, key: RoundKey, header: ContributionHeader, digest: str, name: str
+) -> Signed[Receipt]:
+    """Commit the row; what has happened since the body began to arrive is looked at again."""
+    known = server.store.contribution(key, header.site)
+    if known is not None:
+        if known.file != name:
+            server.files.delete([name])
+        return _same_receipt(server, study, known, digest)
+    try:
+        record = round_of(server, study, key.round, key.attempt)
+        _require_open(server.store.study(study.digest), record)
+    except WrongRound:
+        server.files.delete([name])
+        raise
+    receipt = server.sign(
+        Receipt(
+            study_digest=study.digest,
+            round=key.round,
+            attempt=key.attempt,
+            site=header.site,
+            side=server.side,
+            body_digest=digest,
+        )
+    )
+    state = step(record.progress, RoundEvent.CONTRIBUTION_STORED).state
+    server.store.add_contribution(ContributionRecord(key, header.site, header, digest, receipt, name), state)
+    server.failpoints.reach(Point.AFTER_RECEIPT_STORED)
+    return receipt
+
+
+def _same_receipt(server: Server, study: StudyRecord, known: ContributionRecord, digest: str) -> Signed[Receipt]:
+    if known.body_digest == digest:
+        return known.receipt
+    error = ConflictingMessage(
+        f"the contribution of {known.site!r} to round {known.key.round}, attempt {known.key.attempt} came before with "
+        "other bytes; the first one stands: send those bytes again, or none"
+    )
+    raise refuse(server, study.digest, known.site, error)
+
+
+def _require_open(study: StudyRecord, record: RoundRecord) -> None:
+    if study.state.ended:
+        raise WrongRound(f"the study is {study.state}: {study.reason}")
+    if record.outcome is not None:
+        raise WrongRound(f"round {record.key.round} is being closed without a release; wait for the next one")
+    step(record.progress, RoundEvent.CONTRIBUTION_STORED)
+
+
+def _parts(key: RoundKey) -> tuple[str, int, int]:
+    return (key.study, key.round, key.attempt)
+
+
+def share_kind(server: Server, site: str) -> ShareKind:
+    """Which half of a site's contribution this server gets."""
+    return ShareKind.VECTOR if vector_side(server.roster.place(site)) is server.side else ShareKind.SEED
+
+
+def _plain_bytes(server: Server, site: str, study: StudyRecord, announcement: Announcement) -> int:
+    """What a site's sealed body holds for this server."""
+    if announcement.encrypted:
+        return ciphertext_bytes(study.study)
+    if share_kind(server, site) is ShareKind.SEED:
+        return SEED_BYTES
+    return ELEMENT_BYTES * study.study.parameters_in(announcement.purpose).dimension
+
+
+def _most_bytes(study: Study) -> int:
+    """What the largest body of any round holds."""
+    share = ELEMENT_BYTES * max(study.parameters_in(purpose).dimension for purpose in Purpose)
+    return max(share, ciphertext_bytes(study)) if study.protection is StudyProtection.CKKS else share
+
+
+def _header_check(
+    server: Server, caller: str, study: StudyRecord, record: RoundRecord, accepted: list[ContributionHeader]
+) -> Callable[[bytes], None]:
+    """A callback that accepts exactly the header this contribution must have, before anything is decrypted."""
+    announcement = record.announcement.message
+    encrypted = announcement.encrypted
+    kind = ShareKind.CIPHERTEXT if encrypted else share_kind(server, caller)
+    length = study.study.encrypted_values if encrypted else study.study.parameters_in(announcement.purpose).dimension
+
+    def accept(raw: bytes) -> None:
+        header = ContributionHeader.parse(raw)
+        if header.site != caller:
+            raise NotListed(f"the share's header names {header.site!r}, the request is signed by {caller!r}")
+        if (header.round, header.attempt) != (record.key.round, record.key.attempt):
+            raise WrongRound(
+                f"the share is made for round {header.round}, attempt {header.attempt}; current are "
+                f"{record.key.round} and {record.key.attempt}"
+            )
+        if header.study_digest != study.digest or header.announcement_digest != announcement.digest():
+            raise AnnouncementMismatch("the share is bound to another study or announcement than this server holds")
+        if header.side is not server.side:
+            raise MalformedMessage(f"the share is for side {header.side.value!r}, this server is {server.side.value!r}")
+        if header.length != length or header.share_kind is not kind:
+            raise MalformedMessage(
+                f"{caller!r} sends this server a {kind.value} of length {length}, found a "
+                f"{header.share_kind.value} of length {header.length}; check the study's parameters"
+            )
+        if encrypted:
+            require_ciphertext_header(server, header)
+        accepted.append(header)
+
+    return accept
+
+
+def is_complete(server: Server, record: RoundRecord) -> bool:
+    """Whether every expected site has contributed, and only those can, or the round's time is over."""
+    expected = len(expected_sites(server, record.announcement.message))
+    return server.store.contributions_held(record.key) >= expected or server.clock() >= record.closes_at_s
+
+
+def beyond_hope(server: Server, record: RoundRecord) -> Shortfall | None:
+    """Why side A need not wait for a round's time: every listed site has contributed or declined, too few contributed.
+
+    Of a decline A sees that it is there, not why; side B has no letters. It waits for the last site, so that the
+    requester has heard everybody's reasons before it plans the next round.
+    """
+    topic, announcement = str(Topic(LetterKind.DECLINE, record.key.round)), record.announcement.message
+    listed = frozenset(announcement.listed)
+    declined = {mail.sender for mail in server.store.mail_of(record.key.study, [topic])}
+    if len(declined) + server.store.contributions_held(record.key) < len(listed):  # reads no contribution
+        return None
+    held = {contribution.site for contribution in server.store.contributions(record.key)} & listed
+    if len(held) >= announcement.least_contributors or not listed <= held | declined:
+        return None
+    return Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, len(held), announcement.least_contributors)
+
+
+def collected(server: Server, record: RoundRecord) -> CollectedSet:
+    """What this server holds of an attempt, for its peer and for itself; reads every contribution's header."""
+    complete = is_complete(server, record)
+    places = {party.name: place for place, party in enumerate(server.roster.sites)}
+    held = tuple(
+        CollectedContribution(
+            site=c.site,
+            announcement_digest=c.header.announcement_digest,
+            commitment_a=c.header.commitment_a,
+            commitment_b=c.header.commitment_b,
+        )
+        for c in sorted(server.store.contributions(record.key), key=lambda c: places[c.site])
+    )
+    return CollectedSet(
+        study_digest=record.key.study,
+        round=record.key.round,
+        attempt=record.key.attempt,
+        announcement_digest=record.announcement.message.digest(),
+        complete=complete,
+        contributions=held,
+    )

@@ -1,0 +1,126 @@
+"""Rounds that end without a release: skipped, or one attempt burnt; both servers sign (docs/protocol.md 7, 8)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from protocol.errors import AnnouncementMismatch, ErrorCode, WrongRound
+from protocol.rounds.agree import Shortfall
+from protocol.rounds.transitions import STUDY_TRANSITIONS, RoundEvent, StudyEvent, step, study_step
+from protocol.wire.authentic import require_signatures
+from protocol.wire.messages import OutcomeCause, Purpose, RoundOutcome, RoundState, Signed
+from servers.points import Point
+from servers.server import Server
+from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+
+
+def outcome_of(
+    record: RoundRecord,
+    state: RoundState,
+    cause: OutcomeCause | Shortfall,
+    code: ErrorCode | None = None,
+) -> RoundOutcome:
+    """The statement about one attempt. ``cause`` with its numbers where it has any, ``code`` of a refused message."""
+    why = cause if isinstance(cause, Shortfall) else Shortfall(cause)
+    return RoundOutcome.model_validate(
+        {
+            "study_digest": record.key.study,
+            "round": record.key.round,
+            "attempt": record.key.attempt,
+            "outcome": state,
+            "cause": why.cause,
+            "found": why.found,
+            "needed": why.needed,
+            "code": code,
+        }
+    )
+
+
+def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
+    """The round is over without a sum; its shares are deleted. Requester absent too often: the study pauses."""
+    if record.state is not RoundState.SKIPPED:
+        state = step(record.progress, RoundEvent.SKIPPED).state
+        server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
+        server.files.delete(server.store.forget_attempt_files(record.key))
+        server.metrics.rounds.labels(RoundState.SKIPPED.value).inc()
+        _count_absence(server, record.key.study, outcome.message.cause)
+    elif record.outcome != outcome:
+        server.store.change_round(record.key, lambda r: replace(r, outcome=outcome))
+
+
+def commit_ranked(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
+    """The ranking is over: its shares are deleted, its opening stays for the requester. Done before: no change."""
+    if record.state is RoundState.RANKED:
+        return
+    state = step(record.progress, RoundEvent.RANKED).state
+    server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
+    server.files.delete(server.store.forget_attempt_files(record.key))
+    server.metrics.rounds.labels(RoundState.RANKED.value).inc()
+    _count_absence(server, record.key.study, outcome.message.cause)
+
+
+def _count_absence(server: Server, digest: str, cause: OutcomeCause) -> None:
+    limit = server.settings.limits.pause_after_skips
+    absent = cause.requester_absent
+
+    def counted(study: StudyRecord) -> StudyRecord:
+        count = study.absent_in_a_row + 1 if absent else 0
+        if (study.state, StudyEvent.REQUESTER_STAYED_AWAY) in STUDY_TRANSITIONS and count >= limit:
+            state = study_step(study.state, StudyEvent.REQUESTER_STAYED_AWAY)
+            return replace(study, state=state, absent_in_a_row=count)
+        return replace(study, absent_in_a_row=count)
+
+    server.store.change_study(digest, counted)
+
+
+def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
+    """The attempt's contributions are deleted unmeasured; the next attempt takes the same updates again."""
+    burnt = step(record.progress, RoundEvent.BURNT)
+    retried = step(burnt, RoundEvent.RETRIED)
+    again = RoundRecord(
+        key=RoundKey(record.key.study, record.key.round, retried.attempt),
+        state=retried.state,
+        announcement=record.announcement,
+        closes_at_s=max(record.closes_at_s, server.clock() + server.settings.limits.retry_window_s),
+    )
+    server.store.change_round(record.key, lambda r: replace(r, state=burnt.state, outcome=outcome), then_add=again)
+    server.files.delete(server.store.forget_attempt_files(record.key))
+    server.metrics.rounds.labels(RoundState.BURNT.value).inc()
+
+
+def countersign_outcome(
+    server: Server, study: StudyRecord, key: RoundKey, signed: Signed[RoundOutcome]
+) -> Signed[RoundOutcome]:
+    """Side B: agree to A's outcome, unless this side knows better; what has been signed is answered again.
+
+    A release set alone does not stop a skip: A, which has signed, adds nothing any more, so no sum can leave. If it
+    could, sites would be shown a skip by one of the servers and count a released round for nothing. A ranking that this
+    side has measured is not skipped: the requester may hold what it opens, and sites would let it ask again.
+
+    Raises: BadSignature, AnnouncementMismatch, WrongRound
+    """
+    message = require_signatures(signed, server.roster, [server.roster.operator_a.name])
+    if (message.study_digest, message.round, message.attempt) != (key.study, key.round, key.attempt):
+        raise AnnouncementMismatch("the outcome is for another study, round or attempt")
+    record = server.store.round(key)
+    if record is None:
+        raise WrongRound(f"round {key.round}, attempt {key.attempt} is not known here yet")
+    if record.outcome is not None:
+        return record.outcome
+    if message.outcome is RoundState.SKIPPED and record.state is RoundState.RELEASED:
+        raise WrongRound(f"round {key.round} has been released here; a round is not skipped after that")
+    ranks = record.announcement.message.purpose is Purpose.RANKING
+    if message.outcome is RoundState.SKIPPED and ranks and record.state is RoundState.MEASURED:
+        raise WrongRound(f"round {key.round} has been measured here; a ranking is not skipped after that")
+    if message.outcome is RoundState.RANKED and not ranks:
+        raise AnnouncementMismatch(f"round {key.round} ranks no sites; it is released or skipped")
+    both = server.countersign(signed)
+    server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
+    if message.outcome is RoundState.SKIPPED:
+        commit_skip(server, record, both)
+    elif message.outcome is RoundState.RANKED:
+        commit_ranked(server, record, both)
+    else:
+        commit_burn(server, record, both)
+    server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
+    return both

@@ -1,0 +1,188 @@
+"""The release set, the mask, and each site's output share (docs/protocol.md 8, 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from protocol.errors import (
+    AnnouncementMismatch,
+    ConflictingMessage,
+    MalformedMessage,
+    NotListed,
+    OutputGone,
+    UnknownResource,
+    WrongRound,
+)
+from protocol.rounds.transitions import RoundEvent, step
+from protocol.sharing import Side
+from protocol.wire.authentic import require_signatures
+from protocol.wire.channel.sealing import SealedMessage, seal_message
+from protocol.wire.messages import (
+    AgreedSet,
+    OutputHeader,
+    Purpose,
+    ReleaseSet,
+    RoundState,
+    ShareKind,
+    Signed,
+    SumRelease,
+)
+from servers.ckks.output import sealed_sum
+from servers.points import Point
+from servers.rounds.collect import SEED_BYTES, expected_sites
+from servers.server import Server
+from servers.store.interface import RoundRecord, StudyRecord
+from servers.store.shares import file_name
+from servers.studies import refuse
+
+
+def masking_side(round_number: int) -> Side:
+    """Who draws the mask's seed t and serves it; the other side serves the vector. Sides alternate by round."""
+    return Side.A if round_number % 2 else Side.B
+
+
+def accept_release_set(server: Server, record: RoundRecord, signed: Signed[ReleaseSet]) -> None:
+    """Store the requester's release set: one a round, the same again changes nothing.
+
+    A ranking has none. Raises: BadSignature, AnnouncementMismatch, MalformedMessage, ConflictingMessage, WrongRound
+    """
+    release = require_signatures(signed, server.roster, [server.roster.requester])
+    if record.announcement.message.purpose is Purpose.RANKING:
+        raise WrongRound(f"round {record.key.round} ranks the sites; its vectors are never summed")
+    if record.release_set is not None:
+        if record.release_set.message != release:
+            error = ConflictingMessage(f"{record.key.label} has another release set; there is one a round, for ever")
+            raise refuse(server, record.key.study, server.roster.requester, error)
+        return
+    if record.state is not RoundState.MEASURED or record.agreed_set is None or record.outcome is not None:
+        raise WrongRound(f"round {record.key.round} is {record.state}; a release set is welcome once it is measured")
+    _check_release_set(server, record, record.agreed_set.message, release)
+    server.failpoints.reach(Point.BEFORE_RELEASE_SET_STORED)
+    server.store.change_round(record.key, lambda r: replace(r, release_set=signed))
+    server.failpoints.reach(Point.AFTER_RELEASE_SET_STORED)
+
+
+def _check_release_set(server: Server, record: RoundRecord, agreed: AgreedSet, release: ReleaseSet) -> None:
+    named = (release.study_digest, release.round, release.attempt, release.agreed_set_digest)
+    if named != (record.key.study, record.key.round, record.key.attempt, agreed.digest()):
+        raise AnnouncementMismatch("the release set is for another study, round, attempt or agreed set")
+    chosen = [site for site in agreed.sites if site in release.sites]
+    if list(release.sites) != chosen:
+        raise MalformedMessage("a release set names sites of the agreed set, once each and in its order")
+    failed = release.failed_check
+    if list(failed) != [site for site in agreed.sites if site in failed and site not in release.sites]:
+        raise MalformedMessage(
+            "failed_check names sites of the agreed set that are not released, once each and in the set's order"
+        )
+    if server.roster.requester not in chosen:
+        raise MalformedMessage("a release set must hold the requester itself")
+    least = record.announcement.message.least_contributors
+    if len(chosen) - 1 < least:
+        raise MalformedMessage(f"a release set needs at least {least} contributors, found {len(chosen) - 1}")
+
+
+def with_mask_seed(server: Server, record: RoundRecord) -> RoundRecord:
+    """Draw t once for this release and keep it durably, so that every later sum is masked the same."""
+    if record.mask_seed is not None:
+        return record
+    seed = server.randomness.draw(SEED_BYTES, f"{record.key.label} output mask")
+    server.failpoints.reach(Point.BEFORE_MASK_STORED)
+    record = server.store.change_round(record.key, lambda r: replace(r, mask_seed=seed))
+    server.failpoints.reach(Point.AFTER_MASK_STORED)
+    return record
+
+
+def output_name(record: RoundRecord) -> str:
+    return file_name("output", record.key.study, record.key.round, record.key.attempt)
+
+
+def new_output_name(server: Server, record: RoundRecord) -> str:
+    """A name that no output was ever kept under: of two that arrive at once, neither replaces the other."""
+    key = record.key
+    return file_name("output", key.study, key.round, key.attempt, server.boot, next(server.outputs))
+
+
+def keep_release(server: Server, study: StudyRecord, record: RoundRecord, output_file: str) -> None:
+    """Release with an output that is on disk under a name of its own; the first one stands, a later one is deleted.
+
+    Nothing is awaited between the look at the round and the commit: of two sums that arrive at once, one counts.
+    Raises: WrongRound
+    """
+    try:
+        commit_release(server, study, record, output_file)
+    finally:
+        now = server.store.round(record.key)
+        if now is None or now.output_file != output_file:
+            server.files.delete([output_file])
+
+
+def commit_release(
+    server: Server,
+    study: StudyRecord,
+    record: RoundRecord,
+    output_file: str | None,
+    sum_release: Signed[SumRelease] | None = None,
+) -> None:
+    """The round is released on this side; old outputs are deleted. Done before, it changes nothing.
+
+    ``sum_release``: in a round of ciphertexts, both servers' signatures under the sum.
+
+    What happened while the sum was on its way is looked at again: a round whose skip is signed is never released.
+    Raises: WrongRound
+    """
+    now = server.store.round(record.key) or record
+    if now.state is RoundState.RELEASED:
+        return
+    state = step(now.progress, RoundEvent.RELEASED).state
+    server.failpoints.reach(Point.BEFORE_OUTPUT_STORED)
+    server.store.change_round(
+        record.key, lambda r: replace(r, state=state, output_file=output_file, sum_release=sum_release)
+    )
+    server.failpoints.reach(Point.AFTER_OUTPUT_STORED)
+    if study.absent_in_a_row:
+        server.store.change_study(study.digest, lambda s: replace(s, absent_in_a_row=0))
+    oldest_kept = record.key.round - server.settings.limits.outputs_kept_rounds + 1
+    server.files.delete(server.store.forget_outputs(record.key.study, before_round=oldest_kept))
+    server.metrics.rounds.labels(RoundState.RELEASED.value).inc()
+
+
+def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None, site: str) -> SealedMessage:
+    """This side's half of a round's output, sealed to one site; to a site that the present round lists, of any round.
+
+    Such a site missed the sum and applies it now: the same mask and the same vector, never a new one.
+    Raises: UnknownResource, NotListed, OutputGone
+    """
+    if record is None or record.state is not RoundState.RELEASED or record.release_set is None:
+        raise UnknownResource("this round has no output here (yet); wait until the view says 'released'")
+    if site not in expected_sites(server, record.announcement.message) and not _listed_now(server, study, site):
+        raise NotListed(f"{site!r} was not listed for round {record.key.round}, nor for the present one")
+    if record.announcement.message.encrypted:
+        return sealed_sum(server, study, record, site)
+    vector = masking_side(record.key.round) is not server.side
+    header = OutputHeader(
+        release_digest=record.release_set.message.digest(),
+        side=server.side,
+        share_kind=ShareKind.VECTOR if vector else ShareKind.SEED,
+        recipient=server.key_id_of(site),
+        length=study.study.parameters.dimension,
+    )
+    body = _output_body(server, record, vector)
+    secret = server.randomness.draw(64, f"{record.key.label} output for {site}")
+    return seal_message(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
+
+
+def _listed_now(server: Server, study: StudyRecord, site: str) -> bool:
+    current = server.store.current_round(study.digest)
+    return current is not None and site in current.announcement.message.listed
+
+
+def _output_body(server: Server, record: RoundRecord, vector: bool) -> Iterator[bytes]:
+    if not vector:
+        assert record.mask_seed is not None, "a released round has its seed"
+        return iter([record.mask_seed])
+    if record.output_file is None:
+        raise OutputGone(
+            f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"
+        )
+    return server.files.read(record.output_file)

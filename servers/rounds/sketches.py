@@ -1,0 +1,318 @@
+"""From the lock to the opening: sketches, queries, products, the sealed opening (docs/protocol.md 5 to 8)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from fastapi import Request
+
+from protocol.arithmetic.prg import Usage, expand, expand_into
+from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
+from protocol.errors import ConflictingMessage, MalformedMessage, ProtocolViolation, TranscriptMismatch, WrongRound
+from protocol.mpc import measurement
+from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.quantity import product_lengths
+from protocol.mpc.sketch import sketch_shares
+from protocol.parameters import Needs, StudyParameters
+from protocol.sharing import ChunkSource
+from protocol.wire.channel.sealing import MAX_HEADER_BYTES, seal_stream, sealed_message_length
+from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
+from servers.http.authentication import Caller
+from servers.http.bodies import HashOnly, SealedIntake, stream_into
+from servers.points import Point
+from servers.rounds.collect import ELEMENT_BYTES, SEED_BYTES
+from servers.server import Server
+from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
+from servers.store.shares import file_name
+from servers.studies import refuse
+
+
+class Scratch:
+    """A buffer that all sources of one pass take turns with: what a source returns holds until the next call."""
+
+    def __init__(self) -> None:
+        self._buffer = np.empty(0, dtype=np.uint64)
+
+    def take(self, size: int) -> Ring:
+        if self._buffer.size < size:
+            self._buffer = np.empty(size, dtype=np.uint64)
+        return self._buffer[:size]
+
+
+def share_source(server: Server, record: ContributionRecord, dimension: int, scratch: Scratch) -> ChunkSource:
+    """Chunk access to one site's stored share: never the whole vector in memory, nor the file mapped."""
+    if record.file is None:
+        raise ProtocolViolation(f"the share of {record.site!r} has been deleted; its round is over")
+    path = server.files.path(record.file)
+    if record.header.share_kind is ShareKind.SEED:
+        seed = path.read_bytes()
+        return lambda start, stop: _expanded(seed, start, scratch.take(stop - start))
+    _require_whole(path, record.site, dimension)
+    return lambda start, stop: _read_into(path, record.site, start, scratch.take(stop - start))
+
+
+def _require_whole(path: Path, site: str, dimension: int) -> None:
+    found = path.stat().st_size
+    if found != ELEMENT_BYTES * dimension:
+        raise ProtocolViolation(
+            f"the stored share of {site!r} has {found} bytes, expected {ELEMENT_BYTES * dimension}; check the disk"
+        )
+
+
+def _expanded(seed: bytes, start: int, out: Ring) -> Ring:
+    expand_into(seed, Usage.SHARE, out, start=start)
+    return out
+
+
+def _read_into(path: Path, site: str, start: int, out: Ring) -> Ring:
+    try:
+        with path.open("rb", buffering=0) as file:
+            file.seek(ELEMENT_BYTES * start)
+            taken = file.readinto(out.data.cast("B"))
+    except FileNotFoundError:
+        raise ProtocolViolation(f"the share of {site!r} has been deleted meanwhile; its round is over") from None
+    if taken != out.nbytes:
+        raise ProtocolViolation(f"the stored share of {site!r} ends before element {start + out.size}")
+    return out
+
+
+def agreed_sources(server: Server, record: RoundRecord, sites: Sequence[str], dimension: int) -> list[ChunkSource]:
+    """The sources of some sites' shares, in the given order; for one thread, which uses each piece at once."""
+    held = {c.site: c for c in server.store.contributions(record.key)}
+    scratch = Scratch()
+    return [share_source(server, held[site], dimension, scratch) for site in sites]
+
+
+class Sketches:
+    """Sketches under way or done, in memory only; after a restart they are computed again from the shares."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._tasks: dict[RoundKey, asyncio.Task[list[Ring]]] = {}
+
+    def begin(self, record: RoundRecord, parameters: StudyParameters) -> asyncio.Task[list[Ring]]:
+        """Start sketching every agreed share, unless that is under way; needs the transcript."""
+        if record.key not in self._tasks:
+            for old in [key for key in self._tasks if key.study == record.key.study]:
+                self._tasks.pop(old).cancel()
+            assert record.agreed_set is not None, "a locked round has its agreed set"
+            assert record.transcript is not None, "sketches come after the challenge"
+            challenge = bytes.fromhex(record.transcript.message.challenge)
+            sources = agreed_sources(self._server, record, record.agreed_set.message.sites, parameters.dimension)
+            work = asyncio.to_thread(sketch_shares, challenge, sources, parameters)
+            self._tasks[record.key] = asyncio.create_task(work)
+        return self._tasks[record.key]
+
+    def forget(self, key: RoundKey) -> None:
+        self._tasks.pop(key, None)
+
+
+# --- queries ----------------------------------------------------------------------------------------------------------
+
+
+def parameters_of(study: StudyRecord, record: RoundRecord) -> StudyParameters:
+    """The numbers that a round's vectors obey."""
+    return study.study.parameters_in(record.announcement.message.purpose)
+
+
+def targets_of(server: Server, record: RoundRecord) -> tuple[str, ...]:
+    """The sites that the requester sends queries for: the agreed set without itself, none where it sends none."""
+    if not record.announcement.message.opens.queried or record.agreed_set is None:
+        return ()
+    return tuple(site for site in record.agreed_set.message.sites if site != server.roster.requester)
+
+
+def queries_missing(record: RoundRecord) -> bool:
+    return record.announcement.message.opens.queried and record.query_header is None
+
+
+async def store_queries(
+    server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, request: Request
+) -> None:
+    """Store the requester's query shares before they are used; other bytes for the same attempt are refused.
+
+    Raises: WrongRound, MalformedMessage, TranscriptMismatch, ConflictingMessage, BrokenSeal, BadSignature, TooLarge
+    """
+    key = record.key
+    targets = targets_of(server, record)
+    vector_bytes = ELEMENT_BYTES * parameters_of(study, record).sketched_length * len(targets)
+    largest = sealed_message_length(MAX_HEADER_BYTES, vector_bytes)
+    if record.query_digest is not None:
+        again = HashOnly()
+        await stream_into(request, again, largest)
+        _require_same_queries(server, record, again.finish(caller))
+        return
+    _require_queries_welcome(record)
+    headers: list[QueryHeader] = []
+    draft = server.files.draft()
+    try:
+        intake = SealedIntake(server.keys.sealing, _query_check(server, study, record, targets, headers), draft)
+        await stream_into(request, intake, largest)
+        plain = vector_bytes if headers and headers[0].share_kind is ShareKind.VECTOR else SEED_BYTES
+        digest = await asyncio.to_thread(intake.finish, caller, plain)
+        name = file_name("query", key.study, key.round, key.attempt, digest)
+        await asyncio.to_thread(draft.keep, name)
+    except BaseException:
+        draft.discard()
+        raise
+    now = server.store.round(key)
+    assert now is not None, "rounds are never deleted"
+    if now.query_digest is not None:
+        if now.query_file != name:
+            server.files.delete([name])
+        _require_same_queries(server, now, digest)
+        return
+    try:
+        _require_queries_welcome(now)
+    except WrongRound:
+        server.files.delete([name])
+        raise
+    header = headers[0]
+    server.failpoints.reach(Point.BEFORE_QUERIES_STORED)
+    server.store.change_round(key, lambda r: replace(r, query_header=header, query_digest=digest, query_file=name))
+    server.failpoints.reach(Point.AFTER_QUERIES_STORED)
+
+
+def _require_queries_welcome(record: RoundRecord) -> None:
+    if record.state is not RoundState.LOCKED or record.transcript is None or record.outcome is not None:
+        raise WrongRound(
+            f"round {record.key.round} is {record.state}; queries are welcome between challenge and products"
+        )
+    opens = record.announcement.message.opens
+    if not opens.queried:
+        raise WrongRound(f"round {record.key.round} opens {opens.value}; it takes no queries")
+
+
+def _require_same_queries(server: Server, record: RoundRecord, digest: str) -> None:
+    if record.query_digest != digest:
+        error = ConflictingMessage(f"queries for {record.key.label} came before with other bytes; the first ones stand")
+        raise refuse(server, record.key.study, server.roster.requester, error)
+
+
+def _query_check(
+    server: Server, study: StudyRecord, record: RoundRecord, targets: tuple[str, ...], accepted: list[QueryHeader]
+) -> Callable[[bytes], None]:
+    length = parameters_of(study, record).sketched_length
+
+    def accept(raw: bytes) -> None:
+        header = QueryHeader.parse(raw)
+        if record.transcript is None or header.transcript_digest != record.transcript.message.digest():
+            raise TranscriptMismatch("the queries are made for another challenge than this server signed")
+        if header.side is not server.side:
+            raise MalformedMessage(
+                f"the queries are for side {header.side.value!r}, this server is {server.side.value!r}"
+            )
+        if header.targets != targets or header.length != length:
+            raise MalformedMessage(
+                f"queries must name {', '.join(targets)} in this order, each of length {length}; found "
+                f"{', '.join(header.targets)} of length {header.length}"
+            )
+        accepted.append(header)
+
+    return accept
+
+
+def _query_shares(server: Server, record: RoundRecord, parameters: StudyParameters) -> dict[str, Ring]:
+    """Target -> its query share; a seed stands for all targets' vectors, one after the other; a norm's is zero."""
+    if record.announcement.message.opens.of_norms and record.agreed_set is not None:
+        zero = np.zeros(parameters.sketched_length, dtype=np.uint64)
+        return {site: zero for site in record.agreed_set.message.sites if site != server.roster.requester}
+    if record.query_header is None or record.query_file is None:
+        return {}
+    targets, k = record.query_header.targets, parameters.sketched_length
+    raw = server.files.path(record.query_file).read_bytes()
+    if record.query_header.share_kind is ShareKind.SEED:
+        whole = expand(raw, Usage.QUERY, k * len(targets))
+    else:
+        whole = from_bytes(raw, k * len(targets))
+    return {target: whole[i * k : (i + 1) * k] for i, target in enumerate(targets)}
+
+
+# --- products and opening ---------------------------------------------------------------------------------------------
+
+
+def needed_lengths(server: Server, record: RoundRecord, parameters: StudyParameters) -> list[tuple[int, ...]]:
+    """The product lengths of each agreed site's correlation, in order."""
+    assert record.agreed_set is not None, "a locked round has its agreed set"
+    opens, requester = record.announcement.message.opens, server.roster.requester
+    return [
+        product_lengths(opens, place, site == requester, parameters)
+        for place, site in enumerate(record.agreed_set.message.sites)
+    ]
+
+
+def most_elements(study: Study, sites: int) -> int:
+    """The elements of the longest masked vector when all sites of the roster take part."""
+    rounds = [(study.rule.needs, study.parameters)]
+    if study.ranking is not None:
+        rounds.append((Needs.INNER_PRODUCTS, study.parameters_in(Purpose.RANKING)))
+    return max(
+        sum(sum(product_lengths(needs, place, is_requester=False, parameters=of)) for place in range(sites))
+        for needs, of in rounds
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """One side's products of an attempt: operands, correlations and the masked vector for the peer."""
+
+    operands: list[measurement.Operands] = field(repr=False)
+    halves: list[CorrelationHalf] = field(repr=False)
+    masked: bytes = field(repr=False)
+
+
+def prepare_products(
+    server: Server,
+    record: RoundRecord,
+    sketches: list[Ring],
+    halves: list[CorrelationHalf],
+    parameters: StudyParameters,
+) -> Products:
+    """Steps 1 and 2 for every agreed site; the correlations must be marked as used before the bytes leave."""
+    assert record.agreed_set is not None, "a locked round has its agreed set"
+    assert record.transcript is not None, "products come after the challenge"
+    challenge = bytes.fromhex(record.transcript.message.challenge)
+    queries = _query_shares(server, record, parameters)
+    sites = [
+        measurement.SiteSketch(site, sketch, queries.get(site))
+        for site, sketch in zip(record.agreed_set.message.sites, sketches, strict=True)
+    ]
+    opens = record.announcement.message.opens
+    operands = measurement.prepare_all(server.side, challenge, sites, parameters, opens=opens)
+    masked = [measurement.masked(own, half) for own, half in zip(operands, halves, strict=True)]
+    return Products(operands, halves, to_bytes(np.concatenate(masked)))
+
+
+def seal_opening(
+    server: Server,
+    record: RoundRecord,
+    products: Products,
+    peer_masked: bytes | memoryview,
+    zero_key: bytes,
+    parameters: StudyParameters,
+) -> bytes:
+    """Step 3: this side's shares of the range checks and of what the round opens, sealed to the requester.
+
+    Raises: MalformedMessage, when the peer's vector has another length
+    """
+    assert record.transcript is not None, "openings come after the challenge"
+    sizes = [sum(half.lengths) for half in products.halves]
+    pieces = np.split(from_bytes(peer_masked, sum(sizes)), np.cumsum(sizes)[:-1])
+    shares = [
+        measurement.opening_share(server.side, own, piece, half, zero_key, record.key.label, parameters)
+        for own, piece, half in zip(products.operands, pieces, products.halves, strict=True)
+    ]
+    header = OpeningHeader(
+        transcript_digest=record.transcript.message.digest(),
+        side=server.side,
+        checked=tuple(s.site for s in shares),
+        opens=record.announcement.message.opens,
+    )
+    body = b"".join(to_bytes(s.range_shares) for s in shares) + b"".join(to_bytes(s.values) for s in shares)
+    secret = server.randomness.draw(64, f"{record.key.label} opening")
+    recipient = server.sealing_key_of(server.roster.requester)
+    return b"".join(seal_stream(header.canonical(), [body], recipient, secret[:32], secret[32:]))

@@ -1,0 +1,145 @@
+"""What every part of one running server shares."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from protocol.ckks.parameters import CkksParameters
+from protocol.errors import ConfigurationError, MoietyError
+from protocol.failpoints import Failpoints
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, require_roster, sign, signature_by
+from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.wire.keys import SealingPublicKey, VerifyKey
+from protocol.wire.messages import Message, Party, Roster, Signature, Signed, StudyView
+from servers.ckks.process import CkksProcess
+from servers.metrics import Metrics
+from servers.notifications import Changes
+from servers.points import failpoints_of
+from servers.private_files import private_folder, read_secret, take_back
+from servers.randomness import Randomness
+from servers.settings import ServerSettings
+from servers.store.interface import MailRecord, Store
+from servers.store.migrate import upgrade
+from servers.store.shares import ShareFiles
+from servers.store.sql import SqlStore
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(frozen=True)
+class StudyPicture:
+    """What every caller may see of a study at one cursor, and the mail from which each sees its own."""
+
+    everybody: StudyView
+    mail: tuple[MailRecord, ...]
+
+
+@dataclass
+class Server:
+    """One server's identity, stores and clock; made by ``open_server``."""
+
+    settings: ServerSettings
+    roster: Roster
+    keys: PartyKeys = field(repr=False)
+    store: Store
+    files: ShareFiles
+    randomness: Randomness
+    boot: int
+    changes: Changes
+    metrics: Metrics = field(default_factory=Metrics)
+    clock: Callable[[], float] = time.time
+    failpoints: Failpoints = field(default_factory=Failpoints)
+    ckks: CkksProcess = field(default_factory=lambda: CkksProcess(CkksParameters()))
+
+    def __post_init__(self) -> None:
+        self.pictures: dict[str, StudyPicture] = {}
+        self.outputs = itertools.count()
+        self.verify_keys = {p.key_id: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
+        self.parties = {p.key_id: p for p in self.roster.parties}
+        self._sealing_keys: dict[str, SealingPublicKey] = {}
+
+    @property
+    def side(self) -> Side:
+        return self.settings.side
+
+    @property
+    def name(self) -> str:
+        return self.keys.name
+
+    @property
+    def peer(self) -> Party:
+        return self.roster.operator(self.side.other)
+
+    def sealing_key_of(self, party: str) -> SealingPublicKey:
+        known = self._sealing_keys.get(party)
+        if known is None:
+            found = self.roster.party(party)
+            assert found is not None, "callers name parties of the roster"
+            known = self._sealing_keys[party] = SealingPublicKey.from_bytes(bytes.fromhex(found.sealing_key))
+        return known
+
+    def key_id_of(self, party: str) -> str:
+        """How headers and signatures name a party of the roster."""
+        found = self.roster.party(party)
+        assert found is not None, "callers name parties of the roster"
+        return found.key_id
+
+    def sign(self, message: M) -> Signed[M]:
+        return sign(message, self.name, self.keys.signing)
+
+    def countersign(self, signed: Signed[M]) -> Signed[M]:
+        return countersign(signed, self.name, self.keys.signing)
+
+    def signature(self, message: Message) -> Signature:
+        return signature_by(self.name, self.keys.signing, message)
+
+
+def open_server(settings: ServerSettings) -> Server:
+    """Read roster and keys, bring the database up to date, delete what a crash left behind.
+
+    Raises: ConfigurationError
+    """
+    roster, keys = _identity(settings)
+    private_folder(settings.data_dir)
+    upgrade(settings.database)
+    take_back(sorted(settings.data_dir.glob("server.db*")))
+    changes = Changes()
+    store = SqlStore(settings.database, changes.notify)
+    failpoints = failpoints_of(settings.failpoint)
+    files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints)
+    files.sweep(store.files())
+    return Server(
+        settings=settings,
+        roster=roster,
+        keys=keys,
+        store=store,
+        files=files,
+        randomness=Randomness(settings.seed, keys.name),
+        boot=store.next_boot(),
+        changes=changes,
+        failpoints=failpoints,
+    )
+
+
+def _identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
+    try:
+        roster = require_roster(parse_roster(settings.roster.read_text(encoding="utf-8"), str(settings.roster)))
+        keys = parse_party_keys(read_secret(settings.keys).decode(errors="replace"), str(settings.keys))
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    except ConfigurationError:
+        raise
+    except MoietyError as error:
+        raise ConfigurationError(f"{settings.roster}: {error.detail}") from None
+    mine = roster.operator(settings.side)
+    if mine != keys.party(url=mine.url):
+        raise ConfigurationError(
+            f"{settings.keys}: these are the keys of {keys.name!r}; the roster's operator of side "
+            f"{settings.side.value!r} is {mine.name!r}, with other keys: check 'side' and 'keys'"
+        )
+    return roster, keys
