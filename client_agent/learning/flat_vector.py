@@ -1,8 +1,8 @@
 """Model <-> flat float32 vector, with named layers in the model's own fixed order (docs/protocol.md 2).
 
-Only parameters are shared, and of those not the ones of personal layers (client_agent.learning.personal). Buffers, such as the
-running statistics of batch normalisation, would be averaged without the protection of clipping and without meaning; a
-model that keeps any is refused.
+Only parameters are shared, and of those not the ones of personal layers (client_agent.learning.personal). Buffers, such
+as the running statistics of batch normalisation, would be averaged without the protection of clipping and without
+meaning; a model that keeps any is refused.
 """
 
 from __future__ import annotations

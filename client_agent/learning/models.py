@@ -7,8 +7,9 @@ Sizes of a specification:
              padding 1, the last is a dense layer; the activation between. (32, 64, 128, 128) on (1, 28, 28) is the
              network of the MNIST study.
 ``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
-a feature, and ``target``, one entry a class (client_agent.learning.personal). The built-in models have no buffers, so all of
-their state is shared or personal. Initial values are protocol.first_model's, personal layers begin as the identity.
+a feature, and ``target``, one entry a class (client_agent.learning.personal). The built-in models have no buffers, so
+all of their state is shared or personal. Initial values are protocol.first_model's, personal layers begin as the
+identity.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def dimension(spec: ModelSpec) -> int:
 def build_model(spec: ModelSpec, seed: int) -> nn.Module:
     """A built-in model with the values that every study with this seed begins with, on the CPU.
 
-    Raises: ConfigurationError for a plug-in (see client_agent.learning.plugin) or when the layers are not the pinned ones
+    Raises: ConfigurationError for a plug-in (client_agent.learning.plugin) or when the layers are not the pinned ones
     """
     if spec.kind == "plugin":
         raise ConfigurationError("the study's model is a plug-in: give the site's plug-in file")

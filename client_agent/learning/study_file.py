@@ -29,7 +29,7 @@ class _Table(BaseModel):
 class ModelTable(_Table):
     """``kind`` is linear, mlp, cnn or plugin; ``inputs`` the shape of one example.
 
-    ``personal`` layers, ``input`` and ``target``, stay at the site (client_agent.learning.models says what the others mean).
+    ``personal`` layers, ``input`` and ``target``, stay at the site (client_agent.learning.models explains the others).
     ``feature_names`` and ``class_names``: None takes the requester's own, an empty list names nothing.
     """
 

@@ -9,8 +9,8 @@ L delta_r + e_r apart (:mod:`harness.bounds.regression_facts`). Where both model
           1 + eta L_1 otherwise.
     a_r   2 u (2 eta C + M), rounding in eta * average and in the subtraction; M = ||phi_r|| + delta_r.
 
-Where a server optimiser applies the average, see :mod:`harness.bounds.adaptive_bound`. Rounds that were skipped, or summed
-class counts, leave both models as they were.
+Where a server optimiser applies the average, see :mod:`harness.bounds.adaptive_bound`. Rounds that were skipped, or
+summed class counts, leave both models as they were.
 
 Source: Nesterov, Lectures on Convex Optimization, 2.1 (I - eta H)
 """

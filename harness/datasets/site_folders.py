@@ -1,7 +1,7 @@
 """A federation from a folder that holds one folder a site, each as a site's agent reads it.
 
-Names of columns and classes (client_agent.learning.data) are compared between all sites: where one site gives them all must, the
-same ones in the same order.
+Names of columns and classes (client_agent.learning.data) are compared between all sites: where one site gives them all
+must, the same ones in the same order.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from protocol.arithmetic.ring import Ring, Signed
 from protocol.mpc import distance, measurement, sketch
 from protocol.mpc.correlation import CorrelationHalf
 from protocol.parameters import StudyParameters
-from protocol.rounds import agree as lock
+from protocol.rounds import agree
 from protocol.sharing import ChunkSource, Share, Side
 from protocol.wire.commitment import commitment_to
 from protocol.wire.messages import AgreedSet, Announcement, CollectedContribution, Roster
@@ -93,8 +93,8 @@ class SecureRound:
         contributions = {given.site: self._contribute(given) for given in inputs}
         numerators = {given.site: _numerator(given, self.parameters) for given in inputs}
         held = [contribution.collected for contribution in contributions.values()]
-        agreed = lock.agree(self.announcement, _ATTEMPT, self.roster, held, held)
-        lacking = lock.shortfall(agreed, self.announcement, self.roster.requester)
+        agreed = agree.agree(self.announcement, _ATTEMPT, self.roster, held, held)
+        lacking = agree.shortfall(agreed, self.announcement, self.roster.requester)
         if lacking is not None:
             return SecureResult(None, skipped_because=lacking.reason)
         judgement = judge(self._measure(agreed, contributions, numerators, probe))
@@ -129,8 +129,8 @@ class SecureRound:
         """Both servers measure every site of the agreed set; the requester opens."""
         number = self.announcement.round
         nonces = (derive(self.seed, "nonce a"), derive(self.seed, "nonce b"))
-        stated = lock.transcript(number, agreed.digest(), *nonces)
-        challenge = lock.check_transcript(number, agreed, stated)
+        stated = agree.transcript(number, agreed.digest(), *nonces)
+        challenge = agree.check_transcript(number, agreed, stated)
         own = contributions[self.roster.requester].encoded
         if probe is not None:
             own = fixed_point.encode(probe, self.parameters, derive(self.seed, "probe rounding"))

@@ -41,7 +41,7 @@ _LOOPBACK: Final = "127.0.0.1"
 _OPERATIONS_ABOVE: Final = 1000
 _CONNECTIONS_A_SITE: Final = 20
 _ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-_PROJECT: Final = Path(__file__).resolve().parent.parent
+_PROJECT: Final = Path(__file__).resolve().parents[2]
 
 
 @dataclass(frozen=True)

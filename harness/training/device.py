@@ -12,7 +12,7 @@ from client_agent.learning.flat_vector import pick_device
 
 @dataclass(frozen=True)
 class Computing:
-    """``batched``: all sites' local steps as one call, where the training allows it (:mod:`harness.training.batched`)."""
+    """``batched``: all sites' local steps as one call, where training allows it (:mod:`harness.training.batched`)."""
 
     device: torch.device
     batched: bool

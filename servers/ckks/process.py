@@ -19,7 +19,7 @@ from protocol.ckks.scheme import MISSING
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
 from servers.ckks.worker import REQUEST, Operation, Verdict
 
-_PLACE: Final = Path(__file__).resolve().parents[1]
+_PLACE: Final = Path(__file__).resolve().parents[2]
 _START_S: Final = 60.0
 _TRIES: Final = 2
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH")

@@ -1,7 +1,7 @@
 """Side A's calls to side B: signed and in envelopes, over one kept connection, errors turned back into our own.
 
-B is not trusted with A's memory or time: every answer has a bound that the caller states (servers/http/peer_answer.py) and
-a least speed.
+B is not trusted with A's memory or time: every answer has a bound that the caller states
+(servers/http/peer_answer.py) and a least speed.
 """
 
 from __future__ import annotations

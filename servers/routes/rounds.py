@@ -11,9 +11,7 @@ from servers.http.authentication import AnySite, TheRequester, ThisServer
 from servers.http.bodies import read_small
 from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.points import Point
-from servers.rounds import collect as collection
-from servers.rounds import release as releasing
-from servers.rounds import sketches as measuring
+from servers.rounds import collect, release, sketches
 from servers.store.interface import AnswerKind, RoundKey
 from servers.studies import study_named
 
@@ -24,7 +22,7 @@ router = APIRouter(tags=["rounds"], responses=PROBLEM)
 async def announce(study: str, round: int, request: Request, server: ThisServer, caller: TheRequester) -> Response:
     """Open a round; the answer adds this server's signature."""
     signed = Signed[Announcement].parse(await read_small(request, caller))
-    return message_answer(collection.announce(server, study_named(server, study), round, signed))
+    return message_answer(collect.announce(server, study_named(server, study), round, signed))
 
 
 @router.put(CONTRIBUTION, openapi_extra=body_of("a sealed share", sealed=True))
@@ -34,7 +32,7 @@ async def contribute(
     """Store one share; the answer is a signed receipt."""
     record = study_named(server, study)
     key = RoundKey(record.digest, round, attempt)
-    answer = message_answer(await collection.contribute(server, caller, record, key, request))
+    answer = message_answer(await collect.contribute(server, caller, record, key, request))
     answer.background = BackgroundTasks()
     answer.background.add_task(server.failpoints.reach, Point.AFTER_RECEIPT_SENT)
     return answer
@@ -46,8 +44,8 @@ async def queries(
 ) -> Response:
     """Store the requester's query shares of an attempt."""
     record = study_named(server, study)
-    current = collection.round_of(server, record, round, attempt)
-    await measuring.store_queries(server, caller, record, current, request)
+    current = collect.round_of(server, record, round, attempt)
+    await sketches.store_queries(server, caller, record, current, request)
     return done()
 
 
@@ -67,8 +65,8 @@ async def release_set(
 ) -> Response:
     """Say whose sum is released."""
     signed = Signed[ReleaseSet].parse(await read_small(request, caller))
-    current = collection.round_of(server, study_named(server, study), round, attempt)
-    releasing.accept_release_set(server, current, signed)
+    current = collect.round_of(server, study_named(server, study), round, attempt)
+    release.accept_release_set(server, current, signed)
     return done()
 
 
@@ -77,4 +75,4 @@ async def output(study: str, round: int, server: ThisServer, caller: AnySite) ->
     """This side's half of the aggregate, sealed to the calling site."""
     record = study_named(server, study)
     latest = server.store.latest_attempt(record.digest, round)
-    return sealed_answer(releasing.sealed_output(server, record, latest, caller.name))
+    return sealed_answer(release.sealed_output(server, record, latest, caller.name))

@@ -45,8 +45,8 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
         seen.append((site.name, round_number))
         return train(study, model, site, vector, round_number, *more, **named)
 
-    for module in ("rounds_plain", "round_training"):  # the requester alone; everybody in a shared round
-        monkeypatch.setattr(f"harness.{module}.clipped_update", watched)
+    for module in ("loop", "round_training"):  # the requester alone; everybody in a shared round
+        monkeypatch.setattr(f"harness.engine.{module}.clipped_update", watched)
     return seen
 
 
