@@ -25,7 +25,8 @@ from client_agent.site.letter import (
 )
 from client_agent.study.ckks_key import check_encrypted
 from client_agent.study.evidence import require_skip
-from client_agent.study.isolating import agree_to_sum, drop_sum, note_sum
+from client_agent.study.isolating import agree_to_sum, note_sum
+from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from client_agent.study.reconciling import reconcile
 from protocol.errors import (
@@ -208,7 +209,7 @@ class Decisions:
             summed = (owner.study_digest, number) in self._context.sums.rounds()
             if summed or number in (owner.state.memory.unsettled, owner.state.memory.ranked):
                 require_skip(skip, self._context.roster, owner.study_digest, number)
-                drop_sum(owner, number)
+                drop_sum(owner.context, owner.study_digest, number)
                 owner.save(memory=remember_skip(owner.state.memory, number))
         if mail.counted is not None:
             self._take_counted(mail.counted)

@@ -24,7 +24,8 @@ from client_agent.study.attestation import attest
 from client_agent.study.ckks_key import welcomed_seed
 from client_agent.study.ends import ShownEnds, shown_ends
 from client_agent.study.evidence import shown_outcome
-from client_agent.study.isolating import drop_sum, show_sum
+from client_agent.study.isolating import show_sum
+from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from client_agent.study.refusals import refused_study, send_refusal
 from protocol.errors import (
@@ -215,7 +216,7 @@ class Contributor(Participant):
         skip = shown_outcome(a, b, self.context.roster, self.study_digest)
         if skip is None:
             raise UnknownResource(f"round {a.round}: no server shows the skip with both signatures yet")
-        drop_sum(self, a.round)
+        drop_sum(self.context, self.study_digest, a.round)
         self.save(memory=remember_skip(self.state.memory, a.round))
         return skip.message.reason
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
-from client_agent.requester.plan import Welcomed
+from client_agent.requester.attestations import welcome
+from client_agent.requester.state import Welcomed
+from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind
 from client_agent.study.refusals import public_text, read_refusal, refusing_sites
 from protocol.errors import RefusedMessage, UnknownResource
@@ -14,11 +15,8 @@ from protocol.rules.interface import SiteFacts
 from protocol.wire import paths
 from protocol.wire.messages import EndCause, StudyEndState, StudyView
 
-if TYPE_CHECKING:
-    from client_agent.requester.run import Requester
 
-
-def await_contributors(owner: Requester) -> None:
+def await_contributors(owner: RequesterStudy) -> None:
     """Until everybody (or as many as this agent's settings say) is ready; after a while, the least number.
 
     A site whose policy forbids the study's protection, or what its rule opens, ends the study instead.
@@ -39,7 +37,7 @@ def await_contributors(owner: Requester) -> None:
     owner.until(enough)
 
 
-def admit(owner: Requester) -> None:
+def admit(owner: RequesterStudy) -> None:
     """Welcome the sites that became ready since the last round."""
     a, b = owner.until(lambda a, b: (a, b))
     known = {entry.site for entry in owner.progress.welcomed}
@@ -47,7 +45,7 @@ def admit(owner: Requester) -> None:
     if not newcomers:
         return
     version = owner.state.model_version or 0
-    if not owner.welcome(newcomers):
+    if not welcome(owner, newcomers):
         return
     facts = tuple(
         SiteFacts(name=party.name, samples=party.samples or 1)
@@ -62,13 +60,13 @@ def admit(owner: Requester) -> None:
     owner.event(EventKind.STUDY, None, f"welcomed {', '.join(newcomers)}")
 
 
-def _ready(owner: Requester, a: StudyView, b: StudyView) -> tuple[str, ...]:
+def _ready(owner: RequesterStudy, a: StudyView, b: StudyView) -> tuple[str, ...]:
     """Contributors that are ready at both servers, in roster order."""
     both = set(a.ready) & set(b.ready)
     return tuple(party.name for party in owner.context.roster.contributors if party.name in both)
 
 
-def _hear_refusal(owner: Requester, view: StudyView) -> bool:
+def _hear_refusal(owner: RequesterStudy, view: StudyView) -> bool:
     """Whether a refusal ended the study before it started; a letter that does not open counts for nothing."""
     contributors = {party.name for party in owner.context.roster.contributors}
     for sender in refusing_sites(view):

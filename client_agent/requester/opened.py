@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.network.watch import at_both
 from client_agent.points import Point
 from client_agent.requester.judging import RequesterFacts, judge
-from client_agent.requester.plan import RoundPlan
+from client_agent.requester.state import RoundPlan
+from client_agent.requester.study import RequesterStudy
 from client_agent.study.measuring import open_sites, opening_bytes, read_opening
 from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
 from protocol.mpc.measurement import OpenedSite, OpeningShare
@@ -19,9 +19,6 @@ from protocol.rules.interface import Measured
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import AgreedSet, ReleaseSet, RoundView, Signed
-
-if TYPE_CHECKING:
-    from client_agent.requester.run import Requester
 
 
 class Opened(BaseModel):
@@ -36,7 +33,7 @@ class Opened(BaseModel):
 class Openings:
     """The evidence of one round's attempts, checked and opened."""
 
-    def __init__(self, owner: Requester, plan: RoundPlan) -> None:
+    def __init__(self, owner: RequesterStudy, plan: RoundPlan) -> None:
         self._owner = owner
         self._context = owner.context
         self._plan = plan

@@ -1,19 +1,19 @@
-"""What the requester keeps between two rounds, and how it plans the next one (docs/protocol.md 4, 9, 10)."""
+"""How the requester plans the next round (docs/protocol.md 4, 9, 10)."""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
-from client_agent.site.letter import CountedClasses, PastRelease
+from client_agent.requester.state import RoundPlan
+from client_agent.requester.study import RequesterStudy
 from client_agent.study.isolating import propose_sum
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy import MOST_DISCARDED_SUMS, Candidate, Clause, SiteMemory, candidates, check_for_every_site
+from protocol.policy import MOST_DISCARDED_SUMS, Candidate, Clause, candidates, check_for_every_site
 from protocol.rounds.agree import model_digest
-from protocol.rules.interface import RuleState
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
     MOST_COUNTS_ROUNDS,
@@ -21,71 +21,11 @@ from protocol.wire.messages import (
     EndCause,
     ListedWeight,
     Purpose,
-    RoundOutcome,
-    Signed,
-    StudyEnd,
     WeightList,
 )
 
-if TYPE_CHECKING:
-    from client_agent.requester.run import Requester
-
-
 SUMS_TOO_LONG: Final = 2
 """A discarded sum is tried once more, over exactly the same sites and weights: whoever broke it may not do so again."""
-
-
-class Welcomed(BaseModel):
-    """The model version a site was last sent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    site: str
-    version: int
-
-
-class RequesterState(BaseModel):
-    """What the requester knows between two rounds; durable."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-    next_round: int = 1
-    rule_state: RuleState
-    memory: SiteMemory = SiteMemory()
-    welcomed: tuple[Welcomed, ...] = ()
-    dropped: tuple[str, ...] = ()
-    unusable: tuple[str, ...] = Field(default=(), description="sites whose update was unusable in the last round")
-    short_rounds: int = 0
-    too_few: bool = Field(default=False, description="whether the last round of updates came to no sum")
-    list_kept: int = Field(default=0, description="how many sums in a row had the last sum's list")
-    exposing: Candidate | None = Field(
-        default=None, description="the list and least number that a site declined since the last sum, for isolation"
-    )
-    previous: PastRelease | None = None
-    history: tuple[PastRelease, ...] = Field(default=(), description="the last releases of updates, oldest first")
-    skipped: tuple[Signed[RoundOutcome], ...] = Field(default=(), description="rounds skipped since that release")
-    counts_rounds: int = Field(default=0, description="how many rounds summed class counts, skipped ones included")
-    ranking_rounds: int = Field(default=0, description="how many rounds ranked the sites, skipped ones included")
-    ranked: bool = Field(default=False, description="whether the sites are ranked, or will not be")
-    unreadable: tuple[str, ...] = Field(default=(), description="letters that do not open, as views name them")
-    end: Signed[StudyEnd] | None = None
-    why: str = Field(default="", description="the end and its full reason, for this site only")
-    alone: bool = False
-
-    @property
-    def updates_done(self) -> int:
-        """Rounds of updates behind this one; only those count among the study's rounds."""
-        return self.next_round - 1 - self.counts_rounds - self.ranking_rounds
-
-
-class RoundPlan(BaseModel):
-    """A round as it was decided, before anything was sent."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    announcement: Signed[Announcement]
-    weight_list: WeightList
-    previous: PastRelease | None
-    skipped: tuple[Signed[RoundOutcome], ...] = ()
-    counted: Signed[CountedClasses] | None = None
-    isolation: float | None = None
 
 
 class Hindrance(BaseModel):
@@ -97,12 +37,12 @@ class Hindrance(BaseModel):
     why: str
 
 
-def hindrance(owner: Requester) -> Hindrance | None:
+def hindrance(owner: RequesterStudy) -> Hindrance | None:
     """What makes every further round pointless: discarded sums, or the class counts of a rule."""
     return _discarded(owner) or (_uncountable(owner) if owner.study.rule.name.counts_classes else None)
 
 
-def _discarded(owner: Requester) -> Hindrance | None:
+def _discarded(owner: RequesterStudy) -> Hindrance | None:
     if len(owner.state.discarded) >= MOST_DISCARDED_SUMS:
         text = (
             f"the sums of rounds {list(owner.state.discarded)} were not those of the released sites and were "
@@ -120,7 +60,7 @@ def _discarded(owner: Requester) -> Hindrance | None:
     return None
 
 
-def _uncountable(owner: Requester) -> Hindrance | None:
+def _uncountable(owner: RequesterStudy) -> Hindrance | None:
     counted, progress = owner.state.counted, owner.progress
     if counted is None and progress.memory.counted is not None:
         text = "the sum of the class counts broke its bounds, and counts are summed once a study; start another one"
@@ -138,7 +78,7 @@ def _uncountable(owner: Requester) -> Hindrance | None:
     return None
 
 
-def _too_long(owner: Requester) -> tuple[int, ...]:
+def _too_long(owner: RequesterStudy) -> tuple[int, ...]:
     """The rounds released against the present model, whose sums were discarded: else there would be a newer one."""
     version = owner.state.model_version or 0
     return tuple(
@@ -146,7 +86,7 @@ def _too_long(owner: Requester) -> tuple[int, ...]:
     )
 
 
-def new_plan(owner: Requester) -> RoundPlan:
+def new_plan(owner: RequesterStudy) -> RoundPlan:
     """The next round; of several lists for updates, the first that isolates every site's update enough.
 
     Raises: PolicyRefusal, when a site following the policy would decline; UnusableUpdate, this site's own
@@ -166,7 +106,7 @@ def new_plan(owner: Requester) -> RoundPlan:
 
 
 def _announced(
-    owner: Requester, purpose: Purpose, weights: tuple[ListedWeight, ...], least: int
+    owner: RequesterStudy, purpose: Purpose, weights: tuple[ListedWeight, ...], least: int
 ) -> tuple[Announcement, WeightList]:
     number, study = owner.progress.next_round, owner.study
     salt = owner.context.randomness.bytes(32, f"weight list salt {owner.study_digest} round {number}")
@@ -193,7 +133,9 @@ def _announced(
     return announcement, weight_list
 
 
-def _plan(owner: Requester, announcement: Announcement, weight_list: WeightList, isolation: float | None) -> RoundPlan:
+def _plan(
+    owner: RequesterStudy, announcement: Announcement, weight_list: WeightList, isolation: float | None
+) -> RoundPlan:
     own, key, counted = owner.context.site, owner.context.keys.signing, owner.state.counted
     return RoundPlan(
         announcement=sign(announcement, own, key),
@@ -205,7 +147,7 @@ def _plan(owner: Requester, announcement: Announcement, weight_list: WeightList,
     )
 
 
-def _candidates(owner: Requester, weights: tuple[ListedWeight, ...], least: int) -> tuple[Candidate, ...]:
+def _candidates(owner: RequesterStudy, weights: tuple[ListedWeight, ...], least: int) -> tuple[Candidate, ...]:
     """The lists to try. A sum against the model of the last one has exactly its number of contributors.
 
     Where this site's policy asks for no isolation, or the rule selects sites, only the study's least number counts.
@@ -224,7 +166,7 @@ def _candidates(owner: Requester, weights: tuple[ListedWeight, ...], least: int)
     )
 
 
-def _isolated_plan(owner: Requester, tried: tuple[Candidate, ...]) -> RoundPlan:
+def _isolated_plan(owner: RequesterStudy, tried: tuple[Candidate, ...]) -> RoundPlan:
     """The first list that passes; its row is remembered. A rule's list that breaks another clause ends the search."""
     refused = PolicyRefusal(Clause.ISOLATION, "sites declined every list that this rule and the last sum leave")
     for one in tried:
@@ -239,7 +181,7 @@ def _isolated_plan(owner: Requester, tried: tuple[Candidate, ...]) -> RoundPlan:
     raise refused
 
 
-def _purpose(owner: Requester) -> Purpose:
+def _purpose(owner: RequesterStudy) -> Purpose:
     """Sites are ranked first, then class counts are summed, for studies that do."""
     if owner.study.ranking is not None and not owner.progress.ranked:
         return Purpose.RANKING
@@ -247,13 +189,13 @@ def _purpose(owner: Requester) -> Purpose:
     return Purpose.COUNTS if counts else Purpose.UPDATE
 
 
-def _opens(owner: Requester, purpose: Purpose) -> Needs:
+def _opens(owner: RequesterStudy, purpose: Purpose) -> Needs:
     if purpose is Purpose.RANKING:
         return Needs.INNER_PRODUCTS
     return owner.rule.needs if purpose is Purpose.UPDATE else Needs.NOTHING
 
 
-def _weights(owner: Requester, purpose: Purpose) -> tuple[ListedWeight, ...]:
+def _weights(owner: RequesterStudy, purpose: Purpose) -> tuple[ListedWeight, ...]:
     """The rule's weights in roster order, without the sites that are out; 1 for all where the rule weighs nobody."""
     progress, grid = owner.progress, owner.study.parameters.weight_grid
     if purpose is Purpose.UPDATE:
@@ -264,7 +206,7 @@ def _weights(owner: Requester, purpose: Purpose) -> tuple[ListedWeight, ...]:
     return tuple(numerators[name] for name in names if name in numerators and name not in progress.dropped)
 
 
-def _least(owner: Requester) -> int:
+def _least(owner: RequesterStudy) -> int:
     """The study's least number; after a release against this model, exactly that sum's."""
     released = owner.progress.memory.released
     if released is not None and released.model_version == owner.state.model_version:
@@ -272,12 +214,12 @@ def _least(owner: Requester) -> int:
     return owner.study.parameters.least_contributors
 
 
-def _model_digest(owner: Requester, round_number: int) -> str:
+def _model_digest(owner: RequesterStudy, round_number: int) -> str:
     key = bytes.fromhex(owner.state.site_key or "")
     return model_digest(key, owner.study_digest, round_number, owner.require_kept().astype("<f4").tobytes())
 
 
-def _check_policy(owner: Requester, announcement: Announcement, weight_list: WeightList) -> None:
+def _check_policy(owner: RequesterStudy, announcement: Announcement, weight_list: WeightList) -> None:
     """As every listed site would, before anything is announced."""
     check_for_every_site(
         announcement,

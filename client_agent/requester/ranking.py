@@ -7,31 +7,27 @@ the requester opens what both keep for it, once, into ``ranking.json``.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from client_agent.points import Point
+from client_agent.requester.query import Judging, judging_file, make_judging
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.round_result import Refused, Settled
+from client_agent.requester.state import RoundPlan
+from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.measuring import open_sites, query_vector
 from client_agent.study.ranking import (
     RANKING_FILE,
-    Judging,
     RankedSite,
     Ranking,
     UnrankedSite,
-    judging_file,
     losses_of,
-    make_judging,
 )
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
 from protocol.mpc.measurement import OpenedSite
 from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundState, RoundView
-
-if TYPE_CHECKING:
-    from client_agent.requester.plan import RoundPlan
-    from client_agent.requester.run import Requester
 
 _LOST: Final = (
     "one server lost its half of what is opened, and sites are ranked once a study; another study can rank them"
@@ -41,7 +37,7 @@ _LOST: Final = (
 class RankingRound(RequesterRound):
     """Drives the ranking to its end."""
 
-    def __init__(self, owner: Requester, plan: RoundPlan) -> None:
+    def __init__(self, owner: RequesterStudy, plan: RoundPlan) -> None:
         super().__init__(owner, plan)
         self._parameters = owner.study.parameters_in(Purpose.RANKING)
         self._judging: Judging | None = None
@@ -132,7 +128,7 @@ class RankingRound(RequesterRound):
         )
 
 
-def after_ranking(owner: Requester, settled: Settled, announcement: Announcement) -> dict[str, object]:
+def after_ranking(owner: RequesterStudy, settled: Settled, announcement: Announcement) -> dict[str, object]:
     """What the requester's state becomes: ranked, or one more try, or none any more, which ``ranking.json`` then says.
 
     Who declined to be ranked is asked for updates all the same.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from client_agent.durable import write_durably
 from client_agent.network.server_client import Body
@@ -16,9 +16,10 @@ from client_agent.network.watch import at_both, same_round
 from client_agent.points import Point
 from client_agent.requester.judging import RequesterFacts
 from client_agent.requester.opened import Openings
-from client_agent.requester.plan import RoundPlan
 from client_agent.requester.probe import Probe, make_probe, probe_file
 from client_agent.requester.round_result import Refused, Settled
+from client_agent.requester.state import RoundPlan
+from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.letter import PastRelease, WeightMail
 from client_agent.study.contribute import EncodedUpdate
@@ -47,9 +48,6 @@ from protocol.wire.messages import (
     StudyView,
 )
 
-if TYPE_CHECKING:
-    from client_agent.requester.run import Requester
-
 T = TypeVar("T")
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _UNREADABLE: Final = "its letter cannot be read"
@@ -59,7 +57,7 @@ _DECLINE_PREFIX: Final = "decline-{round}/"
 class RequesterRound:
     """Drives one round to its end."""
 
-    def __init__(self, owner: Requester, plan: RoundPlan) -> None:
+    def __init__(self, owner: RequesterStudy, plan: RoundPlan) -> None:
         self._owner = owner
         self._context = owner.context
         self._plan = plan

@@ -6,95 +6,58 @@ sent, so that a restarted requester sends the same bytes again (docs/protocol.md
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
 from client_agent.learning.learner import Vector
 from client_agent.learning.pretrained import PRETRAINED, load_pretrained
-from client_agent.network.clock import pause_after
-from client_agent.network.watch import Stopped
 from client_agent.points import Point
+from client_agent.requester.attestations import welcome
 from client_agent.requester.await_sites import admit, await_contributors
-from client_agent.requester.mailing import Evidence, Postbox
-from client_agent.requester.plan import RequesterState, RoundPlan, hindrance, new_plan
+from client_agent.requester.plan import hindrance, new_plan
+from client_agent.requester.query import try_judging
 from client_agent.requester.ranking import RankingRound, after_ranking
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.round_result import Settled
+from client_agent.requester.state import RoundPlan
+from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver
 from client_agent.requester.train_alone import go_alone
-from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
-from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import PastRelease
-from client_agent.study.attestation import gathered
 from client_agent.study.ckks_key import SEED_BYTES
-from client_agent.study.ends import shown_ends
-from client_agent.study.isolating import drop_sum
-from client_agent.study.participant import Participant
-from client_agent.study.ranking import try_judging
 from protocol.errors import (
     ConfigurationError,
     ErrorCode,
     LocalOptimumReached,
-    MoietyError,
     PolicyRefusal,
     ProtocolViolation,
     RefusedMessage,
-    Unavailable,
     UnusableUpdate,
 )
 from protocol.first_model import first_model, model_digest_of
 from protocol.parameters import Needs
-from protocol.policy import Candidate, Clause, remember_contribution, remember_skip
+from protocol.policy import Candidate, Clause, remember_contribution
 from protocol.rules.interface import Measured
-from protocol.rules.registry import rule_for
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
     EndCause,
     Purpose,
     RuleName,
     Signed,
-    Study,
     StudyEnd,
     StudyEndState,
     StudyProtection,
-    StudyView,
 )
 
 T = TypeVar("T")
 _NOTHING_OPENED: Final = Measured(round=1, requester_norm=0.0, took_part=())
-_RETRY_S: Final = 0.5
-_LOOK_AGAIN_S: Final = 1.0
 _UNUSABLE_TIMES: Final = 2
 _SHORT_ROUNDS: Final = 2
-_REASON_CHARACTERS: Final = 500
-_SKIPS_KEPT: Final = 32
-RELEASES_KEPT: Final = 7
-"""Their evidence fits a weight list; a site that missed more takes a checkpoint."""
 
 
-class StudyOver(Exception):
-    """The study ended at the servers; nothing more can be announced."""
-
-    def __init__(self, end: Signed[StudyEnd]) -> None:
-        super().__init__(f"{end.message.state.value}: {end.message.reason}")
-        self.end = end
-
-
-class Requester(Participant):
+class Requester(RequesterStudy):
     """Runs one study from its creation to its end."""
-
-    def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
-        super().__init__(context, signed_study, journal)
-        study = self.study
-        self.rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
-        self._path = journal.folder / "requester.json"
-        known = journal.read(self._path, RequesterState)
-        self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))
-        self.postbox = Postbox(self)
-        self._named: set[str] = set()
 
     def run(self) -> None:
         """Raises: Stopped; errors that nothing here can mend, after the study was ended as failed"""
@@ -122,20 +85,6 @@ class Requester(Participant):
             self._finish(self.progress.why, self.progress.end)
         finally:
             self.watch.close()
-
-    def keep(self, **changes: object) -> None:
-        """Replace fields of the requester's state, durably."""
-        self.progress = self.progress.model_copy(update=changes)
-        self.journal.write(self._path, self.progress)
-
-    def put_aside(self, entry: str, kept: str, why: str) -> None:
-        """A letter that cannot be read is named once, with its sender, and not fetched again, restarts included.
-
-        Of the letters put aside before, those whose entry begins with ``kept`` stay remembered.
-        """
-        before = tuple(other for other in self.progress.unreadable if other.startswith(kept))
-        self.keep(unreadable=(*before, entry))
-        self.problem(None, f"the letter {entry} cannot be read: {why}")
 
     # --- beginning ---
 
@@ -190,33 +139,6 @@ class Requester(Participant):
     def _round(self, plan: RoundPlan) -> RequesterRound:
         ranks = plan.announcement.message.purpose is Purpose.RANKING
         return RankingRound(self, plan) if ranks else RequesterRound(self, plan)
-
-    def welcome(self, sites: list[str]) -> bool:
-        """Send the sites' key and name the present model; sent again, it is the same letter.
-
-        Version 0 is not sent, unless it is pretrained: every site derives it. Another one comes with the release that
-        led to it and with its contributors' word; while too few of them gave it, False, and nobody is let in.
-        """
-        attestations = gathered(self, sites)
-        if attestations is None:
-            return False
-        model = self.require_kept().astype("<f4").tobytes()
-        evidence = Evidence(self.led_here(), attestations)
-        self.retried(lambda: self.postbox.send_welcome(sites, self.state.model_version or 0, model, evidence))
-        return True
-
-    def led_here(self) -> PastRelease | None:
-        """The release that led to the present model; None for version 0."""
-        before = (self.state.model_version or 0) - 1
-        led = [past for past in self.progress.history if past.announcement.model_version == before]
-        return led[-1] if led else None
-
-    def missed_by(self, site: str) -> tuple[PastRelease, ...]:
-        """The releases before the last one whose sums a site may still have to apply: since it last took part."""
-        history = self.progress.history
-        rounds = [at for at, past in enumerate(history) if site in past.agreed_set.message.sites]
-        since = rounds[-1] if rounds else 0
-        return tuple(past for past in history[since:] if past != self.progress.previous)
 
     # --- a round ---
 
@@ -281,20 +203,13 @@ class Requester(Participant):
         self.journal.reach(Point.AFTER_SETTLED)
         behind = [refused.site for refused in settled.declines if refused.clause is Clause.MODEL_BEHIND]
         if behind and self.progress.end is None:
-            self.welcome(behind)
+            welcome(self, behind)
         if self.progress.short_rounds >= _SHORT_ROUNDS and self.progress.end is None:
             self.end_study(
                 StudyEndState.LOCAL_ONLY,
                 EndCause.TOO_FEW_WILLING,
                 f"too few sites were willing in {_SHORT_ROUNDS} rounds in a row: {settled.reason}",
             )
-
-    def after_skip(self, settled: Settled, number: int) -> dict[str, object]:
-        """The skip is settled here, and kept as evidence for sites that did not see it."""
-        kept = self.progress.skipped if settled.skip is None else (*self.progress.skipped, settled.skip)
-        if settled.skip is not None:
-            drop_sum(self, number)
-        return {"memory": remember_skip(self.progress.memory, number), "skipped": kept[-_SKIPS_KEPT:]}
 
     def _after_declines(self, settled: Settled) -> dict[str, object]:
         """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time.
@@ -352,37 +267,6 @@ class Requester(Participant):
             reason = f"the next weight list would break the sites' policy ({refusal.clause.value})"
         self.end_study(StudyEndState.LOCAL_ONLY, cause, reason, refusal.detail, clause=refusal.clause)
 
-    def end_study(
-        self,
-        state: StudyEndState,
-        cause: EndCause,
-        reason: str,
-        why: str | None = None,
-        *,
-        clause: Clause | None = None,
-        site: str | None = None,
-    ) -> None:
-        """Decide the end; journalled, delivered by ``_deliver_end``.
-
-        The servers read ``reason``, which must hold no weight and nothing of an update; ``why`` stays at this site.
-        """
-        end = StudyEnd(
-            study_digest=self.study_digest,
-            state=state,
-            cause=cause,
-            clause=clause,
-            site=site,
-            reason=reason[:_REASON_CHARACTERS],
-        )
-        self.journal.reach(Point.BEFORE_END_JOURNALLED)
-        self.keep(
-            end=sign(end, self.context.site, self.context.keys.signing),
-            why=f"{state.value}: {why or reason}",
-            alone=state is StudyEndState.LOCAL_ONLY,
-        )
-        self.journal.reach(Point.AFTER_END_JOURNALLED)
-        self.event(EventKind.STUDY, None, self.progress.why)
-
     def _deliver_end(self) -> None:
         end = self.progress.end
         if end is None:
@@ -398,39 +282,6 @@ class Requester(Participant):
     def _finish(self, reason: str, end: Signed[StudyEnd] | None) -> None:
         self.save(finished=reason, ended_by=end)
         self.event(EventKind.FINISHED, None, reason)
-
-    # --- waiting ---
-
-    def until(self, found: Callable[[StudyView, StudyView], T | None]) -> T:
-        """Wait until both views give an answer. Raises: StudyOver, Stopped"""
-        while True:
-            seen = self.watch.serial
-            views = self.watch.both()
-            if views is not None:
-                shown = shown_ends(views, self.context.roster, self.study_digest)
-                for forged in shown.refused:
-                    self._name_once(forged)
-                if shown.first is not None and self.progress.end is None:
-                    raise StudyOver(shown.first)
-                answer = found(*views)
-                if answer is not None:
-                    return answer
-            self.watch.wait(seen, _LOOK_AGAIN_S)
-
-    def _name_once(self, forged: MoietyError) -> None:
-        if forged.detail not in self._named:
-            self._named.add(forged.detail)
-            self.problem(None, forged.detail)
-
-    def retried(self, call: Callable[[], T]) -> T:
-        """Repeat while a server cannot be reached. Raises: Stopped; what the server refuses with"""
-        while True:
-            try:
-                return call()
-            except Unavailable as later:
-                self.problem(None, later.detail)
-                if self.context.stop.wait(pause_after(later, _RETRY_S)):
-                    raise Stopped from None
 
 
 def _values(opened: tuple[tuple[str, float], ...]) -> tuple[SiteValue, ...]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from client_agent.network.watch import Stopped
+from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SiteValue
 from protocol.arithmetic.fixed_point import check_finite, clip
 
-if TYPE_CHECKING:
-    from client_agent.requester.run import Requester
 
-
-def go_alone(owner: Requester) -> None:
+def go_alone(owner: RequesterStudy) -> None:
     """The remaining rounds with this site's own clipped updates. Raises: Stopped, UnusableUpdate"""
     reason = owner.progress.why
     if owner.progress.alone:
@@ -24,7 +21,7 @@ def go_alone(owner: Requester) -> None:
         _round_alone(owner, owner.progress.next_round, reason)
 
 
-def _round_alone(owner: Requester, number: int, reason: str) -> None:
+def _round_alone(owner: RequesterStudy, number: int, reason: str) -> None:
     if owner.state.last_recorded_round < number:
         update = owner.learner.update(owner.require_model(), number)
         check_finite(update, owner.layers)

@@ -8,26 +8,20 @@ checkpoint only with the word of more than half of those contributors, and of mo
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from client_agent.durable import write_durably
 from client_agent.network.server_client import Body
 from client_agent.site.context import RELAY
-from client_agent.site.events import EventKind
-from client_agent.site.letter import NOTICE_SEALED_BYTES, Attestation, PastRelease, Welcome, open_letter, seal_letter
+from client_agent.site.letter import Attestation, PastRelease, Welcome, seal_letter
 from client_agent.study.participant import Participant
 from protocol.clauses import Clause
-from protocol.errors import BadSignature, PolicyRefusal, RefusedMessage, WrongRound
+from protocol.errors import PolicyRefusal, RefusedMessage, WrongRound
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Purpose, Signed, StudyView
+from protocol.wire.messages import Purpose
 
-if TYPE_CHECKING:
-    from client_agent.requester.run import Requester
-
-_KIND: Final = "attested"
-_LONGEST_WAIT_S: Final = 30.0
+ATTESTED: Final = "attested"
 
 
 def attest(owner: Participant, past: PastRelease) -> None:
@@ -50,7 +44,7 @@ def attest(owner: Participant, past: PastRelease) -> None:
         )
         signed = sign(message, context.site, context.keys.signing)
         to = owner.requester_party
-        write_durably(letter, seal_letter(signed, _KIND, owner.study_digest, context.site, to, version))
+        write_durably(letter, seal_letter(signed, ATTESTED, owner.study_digest, context.site, to, version))
     topic = paths.fill(paths.ATTESTED_TOPIC, version=version)
     try:
         context.clients[RELAY].put_mail(owner.study.name, topic, context.roster.requester, Body.of(letter.read_bytes()))
@@ -101,70 +95,3 @@ def require_attested(owner: Participant, welcome: Welcome, past: PastRelease) ->
             f"model {welcome.model_version} came with the word of {len(vouching)} of the {len(contributors)} "
             f"contributors whose sum led to it, {needed(owner, past)} are needed: it is not taken",
         )
-
-
-def gathered(owner: Requester, waiting: Sequence[str]) -> tuple[Signed[Attestation], ...] | None:
-    """The contributors' word for the present model, of as many as a site needs; None when too few say it in time.
-
-    ``waiting`` are the sites that want to be welcomed, for the record. Version 0 needs nobody's word.
-    Raises: StudyOver, Stopped
-    """
-    past = owner.led_here()
-    if past is None:
-        return ()
-    give_up = owner.context.clock() + min(_LONGEST_WAIT_S, owner.study.round_deadline_s)
-    read: dict[str, Signed[Attestation] | None] = {}
-
-    def enough(a: StudyView, _: StudyView) -> bool | None:
-        _read_new(owner, past, a, read)
-        if sum(one is not None for one in read.values()) >= needed(owner, past):
-            return True
-        return False if owner.context.clock() >= give_up else None
-
-    if owner.until(enough):
-        return tuple(one for one in read.values() if one is not None)
-    missing = [site for site in contributors_of(owner, past) if read.get(site) is None]
-    owner.event(
-        EventKind.PROBLEM,
-        None,
-        f"{', '.join(waiting)} cannot be let in yet: model {owner.state.model_version} needs the word of "
-        f"{needed(owner, past)} of its contributors, and none came from {', '.join(missing)}",
-    )
-    return None
-
-
-def _read_new(
-    owner: Requester, past: PastRelease, view: StudyView, read: dict[str, Signed[Attestation] | None]
-) -> None:
-    """Letters that were not read yet; None for one that does not open, or names another model than this one."""
-    prefix = paths.fill(paths.ATTESTED_TOPIC, version=owner.state.model_version or 0) + "/"
-    for entry in view.mail:
-        sender = entry.removeprefix(prefix)
-        if entry.startswith(prefix) and sender in contributors_of(owner, past) and sender not in read:
-            try:
-                read[sender] = _read(owner, past, sender)
-            except RefusedMessage as refused:
-                read[sender] = None
-                owner.problem(None, refused.detail)
-
-
-def _read(owner: Requester, past: PastRelease, sender: str) -> Signed[Attestation]:
-    """Raises: BrokenSeal, BadSignature"""
-    own, version = owner.context.site, owner.state.model_version or 0
-    topic = paths.fill(paths.ATTESTED_TOPIC, version=version)
-    sealed = owner.retried(
-        lambda: owner.context.clients[RELAY].get_mail(owner.study.name, topic, own, sender, NOTICE_SEALED_BYTES)
-    )
-    key = owner.context.keys.sealing
-    signed = open_letter(sealed, Signed[Attestation], _KIND, owner.study_digest, sender, own, version, key)
-    message = require_signatures(signed, owner.context.roster, (sender,))
-    expected = Attestation(
-        study_digest=owner.study_digest,
-        site=sender,
-        model_version=version,
-        round=past.announcement.round,
-        checkpoint_digest=checkpoint_digest(owner),
-    )
-    if message != expected:
-        raise BadSignature(f"site {sender!r} attests another model {version} than this one; it was served other bytes")
-    return signed

@@ -5,18 +5,15 @@ The update is trained first, since isolation is about it; a site that declines k
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from client_agent.points import Point
 from client_agent.site.letter import PastRelease
+from client_agent.study.known_sums import key_of, settle_sum, summed_row
+from client_agent.study.participant import Participant
 from client_agent.study.take_release import check_release
 from protocol.arithmetic.fixed_point import Real, scaling_of
 from protocol.errors import PolicyRefusal
-from protocol.policy import Exposure, Layers, SummedRow, SummedWeight, rounding_noise
+from protocol.policy import Exposure, SummedRow, SummedWeight, rounding_noise
 from protocol.wire.messages import Announcement, Purpose, Roster, StudyProtection, WeightList
-
-if TYPE_CHECKING:
-    from client_agent.study.participant import Participant
 
 
 def agree_to_sum(owner: Participant, announcement: Announcement, weight_list: WeightList) -> Exposure:
@@ -71,23 +68,6 @@ def candidate(owner: Participant, announcement: Announcement, weight_list: Weigh
     return row.model_copy(update={"noise": noise}), owner.context.sums.kept(update, owner.layers) * factor
 
 
-def summed_row(announcement: Announcement, weight_list: WeightList, roster: Roster, layers: Layers) -> SummedRow:
-    """The weights of one round's contributors by their keys; nobody knows yet who will be summed."""
-    return SummedRow(
-        study_digest=announcement.study_digest,
-        round=announcement.round,
-        dimension=sum(size for _, size in layers),
-        layers=tuple(layers),
-        weights=tuple(
-            SummedWeight(site=key_of(roster, weight.site), weight=weight.numerator / weight_list.grid)
-            for weight in weight_list.weights
-        ),
-        least=announcement.least_contributors,
-        requester=key_of(roster, roster.requester),
-        model_version=announcement.model_version,
-    )
-
-
 def note_sum(owner: Participant, past: PastRelease) -> None:
     """A sum that this site was not in and that its requester tells it of; its nearest update stands in for its own.
 
@@ -109,32 +89,12 @@ def show_sum(owner: Participant, past: PastRelease) -> None:
         check_release(past, owner.context.roster, owner.study_digest)
         row = summed_row(past.announcement, past.weight_list, owner.context.roster, owner.layers)
         owner.context.sums.remember(row, None)
-        settle_sum(owner, past)
-
-
-def settle_sum(owner: Participant, past: PastRelease) -> None:
-    """A release named who was summed, in a round that this site remembers.
-
-    Requires: the evidence was checked, and both servers showed this release set, or outputs that name it
-    """
-    release, roster = past.release_set.message, owner.context.roster
-    summed = tuple(key_of(roster, site) for site in release.sites if site != roster.requester)
-    owner.context.sums.settle((owner.study_digest, release.round), summed)
-
-
-def drop_sum(owner: Participant, round_number: int) -> None:
-    """Both servers signed that the round was skipped."""
-    owner.context.sums.drop((owner.study_digest, round_number))
+        settle_sum(owner.context, owner.study_digest, past)
 
 
 def colluders(owner: Participant) -> int:
     """t: the larger of the study's and the site's."""
     return max(owner.study.parameters.assumed_colluders, owner.context.policy.assumed_colluders)
-
-
-def key_of(roster: Roster, site: str) -> str:
-    """What names a site across studies: its signing key. Requires: the roster has the site"""
-    return next(party.signing_key for party in roster.sites if party.name == site)
 
 
 def _self_weighted(row: SummedRow, own: str, weight: float, grid: int) -> SummedRow:

@@ -28,9 +28,9 @@ from client_agent.study.contribute import (
     make_contribution,
     send_contribution,
 )
-from client_agent.study.encoding import encode_counts, encode_own_weighted
-from client_agent.study.isolating import settle_sum
-from client_agent.study.ranking import encode_model
+from client_agent.study.encoding import encode_counts, encode_own_weighted, encode_whole
+from client_agent.study.known_sums import settle_sum
+from client_agent.study.ranking import model_vector
 from client_agent.study.take_release import OutputReader
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.bodies.letter import LetterKind, most_bytes
@@ -182,13 +182,25 @@ class Participant:
         if announcement.purpose is Purpose.COUNTS:
             encoded = encode_counts(self.learner.class_counts(), self.study.parameters, folder / ENCODED)
         elif announcement.purpose is Purpose.RANKING:
-            encoded = encode_model(self, announcement)
+            encoded = self._encode_model(announcement)
         else:
             encoded = self._encode_update(announcement, numerator, folder)
         self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
         self.journal.write(folder / ENCODED_RECORD, encoded)
         self.journal.reach(Point.AFTER_UPDATE_ENCODED)
         return encoded
+
+    def _encode_model(self, announcement: Announcement) -> EncodedUpdate:
+        """This site's vector of a ranking; the requester, which ranks, puts in zeros. Raises: UnusableUpdate"""
+        parameters = self.study.parameters_in(Purpose.RANKING)
+        vector = np.zeros(parameters.dimension)
+        if self.context.site != self.context.roster.requester:
+            with self.stopwatch.phase("training"):
+                vector = model_vector(self.learner, self.study, announcement.round)
+        seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {announcement.round}")
+        encode_whole(vector, parameters, seed, self.encoded_file(announcement).path)
+        norm = float(np.linalg.norm(vector))
+        return EncodedUpdate(numerator=parameters.weight_grid, clipped=False, norm=norm)
 
     def _encode_update(self, announcement: Announcement, numerator: int, folder: Path) -> EncodedUpdate:
         round_number, into, key = announcement.round, folder / ENCODED, self.ckks_key()
@@ -274,12 +286,12 @@ class Participant:
                 return RoundEnd.RELEASED
             stepped = self._stepped(past)
         except AggregateOutOfBounds as broken:
-            settle_sum(self, past)
+            settle_sum(self.context, self.study_digest, past)
             discarded = {*self.state.discarded, number} if past.announcement.encrypted else self.state.discarded
             self.save(memory=memory, discarded=tuple(sorted(discarded)), opened_round=number)
             self.problem(number, broken.detail)
             return RoundEnd.DISCARDED
-        settle_sum(self, past)
+        settle_sum(self.context, self.study_digest, past)
         self.adopt_model(stepped, past.announcement.model_version + 1, memory=memory, opened_round=number)
         return RoundEnd.RELEASED
 

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.learning.ridge import JudgedOn, JudgingForm
+from client_agent.learning.learner import Learner
+from client_agent.learning.ridge import JudgedOn
 from client_agent.site.events import Shown
-from client_agent.study.contribute import EncodedFile, EncodedUpdate
-from client_agent.study.encoding import encode_whole
+from protocol.arithmetic.fixed_point import Real
 from protocol.errors import ProtocolViolation, UnusableUpdate
 from protocol.mpc.measurement import OpenedSite
-from protocol.parameters import StudyParameters
-from protocol.ranking import error_bound, query_scale
 from protocol.rules.transfer_loss import TransferLoss, predictor, ranked
-from protocol.wire.messages import Announcement, Purpose, RankingSpec, Study
-
-if TYPE_CHECKING:
-    from client_agent.study.participant import Participant
+from protocol.wire.messages import Purpose, RankingSpec, Study
 
 RANKING_FILE: Final = "ranking.json"
-_QUERY: Final = "judging.ring"
-_RECORD: Final = "judging.json"
 
 
 class _Frozen(BaseModel):
@@ -64,16 +57,6 @@ class Ranking(_Frozen):
     unranked: tuple[UnrankedSite, ...] = ()
 
 
-class Judging(_Frozen):
-    """What the requester must remember of its query: how it was scaled, and what an opened product lacks."""
-
-    scale: float
-    constant: float
-    error_bound: float
-    own_loss: float
-    judged_on: JudgedOn
-
-
 def losses_of(
     opened: Sequence[OpenedSite], constant: float, scale: float
 ) -> tuple[tuple[TransferLoss, ...], tuple[str, ...]]:
@@ -91,63 +74,17 @@ def spec_of(study: Study) -> RankingSpec:
     return study.ranking
 
 
-def encode_model(owner: Participant, announcement: Announcement) -> EncodedUpdate:
-    """This site's vector of a ranking, encoded in the journal; the requester, which ranks, puts in zeros.
+def model_vector(learner: Learner, study: Study, round_number: int) -> Real:
+    """What a site contributes to a ranking. -> float64[D]
 
     Raises: UnusableUpdate, when there is no such model or it is longer than the study allows
     """
-    study, parameters = owner.study, owner.study.parameters_in(Purpose.RANKING)
-    if owner.context.site == owner.context.roster.requester:
-        vector = np.zeros(parameters.dimension)
-    else:
-        with owner.stopwatch.phase("training"):
-            vector = predictor(owner.learner.ridge(spec_of(study).penalty))
-    seed = owner.context.randomness.bytes(32, f"rounding {owner.study_digest} round {announcement.round}")
+    allowed = study.parameters_in(Purpose.RANKING).clip_norm
+    vector = predictor(learner.ridge(spec_of(study).penalty))
     length = float(np.linalg.norm(vector))
-    if length > parameters.clip_norm:
+    if length > allowed:
         raise UnusableUpdate(
-            f"round {announcement.round}: this site's ridge regression has a vector of length {length:.3g}, the "
-            f"ranking's clip_norm allows {parameters.clip_norm:g}: rank with a larger one, or scale the features"
+            f"round {round_number}: this site's ridge regression has a vector of length {length:.3g}, the ranking's "
+            f"clip_norm allows {allowed:g}: rank with a larger one, or scale the features"
         )
-    encode_whole(vector, parameters, seed, owner.encoded_file(announcement).path)
-    return EncodedUpdate(numerator=parameters.weight_grid, clipped=False, norm=length)
-
-
-def try_judging(owner: Participant) -> None:
-    """The requester's form and own model, before the study is begun. Raises: UnusableUpdate"""
-    _own_loss(owner, owner.learner.judging_form())
-
-
-def _own_loss(owner: Participant, judging: JudgingForm) -> float:
-    return judging.form.loss(predictor(owner.learner.ridge(spec_of(owner.study).penalty)))
-
-
-def make_judging(owner: Participant, round_number: int) -> Judging:
-    """The requester's query, encoded in the journal; made only the first time, so that a restart asks the same.
-
-    Raises: UnusableUpdate
-    """
-    folder = owner.journal.round_folder(round_number)
-    known = owner.journal.read(folder / _RECORD, Judging)
-    if known is not None:
-        return known
-    parameters = owner.study.parameters_in(Purpose.RANKING)
-    judging = owner.learner.judging_form()
-    form = judging.form
-    scale = query_scale(form.length, parameters.clip_norm)
-    seed = owner.context.randomness.bytes(32, f"judging rounding {owner.study_digest} round {round_number}")
-    encode_whole(form.vector * scale, parameters, seed, folder / _QUERY)
-    made = Judging(
-        scale=scale,
-        constant=form.constant,
-        error_bound=error_bound(parameters, form.length),
-        own_loss=_own_loss(owner, judging),
-        judged_on=judging.judged_on,
-    )
-    owner.journal.write(folder / _RECORD, made)
-    return made
-
-
-def judging_file(owner: Participant, round_number: int, parameters: StudyParameters) -> EncodedFile:
-    """Chunk access to the encoded query."""
-    return EncodedFile(owner.journal.round_folder(round_number) / _QUERY, parameters.dimension)
+    return vector

@@ -254,10 +254,11 @@ class Federation:
         return made
 
     def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
-        from client_agent.study.isolating import drop_sum
+        from client_agent.study.known_sums import drop_sum
 
         for site in listed:
-            drop_sum(self.agent(site, of), number)
+            agent = self.agent(site, of)
+            drop_sum(agent.context, agent.study_digest, number)
 
     def _decide(
         self,

@@ -14,10 +14,9 @@ from client_agent.cli.commands import agent_app
 from client_agent.daemon import create_study
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.site.events import RoundEnd
-from client_agent.study import participant
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.participant import Participant
-from client_agent.study.ranking import RANKING_FILE, Ranking, encode_model
+from client_agent.study.ranking import RANKING_FILE, Ranking
 from harness.federation.processes import RunningFederation
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
@@ -125,9 +124,11 @@ def test_a_site_out_of_range_is_named_and_class_counts_are_summed_after_it(
 ) -> None:
     """c3 puts 2^63 into every coordinate of its model; its update afterwards is in range."""
 
-    def wild(owner: Participant, announcement: Announcement) -> EncodedUpdate:
-        made = encode_model(owner, announcement)
-        if owner.context.site == "c3":
+    encode = Participant.encode
+
+    def wild(owner: Participant, announcement: Announcement, numerator: int) -> EncodedUpdate:
+        made = encode(owner, announcement, numerator)
+        if owner.context.site == "c3" and announcement.purpose is Purpose.RANKING:
             path = owner.encoded_file(announcement).path
             path.write_bytes(np.full(made_length(path), 2**63, dtype="<u8").tobytes())
         return made
@@ -135,7 +136,7 @@ def test_a_site_out_of_range_is_named_and_class_counts_are_summed_after_it(
     def made_length(path: Path) -> int:
         return path.stat().st_size // 8
 
-    monkeypatch.setattr(participant, "encode_model", wild)
+    monkeypatch.setattr(Participant, "encode", wild)
     agents = AgentThreads(run, SITES)
     try:
         create_study(run.state(REQUESTER), counting_study(run, "counted"))

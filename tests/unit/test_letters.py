@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from client_agent.requester.run import _SKIPS_KEPT, RELEASES_KEPT
+from client_agent.requester.study import _SKIPS_KEPT, RELEASES_KEPT
 from client_agent.site.letter import StudyRefusal, WeightMail
 from protocol.bodies.letter import (
     NOTICE_BYTES,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from client_agent.contributor.run import Contributor
-from client_agent.requester.run import StudyOver
+from client_agent.requester.study import StudyOver
 from client_agent.site.events import EventKind
 from client_agent.site.journal import StudyJournal
 from client_agent.study.ends import require_end, shown_ends

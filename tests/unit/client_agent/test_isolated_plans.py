@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.requester.plan import RoundPlan
 from client_agent.requester.round_result import Refused, Settled
+from client_agent.requester.state import RoundPlan
 from client_agent.site.events import RoundEnd
 from client_agent.site.letter import PastRelease
 from protocol.errors import ErrorCode

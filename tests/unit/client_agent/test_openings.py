@@ -11,7 +11,7 @@ import pytest
 from client_agent.requester.allowed_lengths import longest_distance
 from client_agent.requester.judging import RequesterFacts
 from client_agent.requester.opened import Openings
-from client_agent.requester.plan import RoundPlan
+from client_agent.requester.state import RoundPlan
 from client_agent.site.journal import StudyJournal
 from client_agent.study.measuring import open_sites
 from protocol.errors import BadSignature, ProtocolViolation, TranscriptMismatch, UnknownResource

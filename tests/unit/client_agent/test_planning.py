@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.requester.plan import RoundPlan, hindrance, new_plan
+from client_agent.requester.plan import hindrance, new_plan
 from client_agent.requester.round_result import Settled
+from client_agent.requester.state import RoundPlan
 from client_agent.site.events import RoundEnd
 from client_agent.site.letter import CountedClasses
 from protocol.parameters import Needs

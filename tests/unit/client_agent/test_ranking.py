@@ -10,12 +10,13 @@ import pytest
 
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
-from client_agent.requester.plan import RoundPlan
+from client_agent.requester.query import make_judging
 from client_agent.requester.ranking import RankingRound
 from client_agent.requester.round_result import Refused, Settled
+from client_agent.requester.state import RoundPlan
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.letter import PastRelease
-from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, make_judging, spec_of
+from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite, losses_of, spec_of
 from client_agent.study.refusals import public_text, refused_study
 from client_agent.study.take_release import check_release
 from protocol.arithmetic.fixed_point import decode

@@ -169,7 +169,7 @@ def test_letters_of_strangers_and_forged_ones_end_nothing(tmp_path: Path, monkey
         seen = view(f"refusal/{SITE}", "refusal/stranger", "weights-1/r0", ready=CONTRIBUTORS)
         assert refusing_sites(seen) == (SITE, "stranger")
         hand_views(bench, seen.model_copy(update={"ready": CONTRIBUTORS[:2]}))
-        monkeypatch.setattr("client_agent.requester.run._LOOK_AGAIN_S", 0.01)
+        monkeypatch.setattr("client_agent.requester.study._LOOK_AGAIN_S", 0.01)
         later = threading.Timer(0.1, hand_views, (bench, seen))
         later.start()
         await_contributors(bench.requester)

@@ -11,10 +11,12 @@ from typing import cast
 import numpy as np
 import pytest
 
-from client_agent.requester.plan import RoundPlan, hindrance, new_plan
+from client_agent.requester.attestations import welcome
+from client_agent.requester.plan import hindrance, new_plan
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.run import Requester
+from client_agent.requester.state import RoundPlan
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.letter import Attestation, PastRelease, WeightMail, Welcome, open_letter, seal_letter
 from client_agent.study.attestation import checkpoint_digest
@@ -160,9 +162,9 @@ def test_sites_that_fell_behind_are_shown_the_release_they_missed_and_who_vouche
     behind = (Refused("c2", ErrorCode.POLICY_REFUSAL, Clause.MODEL_BEHIND, "why"),)
     requester._settle(plan, replace(skipped(1, behind), past=past, end=RoundEnd.RELEASED))
     signed = letter(requester, Signed[Welcome], "welcome", "welcome-1", "c2", 1)
-    welcome = require_signatures(signed, ROSTER, (REQUESTER,))
-    assert welcome.previous == past
-    assert [one.message.site for one in welcome.attestations] == ["c1", "c3"]
+    sent = require_signatures(signed, ROSTER, (REQUESTER,))
+    assert sent.previous == past
+    assert [one.message.site for one in sent.attestations] == ["c1", "c3"]
 
 
 @pytest.mark.parametrize("changes", [{"checkpoint_digest": "00" * 32}, {"round": 2}, {"study_digest": "00" * 32}])
@@ -174,7 +176,7 @@ def test_nobody_is_let_in_while_too_few_contributors_vouch(
     requester.adopt_model(requester.require_kept(), 1)
     requester.keep(history=(past,))
     show(requester, [attested(requester, past, "c1"), attested(requester, past, "c2", **changes)], monkeypatch)
-    assert not requester.welcome(["c3"])
+    assert not welcome(requester, ["c3"])
     relay = cast(FakeServer, requester.context.clients[Side.A])
     assert not relay.sent
     texts = bench.texts(EventKind.PROBLEM)

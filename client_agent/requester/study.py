@@ -1,0 +1,151 @@
+"""A requester's study: what it knows, and what all steps of a round use (client_agent/requester/run.py runs them)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from client_agent.network.clock import pause_after
+from client_agent.network.watch import Stopped
+from client_agent.points import Point
+from client_agent.requester.mailing import Postbox
+from client_agent.requester.round_result import Settled
+from client_agent.requester.state import RequesterState
+from client_agent.site.context import SiteContext
+from client_agent.site.events import EventKind
+from client_agent.site.journal import StudyJournal
+from client_agent.site.letter import PastRelease
+from client_agent.study.ends import shown_ends
+from client_agent.study.known_sums import drop_sum
+from client_agent.study.participant import Participant
+from protocol.errors import MoietyError, Unavailable
+from protocol.policy import Clause, remember_skip
+from protocol.rules.registry import rule_for
+from protocol.wire.authentic import sign
+from protocol.wire.messages import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView
+
+T = TypeVar("T")
+_RETRY_S: Final = 0.5
+_LOOK_AGAIN_S: Final = 1.0
+_REASON_CHARACTERS: Final = 500
+_SKIPS_KEPT: Final = 32
+RELEASES_KEPT: Final = 7
+"""Their evidence fits a weight list; a site that missed more takes a checkpoint."""
+
+
+class StudyOver(Exception):
+    """The study ended at the servers; nothing more can be announced."""
+
+    def __init__(self, end: Signed[StudyEnd]) -> None:
+        super().__init__(f"{end.message.state.value}: {end.message.reason}")
+        self.end = end
+
+
+class RequesterStudy(Participant):
+    """One study at its requester, durable; no step of a round is here."""
+
+    def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
+        super().__init__(context, signed_study, journal)
+        study = self.study
+        self.rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+        self._path = journal.folder / "requester.json"
+        known = journal.read(self._path, RequesterState)
+        self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))
+        self.postbox = Postbox(self)
+        self._named: set[str] = set()
+
+    def keep(self, **changes: object) -> None:
+        """Replace fields of the requester's state, durably."""
+        self.progress = self.progress.model_copy(update=changes)
+        self.journal.write(self._path, self.progress)
+
+    def put_aside(self, entry: str, kept: str, why: str) -> None:
+        """A letter that cannot be read is named once, with its sender, and not fetched again, restarts included.
+
+        Of the letters put aside before, those whose entry begins with ``kept`` stay remembered.
+        """
+        before = tuple(other for other in self.progress.unreadable if other.startswith(kept))
+        self.keep(unreadable=(*before, entry))
+        self.problem(None, f"the letter {entry} cannot be read: {why}")
+
+    def led_here(self) -> PastRelease | None:
+        """The release that led to the present model; None for version 0."""
+        before = (self.state.model_version or 0) - 1
+        led = [past for past in self.progress.history if past.announcement.model_version == before]
+        return led[-1] if led else None
+
+    def missed_by(self, site: str) -> tuple[PastRelease, ...]:
+        """The releases before the last one whose sums a site may still have to apply: since it last took part."""
+        history = self.progress.history
+        rounds = [at for at, past in enumerate(history) if site in past.agreed_set.message.sites]
+        since = rounds[-1] if rounds else 0
+        return tuple(past for past in history[since:] if past != self.progress.previous)
+
+    def after_skip(self, settled: Settled, number: int) -> dict[str, object]:
+        """The skip is settled here, and kept as evidence for sites that did not see it."""
+        kept = self.progress.skipped if settled.skip is None else (*self.progress.skipped, settled.skip)
+        if settled.skip is not None:
+            drop_sum(self.context, self.study_digest, number)
+        return {"memory": remember_skip(self.progress.memory, number), "skipped": kept[-_SKIPS_KEPT:]}
+
+    def end_study(
+        self,
+        state: StudyEndState,
+        cause: EndCause,
+        reason: str,
+        why: str | None = None,
+        *,
+        clause: Clause | None = None,
+        site: str | None = None,
+    ) -> None:
+        """Decide the end; journalled, delivered by ``_deliver_end``.
+
+        The servers read ``reason``, which must hold no weight and nothing of an update; ``why`` stays at this site.
+        """
+        end = StudyEnd(
+            study_digest=self.study_digest,
+            state=state,
+            cause=cause,
+            clause=clause,
+            site=site,
+            reason=reason[:_REASON_CHARACTERS],
+        )
+        self.journal.reach(Point.BEFORE_END_JOURNALLED)
+        self.keep(
+            end=sign(end, self.context.site, self.context.keys.signing),
+            why=f"{state.value}: {why or reason}",
+            alone=state is StudyEndState.LOCAL_ONLY,
+        )
+        self.journal.reach(Point.AFTER_END_JOURNALLED)
+        self.event(EventKind.STUDY, None, self.progress.why)
+
+    def until(self, found: Callable[[StudyView, StudyView], T | None]) -> T:
+        """Wait until both views give an answer. Raises: StudyOver, Stopped"""
+        while True:
+            seen = self.watch.serial
+            views = self.watch.both()
+            if views is not None:
+                shown = shown_ends(views, self.context.roster, self.study_digest)
+                for forged in shown.refused:
+                    self._name_once(forged)
+                if shown.first is not None and self.progress.end is None:
+                    raise StudyOver(shown.first)
+                answer = found(*views)
+                if answer is not None:
+                    return answer
+            self.watch.wait(seen, _LOOK_AGAIN_S)
+
+    def _name_once(self, forged: MoietyError) -> None:
+        if forged.detail not in self._named:
+            self._named.add(forged.detail)
+            self.problem(None, forged.detail)
+
+    def retried(self, call: Callable[[], T]) -> T:
+        """Repeat while a server cannot be reached. Raises: Stopped; what the server refuses with"""
+        while True:
+            try:
+                return call()
+            except Unavailable as later:
+                self.problem(None, later.detail)
+                if self.context.stop.wait(pause_after(later, _RETRY_S)):
+                    raise Stopped from None

@@ -1,0 +1,45 @@
+"""Rows of a site's memory of sums, from what a study's messages say (docs/protocol.md 13)."""
+
+from __future__ import annotations
+
+from client_agent.site.context import SiteContext
+from client_agent.site.letter import PastRelease
+from protocol.policy import Layers, SummedRow, SummedWeight
+from protocol.wire.messages import Announcement, Roster, WeightList
+
+
+def summed_row(announcement: Announcement, weight_list: WeightList, roster: Roster, layers: Layers) -> SummedRow:
+    """The weights of one round's contributors by their keys; nobody knows yet who will be summed."""
+    return SummedRow(
+        study_digest=announcement.study_digest,
+        round=announcement.round,
+        dimension=sum(size for _, size in layers),
+        layers=tuple(layers),
+        weights=tuple(
+            SummedWeight(site=key_of(roster, weight.site), weight=weight.numerator / weight_list.grid)
+            for weight in weight_list.weights
+        ),
+        least=announcement.least_contributors,
+        requester=key_of(roster, roster.requester),
+        model_version=announcement.model_version,
+    )
+
+
+def settle_sum(context: SiteContext, study_digest: str, past: PastRelease) -> None:
+    """A release named who was summed, in a round that this site remembers.
+
+    Requires: the evidence was checked, and both servers showed this release set, or outputs that name it
+    """
+    release, roster = past.release_set.message, context.roster
+    summed = tuple(key_of(roster, site) for site in release.sites if site != roster.requester)
+    context.sums.settle((study_digest, release.round), summed)
+
+
+def drop_sum(context: SiteContext, study_digest: str, round_number: int) -> None:
+    """Both servers signed that the round was skipped."""
+    context.sums.drop((study_digest, round_number))
+
+
+def key_of(roster: Roster, site: str) -> str:
+    """What names a site across studies: its signing key. Requires: the roster has the site"""
+    return next(party.signing_key for party in roster.sites if party.name == site)
