@@ -16,7 +16,6 @@ from typing import TextIO
 import structlog
 
 from client_agent.contributor.run import Contributor
-from client_agent.durable import new_folder, write_durably
 from client_agent.learning.learner import Learner, TorchLearner, training_seed
 from client_agent.learning.pretrained import PRETRAINED
 from client_agent.network.complaints import Complaints
@@ -25,14 +24,15 @@ from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.network.watch import Stopped
 from client_agent.points import failpoints_of
-from client_agent.private_files import private_folder, read_secret
-from client_agent.randomness import randomness_for
 from client_agent.requester.run import Requester
 from client_agent.settings import AgentSettings, read_text
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.study.participant import Participant
+from host.durable import new_folder, write_durably
+from host.private_files import private_folder, read_secret
+from host.randomness import site_randomness
 from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,
@@ -167,7 +167,7 @@ class Agent:
             keys=site.keys,
             roster=roster,
             clients=site.clients,
-            randomness=randomness_for(settings.seed, settings.site, urls),
+            randomness=site_randomness(settings.seed, settings.site, urls),
             state_dir=settings.state_dir,
             policy=settings.policy,
             make_learner=make_learner or self._torch_learner,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from enum import StrEnum
 
+from host.failpoints import Failpoints, kill, parse_failpoint
 from protocol.errors import ConfigurationError
-from protocol.failpoints import Failpoints, parse_failpoint
 
 
 class Point(StrEnum):
@@ -62,9 +60,4 @@ def failpoints_of(setting: str | None, seeded: bool) -> Failpoints:
     if not seeded:
         raise ConfigurationError("key 'failpoint': it kills this agent, and is taken only beside 'seed', for tests")
     point, turn = parse_failpoint(setting, Point)
-    return Failpoints(point, turn, _kill)
-
-
-def _kill() -> None:
-    """kill -9: nothing is flushed, nobody is told."""
-    os.kill(os.getpid(), signal.SIGKILL)
+    return Failpoints(point, turn, kill)

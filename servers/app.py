@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -14,10 +13,11 @@ from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from host import log
+from host.durable import is_full
 from protocol.errors import ErrorCode, MoietyError, OtherVersion
 from protocol.sharing import Side
 from protocol.wire.channel.signing import require_own_version
-from servers import log
 from servers.correlations.pool import CorrelationPool
 from servers.correlations.sender import OtSessions
 from servers.http.envelope import Envelope
@@ -151,7 +151,7 @@ def _handle_errors(app: FastAPI, server: Server) -> None:
 
     @app.exception_handler(Exception)
     async def unexpected(request: Request, error: Exception) -> Response:
-        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if isinstance(error, OSError) and is_full(error):
             return problem(ErrorCode.STORAGE_FULL, "the server's disk is full; nothing was stored; send it again later")
         _log.error("failed", route=request.url.path, exc_info=error)
         return Response(internal_problem(), status_code=500, media_type=MEDIA_TYPE)

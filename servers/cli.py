@@ -24,8 +24,8 @@ def run(
     config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
 ) -> None:
     """Upgrade the database, then serve until stopped."""
-    from servers import log
-    from servers.private_files import UMASK
+    from host import log
+    from host.private_files import UMASK
     from servers.serving import serve
     from servers.settings import check_tls, load_settings
 

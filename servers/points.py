@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import signal
 from enum import StrEnum
 from typing import NoReturn
 
-from protocol.failpoints import Failpoints, parse_failpoint
+from host.failpoints import Failpoints, kill, parse_failpoint
 
 
 class Point(StrEnum):
@@ -56,12 +55,7 @@ def failpoints_of(setting: str | None) -> Failpoints:
     if setting is None:
         return Failpoints()
     point, turn = parse_failpoint(setting, Point)
-    return Failpoints(point, turn, _fill_disk if point is Point.DISK_FULL else _kill)
-
-
-def _kill() -> None:
-    """kill -9: nothing is flushed, nobody is told."""
-    os.kill(os.getpid(), signal.SIGKILL)
+    return Failpoints(point, turn, _fill_disk if point is Point.DISK_FULL else kill)
 
 
 def _fill_disk() -> NoReturn:

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from host.failpoints import Failpoints
+from host.private_files import private_folder, read_secret, take_back
+from host.randomness import Randomness, server_randomness
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.failpoints import Failpoints
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_roster, sign, signature_by
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
@@ -20,8 +22,6 @@ from servers.ckks.process import CkksProcess
 from servers.metrics import Metrics
 from servers.notifications import Changes
 from servers.points import failpoints_of
-from servers.private_files import private_folder, read_secret, take_back
-from servers.randomness import Randomness
 from servers.settings import ServerSettings
 from servers.store.interface import MailRecord, Store
 from servers.store.migrate import upgrade
@@ -119,7 +119,7 @@ def open_server(settings: ServerSettings) -> Server:
         keys=keys,
         store=store,
         files=files,
-        randomness=Randomness(settings.seed, keys.name),
+        randomness=server_randomness(settings.seed, keys.name),
         boot=store.next_boot(),
         changes=changes,
         failpoints=failpoints,
@@ -129,7 +129,7 @@ def open_server(settings: ServerSettings) -> Server:
 def _identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
     try:
         roster = require_roster(parse_roster(settings.roster.read_text(encoding="utf-8"), str(settings.roster)))
-        keys = parse_party_keys(read_secret(settings.keys).decode(errors="replace"), str(settings.keys))
+        keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
     except OSError as error:
         raise ConfigurationError(f"{error.filename}: cannot be read: {error.strerror}") from None
     except ConfigurationError:

@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from host.loopback import is_loopback
+from host.private_files import read_secret
 from protocol.configuration import describe, parse_toml
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
-from servers.private_files import read_secret
 
 ENVIRONMENT_PREFIX = "MOIETY_SERVER_"
 _OPERATIONS_ABOVE: Final = 1000
@@ -123,16 +124,6 @@ class ServerSettings(BaseSettings):
         return self.database_url or f"sqlite:///{self.data_dir / 'server.db'}"
 
 
-def is_loopback(host: str) -> bool:
-    """Whether a host name or address can only be this machine."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
-
-
 def load_settings(path: Path) -> ServerSettings:
     """Read one server's settings.
 
@@ -179,6 +170,8 @@ def check_tls(settings: ServerSettings) -> None:
                 read_secret(path) if key == "tls_key" else path.read_bytes()
         except OSError as error:
             raise ConfigurationError(f"key '{key}': {path}: cannot be read: {error.strerror}") from None
+        except ConfigurationError as error:
+            raise ConfigurationError(f"key '{key}': {error.detail}") from None
     certificate, key_file = settings.tls_certificate, settings.tls_key
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key_file)

@@ -14,7 +14,6 @@ from typing import Annotated, Final
 import stamina
 import structlog
 import typer
-from structlog.typing import EventDict
 
 from client_agent.cli.memory import forget_memory
 from client_agent.cli.ranking import show_rankings
@@ -24,14 +23,15 @@ from client_agent.daemon import Site, create_study, load_identity, run_agent
 from client_agent.learning.check_data import names_of
 from client_agent.learning.pretrained import load_pretrained
 from client_agent.learning.study_file import study_from_toml
-from client_agent.private_files import UMASK
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
 from client_agent.site.events import AgentEvent, RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
+from host.log import configure
+from host.private_files import UMASK
 from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy
 from protocol.first_model import model_digest_of
 from protocol.policy import check_study_allowed
-from protocol.printable import printable, printable_values
+from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
@@ -201,24 +201,8 @@ def cancel(
 
 def log_to_stderr() -> None:
     """Structured log lines on stderr: standard output belongs to results."""
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso"),
-            structlog.processors.format_exc_info,
-            _printable,
-            structlog.processors.JSONRenderer(),
-        ],
-        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # stderr as it is now, not as it was
-    )
-
+    configure(logging.INFO)
     stamina.instrumentation.set_on_retry_hooks([_log_retry])
-
-
-def _printable(_: object, __: str, line: EventDict) -> EventDict:
-    """Servers and other sites write some of the words in a log."""
-    return printable_values(line)
 
 
 def _log_retry(details: stamina.instrumentation.RetryDetails) -> None:

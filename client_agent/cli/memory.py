@@ -7,10 +7,10 @@ from functools import partial
 from typing import Final
 
 from client_agent.daemon import Site, only_one
-from client_agent.randomness import SystemRandomness
 from client_agent.settings import AgentSettings
 from client_agent.site.remembered_sums import sum_memory
 from client_agent.study.reconciling import lost_rounds
+from host.randomness import SystemRandomness
 
 _CONSEQUENCE: Final = (
     "Sums over this site's updates were opened in these rounds, and nothing here remembers their weights. Later sums "

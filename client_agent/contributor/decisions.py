@@ -10,7 +10,6 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.durable import write_durably
 from client_agent.network.server_client import Body
 from client_agent.points import Point
 from client_agent.site.context import RELAY
@@ -29,6 +28,7 @@ from client_agent.study.isolating import agree_to_sum, note_sum
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from client_agent.study.reconciling import reconcile
+from host.durable import write_durably
 from protocol.errors import (
     AnnouncementMismatch,
     ErrorCode,

@@ -12,7 +12,6 @@ from typing import Final
 
 from client_agent.contributor.decisions import Decision, Decisions
 from client_agent.contributor.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome, vouched
-from client_agent.durable import write_durably
 from client_agent.network.clock import pause_after
 from client_agent.network.watch import Stopped, same_round
 from client_agent.points import Point
@@ -28,6 +27,7 @@ from client_agent.study.isolating import show_sum
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from client_agent.study.refusals import refused_study, send_refusal
+from host.durable import write_durably
 from protocol.errors import (
     ConfigurationError,
     MoietyError,

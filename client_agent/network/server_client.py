@@ -30,7 +30,7 @@ from client_agent.network.answer import (
     no_cookies,
 )
 from client_agent.network.clock import WrongClock, wrong_clock
-from client_agent.randomness import SystemRandomness
+from host.randomness import SystemRandomness
 from protocol import errors
 from protocol.errors import (
     BadSignature,

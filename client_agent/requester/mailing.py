@@ -10,7 +10,6 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from client_agent.durable import new_folder, write_durably
 from client_agent.network.server_client import Body
 from client_agent.points import Point
 from client_agent.site.context import RELAY
@@ -26,6 +25,7 @@ from client_agent.site.letter import (
     seal_letter,
 )
 from client_agent.study.participant import Participant
+from host.durable import new_folder, write_durably
 from protocol.errors import MoietyError
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from client_agent.durable import write_durably
 from client_agent.network.server_client import Body
 from client_agent.network.watch import at_both, same_round
 from client_agent.points import Point
@@ -25,6 +24,7 @@ from client_agent.site.letter import PastRelease, WeightMail
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.evidence import shown_outcome
 from client_agent.study.measuring import query_vector, seal_queries
+from host.durable import write_durably
 from protocol.arithmetic.ring import Ring
 from protocol.errors import (
     BadSignature,

@@ -12,9 +12,9 @@ from pathlib import Path
 from client_agent.learning.learner import Learner
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
-from client_agent.randomness import Randomness
 from client_agent.site.events import EventSink
 from client_agent.site.remembered_sums import SumMemory, sum_memory
+from host.randomness import Randomness
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys

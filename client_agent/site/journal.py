@@ -22,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from client_agent.durable import new_folder, write_durably
 from client_agent.points import Point
 from client_agent.site.letter import CountedClasses
+from host.durable import new_folder, write_durably
+from host.failpoints import Failpoints
 from protocol.errors import ConfigurationError
-from protocol.failpoints import Failpoints
 from protocol.policy import SiteMemory
 from protocol.wire.messages import Signed, StudyEnd
 

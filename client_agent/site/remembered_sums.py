@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from client_agent.durable import new_folder, write_durably
+from host.durable import new_folder, write_durably
 from protocol.arithmetic.fixed_point import Real, Update
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.policy import (

@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from client_agent.durable import write_durably
 from client_agent.network.server_client import Body
 from client_agent.site.context import RELAY
 from client_agent.site.letter import Attestation, PastRelease, Welcome, seal_letter
 from client_agent.study.participant import Participant
+from host.durable import write_durably
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal, RefusedMessage, WrongRound
 from protocol.wire import paths

@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.durable import replacing, write_pieces
 from client_agent.network.server_client import Body, ServerClient
 from client_agent.points import Point
-from client_agent.randomness import Randomness
-from client_agent.scratch import MemoryFile
 from client_agent.site.journal import StudyJournal
 from client_agent.study.contribute import EncodedUpdate
+from host.durable import replacing, write_pieces
+from host.memory_file import MemoryFile
+from host.randomness import Randomness
 from protocol.arithmetic.fixed_point import scaling_of
 from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Encryptor

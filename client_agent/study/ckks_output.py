@@ -20,9 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.network.server_client import ServerClient
-from client_agent.scratch import MemoryFile
 from client_agent.site.letter import PastRelease
 from client_agent.study.take_release import check_release, own_key_id, require_sum_release
+from host.memory_file import MemoryFile
 from protocol.ckks.check import SumChecks
 from protocol.ckks.cipher import Decryptor
 from protocol.ckks.ciphertext import Kind, body_bytes

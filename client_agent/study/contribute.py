@@ -20,11 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.durable import replacing, write_pieces
 from client_agent.network.server_client import Body, ServerClient
 from client_agent.points import Point
-from client_agent.randomness import Randomness
 from client_agent.site.journal import StudyJournal
+from host.durable import replacing, write_pieces
+from host.randomness import Randomness
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
 from protocol.errors import ConfigurationError, TranscriptMismatch

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.durable import write_pieces
 from client_agent.study.contribute import CHUNK, EncodedUpdate, norm_of
+from host.durable import write_pieces
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.kernels import Scaling
 from protocol.arithmetic.ring import to_bytes

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from client_agent.randomness import Randomness
+from host.randomness import Randomness
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
 from protocol.errors import MalformedMessage, TranscriptMismatch

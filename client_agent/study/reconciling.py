@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from client_agent.network.server_client import ServerClient
-from client_agent.randomness import SystemRandomness
 from client_agent.site.context import SiteContext
 from client_agent.site.remembered_sums import SumMemory
+from host.randomness import SystemRandomness
 from protocol.errors import PolicyRefusal, TranscriptMismatch
 from protocol.policy import Clause
 from protocol.sharing import Side

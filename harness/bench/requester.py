@@ -11,13 +11,13 @@ from typing import Final
 import numpy as np
 
 from client_agent.network.server_client import Body
-from client_agent.randomness import SystemRandomness
 from client_agent.requester.allowed_lengths import longest_distance
 from client_agent.site.letter import PastRelease
 from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
 from client_agent.study.measuring import open_sites, opening_bytes, query_vector, read_opening, seal_queries
 from harness.bench.agent import SyntheticAgent
 from harness.bench.vectors import Vector, numerator_of
+from host.randomness import SystemRandomness
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.parameters import Needs
 from protocol.rounds.agree import check_transcript

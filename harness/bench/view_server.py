@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from host import log
 from protocol.wire import paths
-from servers import log
 from servers.http.envelope import Envelope
 from servers.server import open_server
 from servers.settings import load_settings

@@ -8,8 +8,8 @@ from typing import Final
 
 import httpx
 
-from client_agent.durable import write_durably
 from harness.datasets.public_data import PublicFile, digest_of
+from host.durable import write_durably
 from protocol.errors import ConfigurationError
 
 _TIMEOUT_S: Final = 60.0

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from client_agent.learning.flat_vector import layer_sizes
-from client_agent.scratch import MemoryFile
 from harness.datasets.site_data import SiteData
 from harness.engine.correlations import SourceName
 from harness.engine.history import RunHistory
@@ -21,6 +20,7 @@ from harness.engine.run_state import EVERYBODY, AfterRound, Attendance, Progress
 from harness.engine.secure import SecureSum, secure_sum
 from harness.engine.site_updates import ClippedUpdate
 from harness.engine.summing import Counted, RoundInputs, Summed
+from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import scaling_of
 from protocol.arithmetic.prg import derive
 from protocol.ckks.check import SiteChecks, SumChecks

@@ -25,12 +25,13 @@ import trustme
 from client_agent.daemon import create_study
 from client_agent.learning.data import LocalData, save_folder
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
+from host.loopback import is_loopback
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import Study
-from servers.settings import Limits, is_loopback
+from servers.settings import Limits
 
 _READY_WITHIN_S: Final = 60.0
 _STOP_WITHIN_S: Final = 8.0

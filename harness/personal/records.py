@@ -16,9 +16,9 @@ from pydantic import BaseModel, ConfigDict
 from safetensors import safe_open
 from safetensors.numpy import save
 
-from client_agent.durable import write_durably
 from harness.personal.schemes import SchemeState
 from harness.personal.scores import Scores
+from host.durable import write_durably
 from protocol.errors import ConfigurationError
 
 FORMAT: Final = "moiety-personal/1"

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from client_agent.durable import write_durably
 from client_agent.learning.flat_vector import pick_device
 from harness.personal.case import PersonalCase, Variant
 from harness.personal.detection import detections, detections_json
@@ -16,6 +15,7 @@ from harness.personal.plots import write_plots
 from harness.personal.records import Evaluated, PersonalLine, ResultFolder
 from harness.personal.run import Run, execute
 from harness.simulation.run_one import Protection
+from host.durable import write_durably
 from protocol.errors import ConfigurationError
 
 

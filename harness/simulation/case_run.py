@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from client_agent.durable import write_durably
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
@@ -22,6 +21,7 @@ from harness.simulation.runs import RunKey, RunLine
 from harness.simulation.store import Results, finished, require_unchanged
 from harness.simulation.tuning import Choice, TuningLine, choose, combinations
 from harness.training.device import ON_CPU, Computing
+from host.durable import write_durably
 from protocol.errors import ConfigurationError
 
 TUNING: Final = "tuning.jsonl"

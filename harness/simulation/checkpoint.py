@@ -18,9 +18,9 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from safetensors.numpy import load, save
 
-from client_agent.durable import write_durably
 from harness.engine.history import RoundRecord
 from harness.engine.run_state import Progress, RunState
+from host.durable import write_durably
 from protocol.errors import ConfigurationError
 
 _RECORDS: Final = TypeAdapter(tuple[RoundRecord, ...])

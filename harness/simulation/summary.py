@@ -11,12 +11,12 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
-from client_agent.durable import write_durably
 from harness.papers.drawing.charts import Panel, curves_chart
 from harness.papers.drawing.similarity import over_rounds_chart, similarity_chart
 from harness.papers.drawing.spread import Curve, Spread, curve, of_variant
 from harness.simulation.rewards import SiteReward, rewards_of
 from harness.simulation.runs import RunLine, Values
+from host.durable import write_durably
 
 MOST_NAMED_SITES: Final = 9
 """With more contributors, the weights are drawn as their mean: so many lines cannot be told apart."""

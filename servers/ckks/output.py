@@ -67,7 +67,7 @@ def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: st
         recipient=server.key_id_of(site),
         length=study.study.encrypted_values,
     )
-    secret = server.randomness.draw(64, f"{record.key.label} output for {site}")
+    secret = server.randomness.bytes(64, f"{record.key.label} output for {site}")
     body = server.files.read(record.output_file)
     return seal_message(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
 

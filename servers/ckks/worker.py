@@ -16,12 +16,12 @@ import sys
 from enum import IntEnum
 from typing import BinaryIO, Final
 
+from host.memory_file import MemoryFile
 from protocol.ckks.cipher import Adder
 from protocol.ckks.ciphertext import Kind, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.errors import MoietyError
-from servers.scratch import MemoryFile
 
 REQUEST: Final = struct.Struct("<BI")
 MEMORY_BYTES: Final = 2 * 2**30

@@ -7,12 +7,12 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from host import log
 from protocol.errors import MoietyError, UnknownResource
 from protocol.mpc.ot.session import OtReceiver, products_message_bytes
 from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
 from protocol.wire.peer_messages import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
-from servers import log
 from servers.correlations.sessions import (
     KEY_PART_BYTES,
     Correlation,
@@ -109,14 +109,14 @@ class CorrelationPool:
         """Base OTs and the zero-sharing key. The name holds boot and count: in seeded mode no secret comes twice."""
         self._opened += 1
         label = f"ot session {self._server.boot} {self._opened}"
-        name = self._server.randomness.draw(32, f"{label} name").hex()
-        part = self._server.randomness.draw(KEY_PART_BYTES, f"{label} zero key")
+        name = self._server.randomness.bytes(32, f"{label} name").hex()
+        part = self._server.randomness.bytes(KEY_PART_BYTES, f"{label} zero key")
         path = fill(PEER_SESSION, session=name)
         opening = SessionOpen(session=name, sealed_key_part=seal_key_part(self._server, name, part))
         answer = await self._peer.post(path, pack_frame(opening), "session")
         opened, message = unpack_frame(answer, SessionOpened)
         other = open_key_part(self._server, name, opened.sealed_key_part)
-        rand = self._server.randomness.draw(32, f"{label} base")
+        rand = self._server.randomness.bytes(32, f"{label} base")
         receiver, reply = await asyncio.to_thread(OtReceiver.open, bytes.fromhex(name), bytes(message), rand)
         self._server.failpoints.reach(Point.OT_BASE_MIDWAY)
         await self._peer.post(fill(PEER_BASE, session=name), reply, "session")

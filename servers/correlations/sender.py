@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from host import log
 from protocol.errors import (
     ConflictingMessage,
     ConsistencyCheckFailed,
@@ -22,7 +23,6 @@ from protocol.wire.peer_messages import (
     pack_frame,
     unpack_frame,
 )
-from servers import log
 from servers.correlations.sessions import KEY_PART_BYTES, open_key_part, seal_key_part, zero_key
 from servers.points import Point
 from servers.server import Server
@@ -63,8 +63,8 @@ class OtSessions:
             raise ConflictingMessage("the frame names another session than the address")
         async with self._lock:
             part_a = open_key_part(self._server, name, message.sealed_key_part)
-            part_b = self._server.randomness.draw(KEY_PART_BYTES, f"ot session {name} zero key")
-            rand = self._server.randomness.draw(32, f"ot session {name} base")
+            part_b = self._server.randomness.bytes(KEY_PART_BYTES, f"ot session {name} zero key")
+            rand = self._server.randomness.bytes(32, f"ot session {name} base")
             opening, base = await asyncio.to_thread(OtSender.open, bytes.fromhex(name), rand)
             self._drop()
             self._session = _Session(name, zero_key(part_a, part_b), opening)
@@ -86,7 +86,7 @@ class OtSessions:
         header, body = _batch_frame(name, batch, frame)
         async with self._lock:
             session, sender = self._ready(name)
-            rand = self._server.randomness.draw(32, f"ot batch {name} {batch}")
+            rand = self._server.randomness.bytes(32, f"ot batch {name} {batch}")
             with self._dropping():
                 pending, challenge = await asyncio.to_thread(
                     sender.challenge, bytes(body), [tuple(x) for x in header.lengths], rand

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from host import log
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, MoietyError, NotListed
 from protocol.mpc.ot.session import extension_message_bytes
 from protocol.parameters import PROTOCOL_VERSION
@@ -35,7 +36,6 @@ from protocol.wire.channel.signing import DigestField, only_line, signed_digest
 from protocol.wire.commitment import head_digest
 from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.paths import PEER_SEALED, SEALED
-from servers import log
 from servers.correlations.sessions import SITE_ELEMENTS
 from servers.http.authentication import ENCLOSED, Caller, signer_of
 from servers.http.responses import problem_answer

@@ -55,7 +55,7 @@ def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters)
 
 def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> SealedMessage:
     """This side's masked sum, sealed to the other side."""
-    secret = server.randomness.draw(CONTENT_KEY_BYTES + SALT_BYTES, f"{record.key.label} masked sum for the peer")
+    secret = server.randomness.bytes(CONTENT_KEY_BYTES + SALT_BYTES, f"{record.key.label} masked sum for the peer")
     return seal_message(
         masked_sum_header(record, parameters).canonical(),
         masked_sum(server, record, parameters),

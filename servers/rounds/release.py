@@ -86,7 +86,7 @@ def with_mask_seed(server: Server, record: RoundRecord) -> RoundRecord:
     """Draw t once for this release and keep it durably, so that every later sum is masked the same."""
     if record.mask_seed is not None:
         return record
-    seed = server.randomness.draw(SEED_BYTES, f"{record.key.label} output mask")
+    seed = server.randomness.bytes(SEED_BYTES, f"{record.key.label} output mask")
     server.failpoints.reach(Point.BEFORE_MASK_STORED)
     record = server.store.change_round(record.key, lambda r: replace(r, mask_seed=seed))
     server.failpoints.reach(Point.AFTER_MASK_STORED)
@@ -168,7 +168,7 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
         length=study.study.parameters.dimension,
     )
     body = _output_body(server, record, vector)
-    secret = server.randomness.draw(64, f"{record.key.label} output for {site}")
+    secret = server.randomness.bytes(64, f"{record.key.label} output for {site}")
     return seal_message(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
 
 

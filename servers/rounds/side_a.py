@@ -10,6 +10,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from host import log
 from protocol.errors import (
     ConflictingMessage,
     MoietyError,
@@ -42,7 +43,6 @@ from protocol.wire.peer_messages import (
     pack_frame,
     unpack_frame,
 )
-from servers import log
 from servers.ckks.rounds import EncryptedRounds
 from servers.correlations.pool import CorrelationPool, Stock, stock_quietly
 from servers.correlations.wanted import demand
@@ -211,7 +211,7 @@ class Driver:
         if lacking is not None:
             await self.endings.skip(record, lacking)
             return
-        nonce = self.server.randomness.draw(32, f"{record.key.label} challenge nonce")
+        nonce = self.server.randomness.bytes(32, f"{record.key.label} challenge nonce")
         state = step(record.progress, RoundEvent.LOCKED).state
         signed = self.server.sign(agreed)
         self.server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)

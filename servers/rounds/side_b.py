@@ -98,7 +98,7 @@ class Answering:
             return self._lock_reply(record)
         self._check_agreed(record, agreed)
         state = step(record.progress, RoundEvent.LOCKED).state
-        nonce = server.randomness.draw(32, f"{key.label} challenge nonce")
+        nonce = server.randomness.bytes(32, f"{key.label} challenge nonce")
         both = server.countersign(request.agreed_set)
         server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
         record = server.store.change_round(

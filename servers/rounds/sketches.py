@@ -313,6 +313,6 @@ def seal_opening(
         opens=record.announcement.message.opens,
     )
     body = b"".join(to_bytes(s.range_shares) for s in shares) + b"".join(to_bytes(s.values) for s in shares)
-    secret = server.randomness.draw(64, f"{record.key.label} opening")
+    secret = server.randomness.bytes(64, f"{record.key.label} opening")
     recipient = server.sealing_key_of(server.roster.requester)
     return b"".join(seal_stream(header.canonical(), [body], recipient, secret[:32], secret[32:]))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import secrets
@@ -11,8 +10,9 @@ from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import BinaryIO, Final
 
+from host.durable import is_full, sync_folder
+from host.failpoints import Failpoints
 from protocol.errors import StorageFull
-from protocol.failpoints import Failpoints
 from servers.points import Point
 
 _UNFINISHED: Final = ".unfinished"
@@ -103,7 +103,7 @@ class Draft:
             os.fsync(self._file.fileno())
             self._file.close()
             self.path.rename(self._folder / name)
-            _fsync_folder(self._folder)
+            sync_folder(self._folder)
         except OSError as error:
             self.discard()
             raise _explained(error) from error
@@ -118,15 +118,7 @@ def file_name(*parts: str | int) -> str:
     return hashlib.sha256("\x00".join(str(part) for part in parts).encode()).hexdigest()
 
 
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _explained(error: OSError) -> Exception:
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+    if is_full(error):
         return StorageFull("the server's disk is full; nothing was stored: send the same bytes again later")
     return error

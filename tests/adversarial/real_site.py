@@ -12,10 +12,10 @@ from client_agent.contributor.run import Contributor
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
-from client_agent.randomness import SystemRandomness
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
+from host.randomness import SystemRandomness
 from protocol.policy import SiteMemory, SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

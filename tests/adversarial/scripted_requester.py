@@ -16,11 +16,11 @@ from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import Body
-from client_agent.randomness import SystemRandomness
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import PastRelease, WeightMail, seal_letter
 from harness.engine.parties import SiteEntry, make_parties
+from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import decode
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SitePolicy

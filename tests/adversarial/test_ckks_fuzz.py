@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import zstandard
 
+from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
 from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Decryptor, Encryptor
@@ -21,7 +22,6 @@ from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import MalformedMessage, SumForged
 from servers.ckks.process import CkksProcess
 from servers.ckks.sums import ContributionCheck
-from servers.scratch import MemoryFile
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2000

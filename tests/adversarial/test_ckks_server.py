@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
 from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Decryptor, Encryptor
@@ -21,7 +22,6 @@ from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.streams import Streams
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import MalformedMessage, SumForged
-from servers.scratch import MemoryFile
 
 PARAMETERS = CkksParameters()
 Q = PARAMETERS.modulus
@@ -227,7 +227,7 @@ import numpy as np
 from protocol.ckks.cipher import Encryptor
 from protocol.ckks.ciphertext import SEED_BYTES
 from protocol.ckks.scheme import Scheme
-from servers.scratch import MemoryFile
+from host.memory_file import MemoryFile
 from tests.adversarial.test_ckks_server import PARAMETERS
 
 key = Scheme(PARAMETERS).secret_key(bytes(range(32)), "5d" * 32)

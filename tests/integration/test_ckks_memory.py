@@ -29,7 +29,7 @@ SIZES = pytest.mark.parametrize(
 SITE = """
 import os, sys
 import numpy as np
-from client_agent.scratch import MemoryFile
+from host.memory_file import MemoryFile
 from harness.bench.probe import peak_mb
 from protocol.arithmetic.kernels import Scaling
 from protocol.ckks.check import SiteChecks

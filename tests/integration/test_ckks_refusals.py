@@ -10,6 +10,7 @@ import httpx
 import numpy as np
 import pytest
 
+from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.ckks.check import SiteChecks, SumChecks
@@ -38,7 +39,6 @@ from protocol.wire.messages import (
     Signed,
     StudyProtection,
 )
-from servers.scratch import MemoryFile
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers
 from tests.integration.test_server_refusals import problem

@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from host.randomness import server_randomness
 from protocol.arithmetic.ring import Ring
 from protocol.mpc.distance import query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
-from servers.randomness import Randomness
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers
 
@@ -146,6 +146,6 @@ def test_a_seeded_federation_draws_from_its_seed(tmp_path: Path) -> None:
             made.contribute(site, made.seal_contribution(site, x[site], announcement), 1)
         stated = made.transcript_of(made.wait_transcript(Side.A, 1))
         label = f"{made.study.digest()} round 1 attempt 1 challenge nonce"
-        expected = [Randomness(11, running.roster.operator(side).name).draw(32, label).hex() for side in Side]
+        expected = [server_randomness(11, running.roster.operator(side).name).bytes(32, label).hex() for side in Side]
         assert [stated.nonce_a, stated.nonce_b] == expected
         made.close()

@@ -11,7 +11,7 @@ from protocol import errors
 from protocol.rounds.transitions import study_diagram, transition_diagram
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("protocol", "servers", "client_agent", "harness", "tests")
+PACKAGES = ("protocol", "host", "servers", "client_agent", "harness", "tests")
 PYTHON_FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 DOCUMENTS = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 

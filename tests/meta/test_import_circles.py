@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("protocol", "servers", "client_agent", "harness")
+PACKAGES = ("protocol", "host", "servers", "client_agent", "harness")
 
 
 def modules(package: str) -> dict[str, Path]:
@@ -40,7 +40,7 @@ def circle(graph: dict[str, set[str]]) -> list[str]:
 @pytest.mark.parametrize("package", PACKAGES)
 def test_no_module_imports_itself_through_others(package: str) -> None:
     files = modules(package)
-    assert len(files) > 20
+    assert len(files) > 5
     trees = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in files.items()}
     graph = {name: imported(tree, set(files)) - {name} for name, tree in trees.items()}
     assert circle(graph) == []

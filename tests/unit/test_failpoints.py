@@ -12,8 +12,8 @@ from pydantic import ValidationError
 import client_agent.points
 import servers.points
 from client_agent.site.journal import StudyJournal
+from host.failpoints import Failpoints, parse_failpoint
 from protocol.errors import ConfigurationError
-from protocol.failpoints import Failpoints, parse_failpoint
 from protocol.sharing import Side
 from servers.settings import ServerSettings
 

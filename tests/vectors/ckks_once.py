@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
 from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Adder, Encryptor
@@ -23,7 +24,6 @@ from protocol.ckks.ciphertext import HEADER_BYTES, Kind
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.ckks.update import body_header, contribution
-from servers.scratch import MemoryFile
 from tests.vectors.material import FOLDER
 
 SEED = bytes(range(32))

@@ -16,11 +16,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.scratch import MemoryFile
 from harness.bench import probe
 from harness.bench.ckks.results import CkksFigures, CkksTimes
 from harness.bench.ckks.vectors import errors_of, weighted_update
 from harness.bench.vectors import CLIP_NORM
+from host.memory_file import MemoryFile
 from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Decryptor, Encryptor
 from protocol.ckks.ciphertext import BodyHeader, Kind

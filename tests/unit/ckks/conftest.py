@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from host.memory_file import MemoryFile
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
-from servers.scratch import MemoryFile
 
 STUDY = "5d" * 32
 SEED = bytes(range(32))

@@ -8,12 +8,12 @@ import sys
 import numpy as np
 import pytest
 
+from host.memory_file import MemoryFile
 from protocol.ckks.cipher import Adder, Decryptor, Encryptor
 from protocol.ckks.ciphertext import SeededChunk, SumChunk
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import MISSING, Scheme, SecretKey
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, UnusableUpdate
-from servers.scratch import MemoryFile
 from tests.unit.ckks.conftest import SEED, STUDY
 
 PARAMETERS = CkksParameters()

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import clip, scaling_of
 from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Adder, Decryptor, Encryptor
@@ -16,7 +17,6 @@ from protocol.ckks.scheme import SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import AggregateOutOfBounds, MalformedMessage
 from protocol.parameters import StudyParameters
-from servers.scratch import MemoryFile
 
 PARAMETERS = CkksParameters()
 CLIP_NORM = 4.0

@@ -13,12 +13,12 @@ import numpy as np
 from client_agent.contributor.run import Contributor
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import Body
-from client_agent.randomness import SystemRandomness
 from client_agent.requester.run import Requester
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import open_letter
+from host.randomness import SystemRandomness
 from protocol.errors import MoietyError, OutputGone, TooLarge
 from protocol.policy import SitePolicy
 from protocol.rules.interface import SiteFacts

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 
 from client_agent.network.server_client import Body
-from client_agent.randomness import SystemRandomness
-from client_agent.scratch import MemoryFile
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import PastRelease, Welcome
 from client_agent.study.ckks_contribution import ENCRYPTED, CiphertextRecord, EncryptedContribution, encrypt_update
 from client_agent.study.ckks_key import check_encrypted, derive_key, require_ckks, welcomed_seed
 from client_agent.study.ckks_output import EncryptedOutput
 from client_agent.study.take_release import own_key_id
+from host.memory_file import MemoryFile
+from host.randomness import SystemRandomness
 from protocol.arithmetic.kernels import Scaling
 from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Adder, Decryptor, Encryptor

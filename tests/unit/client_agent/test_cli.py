@@ -17,10 +17,10 @@ from typer.testing import CliRunner, Result
 import client_agent.cli.commands
 from client_agent.cli.commands import agent_app, study_app
 from client_agent.daemon import outbox, run_agent
-from client_agent.durable import new_folder
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import Metrics, RoundRecord
 from harness.federation.processes import write_secret
+from host.durable import new_folder
 from protocol.errors import (
     ConfigurationError,
     ConflictingMessage,

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from client_agent.network.server_client import Body
-from client_agent.randomness import SeededRandomness, SystemRandomness
 from client_agent.site.journal import StudyJournal
 from client_agent.study.contribute import (
     ContributionRecord,
@@ -18,6 +17,7 @@ from client_agent.study.contribute import (
     make_contribution,
     send_contribution,
 )
+from host.randomness import SeededRandomness, SystemRandomness
 from protocol.arithmetic.fixed_point import decode
 from protocol.arithmetic.ring import from_bytes
 from protocol.errors import BadSignature, ConfigurationError, TranscriptMismatch, Unavailable, UnusableUpdate
@@ -127,7 +127,7 @@ def test_seeded_shares_are_reproducible(update: np.ndarray, tmp_path: Path) -> N
     shares = []
     for name in ("one", "two"):
         own = StudyJournal(tmp_path, name)
-        randomness = SeededRandomness.of(5, SITE)
+        randomness = SeededRandomness.of_site(5, SITE)
         make_contribution(encoded_file(update, own), announcement(), 1, SITE, ROSTER, randomness, own)
         shares.append(opened(own, Side.A)[1])
     assert isinstance(shares[0], SeedShare | VectorShare)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from client_agent.randomness import SystemRandomness
 from client_agent.study.measuring import (
     open_sites,
     query_vector,
@@ -13,6 +12,7 @@ from client_agent.study.measuring import (
     seal_queries,
     seed_side,
 )
+from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import from_bytes, to_bytes

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.daemon import Site, load_identity
-from client_agent.private_files import private_folder, read_secret
+from host.private_files import private_folder, read_secret
 from protocol.errors import ConfigurationError
 from tests.unit.client_agent.test_daemon import settings
 

@@ -7,12 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent import durable
-from client_agent.durable import write_durably, write_pieces
-from client_agent.randomness import SystemRandomness, is_loopback, randomness_for
 from client_agent.settings import load_settings
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.letter import Welcome, open_letter, require_same, seal_letter
+from host import durable
+from host.durable import write_durably, write_pieces
+from host.loopback import is_loopback_url
+from host.randomness import SystemRandomness, site_randomness
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
 from protocol.policy import SitePolicy
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys
@@ -82,23 +83,23 @@ def test_an_unknown_variable_and_a_missing_file(tmp_path: Path, monkeypatch: pyt
 
 def test_seeded_bytes_depend_on_seed_party_and_label_only() -> None:
     here = ("https://127.0.0.1:1", "https://[::1]:2")
-    one, again, other = (randomness_for(seed, "c1", here) for seed in (1, 1, -2))
+    one, again, other = (site_randomness(seed, "c1", here) for seed in (1, 1, -2))
     drawn = one.bytes(48, "a")
     assert one.bytes(48, "b") != drawn
     assert again.bytes(48, "a") == drawn
     assert other.bytes(48, "a") != drawn
-    assert randomness_for(1, "c2", here).bytes(48, "a") != drawn
+    assert site_randomness(1, "c2", here).bytes(48, "a") != drawn
     assert "root" not in repr(one)
 
 
 def test_a_seed_is_refused_away_from_loopback() -> None:
     with pytest.raises(ConfigurationError, match=r"https://a\.example is not on this machine"):
-        randomness_for(1, "c1", ("https://127.0.0.1:1", "https://a.example"))
-    fresh = randomness_for(None, "c1", ("https://a.example",))
+        site_randomness(1, "c1", ("https://127.0.0.1:1", "https://a.example"))
+    fresh = site_randomness(None, "c1", ("https://a.example",))
     assert isinstance(fresh, SystemRandomness)
     assert fresh.bytes(32, "a") != fresh.bytes(32, "a")
-    assert is_loopback("https://localhost:1")
-    assert not is_loopback("https://localhost.example:1")
+    assert is_loopback_url("https://localhost:1")
+    assert not is_loopback_url("https://localhost.example:1")
 
 
 def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
 from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Adder, Decryptor, Encryptor
@@ -27,7 +28,6 @@ from servers.ckks import process as ckks_process
 from servers.ckks.process import CkksProcess
 from servers.ckks.sums import ContributionCheck, stored_chunks, summed_body
 from servers.ckks.worker import REQUEST, Operation, Verdict, limit_resources, serve
-from servers.scratch import MemoryFile
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2500
@@ -194,9 +194,11 @@ def test_a_worker_that_cannot_start_is_a_configuration_error(monkeypatch: pytest
     """As without TenSEAL: the child ends before it says READY."""
     monkeypatch.setattr(ckks_process, "_PLACE", tmp_path)
     monkeypatch.setattr(ckks_process, "_PASSED_ON", ())
-    (tmp_path / "servers").mkdir()
-    (tmp_path / "servers" / "__init__.py").touch()
-    (tmp_path / "servers" / "ckks_worker.py").write_text("raise SystemExit(3)\n")
+    place = tmp_path / "servers" / "ckks"
+    place.mkdir(parents=True)
+    (place.parent / "__init__.py").touch()
+    (place / "__init__.py").touch()
+    (place / "worker.py").write_text("raise SystemExit(3)\n")
     with CkksProcess(PARAMETERS) as process:
         for _ in range(2):
             with pytest.raises(ConfigurationError, match=r"does not start .*pip install 'moiety"):

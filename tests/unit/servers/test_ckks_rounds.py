@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from host.failpoints import Failpoints
 from protocol.ckks.scheme import MISSING
 from protocol.errors import (
     AnnouncementMismatch,
@@ -19,7 +20,6 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.failpoints import Failpoints
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from host.failpoints import Failpoints
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import from_bytes, to_bytes
 from protocol.errors import AnnouncementMismatch, BadSignature, BrokenSeal, MalformedMessage
-from protocol.failpoints import Failpoints
 from protocol.sharing import chunk_source, split
 from protocol.wire.channel.sealing import seal_stream, sealed_head_length
 from protocol.wire.channel.signing import DigestField

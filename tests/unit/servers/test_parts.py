@@ -9,26 +9,28 @@ from typing import NoReturn
 
 import pytest
 
+from host.randomness import SystemRandomness, server_randomness
 from protocol.errors import StorageFull
 from servers.correlations.sessions import BATCH_ELEMENTS, in_batches, zero_key
 from servers.notifications import Changes, wait_up_to
-from servers.randomness import Randomness
 from servers.store.shares import ShareFiles, file_name
 
 
 def test_seeded_bytes_depend_on_seed_party_and_label_alone() -> None:
-    one, two = Randomness(7, "operator-a"), Randomness(7, "operator-a")
-    two.draw(32, "something else first")
-    assert one.draw(32, "nonce") == two.draw(32, "nonce")
-    others = {Randomness(8, "operator-a").draw(32, "nonce"), Randomness(7, "operator-b").draw(32, "nonce")}
-    assert len(others | {one.draw(32, "nonce"), one.draw(32, "mask")}) == 4
-    assert one.seeded
+    one, two = server_randomness(7, "operator-a"), server_randomness(7, "operator-a")
+    two.bytes(32, "something else first")
+    assert one.bytes(32, "nonce") == two.bytes(32, "nonce")
+    others = {
+        server_randomness(8, "operator-a").bytes(32, "nonce"),
+        server_randomness(7, "operator-b").bytes(32, "nonce"),
+    }
+    assert len(others | {one.bytes(32, "nonce"), one.bytes(32, "mask")}) == 4
 
 
 def test_system_bytes_differ() -> None:
-    system = Randomness(None, "operator-a")
-    assert system.draw(32, "nonce") != system.draw(32, "nonce")
-    assert not system.seeded
+    system = server_randomness(None, "operator-a")
+    assert system.bytes(32, "nonce") != system.bytes(32, "nonce")
+    assert isinstance(system, SystemRandomness)
 
 
 def test_files_appear_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from harness.federation.processes import write_secret
+from host.private_files import private_folder, read_secret
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
-from servers.private_files import private_folder, read_secret
 from servers.server import open_server
 from servers.settings import load_settings
 from tests.integration.federation import prepare_servers
@@ -56,7 +56,7 @@ def test_a_key_that_others_may_read_is_refused(config: Path, wrong: int) -> None
 
 def test_a_secret_of_ones_own_is_read(tmp_path: Path) -> None:
     write_secret(tmp_path / "secret", "words")
-    assert read_secret(tmp_path / "secret") == b"words"
+    assert read_secret(tmp_path / "secret") == "words"
 
 
 def test_a_folder_that_cannot_be_ones_own_is_named(tmp_path: Path) -> None:

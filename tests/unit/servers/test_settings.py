@@ -8,9 +8,10 @@ import pytest
 import trustme
 
 from harness.federation.processes import write_secret
+from host.loopback import is_loopback
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
-from servers.settings import ServerSettings, check_tls, is_loopback, load_settings
+from servers.settings import ServerSettings, check_tls, load_settings
 
 GOOD = """
 side = "a"

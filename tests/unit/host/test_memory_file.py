@@ -1,18 +1,14 @@
-"""A file in memory, at servers and at sites."""
+"""A file in memory, which has a path and no name."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
-from client_agent import scratch as at_sites
-from servers import scratch as at_servers
+from host.memory_file import MemoryFile
 
 
-@pytest.mark.parametrize("module", [at_servers, at_sites])
-def test_what_was_written_last_is_there_and_nothing_else(module: object) -> None:
-    file = module.MemoryFile()
+def test_what_was_written_last_is_there_and_nothing_else() -> None:
+    file = MemoryFile()
     file.write(b"a longer text")
     file.write(b"short")
     assert file.read() == Path(file.path).read_bytes() == b"short"

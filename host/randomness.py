@@ -1,4 +1,4 @@
-"""Where the agent's random bytes come from: the system, or a seed in loopback-only federations.
+"""Where a process's random bytes come from: the system, or a seed in loopback-only federations.
 
 A seeded source names every draw by its purpose (study, round, attempt, ...), so that the bytes do not depend on the
 order of the calls and a run can be repeated exactly.
@@ -6,12 +6,12 @@ order of the calls and a run can be repeated exactly.
 
 from __future__ import annotations
 
-import ipaddress
+import hashlib
 import secrets
 from dataclasses import dataclass, field
 from typing import Protocol
-from urllib.parse import urlsplit
 
+from host.loopback import is_loopback_url
 from protocol.arithmetic.prg import Usage, derive, expand_bytes
 from protocol.errors import ConfigurationError
 
@@ -37,32 +37,30 @@ class SeededRandomness:
     _root: bytes = field(repr=False)
 
     @classmethod
-    def of(cls, seed: int, party: str) -> SeededRandomness:
+    def of_site(cls, seed: int, party: str) -> SeededRandomness:
         return cls(derive(seed.to_bytes(32, "big", signed=True), f"agent {party}"))
+
+    @classmethod
+    def of_operator(cls, seed: int, party: str) -> SeededRandomness:
+        return cls(hashlib.sha256(f"moiety/2 seeded {seed} {party}".encode()).digest())
 
     def bytes(self, count: int, label: str) -> bytes:
         return expand_bytes(derive(self._root, label), Usage.SEEDED, count)
 
 
-def is_loopback(url: str) -> bool:
-    """Whether the address is this machine itself; a name other than ``localhost`` is not resolved."""
-    host = urlsplit(url).hostname or ""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-def randomness_for(seed: int | None, party: str, server_urls: tuple[str, ...]) -> Randomness:
+def site_randomness(seed: int | None, party: str, server_urls: tuple[str, ...]) -> Randomness:
     """The system's source, or the seeded one, which refuses any server that is not on this machine."""
     if seed is None:
         return SystemRandomness()
-    away = [url for url in server_urls if not is_loopback(url)]
+    away = [url for url in server_urls if not is_loopback_url(url)]
     if away:
         raise ConfigurationError(
             f"key 'seed': set, but {', '.join(away)} is not on this machine; a seed makes every secret predictable: "
             "remove it, or use servers on 127.0.0.1"
         )
-    return SeededRandomness.of(seed, party)
+    return SeededRandomness.of_site(seed, party)
+
+
+def server_randomness(seed: int | None, party: str) -> Randomness:
+    """As :func:`site_randomness`; a server's settings refuse a seed on any address but loopback."""
+    return SystemRandomness() if seed is None else SeededRandomness.of_operator(seed, party)

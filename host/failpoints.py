@@ -1,4 +1,4 @@
-"""Named points at which a test makes a process die: what is armed, and when its turn has come. No I/O.
+"""Named points at which a test makes a process die: what is armed, and when its turn has come.
 
 Servers and agents reach a point before and after each durable step (docs/protocol.md 4, 7, 9). What happens there is
 the caller's ``act``. Nothing is armed unless a setting says so, and settings take it only beside a seed, which is
@@ -7,6 +7,8 @@ refused anywhere but on loopback: a deployment can never have one.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -48,3 +50,8 @@ def parse_failpoint(setting: str, points: type[P]) -> tuple[P, int]:
     if turn and not (turn.isascii() and turn.isdigit() and int(turn) > 0):
         raise ConfigurationError(f"failpoint {setting!r}: after the colon stands a number from 1 on, found {turn!r}")
     return points(name), int(turn or 1)
+
+
+def kill() -> None:
+    """kill -9: nothing is flushed, nobody is told."""
+    os.kill(os.getpid(), signal.SIGKILL)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from typing import BinaryIO, Final
 
 from protocol.errors import StorageFull
 
-_FULL: Final = frozenset({28, 122})  # ENOSPC, EDQUOT
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def write_durably(path: Path, data: bytes) -> None:
@@ -42,9 +43,14 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
         temporary.replace(path)
         sync_folder(path.parent)
     except OSError as error:
-        if error.errno in _FULL:
-            raise StorageFull(f"no space left for {path.name}: free space on the agent's disk") from None
+        if is_full(error):
+            raise StorageFull(f"no space left for {path.name}: free space on this machine's disk") from None
         raise
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a file could not be written because the disk, or what a user or a file may take of it, is full."""
+    return error.errno in _FULL
 
 
 def sync_folder(folder: Path) -> None:

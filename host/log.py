@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 
 import structlog
@@ -11,8 +12,8 @@ from structlog.typing import FilteringBoundLogger as BoundLogger
 from protocol.printable import printable_values
 
 
-def configure() -> None:
-    """Send every log line of this process to stderr as one JSON object."""
+def configure(least: int = logging.NOTSET) -> None:
+    """Send every log line of this process from this level on to stderr, as one JSON object a line."""
     structlog.configure(
         processors=[
             structlog.processors.add_log_level,
@@ -21,6 +22,7 @@ def configure() -> None:
             _printable,
             structlog.processors.JSONRenderer(),
         ],
+        wrapper_class=structlog.make_filtering_bound_logger(least),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),  # stderr as it is now, not as it was
     )
 

@@ -1,4 +1,4 @@
-"""Files and folders that only this server's user may read; what others could read is refused, not used."""
+"""Files and folders that only this process's user may read; what others could read is refused, not used."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ UMASK: Final = 0o077
 """For the whole process: whatever it makes is its user's alone."""
 
 
-def read_secret(path: Path) -> bytes:
-    """A secret file's content. Raises: OSError; ConfigurationError, when others may read it"""
-    with path.open("rb") as file:
-        mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-        if mode & _OTHERS:
-            raise ConfigurationError(
-                f"{path}: others than its owner may use this secret (mode {mode:04o}): chmod 600 {path}, and make new "
-                "keys if others could have read it"
-            )
-        return file.read()
+def read_secret(path: Path) -> str:
+    """A secret text file's content. Raises: ConfigurationError, when it cannot be read, or others may read it"""
+    try:
+        with path.open(encoding="utf-8") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            text = file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from None
+    if mode & _OTHERS:
+        raise ConfigurationError(
+            f"{path}: others than its owner may use this secret (mode {mode:04o}): chmod 600 {path}, and make new "
+            "keys if others could have read it"
+        )
+    return text
 
 
 def private_folder(folder: Path) -> None:
