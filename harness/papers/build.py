@@ -18,8 +18,8 @@ from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.run_one import Protection
 from harness.simulation.runs import RunLine
 from harness.simulation.store import Results
+from harness.simulation.study_files import STUDIES
 
-STUDIES: Final = Path(__file__).resolve().parent.parent / "studies"
 Runs = Mapping[str, Sequence[RunLine]]
 
 

@@ -17,9 +17,9 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
-from client_agent.settings import read_text
 from harness.personal.schemes import SchemeName
 from harness.personal.tampering import Tampering
+from harness.simulation.study_files import StudyFile, read_study_file
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 
@@ -83,17 +83,17 @@ class PersonalCase:
 
 def read_personal_case(path: Path) -> PersonalCase:
     """Raises: ConfigurationError that names what is wrong"""
-    return parse_personal_case(read_text(path), str(path))
-
-
-def is_personal_case(text: str, source: str) -> bool:
-    """Whether the file has a ``[personal]`` table."""
-    return "personal" in parse_toml(text, source)
+    return personal_case_of(read_study_file(path))
 
 
 def parse_personal_case(text: str, source: str) -> PersonalCase:
     """Raises: ConfigurationError that names what is wrong"""
-    tables = parse_toml(text, source)
+    return personal_case_of(StudyFile(source, parse_toml(text, source)))
+
+
+def personal_case_of(file: StudyFile) -> PersonalCase:
+    """A comparison file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
+    source, tables = file.source, dict(file.tables)
     part, variant_parts = tables.pop("personal", None), tables.pop("variant", [])
     if not isinstance(part, dict) or not isinstance(variant_parts, list) or not variant_parts:
         raise ConfigurationError(f"{source}: a comparison has one table [personal] and tables [[variant]]")

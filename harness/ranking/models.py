@@ -7,12 +7,12 @@ from pathlib import Path
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model
-from client_agent.learning.study_file import parse_study_table, study_from_table
+from client_agent.learning.study_file import checked_study_table, study_from_table
 from client_agent.learning.trainer import Evaluation, apply_aggregate, compute_update, evaluate, site_seed
-from client_agent.settings import read_text
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.site_updates import CPU
+from harness.simulation.study_files import read_study_file
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
@@ -20,12 +20,13 @@ from protocol.wire.messages import Study
 
 def study_for(path: Path, federation: Federation, seed: int) -> Study:
     """A study file for these sites, trained alone. Raises: ConfigurationError"""
-    table = parse_study_table(read_text(path), str(path))
+    file = read_study_file(path)
+    table = checked_study_table(file.tables, file.source)
     if table.model.kind == "plugin":
-        raise ConfigurationError(f"{path}: key 'model.kind': 'plugin' runs at a site's agent, not here")
+        raise ConfigurationError(f"{file.source}: key 'model.kind': 'plugin' runs at a site's agent, not here")
     entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
     parties = make_parties("ranking", federation.requester.name, entries, derive(bytes(32), f"ranking {seed}"))
-    return study_from_table(table.model_copy(update={"seed": seed}), str(path), parties.roster.message, plugin=None)
+    return study_from_table(table.model_copy(update={"seed": seed}), file.source, parties.roster.message, plugin=None)
 
 
 def loss_of_own_model(study: Study, site: SiteData, seed: int, judged: Examples) -> Evaluation:

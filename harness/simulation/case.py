@@ -20,7 +20,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
-from client_agent.settings import read_text
+from harness.simulation.study_files import StudyFile, read_study_file
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
@@ -141,17 +141,17 @@ class Case:
 
 def read_case(path: Path) -> Case:
     """Raises: ConfigurationError"""
-    return parse_case(read_text(path), str(path))
-
-
-def is_case(text: str, source: str) -> bool:
-    """Whether the file has a ``[case]`` table."""
-    return "case" in parse_toml(text, source)
+    return case_of(read_study_file(path))
 
 
 def parse_case(text: str, source: str) -> Case:
+    """Raises: ConfigurationError"""
+    return case_of(StudyFile(source, parse_toml(text, source)))
+
+
+def case_of(file: StudyFile) -> Case:
     """A case file, each variant's study checked. Raises: ConfigurationError that names what is wrong"""
-    tables = parse_toml(text, source)
+    source, tables = file.source, dict(file.tables)
     case_part, variant_parts = tables.pop("case", None), tables.pop("variant", [])
     if not isinstance(case_part, dict) or not isinstance(variant_parts, list):
         raise ConfigurationError(f"{source}: a case has one table [case] and one or more tables [[variant]]")

@@ -12,8 +12,7 @@ from typing import Final
 import torch
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.learning.study_file import StudyTable, parse_study_table
-from client_agent.settings import read_text
+from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import Federation
@@ -27,6 +26,7 @@ from harness.engine.run_state import ErosionApplies
 from harness.engine.secure import run_secure
 from harness.federation.measurements import versions
 from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
+from harness.simulation.study_files import read_study_file
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 
@@ -84,8 +84,8 @@ def run_simulation(
 
     Raises: ConfigurationError for a wrong file, data that does not fit the model, or ``same_round`` with protection
     """
-    source = str(options.study_file)
-    table = parse_study_table(read_text(options.study_file), source)
+    file = read_study_file(options.study_file)
+    source, table = file.source, checked_study_table(file.tables, file.source)
     erosion = require_plain_for_same_round(table, options.protection, source)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -57,6 +57,15 @@ class _Tracker(Protocol):
     def start(self) -> None: ...
 
     def stop(self) -> float | None: ...
+
+
+def measured_into(folder: Path | None, country: str | None) -> AbstractContextManager[None]:
+    """See :func:`measured`; nothing is measured without a country. Raises: ConfigurationError without a folder"""
+    if country is None:
+        return nullcontext()
+    if folder is None:
+        raise ConfigurationError("--energy needs --out: the folder that energy.json goes to")
+    return measured(country, folder)
 
 
 @contextmanager

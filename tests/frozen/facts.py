@@ -25,7 +25,7 @@ import moiety
 from client_agent.learning.study_file import StudyTable
 from harness.engine.parties import OPERATOR_NAMES, SiteEntry, make_parties
 from harness.personal import case as personal_case
-from harness.simulation import case
+from harness.simulation import case, study_files
 from protocol import errors
 from protocol.bodies.letter import LetterKind
 from protocol.rules.registry import OPTIONS, rule_for
@@ -40,10 +40,9 @@ from servers.http.problems import PROBLEMS
 from servers.settings import ServerSettings
 from servers.store.migrate import upgrade
 from tests.frozen.examples import EXAMPLES, SIGNED_KIND
-from tests.frozen.product import ROOT, classes, messages
+from tests.frozen.product import classes, messages
 
 Json = Any
-STUDY_FILES: Final = ROOT / "harness" / "studies"
 WORDS: Final = ("description", "title")
 
 
@@ -319,10 +318,10 @@ def studies() -> Json:
 
 
 def _studies() -> Iterator[tuple[str, Json]]:
-    for path in STUDY_FILES.glob("*.toml"):
-        if personal_case.is_personal_case(path.read_text(encoding="utf-8"), str(path)):
-            compared = personal_case.read_personal_case(path)
+    for file in map(study_files.read_study_file, map(Path, study_files.study_names())):
+        if file.is_personal_case:
+            compared = personal_case.personal_case_of(file)
             yield compared.name, {one.table.name: one.digest for one in compared.variants}
         else:
-            simulated = case.read_case(path)
+            simulated = case.case_of(file)
             yield simulated.name, {one.name: one.digest for one in simulated.variants}

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from harness.simulation.case import CaseTable, VariantTable
+from harness.simulation.matrix import MatrixTable
 
 TEXT = (Path(__file__).parents[2] / "docs" / "simulating.md").read_text(encoding="utf-8")
 
@@ -22,7 +23,9 @@ def rows(title: str) -> dict[str, str]:
     return {key: default for keys, default in found for key in re.findall(r"`(\w+)`", keys)}
 
 
-@pytest.mark.parametrize(("title", "table"), [("[case]", CaseTable), ("[[variant]]", VariantTable)])
+@pytest.mark.parametrize(
+    ("title", "table"), [("[case]", CaseTable), ("[[variant]]", VariantTable), ("[matrix]", MatrixTable)]
+)
 def test_every_key_has_a_row_with_its_default(title: str, table: type[BaseModel]) -> None:
     documented = rows(title)
     assert set(documented) == set(table.model_fields)

@@ -16,10 +16,10 @@ from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.personal.case import read_personal_case
 from harness.simulation.case import read_case
+from harness.simulation.study_files import STUDIES
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 
-STUDIES = Path(har.__file__).parents[1] / "studies"
 ROWS_OF_SUBJECT = 281
 # numbers of rows of each activity in the real training part, which the majorities must not exhaust
 TRAINING_COUNTS = (1226, 1073, 986, 1286, 1374, 1407)

@@ -12,9 +12,9 @@ from harness.adversaries import cli as attack_cli
 from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
 from harness.adversaries.reconstruction import Prior
-from harness.papers.build import STUDIES
 from harness.simulation.case import read_case
 from harness.simulation.json_lines import read_lines
+from harness.simulation.study_files import STUDIES
 
 REQUESTER = "city-hospital"
 CASE = read_case(STUDIES / "breast_cancer.toml")

@@ -14,7 +14,7 @@ from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.personal import detection
 from harness.personal import run as run_module
-from harness.personal.case import PersonalCase, is_personal_case, parse_personal_case, read_personal_case
+from harness.personal.case import PersonalCase, parse_personal_case, read_personal_case
 from harness.personal.outliers import affine_layers, deviations, marks
 from harness.personal.plots import write_plots
 from harness.personal.records import ResultFolder
@@ -188,8 +188,6 @@ def test_unknown_variants_and_missing_files(tmp_path: Path) -> None:
     (tmp_path / "results.jsonl").write_text('{"format": "moiety-run/1"}\n')
     with pytest.raises(ConfigurationError, match="a line of another kind"):
         ResultFolder(tmp_path).lines()
-    assert is_personal_case(FILE, "here")
-    assert not is_personal_case('name = "x"', "here")
 
 
 def test_tampering_changes_one_site_in_all_parts() -> None:

@@ -14,17 +14,17 @@ from protocol.errors import PolicyRefusal
 from protocol.policy import SitePolicy, check_steps_allowed
 from protocol.rules.server_optimiser import state_vectors
 from protocol.wire.messages import RuleName, Study
-from tests.unit.harness.simulation.test_case import CASES
+from tests.unit.harness.simulation.test_case import CASES, STUDIES
 
 POLICY = SitePolicy()
 ROSTER = make_parties("steps", "s0", [SiteEntry(f"s{k}", 50) for k in range(12)], bytes(32)).roster.message
 
 
-@pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
-def test_every_variant_of_a_shipped_study_is_within_the_default_caps(path) -> None:
-    for variant in read_case(path).variants:
+@pytest.mark.parametrize("name", CASES)
+def test_every_variant_of_a_shipped_study_is_within_the_default_caps(name: str) -> None:
+    for variant in read_case(STUDIES / f"{name}.toml").variants:
         rule = variant.study.rule.model_copy(update={"erosion_applies": "next_round"})
-        study = study_from_table(variant.study.model_copy(update={"rule": rule}), path.name, ROSTER, None)
+        study = study_from_table(variant.study.model_copy(update={"rule": rule}), name, ROSTER, None)
         check_steps_allowed(study, POLICY)
         if state_vectors(study.rule.name) == 1:  # the others divide by what they saw, whatever C is
             with pytest.raises(PolicyRefusal, match="largest_step"):

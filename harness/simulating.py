@@ -1,0 +1,132 @@
+"""What ``moiety simulate`` was asked for, and the way from there to runs and to what is printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from harness.datasets.downloads import fetch_missing
+from harness.datasets.public_data import data_folder
+from harness.datasets.registry import source_of
+from harness.demo.live import print_run
+from harness.demo.report import accuracy_text
+from harness.personal.case import PersonalCase, personal_case_of
+from harness.personal.run_case import PersonalOptions, run_personal_case
+from harness.personal.summary import summary_json, summary_table
+from harness.simulation.case import Case, case_of
+from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.options import parse_names, parse_seeds
+from harness.simulation.progress import CaseBar
+from harness.simulation.run_one import Protection
+from harness.simulation.simulate import SimulationOptions, run_simulation
+from harness.simulation.study_files import read_study_file
+from harness.simulation.summary import summarise_case, table_of, write_summary
+from harness.training.device import Computing
+from protocol.errors import ConfigurationError
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The command line, as it was typed."""
+
+    study_file: Path
+    data: str | None
+    requester: str | None
+    seeds: str | None
+    protection: Protection
+    only: str | None
+    jobs: int
+    out: Path | None
+    download: bool
+    device: str
+    batched: bool | None
+    as_json: bool
+
+    @property
+    def folder(self) -> Path | None:
+        return Path(self.data) if self.data else None
+
+    @property
+    def parsed_seeds(self) -> tuple[int, ...] | None:
+        return parse_seeds(self.seeds) if self.seeds else None
+
+    @property
+    def variants(self) -> tuple[str, ...] | None:
+        return parse_names(self.only, "--only") if self.only else None
+
+    def out_for(self, what: str) -> Path:
+        """Raises: ConfigurationError where no folder was given"""
+        if self.out is None:
+            raise ConfigurationError(f"{what} needs --out: the folder in which its runs are kept")
+        return self.out
+
+
+def run_asked(asked: Asked, console: Console) -> None:
+    """A study's runs, a case's or a comparison's, by what the file holds. Raises: ConfigurationError"""
+    file = read_study_file(asked.study_file)
+    if file.is_personal_case:
+        _compare(personal_case_of(file), asked, console)
+    elif file.is_case:
+        _simulate_case(case_of(file), asked, console)
+    else:
+        _simulate(asked, console)
+
+
+def _simulate(asked: Asked, console: Console) -> None:
+    seeds = asked.parsed_seeds or (0,)
+    options = SimulationOptions(
+        asked.study_file, asked.data or "breast_cancer", asked.requester, seeds, asked.protection
+    )
+    result = run_simulation(options, lambda history: print_run(console, history))
+    if asked.out is not None:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        (asked.out / "simulation.json").write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    if asked.as_json:
+        typer.echo(result.model_dump_json())
+    else:
+        mean, error = accuracy_text(result.accuracy)
+        console.print(f"{result.study}, {result.protection}: test accuracy {mean}{error and f' +- {error}'}")
+
+
+def _simulate_case(case: Case, asked: Asked, console: Console) -> None:
+    out = asked.out_for("a case")
+    options = CaseOptions(
+        out,
+        asked.folder,
+        asked.parsed_seeds,
+        asked.variants,
+        asked.protection,
+        asked.jobs,
+        computing=Computing.chosen(asked.device, asked.batched),
+    )
+    files = source_of(case.table.data).files
+    if asked.download and files:
+        fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
+    with CaseBar(console) as bar:
+        lines = run_case(case, options, bar.show)
+    summary = summarise_case(lines)
+    write_summary(summary, lines, out)
+    if asked.as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        console.print(table_of(summary))
+
+
+def _compare(case: PersonalCase, asked: Asked, console: Console) -> None:
+    options = PersonalOptions(
+        asked.out_for("a comparison of personal models"),
+        asked.folder,
+        asked.parsed_seeds,
+        asked.variants or (),
+        asked.device,
+        asked.batched,
+        asked.protection,
+    )
+    lines = run_personal_case(case, options, lambda text: console.print(text, highlight=False))
+    if asked.as_json:
+        typer.echo(summary_json(lines))
+    else:
+        console.print(summary_table(lines))
