@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.network.server_client import Body
+from client_agent.network.body import Body
 from client_agent.points import Point
 from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind

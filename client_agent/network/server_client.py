@@ -8,11 +8,9 @@ that is longer is an error at once, not something to try again.
 from __future__ import annotations
 
 import base64
-import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Final, Literal, TypeVar
@@ -22,27 +20,18 @@ import stamina
 
 from client_agent.network.answer import (
     NOTHING_BYTES,
-    PROBLEM_BYTES,
-    Answer,
     Asked,
     LongAnswer,
-    UnsignedAnswer,
     no_cookies,
 )
-from client_agent.network.clock import WrongClock, wrong_clock
+from client_agent.network.body import Body
+from client_agent.network.clock import WrongClock
+from client_agent.network.exchange import Exchange
 from host.randomness import SystemRandomness
-from protocol import errors
 from protocol.errors import (
-    BadSignature,
-    BrokenSeal,
-    ErrorCode,
     MalformedMessage,
-    MoietyError,
-    RefusedMessage,
-    TooLarge,
     Unavailable,
 )
-from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
@@ -69,15 +58,8 @@ from protocol.wire.messages import (
 
 M = TypeVar("M", bound=Message)
 T = TypeVar("T")
-PIECE_BYTES: Final = 2**18
 _NONCE_BYTES: Final = 18
-_UNAUTHORIZED: Final = 401
-_TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
 _LONG_POLL_GRACE_S: Final = 30.0
-_FIRST_ERROR: Final = 400
-_ENCLOSED_OF_FILES: Final = 2**12
-_ALTERED: Final = (BadSignature, BrokenSeal)
-"""What a server says of a body that is not, as a whole, the one whose digest was signed."""
 Method = Literal["GET", "POST", "PUT"]
 
 
@@ -89,49 +71,6 @@ class RetryPolicy:
     total_s: float = 30.0
     first_wait_s: float = 0.1
     longest_wait_s: float = 5.0
-
-
-@dataclass(frozen=True)
-class Body:
-    """What a request carries: a few bytes, or a file of which the digest is known."""
-
-    data: bytes | Path
-    digest: bytes
-    length: int
-    after_piece: Callable[[], None] = field(default=lambda: None, repr=False)
-    digest_field: DigestField = DigestField.CONTENT
-
-    @classmethod
-    def of(cls, data: bytes) -> Body:
-        return cls(data, hashlib.sha256(data).digest(), len(data))
-
-    @classmethod
-    def file(cls, path: Path, digest: bytes) -> Body:
-        """A file and its SHA-256."""
-        return cls(path, digest, path.stat().st_size)
-
-    @classmethod
-    def contribution(cls, path: Path, digest: bytes, after_piece: Callable[[], None] = lambda: None) -> Body:
-        """A sealed share and its message digest; ``after_piece`` is called whenever a piece is on its way."""
-        return cls(path, digest, path.stat().st_size, after_piece, DigestField.SEALED)
-
-    def beginning(self) -> bytes:
-        """What goes into the envelope: all of a few bytes; of a file what may hold a share's public header."""
-        if isinstance(self.data, bytes):
-            return self.data
-        with self.data.open("rb") as file:
-            return file.read(_ENCLOSED_OF_FILES)
-
-    def pieces(self, after: int = 0) -> Iterator[bytes]:
-        """What follows the first ``after`` bytes."""
-        if isinstance(self.data, bytes):
-            yield from (self.data[after:],) if after < len(self.data) else ()
-            return
-        with self.data.open("rb") as file:
-            file.seek(after)
-            while piece := file.read(PIECE_BYTES):
-                yield piece
-                self.after_piece()
 
 
 _EMPTY: Final = Body.of(b"")
@@ -312,20 +251,11 @@ class ServerClient:
 
     def _exchange(
         self, method: Method, path: str, body: Body, purpose: str, most_bytes: int, extra_s: float = 0.0
-    ) -> _Exchange:
+    ) -> Exchange:
         """One request in its envelope: a control message is enclosed, what is sealed already follows."""
         nonce = base64.urlsafe_b64encode(self._nonces.bytes(_NONCE_BYTES, "request nonce")).decode()
         url, between = self._url + paths.SEALED, Correspondence(self._keys.key_id, self.operator.key_id, nonce)
-        enclosed = body.beginning()
-        asked = EnclosedRequest(
-            method=method,
-            target=path,
-            body_digest=body.digest.hex(),
-            digest_field=body.digest_field,
-            enclosed_bytes=len(enclosed),
-            body_bytes=body.length,
-        )
-        envelope = close_request(asked, enclosed, self._sealing, between)
+        envelope, enclosed = self._envelope(method, path, body, between)
         signature = sign_request(
             "POST",
             url,
@@ -336,138 +266,32 @@ class ServerClient:
             nonce=nonce,
             digest_field=DigestField.SEALED_HEAD,
         )
-        length = len(envelope) + body.length - len(enclosed)
+        length = len(envelope) + body.length - enclosed
         headers = [
             ("Accept-Encoding", "identity"),
             *signature,
             ("Content-Type", SEALED_TYPE),
             ("Content-Length", str(length)),
         ]
-        content = chain([envelope], body.pieces(len(enclosed)))
-        request = self._http.build_request("POST", url, headers=headers, content=content)
+        request = self._http.build_request(
+            "POST", url, headers=headers, content=chain([envelope], body.pieces(enclosed))
+        )
         request.extensions["purpose"] = purpose
-        timeout = request.extensions["timeout"]
-        request.extensions["timeout"] = {
-            **timeout,
-            "read": timeout["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s),
-        }
+        waits = request.extensions["timeout"]
+        longest_s = waits["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s)
+        request.extensions["timeout"] = {**waits, "read": longest_s}
         stated = Asked(self.operator, self._keys.sealing, between, dict(signature)["Signature"])
-        return _Exchange(self._http, request, stated, most_bytes, self._clock, body.length > len(enclosed))
+        return Exchange(self._http, request, stated, most_bytes, self._clock, body.length > enclosed)
 
-
-class _Exchange:
-    """One request and its answer; an answer that is anything but a success raises it."""
-
-    def __init__(
-        self,
-        http: httpx.Client,
-        request: httpx.Request,
-        asked: Asked,
-        most_bytes: int,
-        clock: Callable[[], float],
-        follows: bool = False,
-    ) -> None:
-        """``follows``: some of the body is behind the envelope, where others can reach it."""
-        self._http = http
-        self._follows = follows
-        self._clock = clock
-        self._request = request
-        self._asked = asked
-        self._server = asked.server.name
-        self._most_bytes = most_bytes
-        self._response: httpx.Response | None = None
-
-    def __enter__(self) -> Answer:
-        if self._http.is_closed:
-            raise TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
-        try:
-            self._response = self._http.send(self._request, stream=True)
-            self._require_clock(self._response)
-            return self._accepted(Answer(self._response, self._asked, self._most_bytes))
-        except BaseException as error:
-            self._close()
-            if isinstance(error, httpx.TransportError):
-                raise self._failure(error) from None
-            if isinstance(error, TooLarge):  # of a head, before any signature was seen: it says nothing
-                raise LongAnswer(error.detail) from None
-            raise
-
-    def _require_clock(self, response: httpx.Response) -> None:
-        """Raises: WrongClock, when a signature is refused and the server's time explains it"""
-        wrong = wrong_clock(response.headers.get("date"), self._clock(), self._server)
-        if response.status_code == _UNAUTHORIZED and wrong is not None:
-            raise wrong
-
-    def _accepted(self, answer: Answer) -> Answer:
-        if answer.status >= _FIRST_ERROR:
-            error = problem_to_error(answer.status, answer.whole(PROBLEM_BYTES), self._server)
-            if self._follows and isinstance(error, _ALTERED):
-                raise AlteredBody(
-                    f"what was sent to server {self._server!r} did not reach it as it left ({error.detail}); it is "
-                    "sent again: if that does not help, look for a proxy on the way that changes bodies"
-                )
-            raise error
-        return answer
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self._close()
-        if isinstance(error, httpx.TransportError):
-            raise self._failure(error) from None
-        if isinstance(error, BrokenSeal):
-            raise UnsignedAnswer(
-                f"what came from server {self._server!r} was altered on its way ({error.detail}); nothing of it was "
-                "applied, and it is fetched again later"
-            ) from None
-
-    def _close(self) -> None:
-        if self._response is not None:
-            self._response.close()
-
-    def _failure(self, error: httpx.TransportError) -> TransportFailure:
-        what = "cannot be reached" if self._response is None else "broke off"
-        return TransportFailure(f"server {self._server!r} {what}: {type(error).__name__}: {printable(str(error))}")
-
-
-class AlteredBody(Unavailable):
-    """The server refused a body that somebody between may have altered: that is no refusal of what was sent."""
-
-
-class TransportFailure(Unavailable):
-    """The server was not reached or the connection broke: nothing is known about the request."""
-
-    code = ErrorCode.UNAVAILABLE
-
-
-def problem_to_error(status: int, content: bytes, server: str) -> MoietyError:
-    """The error that a problem+json answer stands for, of the same class as at the server.
-
-    Nobody signed it: it says that a request was refused, or that this is not the time for it, and nothing else. A code
-    that stands for a fault of this site, or for a broken protocol, is read as a refusal.
-    """
-    try:
-        problem = json.loads(content)
-        code, detail = str(problem.get("code", "")), printable(str(problem.get("detail", "")))
-    except (ValueError, AttributeError, RecursionError):
-        code, detail = "", ""
-    text = f"server {server!r} answered {status}: {detail or 'no explanation'}"
-    kind = _CLASS_OF_CODE.get(code, Unavailable if status in _TRY_AGAIN or status >= 500 else RefusedMessage)
-    return kind(text)
-
-
-def _leaves(kind: type[MoietyError]) -> Iterator[type[MoietyError]]:
-    for child in kind.__subclasses__():
-        if child.__module__ == errors.__name__:
-            yield child
-            yield from _leaves(child)
-
-
-def _most_precise() -> dict[str, type[MoietyError]]:
-    table: dict[str, type[MoietyError]] = {}
-    for kind in _leaves(MoietyError):
-        code = kind.__dict__.get("code")
-        if isinstance(code, ErrorCode) and issubclass(kind, (RefusedMessage, Unavailable)):
-            table[code.value] = kind  # children come after their parents
-    return table
-
-
-_CLASS_OF_CODE: Final = _most_precise()
+    def _envelope(self, method: Method, path: str, body: Body, between: Correspondence) -> tuple[bytes, int]:
+        """What is asked, with the beginning of its body, and how long that is."""
+        enclosed = body.beginning()
+        asked = EnclosedRequest(
+            method=method,
+            target=path,
+            body_digest=body.digest.hex(),
+            digest_field=body.digest_field,
+            enclosed_bytes=len(enclosed),
+            body_bytes=body.length,
+        )
+        return close_request(asked, enclosed, self._sealing, between), len(enclosed)

@@ -10,7 +10,8 @@ from typing import Final, TypeVar
 import structlog
 
 from client_agent.network.complaints import Complaints
-from client_agent.network.server_client import ServerClient, TransportFailure
+from client_agent.network.exchange import TransportFailure
+from client_agent.network.server_client import ServerClient
 from protocol.errors import MoietyError, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.messages import RoundView, StudyView

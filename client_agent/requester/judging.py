@@ -26,6 +26,16 @@ class RequesterFacts:
     inner_product: float = 0.0
 
 
+@dataclass(frozen=True, eq=False)
+class RoundRule:
+    """By what a round is judged: the study's rule with its options and its state before the round."""
+
+    spec: RuleSpec
+    rule: Rule
+    state: RuleState
+    parameters: StudyParameters
+
+
 @dataclass(frozen=True)
 class Judgement:
     """``measured.took_part`` are the contributors to release, in the agreed order.
@@ -47,10 +57,7 @@ def judge(
     sites: Sequence[OpenedSite],
     requester: RequesterFacts,
     numerators: Mapping[str, int],
-    spec: RuleSpec,
-    rule: Rule,
-    state: RuleState,
-    parameters: StudyParameters,
+    by: RoundRule,
     *,
     round: int,
     opens: Needs,
@@ -61,13 +68,12 @@ def judge(
 
     Raises: ProtocolViolation when something that the rule needs was not opened
     """
-    beyond = too_long(
-        sites, requester.name, requester.norm, requester.probe_norm, numerators, parameters, opens, spec.byzantine
-    )
+    name, norm, probe_norm, byzantine = requester.name, requester.norm, requester.probe_norm, by.spec.byzantine
+    beyond = too_long(sites, name, norm, probe_norm, numerators, by.parameters, opens, byzantine)
     passed = tuple(site.site for site in sites if site.in_range and site.site not in beyond)
     measured = _measured(sites, requester, passed, round, opens)
-    bounded = within_bound(measured, spec.norm_bound)
-    selected = rule.select(state, measured.model_copy(update={"took_part": bounded}))
+    bounded = within_bound(measured, by.spec.norm_bound)
+    selected = by.rule.select(by.state, measured.model_copy(update={"took_part": bounded}))
     kept = {*bounded, requester.name} & set(passed)
     return Judgement(
         measured=measured.model_copy(update={"took_part": selected}),

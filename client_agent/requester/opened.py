@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.network.watch import at_both
 from client_agent.points import Point
-from client_agent.requester.judging import RequesterFacts, judge
+from client_agent.requester.judging import RequesterFacts, RoundRule, judge
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.measuring import open_sites, opening_bytes, read_opening
@@ -128,10 +128,7 @@ class Openings:
             sites,
             facts,
             numerators,
-            study.rule,
-            owner.rule,
-            owner.progress.rule_state,
-            study.parameters,
+            RoundRule(study.rule, owner.rule, owner.progress.rule_state, study.parameters),
             round=self._number,
             opens=opens,
         )

@@ -93,8 +93,7 @@ class RankingRound(RequesterRound):
 
     def _open(self, a: RoundView, b: RoundView) -> Ranking:
         """Both servers' shares of the losses. Raises: UnknownResource when a server has none"""
-        judging, own = self._judging, self._context.site
-        assert judging is not None, "made before the round was followed"
+        judging, own = self._made(), self._context.site
         agreed, shares = self._openings.shares(a, b)
         numerators = dict.fromkeys(agreed.sites, self._parameters.weight_grid)
         opened = open_sites(shares, numerators, self._parameters, self._announcement.opens)
@@ -114,10 +113,14 @@ class RankingRound(RequesterRound):
             }
         )
 
+    def _made(self) -> Judging:
+        if self._judging is None:
+            raise AssertionError("the query is made before the round is followed")
+        return self._judging
+
     def _ranking(self) -> Ranking:
         """Without any site yet."""
-        judging = self._judging
-        assert judging is not None, "made before the round was followed"
+        judging = self._made()
         return Ranking(
             study=self._owner.study.name,
             requester=self._context.site,

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, TypeVar
 
-from client_agent.network.server_client import Body
+from client_agent.network.body import Body
 from client_agent.network.watch import at_both, same_round
 from client_agent.points import Point
 from client_agent.requester.judging import RequesterFacts

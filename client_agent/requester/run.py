@@ -23,6 +23,7 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver
 from client_agent.requester.train_alone import go_alone
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
+from client_agent.site.letter import PastRelease
 from client_agent.study.ckks_key import SEED_BYTES
 from protocol.errors import (
     ConfigurationError,
@@ -174,22 +175,9 @@ class Requester(RequesterStudy):
         if purpose is Purpose.RANKING:
             changes |= after_ranking(self, settled, plan.announcement.message)
         elif settled.past is not None:
-            changes["memory"] = self.remembered(self.progress.memory, settled.past)
-            changes["previous"] = settled.past
-            if purpose is Purpose.UPDATE:
-                changes["history"] = (*self.progress.history, settled.past)[-RELEASES_KEPT:]
-            changes["skipped"] = ()
-            changes["short_rounds"] = 0
-            if purpose is Purpose.UPDATE:
-                again = plan.weight_list.weights == self.progress.memory.summed_list
-                changes |= {"exposing": None, "too_few": False}
-                changes["list_kept"] = self.progress.list_kept + 1 if again else 1
+            changes |= self._after_release(plan, settled.past)
         else:
-            changes |= self.after_skip(settled, plan.announcement.message.round)
-            willing = len(plan.weight_list.weights) - len(settled.declines)
-            short = willing < plan.announcement.message.least_contributors
-            changes["short_rounds"] = self.progress.short_rounds + 1 if short else 0
-            changes["too_few"] = True
+            changes |= self._after_no_sum(plan, settled)
         if purpose is Purpose.COUNTS:
             changes["counts_rounds"] = self.progress.counts_rounds + 1
         elif settled.end is RoundEnd.RELEASED and settled.measured is not None:
@@ -210,6 +198,21 @@ class Requester(RequesterStudy):
                 EndCause.TOO_FEW_WILLING,
                 f"too few sites were willing in {_SHORT_ROUNDS} rounds in a row: {settled.reason}",
             )
+
+    def _after_release(self, plan: RoundPlan, past: PastRelease) -> dict[str, object]:
+        memory = self.remembered(self.progress.memory, past)
+        changes: dict[str, object] = {"memory": memory, "previous": past, "skipped": (), "short_rounds": 0}
+        if past.announcement.purpose is Purpose.UPDATE:
+            again = plan.weight_list.weights == self.progress.memory.summed_list
+            changes |= {"exposing": None, "too_few": False, "list_kept": self.progress.list_kept + 1 if again else 1}
+            changes["history"] = (*self.progress.history, past)[-RELEASES_KEPT:]
+        return changes
+
+    def _after_no_sum(self, plan: RoundPlan, settled: Settled) -> dict[str, object]:
+        announcement = plan.announcement.message
+        willing = len(plan.weight_list.weights) - len(settled.declines)
+        short_rounds = self.progress.short_rounds + 1 if willing < announcement.least_contributors else 0
+        return self.after_skip(settled, announcement.round) | {"short_rounds": short_rounds, "too_few": True}
 
     def _after_declines(self, settled: Settled) -> dict[str, object]:
         """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time.

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from client_agent.network.server_client import Body
+from client_agent.network.body import Body
 from client_agent.site.context import RELAY
 from client_agent.site.letter import Attestation, PastRelease, Welcome, seal_letter
 from client_agent.study.participant import Participant

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.network.server_client import Body, ServerClient
+from client_agent.network.body import Body
+from client_agent.network.server_client import ServerClient
 from client_agent.points import Point
 from client_agent.site.journal import StudyJournal
 from client_agent.study.contribute import EncodedUpdate

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.network.server_client import Body, ServerClient
+from client_agent.network.body import Body
+from client_agent.network.server_client import ServerClient
 from client_agent.points import Point
 from client_agent.site.journal import StudyJournal
 from host.durable import replacing, write_pieces
@@ -143,18 +144,7 @@ def make_contribution(
     shares = _Shares(encoded, randomness, label, vector_side(roster.place(site)))
 
     def header(side: Side, committed: Mapping[Side, bytes]) -> bytes:
-        return ContributionHeader(
-            study_digest=announcement.study_digest,
-            round=announcement.round,
-            attempt=attempt,
-            site=site,
-            side=side,
-            announcement_digest=announcement.digest(),
-            commitment_a=committed[Side.A].hex(),
-            commitment_b=committed[Side.B].hex(),
-            share_kind=shares.kind(side),
-            length=encoded.length,
-        ).canonical()
+        return _header(announcement, attempt, site, side, committed, shares).canonical()
 
     digests = _seal(folder, shares, roster, header)
     record = ContributionRecord(
@@ -168,6 +158,23 @@ def make_contribution(
     journal.write(folder / RECORD, record)
     journal.reach(Point.AFTER_SHARES_SEALED)
     return record
+
+
+def _header(
+    announcement: Announcement, attempt: int, site: str, side: Side, committed: Mapping[Side, bytes], shares: _Shares
+) -> ContributionHeader:
+    return ContributionHeader(
+        study_digest=announcement.study_digest,
+        round=announcement.round,
+        attempt=attempt,
+        site=site,
+        side=side,
+        announcement_digest=announcement.digest(),
+        commitment_a=committed[Side.A].hex(),
+        commitment_b=committed[Side.B].hex(),
+        share_kind=shares.kind(side),
+        length=shares.length,
+    )
 
 
 def _seal(
@@ -250,6 +257,7 @@ class _Shares:
     """Both shares of one encoded update under one fresh seed, and what they are sealed with."""
 
     def __init__(self, encoded: EncodedFile, randomness: Randomness, label: str, gets_vector: Side) -> None:
+        self.length = encoded.length
         self._encoded = encoded
         self._seed = randomness.bytes(32, f"share seed {label}")
         self._salts = {side: randomness.bytes(32, f"commitment salt {side} {label}") for side in Side}

@@ -8,15 +8,11 @@ from typing import Final
 
 import numpy as np
 
-from client_agent.learning.learner import Learner, Vector
-from client_agent.network.ledger import Totals
-from client_agent.network.watch import StudyWatch
+from client_agent.learning.learner import Vector
 from client_agent.points import Point
-from client_agent.site.context import SiteContext
-from client_agent.site.events import AgentEvent, EventKind, Metrics, RoundEnd, RoundRecord
-from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.site.events import RoundEnd
 from client_agent.site.letter import CountedClasses, PastRelease
-from client_agent.site.stopwatch import Stopwatch
+from client_agent.study.at_site import StudyAtSite
 from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedContribution, encrypt_update
 from client_agent.study.ckks_key import derive_key, require_ckks
 from client_agent.study.ckks_output import EncryptedOutput
@@ -40,42 +36,15 @@ from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, Protocol
 from protocol.first_model import first_model
 from protocol.policy import SiteMemory, remember_left_out, remember_release
 from protocol.rules.self_weights import class_weight, sample_weight
-from protocol.rules.server_optimiser import initial_state, model_part
+from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import split_chunk
-from protocol.wire.messages import Announcement, Party, Purpose, Signed, Study, StudyProtection
+from protocol.wire.messages import Announcement, Party, Purpose, StudyProtection
 
 ENCODED_RECORD: Final = "encoded.json"
 
 
-class Participant:
-    """One site in one study. State changes go to the journal before anything that depends on them leaves."""
-
-    def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
-        self.context = context
-        self.signed_study = signed_study
-        self.study = signed_study.message
-        self.study_digest = self.study.digest()
-        self.journal = journal
-        self.watch = StudyWatch(self.study.name, context.clients, context.stop, self._no_view)
-        self.stopwatch = Stopwatch()
-        self.state = journal.site_state() or self._first_state()
-        self._learner: Learner | None = None
-        self._kept: Vector | None = None
-        self._ckks_key: SecretKey | None = None
-        self._trained: tuple[int, Vector] | None = None
-        if self.state.model_version is not None:
-            self._kept = journal.load_kept(self.state.model_version)
-        self._metrics = Metrics(journal.folder / "metrics.jsonl")
-        self._billed: Totals = context.ledger.totals
-
-    # --- state ---
-
-    @property
-    def learner(self) -> Learner:
-        """Loads data and model the first time; an ended study needs neither."""
-        if self._learner is None:
-            self._learner = self.context.make_learner(self.study, self.state.training_seed)
-        return self._learner
+class Participant(StudyAtSite):
+    """One site in one study, as a contributor or the requester."""
 
     def prepare(self) -> None:
         """Load data, model and compiled kernels now, not in the middle of a round. Raises: ConfigurationError"""
@@ -100,20 +69,6 @@ class Participant:
     def letter_bytes(self) -> int:
         """The longest welcome or weight list of this study; nothing longer is read."""
         return most_bytes(LetterKind.WEIGHTS, self.study, len(self.context.roster.sites))
-
-    def save(self, **changes: object) -> None:
-        """Replace fields of the site's state, durably."""
-        self.state = self.state.model_copy(update=changes)
-        self.journal.write_site_state(self.state)
-
-    def adopt_model(self, kept: Vector, version: int, **changes: object) -> None:
-        """Checkpoint first, then the state that points to it. ``kept`` is the model and the moments behind it."""
-        self.journal.reach(Point.BEFORE_CHECKPOINT_WRITTEN)
-        self.journal.save_model(version, kept, self.study_digest, self.study.model_dimension)
-        self.journal.reach(Point.AFTER_CHECKPOINT_WRITTEN)
-        self.save(model_version=version, **changes)
-        self.journal.reach(Point.AFTER_STATE_WRITTEN)
-        self._kept = kept
 
     def first_kept(self) -> Vector:
         """Version 0 as this site derives it, with the server optimiser's first moments behind it."""
@@ -350,59 +305,3 @@ class Participant:
         return remember_left_out(
             memory, release.round, agreed, release.sites, release.failed_check, own=self.context.site
         )
-
-    def require_kept(self) -> Vector:
-        """The model with the server optimiser's moments behind it: what is checkpointed, digested and welcomed with."""
-        if self._kept is None:
-            raise AssertionError("no model yet: rounds begin after the welcome")
-        return np.asarray(self._kept, dtype=np.float32)
-
-    def require_model(self) -> Vector:
-        """The model alone."""
-        return model_part(self.require_kept(), self.study.model_dimension)
-
-    # --- reports ---
-
-    def record(self, record: RoundRecord) -> None:
-        """One line of metrics.jsonl a round, with seconds and bytes since the last one."""
-        if record.round > self.state.last_recorded_round:
-            self.journal.reach(Point.BEFORE_ROUND_RECORDED)
-            self.record_now(record)
-            self.save(last_recorded_round=record.round)
-            self.journal.reach(Point.AFTER_ROUND_RECORDED)
-            self.journal.forget_rounds_before(record.round)
-
-    def record_now(self, record: RoundRecord) -> None:
-        """Write the line and tell whoever watches."""
-        phases, seconds = self.stopwatch.take()
-        totals, before = self.context.ledger.totals, self._billed
-        self._billed = totals
-        full = record.model_copy(
-            update={
-                "phases": phases,
-                "seconds": seconds,
-                "bytes_up": totals.socket_sent_bytes - before.socket_sent_bytes,
-                "bytes_down": totals.socket_received_bytes - before.socket_received_bytes,
-                "test_accuracy": self.learner.accuracy(self.require_model()) if self._kept is not None else None,
-            }
-        )
-        self._metrics.append(full)
-        self.event(EventKind.ROUND, record.round, f"round {record.round}: {record.state}", full)
-
-    def event(self, kind: EventKind, round_number: int | None, text: str, record: RoundRecord | None = None) -> None:
-        self.context.emit(
-            AgentEvent(
-                kind=kind, site=self.context.site, study=self.study.name, round=round_number, text=text, record=record
-            )
-        )
-
-    def _no_view(self, _: str, text: str) -> None:
-        self.problem(None, text)
-
-    def problem(self, round_number: int | None, text: str) -> None:
-        self.event(EventKind.PROBLEM, round_number, text)
-
-    def _first_state(self) -> SiteState:
-        state = SiteState(study_digest=self.study_digest, training_seed=self.context.training_seed(self.study))
-        self.journal.write_site_state(state)
-        return state

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from client_agent.network.server_client import Body
+from client_agent.network.body import Body
 from client_agent.site.context import RELAY
 from client_agent.site.letter import NOTICE_SEALED_BYTES, StudyRefusal, open_letter, require_same, seal_letter, told
 from client_agent.study.participant import Participant

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from client_agent.network.server_client import Body
+from client_agent.network.body import Body
 from client_agent.requester.allowed_lengths import longest_distance
 from client_agent.site.letter import PastRelease
 from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from client_agent.learning.flat_vector import Vector, model_vector, personal_vector
 from client_agent.learning.models import build_model
-from client_agent.requester.judging import RequesterFacts, judge
+from client_agent.requester.judging import RequesterFacts, RoundRule, judge
 from harness.datasets.site_data import SiteData
 from harness.engine.announcing import announce, answers, lists_to_try, present, require_validation, require_willing
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
@@ -277,17 +277,8 @@ def _inputs(
         probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state), own.personal)
     facts = _requester_facts(run, own, probe)
     numerators = {weight.site: weight.numerator for weight in announced.weight_list.weights} | {facts.name: grid}
-    bound_judge = partial(
-        judge,
-        requester=facts,
-        numerators=numerators,
-        spec=run.study.rule,
-        rule=run.rule,
-        state=state.rule_state,
-        parameters=run.study.parameters,
-        round=number,
-        opens=opens,
-    )
+    by = RoundRule(run.study.rule, run.rule, state.rule_state, run.study.parameters)
+    bound_judge = partial(judge, requester=facts, numerators=numerators, by=by, round=number, opens=opens)
     return RoundInputs(
         announced.announcement,
         announced.weight_list,

@@ -14,8 +14,8 @@ import numpy as np
 
 from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
+from client_agent.network.body import Body
 from client_agent.network.ledger import Ledger
-from client_agent.network.server_client import Body
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import PastRelease, WeightMail, seal_letter

@@ -21,7 +21,8 @@ from client_agent.cli.keys import show
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
 from client_agent.learning.ridge import JudgedOn
-from client_agent.network.server_client import RetryPolicy, ServerClient, problem_to_error
+from client_agent.network.exchange import problem_to_error
+from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.requester.await_sites import await_contributors
 from client_agent.requester.round import RequesterRound
 from client_agent.site.events import AgentEvent, EventKind

@@ -174,7 +174,7 @@ def test_what_a_server_would_have_the_agent_remember_is_forgotten(ca: Path, auth
 
 
 def _nothing() -> Any:
-    from client_agent.network.server_client import Body
+    from client_agent.network.body import Body
 
     return Body.of(b"")
 

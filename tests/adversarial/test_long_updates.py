@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_agent.requester.judging import Judgement, RequesterFacts, judge
+from client_agent.requester.judging import Judgement, RequesterFacts, RoundRule, judge
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.fedavg import FedAvg
@@ -55,7 +55,7 @@ def judged(updates: Mapping[str, Vector], opens: Needs, probe: Vector, byzantine
     state = rule.init(tuple(SiteFacts(name=name, samples=10) for name in SITES[1:]))
     spec = RuleSpec(name=RuleName.FEDAVG, byzantine=byzantine)
     numerators = dict.fromkeys(SITES, GRID)
-    return judge(opened, facts, numerators, spec, rule, state, PARAMETERS, round=1, opens=opens)
+    return judge(opened, facts, numerators, RoundRule(spec, rule, state, PARAMETERS), round=1, opens=opens)
 
 
 @pytest.mark.parametrize("opens", [Needs.DISTANCES, Needs.PAIRS])

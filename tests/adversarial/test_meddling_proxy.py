@@ -17,7 +17,9 @@ import httpx
 import numpy as np
 import pytest
 
-from client_agent.network.server_client import AlteredBody, Body, RetryPolicy, ServerClient
+from client_agent.network.body import Body
+from client_agent.network.exchange import AlteredBody
+from client_agent.network.server_client import RetryPolicy, ServerClient
 from protocol.errors import MalformedMessage, RefusedMessage
 from protocol.sharing import Side, vector_side
 from protocol.wire.authentic import sign

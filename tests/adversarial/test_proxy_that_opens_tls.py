@@ -17,7 +17,8 @@ import pytest
 import stamina
 
 from client_agent.network.answer import UnsignedAnswer
-from client_agent.network.server_client import Body, RetryPolicy, ServerClient
+from client_agent.network.body import Body
+from client_agent.network.server_client import RetryPolicy, ServerClient
 from protocol.errors import MalformedMessage, RefusedMessage, Unavailable
 from protocol.sharing import Side
 from protocol.wire.channel.envelope import close_answer

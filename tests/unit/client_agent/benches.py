@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from client_agent.contributor.run import Contributor
+from client_agent.network.body import Body
 from client_agent.network.ledger import Ledger
-from client_agent.network.server_client import Body
 from client_agent.requester.run import Requester
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind

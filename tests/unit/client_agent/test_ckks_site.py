@@ -12,7 +12,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from client_agent.network.server_client import Body
+from client_agent.network.body import Body
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import PastRelease, Welcome
 from client_agent.study.ckks_contribution import ENCRYPTED, CiphertextRecord, EncryptedContribution, encrypt_update

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.network.server_client import Body
+from client_agent.network.body import Body
 from client_agent.site.journal import StudyJournal
 from client_agent.study.contribute import (
     ContributionRecord,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from client_agent.requester.allowed_lengths import largest_product, longest_distance, longest_norm
-from client_agent.requester.judging import Judgement, RequesterFacts, judge
+from client_agent.requester.judging import Judgement, RequesterFacts, RoundRule, judge
 from protocol.errors import ProtocolViolation
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
@@ -36,7 +36,7 @@ def judged(
     rule = rule or FedAvg(8, spec.norm_bound)
     numerators = dict.fromkeys(NAMES, 8)
     state = rule.init(SITES)
-    return judge(sites, REQUESTER, numerators, spec, rule, state, PARAMETERS, round=4, opens=opens)
+    return judge(sites, REQUESTER, numerators, RoundRule(spec, rule, state, PARAMETERS), round=4, opens=opens)
 
 
 def opened(opens: Needs, failing: tuple[str, ...] = (), **values: float) -> tuple[OpenedSite, ...]:

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from client_agent.network.server_client import TransportFailure
+from client_agent.network.exchange import TransportFailure
 from client_agent.site.letter import PastRelease
 from client_agent.study.take_release import OutputReader, check_release, masking_side, own_key_id
 from protocol.arithmetic.prg import Usage, expand

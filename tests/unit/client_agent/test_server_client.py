@@ -11,7 +11,9 @@ import httpx
 import pytest
 import stamina
 
-from client_agent.network.server_client import Body, RetryPolicy, ServerClient, problem_to_error
+from client_agent.network.body import Body
+from client_agent.network.exchange import problem_to_error
+from client_agent.network.server_client import RetryPolicy, ServerClient
 from protocol import errors
 from protocol.errors import ErrorCode, MoietyError, RefusedMessage, Unavailable
 from protocol.sharing import Side

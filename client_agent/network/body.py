@@ -1,0 +1,57 @@
+"""What a request to a server carries."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from protocol.wire.channel.signing import DigestField
+
+PIECE_BYTES: Final = 2**18
+_ENCLOSED_OF_FILES: Final = 2**12
+
+
+@dataclass(frozen=True)
+class Body:
+    """What a request carries: a few bytes, or a file of which the digest is known."""
+
+    data: bytes | Path
+    digest: bytes
+    length: int
+    after_piece: Callable[[], None] = field(default=lambda: None, repr=False)
+    digest_field: DigestField = DigestField.CONTENT
+
+    @classmethod
+    def of(cls, data: bytes) -> Body:
+        return cls(data, hashlib.sha256(data).digest(), len(data))
+
+    @classmethod
+    def file(cls, path: Path, digest: bytes) -> Body:
+        """A file and its SHA-256."""
+        return cls(path, digest, path.stat().st_size)
+
+    @classmethod
+    def contribution(cls, path: Path, digest: bytes, after_piece: Callable[[], None] = lambda: None) -> Body:
+        """A sealed share and its message digest; ``after_piece`` is called whenever a piece is on its way."""
+        return cls(path, digest, path.stat().st_size, after_piece, DigestField.SEALED)
+
+    def beginning(self) -> bytes:
+        """What goes into the envelope: all of a few bytes; of a file what may hold a share's public header."""
+        if isinstance(self.data, bytes):
+            return self.data
+        with self.data.open("rb") as file:
+            return file.read(_ENCLOSED_OF_FILES)
+
+    def pieces(self, after: int = 0) -> Iterator[bytes]:
+        """What follows the first ``after`` bytes."""
+        if isinstance(self.data, bytes):
+            yield from (self.data[after:],) if after < len(self.data) else ()
+            return
+        with self.data.open("rb") as file:
+            file.seek(after)
+            while piece := file.read(PIECE_BYTES):
+                yield piece
+                self.after_piece()

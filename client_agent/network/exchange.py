@@ -1,0 +1,153 @@
+"""One request and its answer; what a server refuses with becomes the error that it stands for."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import httpx
+
+from client_agent.network.answer import (
+    PROBLEM_BYTES,
+    Answer,
+    Asked,
+    LongAnswer,
+    UnsignedAnswer,
+)
+from client_agent.network.clock import wrong_clock
+from protocol import errors
+from protocol.errors import (
+    BadSignature,
+    BrokenSeal,
+    ErrorCode,
+    MoietyError,
+    RefusedMessage,
+    TooLarge,
+    Unavailable,
+)
+from protocol.printable import printable
+
+_UNAUTHORIZED: Final = 401
+_TRY_AGAIN: Final = frozenset({429, 502, 503, 504, 507})
+_FIRST_ERROR: Final = 400
+_ALTERED: Final = (BadSignature, BrokenSeal)
+"""What a server says of a body that is not, as a whole, the one whose digest was signed."""
+
+
+class Exchange:
+    """One request and its answer; an answer that is anything but a success raises it."""
+
+    def __init__(
+        self,
+        http: httpx.Client,
+        request: httpx.Request,
+        asked: Asked,
+        most_bytes: int,
+        clock: Callable[[], float],
+        follows: bool = False,
+    ) -> None:
+        """``follows``: some of the body is behind the envelope, where others can reach it."""
+        self._http = http
+        self._follows = follows
+        self._clock = clock
+        self._request = request
+        self._asked = asked
+        self._server = asked.server.name
+        self._most_bytes = most_bytes
+        self._response: httpx.Response | None = None
+
+    def __enter__(self) -> Answer:
+        if self._http.is_closed:
+            raise TransportFailure(f"the connection to server {self._server!r} is closed: the agent is stopping")
+        try:
+            self._response = self._http.send(self._request, stream=True)
+            self._require_clock(self._response)
+            return self._accepted(Answer(self._response, self._asked, self._most_bytes))
+        except BaseException as error:
+            self._close()
+            if isinstance(error, httpx.TransportError):
+                raise self._failure(error) from None
+            if isinstance(error, TooLarge):  # of a head, before any signature was seen: it says nothing
+                raise LongAnswer(error.detail) from None
+            raise
+
+    def _require_clock(self, response: httpx.Response) -> None:
+        """Raises: WrongClock, when a signature is refused and the server's time explains it"""
+        wrong = wrong_clock(response.headers.get("date"), self._clock(), self._server)
+        if response.status_code == _UNAUTHORIZED and wrong is not None:
+            raise wrong
+
+    def _accepted(self, answer: Answer) -> Answer:
+        if answer.status >= _FIRST_ERROR:
+            error = problem_to_error(answer.status, answer.whole(PROBLEM_BYTES), self._server)
+            if self._follows and isinstance(error, _ALTERED):
+                raise AlteredBody(
+                    f"what was sent to server {self._server!r} did not reach it as it left ({error.detail}); it is "
+                    "sent again: if that does not help, look for a proxy on the way that changes bodies"
+                )
+            raise error
+        return answer
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._close()
+        if isinstance(error, httpx.TransportError):
+            raise self._failure(error) from None
+        if isinstance(error, BrokenSeal):
+            raise UnsignedAnswer(
+                f"what came from server {self._server!r} was altered on its way ({error.detail}); nothing of it was "
+                "applied, and it is fetched again later"
+            ) from None
+
+    def _close(self) -> None:
+        if self._response is not None:
+            self._response.close()
+
+    def _failure(self, error: httpx.TransportError) -> TransportFailure:
+        what = "cannot be reached" if self._response is None else "broke off"
+        return TransportFailure(f"server {self._server!r} {what}: {type(error).__name__}: {printable(str(error))}")
+
+
+class AlteredBody(Unavailable):
+    """The server refused a body that somebody between may have altered: that is no refusal of what was sent."""
+
+
+class TransportFailure(Unavailable):
+    """The server was not reached or the connection broke: nothing is known about the request."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+def problem_to_error(status: int, content: bytes, server: str) -> MoietyError:
+    """The error that a problem+json answer stands for, of the same class as at the server.
+
+    Nobody signed it: it says that a request was refused, or that this is not the time for it, and nothing else. A code
+    that stands for a fault of this site, or for a broken protocol, is read as a refusal.
+    """
+    try:
+        problem = json.loads(content)
+        code, detail = str(problem.get("code", "")), printable(str(problem.get("detail", "")))
+    except (ValueError, AttributeError, RecursionError):
+        code, detail = "", ""
+    text = f"server {server!r} answered {status}: {detail or 'no explanation'}"
+    kind = _CLASS_OF_CODE.get(code, Unavailable if status in _TRY_AGAIN or status >= 500 else RefusedMessage)
+    return kind(text)
+
+
+def _leaves(kind: type[MoietyError]) -> Iterator[type[MoietyError]]:
+    for child in kind.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield child
+            yield from _leaves(child)
+
+
+def _most_precise() -> dict[str, type[MoietyError]]:
+    table: dict[str, type[MoietyError]] = {}
+    for kind in _leaves(MoietyError):
+        code = kind.__dict__.get("code")
+        if isinstance(code, ErrorCode) and issubclass(kind, (RefusedMessage, Unavailable)):
+            table[code.value] = kind  # children come after their parents
+    return table
+
+
+_CLASS_OF_CODE: Final = _most_precise()
