@@ -117,7 +117,7 @@ def server_on(side: Side, store: SqlStore) -> Any:
         failpoints=SimpleNamespace(reach=lambda _: None),
         files=SimpleNamespace(delete=lambda _: None),
         metrics=SimpleNamespace(rounds=counter),
-        randomness=SimpleNamespace(draw=lambda n, _: bytes(n)),
+        randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),
         settings=SimpleNamespace(limits=SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3)),
         sign=lambda message: sign(message, operator, signing),
         countersign=lambda signed: signed.model_copy(
