@@ -30,12 +30,12 @@ from client_agent.site.letter import StudyRefusal, seal_letter
 from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
 from harness.demo.plots import _chart
 from harness.engine.history import Series
+from host import log as server_log
 from protocol.errors import ErrorCode, MalformedMessage, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_roster
 from protocol.wire.messages import Decline, LayerShape, StudyState, StudyView
-from servers import log as server_log
 from servers.http.problems import error_from
 from tests.unit.client_agent.benches import SITE, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
