@@ -142,16 +142,9 @@ class PeerClient:
             nonce=between.nonce,
             digest_field=DigestField.SEALED_HEAD,
         )
-
-        async def content() -> AsyncIterator[bytes]:
-            yield envelope
-            if follows is not None:
-                async for piece in follows:
-                    yield piece
-
         length = ("content-length", str(len(envelope) + follows_bytes))
         headers = [("accept-encoding", "identity"), ("content-type", SEALED_TYPE), length, *signed]
-        request = self._client.build_request("POST", url, content=content(), headers=headers)
+        request = self._client.build_request("POST", url, content=_content(envelope, follows), headers=headers)
         return PeerRequest(request, between, dict(signed)["Signature"])
 
     async def _sent(self, request: PeerRequest, kind: str, most_bytes: int, sent_bytes: int = 0) -> bytes:
@@ -194,6 +187,13 @@ class PeerClient:
         return PeerUnreachable(
             f"the peer at {self._server.settings.peer_url} is out of reach ({type(error).__name__}); it is tried again"
         )
+
+
+async def _content(envelope: bytes, follows: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:
+    yield envelope
+    if follows is not None:
+        async for piece in follows:
+            yield piece
 
 
 def _next_piece(chunks: Iterator[bytes]) -> bytes:

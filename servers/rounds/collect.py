@@ -188,10 +188,9 @@ async def contribute(
             ConflictingMessage, BadSignature, TooLarge, StorageFull
     """
     known = server.store.contribution(key, caller.name)
-    largest = sealed_message_length(MAX_HEADER_BYTES, _most_bytes(study.study))
     if known is not None:
         again = ContributionDigest()
-        await stream_into(request, again, largest)
+        await stream_into(request, again, _longest_message(study.study))
         return _same_receipt(server, study, known, again.finish(caller))
     record = round_of(server, study, key.round, key.attempt)
     _require_open(study, record)
@@ -199,9 +198,17 @@ async def contribute(
         raise NotListed(
             f"{caller.name!r} is not listed for round {key.round}; it takes part when the requester lists it"
         )
-    announcement = record.announcement.message
-    if announcement.encrypted:
+    if record.announcement.message.encrypted:
         require_summing_side(server)
+    header, digest, name = await _taken_in(server, caller, study, record, request)
+    return _store(server, study, key, header, digest, name)
+
+
+async def _taken_in(
+    server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, request: Request
+) -> tuple[ContributionHeader, str, str]:
+    """Open a share into a file that no row names yet. -> its header, the sealed message's digest, the file's name"""
+    announcement = record.announcement.message
     headers: list[ContributionHeader] = []
     accept = _header_check(server, caller.name, study, record, headers)
     plain_bytes = _plain_bytes(server, caller.name, study, announcement)
@@ -210,20 +217,20 @@ async def contribute(
     checked = CheckedDraft(server, announcement, study.study, draft) if announcement.encrypted else None
     try:
         intake = ContributionIntake(server.keys.sealing, accept, checked or draft)
-        await stream_into(request, intake, largest)
+        await stream_into(request, intake, _longest_message(study.study))
         digest = await asyncio.to_thread(intake.finish, caller, plain_bytes)
         if checked is not None:
             await asyncio.to_thread(checked.finish)
         header = headers[0]
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
-        name = file_name("share", *_parts(key), caller.name, digest)
+        name = file_name("share", *_parts(record.key), caller.name, digest)
         server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
         await asyncio.to_thread(draft.keep, name)
         server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
     except BaseException:
         draft.discard()
         raise
-    return _store(server, study, key, header, digest, name)
+    return header, digest, name
 
 
 def _store(
@@ -293,10 +300,11 @@ def _plain_bytes(server: Server, site: str, study: StudyRecord, announcement: An
     return ELEMENT_BYTES * study.study.parameters_in(announcement.purpose).dimension
 
 
-def _most_bytes(study: Study) -> int:
-    """What the largest body of any round holds."""
+def _longest_message(study: Study) -> int:
+    """Length of the longest sealed share of any round, in bytes."""
     share = ELEMENT_BYTES * max(study.parameters_in(purpose).dimension for purpose in Purpose)
-    return max(share, ciphertext_bytes(study)) if study.protection is StudyProtection.CKKS else share
+    most = max(share, ciphertext_bytes(study)) if study.protection is StudyProtection.CKKS else share
+    return sealed_message_length(MAX_HEADER_BYTES, most)
 
 
 def _header_check(

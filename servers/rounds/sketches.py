@@ -137,28 +137,39 @@ async def store_queries(
 
     Raises: WrongRound, MalformedMessage, TranscriptMismatch, ConflictingMessage, BrokenSeal, BadSignature, TooLarge
     """
-    key = record.key
-    targets = targets_of(server, record)
-    vector_bytes = ELEMENT_BYTES * parameters_of(study, record).sketched_length * len(targets)
-    largest = sealed_message_length(MAX_HEADER_BYTES, vector_bytes)
+    vector_bytes = ELEMENT_BYTES * parameters_of(study, record).sketched_length * len(targets_of(server, record))
     if record.query_digest is not None:
         again = HashOnly()
-        await stream_into(request, again, largest)
+        await stream_into(request, again, sealed_message_length(MAX_HEADER_BYTES, vector_bytes))
         _require_same_queries(server, record, again.finish(caller))
         return
     _require_queries_welcome(record)
+    header, digest, name = await _queries_taken_in(server, caller, study, record, request, vector_bytes)
+    _commit_queries(server, record.key, header, digest, name)
+
+
+async def _queries_taken_in(
+    server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, request: Request, vector_bytes: int
+) -> tuple[QueryHeader, str, str]:
+    """Open queries into a file that no row names yet. -> their header, the sealed message's digest, the file's name"""
     headers: list[QueryHeader] = []
+    accept = _query_check(server, study, record, targets_of(server, record), headers)
     draft = server.files.draft()
     try:
-        intake = SealedIntake(server.keys.sealing, _query_check(server, study, record, targets, headers), draft)
-        await stream_into(request, intake, largest)
+        intake = SealedIntake(server.keys.sealing, accept, draft)
+        await stream_into(request, intake, sealed_message_length(MAX_HEADER_BYTES, vector_bytes))
         plain = vector_bytes if headers and headers[0].share_kind is ShareKind.VECTOR else SEED_BYTES
         digest = await asyncio.to_thread(intake.finish, caller, plain)
-        name = file_name("query", key.study, key.round, key.attempt, digest)
+        name = file_name("query", record.key.study, record.key.round, record.key.attempt, digest)
         await asyncio.to_thread(draft.keep, name)
     except BaseException:
         draft.discard()
         raise
+    return headers[0], digest, name
+
+
+def _commit_queries(server: Server, key: RoundKey, header: QueryHeader, digest: str, name: str) -> None:
+    """Commit the row; what has happened since the body began to arrive is looked at again."""
     now = server.store.round(key)
     assert now is not None, "rounds are never deleted"
     if now.query_digest is not None:
@@ -171,7 +182,6 @@ async def store_queries(
     except WrongRound:
         server.files.delete([name])
         raise
-    header = headers[0]
     server.failpoints.reach(Point.BEFORE_QUERIES_STORED)
     server.store.change_round(key, lambda r: replace(r, query_header=header, query_digest=digest, query_file=name))
     server.failpoints.reach(Point.AFTER_QUERIES_STORED)

@@ -8,7 +8,7 @@ from typing import Final
 from alembic import command
 from alembic.config import Config
 
-from servers.store.sql import open_engine
+from servers.store.database import open_engine
 
 _SCRIPTS: Final = Path(__file__).parent / "migrations"
 

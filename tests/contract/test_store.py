@@ -33,6 +33,7 @@ from protocol.wire.messages import (
     StudyState,
     TrainingSpec,
 )
+from servers.store.database import open_engine
 from servers.store.interface import (
     Answer,
     AnswerKind,
@@ -46,7 +47,7 @@ from servers.store.interface import (
     StudyRecord,
 )
 from servers.store.migrate import upgrade
-from servers.store.sql import SqlStore, open_engine
+from servers.store.sql import SqlStore
 from servers.store.tables import METADATA
 
 PARTIES = make_parties("contract", "site-a", [SiteEntry("site-a", 1), SiteEntry("site-b", 1)], b"contract" * 4)

@@ -109,10 +109,7 @@ def sign_request(
     Source: RFC 9421; RFC 9530
     """
     require_length("a body digest", body_digest, DIGEST_BYTES)
-    if not _NONCE.fullmatch(nonce) or not _KEY_ID.fullmatch(key_id):
-        raise MalformedMessage(
-            "a request needs a nonce of 16 to 64 letters, digits, '-' or '_' and a printable key id of up to 128"
-        )
+    _require_names(nonce, key_id)
     headers = {digest_field.title(): digest_value(digest_field, body_digest)}
     request = RequestToSign(method, url, headers)
     signer = HTTPMessageSigner(signature_algorithm=ED25519)
@@ -131,6 +128,13 @@ def sign_request(
         raise MalformedMessage(f"this request cannot be signed: {error}") from None
     signer.apply(request, prepared, key.sign(prepared.signature_base))
     return tuple(headers.items())
+
+
+def _require_names(nonce: str, key_id: str) -> None:
+    if not _NONCE.fullmatch(nonce) or not _KEY_ID.fullmatch(key_id):
+        raise MalformedMessage(
+            "a request needs a nonce of 16 to 64 letters, digits, '-' or '_' and a printable key id of up to 128"
+        )
 
 
 def verify_request(

@@ -1,0 +1,82 @@
+"""Contributions in the database, and the files of their shares."""
+
+from __future__ import annotations
+
+from sqlalchemy import and_, func, insert, or_, select, update
+
+from protocol.wire.messages import Announcement, ContributedRound, Purpose, RoundState, Signed
+from servers.store import tables as t
+from servers.store.database import Database, at, forget
+from servers.store.interface import ContributionRecord, RoundKey
+from servers.store.rows import contributed_round, contribution_record, contribution_row
+
+
+class ContributionRows(Database):
+    """See ``interface.Store``."""
+
+    def contribution(self, key: RoundKey, site: str) -> ContributionRecord | None:
+        with self._begin() as connection:
+            row = connection.execute(
+                select(t.contributions).where(*at(t.contributions, key), t.contributions.c.site == site)
+            ).one_or_none()
+        return None if row is None else contribution_record(row)
+
+    def contributions(self, key: RoundKey) -> list[ContributionRecord]:
+        with self._begin() as connection:
+            rows = connection.execute(select(t.contributions).where(*at(t.contributions, key))).all()
+        return [contribution_record(row) for row in rows]
+
+    def contributions_held(self, key: RoundKey) -> int:
+        with self._begin() as connection:
+            count = connection.execute(
+                select(func.count()).select_from(t.contributions).where(*at(t.contributions, key))
+            ).scalar_one()
+        return int(count)
+
+    def contributed(self, site: str, after: tuple[str, int], limit: int) -> list[ContributedRound]:
+        c, r = t.contributions.c, t.rounds.c
+        study, number = after
+        later = or_(c.study > study, and_(c.study == study, c.round > number))
+        same = and_(r.study == c.study, r.round == c.round, r.attempt == c.attempt)
+        over = [RoundState.SKIPPED.value, RoundState.BURNT.value, RoundState.RANKED.value]
+        chosen = (
+            select(t.contributions, t.studies.c.name, r.announcement)
+            .join(t.rounds, same)
+            .join(t.studies, t.studies.c.digest == c.study)
+            .where(c.site == site, later, r.state.not_in(over))
+            .order_by(c.study, c.round)
+        )
+        found: list[ContributedRound] = []
+        with self._begin() as connection:
+            for row in connection.execute(chosen):
+                if len(found) == limit:
+                    break
+                if Signed[Announcement].parse(row.announcement).message.purpose is Purpose.UPDATE:
+                    found.append(contributed_round(row))
+        return found
+
+    def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
+        with self._begin() as connection:
+            connection.execute(insert(t.contributions).values(contribution_row(record)))
+            connection.execute(update(t.rounds).where(*at(t.rounds, record.key)).values(state=state.value))
+            self._touch(connection, record.key.study)
+
+    def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
+        queries = t.rounds.c
+        with self._begin() as connection:
+            return [
+                *forget(connection, t.contributions, "file", study, before_round),
+                *forget(connection, t.rounds, queries.query_file.name, study, before_round),
+            ]
+
+    def forget_attempt_files(self, key: RoundKey) -> list[str]:
+        with self._begin() as connection:
+            files = (
+                connection.execute(
+                    select(t.contributions.c.file).where(*at(t.contributions, key), t.contributions.c.file.is_not(None))
+                )
+                .scalars()
+                .all()
+            )
+            connection.execute(update(t.contributions).where(*at(t.contributions, key)).values(file=None))
+        return [str(name) for name in files]

@@ -1,0 +1,91 @@
+"""The database under a store: how it is opened, and the transactions that every part of a store is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, update
+from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.exc import DatabaseError, OperationalError
+
+from protocol.errors import StorageFull, Unavailable
+from servers.store import tables as t
+from servers.store.interface import RoundKey
+
+
+def open_engine(url: str, *, durable: bool = True) -> Engine:
+    """``durable=False`` is for nonces: a commit need not reach the disk before it returns."""
+    engine = create_engine(url)
+    sqlite = engine.dialect.name == "sqlite"
+
+    def prepare(connection: DBAPIConnection, _record: object) -> None:
+        cursor = connection.cursor()
+        if sqlite:
+            cursor.execute("PRAGMA journal_mode=WAL")
+            cursor.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            cursor.execute("PRAGMA foreign_keys=ON")
+            cursor.execute("PRAGMA busy_timeout=5000")
+        elif not durable:
+            cursor.execute("SET synchronous_commit TO OFF")
+        cursor.close()
+
+    event.listen(engine, "connect", prepare)
+    return engine
+
+
+class Database:
+    """Short transactions. ``on_change`` is told the study after every one that moved its cursor."""
+
+    def __init__(self, url: str, on_change: Callable[[str], None]) -> None:
+        self._engine = open_engine(url)
+        self._nonce_engine = open_engine(url, durable=False)
+        self._on_change = on_change
+        self._touched: list[str] = []
+
+    def ready(self) -> None:
+        with self._begin() as connection:
+            connection.execute(select(1))
+
+    def close(self) -> None:
+        self._engine.dispose()
+        self._nonce_engine.dispose()
+
+    def next_boot(self) -> int:
+        with self._begin() as connection:
+            return int(connection.execute(insert(t.boots).values()).inserted_primary_key[0])  # type: ignore[index]
+
+    @contextmanager
+    def _begin(self) -> Iterator[Connection]:
+        self._touched.clear()
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+            for study in self._touched:
+                self._on_change(study)
+        except OperationalError as error:
+            raise explained(error) from error
+
+    def _touch(self, connection: Connection, study: str) -> None:
+        connection.execute(update(t.studies).where(t.studies.c.digest == study).values(cursor=t.studies.c.cursor + 1))
+        self._touched.append(study)
+
+
+def explained(error: DatabaseError) -> Unavailable:
+    if "full" in str(error.orig).lower():
+        return StorageFull("the database has no room left; nothing was stored; send the same again later")
+    return Unavailable("the database does not answer; try again later")
+
+
+def at(table: Table, key: RoundKey) -> tuple[Any, ...]:
+    return (table.c.study == key.study, table.c.round == key.round, table.c.attempt == key.attempt)
+
+
+def forget(connection: Connection, table: Table, column: str, study: str, before_round: int) -> list[str]:
+    """Unlink the files of earlier rounds from their rows; -> the files to delete."""
+    where = (table.c.study == study, table.c.round < before_round, table.c[column].is_not(None))
+    names = connection.execute(select(table.c[column]).where(*where)).scalars().all()
+    if names:
+        connection.execute(update(table).where(*where).values({column: None}))
+    return [str(name) for name in names]

@@ -1,0 +1,52 @@
+"""What is kept of requests in the database: their nonces, and what was refused."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Final
+
+from sqlalchemy import delete, func, insert, select
+from sqlalchemy.exc import DatabaseError, IntegrityError
+
+from protocol.errors import BadSignature
+from servers.store import tables as t
+from servers.store.database import Database, explained
+from servers.store.interface import Refusal
+
+MOST_REFUSALS: Final = 100
+
+
+class RequestRows(Database):
+    """See ``interface.Store``."""
+
+    def remember_nonce(self, party: str, nonce: str, now_s: float) -> None:
+        try:
+            with self._nonce_engine.begin() as connection:
+                connection.execute(insert(t.nonces).values(party=party, nonce=nonce, seen_at_s=now_s))
+        except IntegrityError:
+            raise BadSignature(
+                "this request's nonce came before: a request that is sent again takes a new nonce and signature"
+            ) from None
+        except DatabaseError as error:
+            raise explained(error) from error
+
+    def purge_nonces(self, before_s: float) -> None:
+        try:
+            with self._nonce_engine.begin() as connection:
+                connection.execute(delete(t.nonces).where(t.nonces.c.seen_at_s < before_s))
+        except DatabaseError as error:
+            raise explained(error) from error
+
+    def add_refusal(self, refusal: Refusal) -> None:
+        c = t.refusals.c
+        mine = select(func.count()).select_from(t.refusals).where(c.study == refusal.study, c.party == refusal.party)
+        with self._begin() as connection:
+            if connection.execute(mine).scalar_one() < MOST_REFUSALS:
+                connection.execute(insert(t.refusals).values(asdict(refusal)))
+
+    def refusals(self, study: str) -> list[Refusal]:
+        with self._begin() as connection:
+            rows = connection.execute(
+                select(t.refusals).where(t.refusals.c.study == study).order_by(t.refusals.c.id)
+            ).all()
+        return [Refusal(row.study, row.party, row.code, row.detail, row.at_s) for row in rows]

@@ -1,0 +1,66 @@
+"""Studies in the database, and the sites that are ready for them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from sqlalchemy import Connection, insert, select, update
+
+from protocol.errors import UnknownStudy
+from servers.store import tables as t
+from servers.store.database import Database
+from servers.store.interface import StudyRecord
+from servers.store.rows import study_record, study_row
+
+
+class StudyRows(Database):
+    """See ``interface.Store``."""
+
+    def add_study(self, record: StudyRecord) -> None:
+        with self._begin() as connection:
+            connection.execute(insert(t.studies).values(study_row(record)))
+            self._touched.append(record.digest)
+
+    def study_named(self, name: str) -> StudyRecord | None:
+        with self._begin() as connection:
+            row = connection.execute(select(t.studies).where(t.studies.c.name == name)).one_or_none()
+        return None if row is None else study_record(row)
+
+    def study(self, digest: str) -> StudyRecord:
+        with self._begin() as connection:
+            return self._study(connection, digest)
+
+    def studies(self) -> list[StudyRecord]:
+        with self._begin() as connection:
+            rows = connection.execute(select(t.studies).order_by(t.studies.c.name)).all()
+        return [study_record(row) for row in rows]
+
+    def change_study(self, digest: str, change: Callable[[StudyRecord], StudyRecord]) -> StudyRecord:
+        with self._begin() as connection:
+            changed = change(self._study(connection, digest))
+            row = study_row(changed) | {"cursor": t.studies.c.cursor + 1}
+            connection.execute(update(t.studies).where(t.studies.c.digest == digest).values(row))
+            self._touched.append(digest)
+            return self._study(connection, digest)
+
+    def add_ready(self, study: str, site: str) -> None:
+        if site in self.ready_sites(study):
+            return
+        with self._begin() as connection:
+            connection.execute(insert(t.ready_sites).values(study=study, site=site))
+            self._touch(connection, study)
+
+    def ready_sites(self, study: str) -> tuple[str, ...]:
+        with self._begin() as connection:
+            rows = connection.execute(
+                select(t.ready_sites.c.site).where(t.ready_sites.c.study == study).order_by(t.ready_sites.c.site)
+            )
+            return tuple(rows.scalars())
+
+    def _study(self, connection: Connection, digest: str) -> StudyRecord:
+        row = connection.execute(select(t.studies).where(t.studies.c.digest == digest)).one_or_none()
+        if row is None:
+            raise UnknownStudy(
+                "this server has no study with that digest; the requester must create it at both servers"
+            )
+        return study_record(row)
