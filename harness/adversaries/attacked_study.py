@@ -19,6 +19,7 @@ from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation
 from harness.engine.history import RunHistory, isolation_series
 from harness.engine.loop import run_rounds
+from harness.engine.run_state import Conditions
 from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
 from harness.federation.measurements import versions
 from harness.simulation.case import Case, Variant
@@ -111,7 +112,7 @@ class AttackedRun:
         if self.setting.noise:
             summing = Noisy(summing, self.setting.noise, self.seed)
         recorder = Recorder(summing)
-        history = run_rounds(study, federation.sites, recorder, protection="plain", policy=self._policy())
+        history = run_rounds(study, federation.sites, recorder, Conditions(policy=self._policy()), protection="plain")
         noise = (self.setting.noise * study.parameters.clip_norm) ** 2
         return history, tuple(recorder.sums), study.parameters.dimension, noise
 

@@ -30,6 +30,37 @@ EXAMPLES: Final = 60
 Model = NDArray[np.float64]
 
 
+@dataclass(frozen=True)
+class Claim:
+    """What the requester announces a sum as; all weights 1 and all sites needed, unless it says otherwise.
+
+    ``least`` is the announced least number; ``version`` is the study's model's, as the requester says.
+    """
+
+    study: str = "first"
+    weights: Mapping[str, float] | None = None
+    least: int | None = None
+    version: int = 0
+
+    def weight(self, site: str) -> float:
+        return 1.0 if self.weights is None else self.weights[site]
+
+    def row(self, number: int, listed: Sequence[str]) -> SummedRow:
+        """What sites remember of it."""
+        return SummedRow(
+            study_digest=self.study,
+            round=number,
+            dimension=FEATURES,
+            weights=tuple(SummedWeight(site=site, weight=self.weight(site)) for site in listed),
+            least=len(listed) if self.least is None else self.least,
+            requester=REQUESTER,
+            model_version=self.version,
+        )
+
+
+HONEST: Final = Claim()
+
+
 @dataclass
 class Federation:
     """Seven honest contributors and a requester that does as it likes; ``limit`` is what the sites demand."""
@@ -51,31 +82,18 @@ class Federation:
         self,
         listed: Sequence[str],
         model: Model,
-        weights: Mapping[str, float] | None = None,
+        claim: Claim = HONEST,
         *,
-        least: int | None = None,
         away: Sequence[str] = (),
-        study: str = "first",
         own: Model | None = None,
         told: Sequence[str] = SITES,
-        version: int = 0,
     ) -> Model | None:
         """The opened sum with the requester's own update in it, None where somebody declined.
 
-        ``least`` is the announced least number, all listed by default; whoever is ``away`` is left out of the sum.
-        ``told`` hear of the sum afterwards; ``version`` is the study's model's, as the requester says.
+        Whoever is ``away`` is left out of the sum; ``told`` hear of it afterwards.
         """
-        used = {site: 1.0 if weights is None else weights[site] for site in listed}
         number = len(self.opened) + self.declined + 1
-        row = SummedRow(
-            study_digest=study,
-            round=number,
-            dimension=FEATURES,
-            weights=tuple(SummedWeight(site=site, weight=weight) for site, weight in used.items()),
-            least=len(used) if least is None else least,
-            requester=REQUESTER,
-            model_version=version,
-        )
+        row = claim.row(number, listed)
         updates = {site: self.update(site, model) for site in listed if site not in away}
         if not all(self._agrees(site, row, update) for site, update in updates.items()):
             self.declined += 1
@@ -84,9 +102,9 @@ class Federation:
         for site in told:
             self._memory[site].append(KnownSum(settled, updates.get(site)))
         own = self.update(REQUESTER, model) if own is None else own
-        total = own + np.sum([used[site] * update for site, update in updates.items()], axis=0)
+        total = own + np.sum([claim.weight(site) * update for site, update in updates.items()], axis=0)
         truth = {site: update.astype(np.float32) for site, update in {REQUESTER: own, **updates}.items()}
-        in_sum = {REQUESTER: 1.0, **{site: used[site] for site in updates}}
+        in_sum = {REQUESTER: 1.0, **{site: claim.weight(site) for site in updates}}
         self.opened.append(OpenedSum(number, REQUESTER, in_sum, np.asarray(total), truth))
         return np.asarray(total)
 
@@ -168,21 +186,21 @@ def late_joiner(federation: Federation) -> None:
 
 def away(federation: Federation) -> None:
     """The list stays, its least number lets one be away, and the servers' operator sees to it that one is."""
-    federation.ask(FOUR, start(), least=3)
-    federation.ask(FOUR, start(), least=3, away=("one",))
+    federation.ask(FOUR, start(), Claim(least=3))
+    federation.ask(FOUR, start(), Claim(least=3), away=("one",))
 
 
 def second_study(federation: Federation) -> None:
     """Another study over the same data begins with the same model."""
     federation.ask(FOUR, start())
-    federation.ask(WITHOUT_ONE, start(), study="second")
+    federation.ask(WITHOUT_ONE, start(), Claim(study="second"))
 
 
 def cancelled(federation: Federation) -> None:
     """The study is cancelled before its release is seen, and created again."""
     federation.ask(FOUR, start())
     federation.forget_ends()
-    federation.ask(WITHOUT_ONE, start(), study="again")
+    federation.ask(WITHOUT_ONE, start(), Claim(study="again"))
 
 
 def restarted(federation: Federation) -> None:
@@ -206,7 +224,7 @@ def slow_lists(federation: Federation) -> None:
     model, random = start(), np.random.default_rng(16)
     weights = dict.fromkeys(FOUR, 1.0)
     for _ in range(16):
-        total = federation.ask(FOUR, model, weights)
+        total = federation.ask(FOUR, model, Claim(weights=weights))
         model = model if total is None else model - 0.02 * total / (1 + sum(weights.values()))
         weights = {site: weight - random.integers(1, 40) / 1024 for site, weight in weights.items()}
 
@@ -214,7 +232,7 @@ def slow_lists(federation: Federation) -> None:
 def two_lists(federation: Federation) -> None:
     """One site's weight is changed by one step of a fine grid: the difference is its update, divided by the step."""
     federation.ask(FOUR, start())
-    federation.ask(FOUR, start(), {**dict.fromkeys(FOUR, 1.0), "one": 1023 / 1024})
+    federation.ask(FOUR, start(), Claim(weights={**dict.fromkeys(FOUR, 1.0), "one": 1023 / 1024}))
 
 
 def through_others(federation: Federation) -> None:
@@ -231,13 +249,13 @@ PARTS: Final = (("one", "two", "three"), ("four", "five", "six"), ("two", "three
 def apart(federation: Federation) -> None:
     """Three studies over the same data; nobody is in the first and the second, or told of the other one."""
     for number, listed in enumerate(PARTS):
-        federation.ask(listed, start(), study=f"study {number}", told=listed)
+        federation.ask(listed, start(), Claim(study=f"study {number}"), told=listed)
 
 
 def untold(federation: Federation) -> None:
     """The same in one study whose requester tells nobody of the sums that others were in."""
     for number, listed in enumerate(PARTS):
-        federation.ask(listed, start(), told=listed, version=number)
+        federation.ask(listed, start(), Claim(version=number), told=listed)
 
 
 ATTACKS: Final = (

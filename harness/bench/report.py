@@ -111,44 +111,27 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)]) + "\n"
 
 
+_FIGURES: Final[tuple[tuple[str, Callable[[RoundBenchmark], str]], ...]] = (
+    ("parameters", lambda r: f"{r.parameters:,}"),
+    ("sites", lambda r: str(r.sites)),
+    ("seconds", lambda r: f"{r.seconds:.1f}"),
+    ("up", lambda r: f"{r.bytes_up_per_parameter:.3f}"),
+    ("down", lambda r: f"{r.bytes_down_per_parameter:.3f}"),
+    ("MB/contributor", lambda r: f"{r.bytes_between_servers_per_contributor / 1e6:.2f}"),
+    ("B/parameter", lambda r: f"{r.bytes_between_servers_per_parameter:.3f}"),
+    ("distances", lambda r: f"{r.cpu_ns_per_parameter_contributor.distances:.1f}"),
+    ("sum", lambda r: f"{r.cpu_ns_per_parameter_contributor.sum:.1f}"),
+    ("ingest", lambda r: f"{r.cpu_ns_per_parameter_contributor.ingest:.1f}"),
+    ("output", lambda r: f"{r.cpu_ns_per_parameter_contributor.output:.1f}"),
+    ("agent", lambda r: f"{r.agent_cpu_ns_per_parameter:.1f}"),
+    ("numpy", lambda r: f"{r.plain_fedavg_cpu_ns_per_parameter / (r.sites + 1):.2f}"),
+    ("upload", lambda r: f"{r.upload_gb_per_s:.2f}"),
+)
+
+
 def _figures(rounds: Sequence[RoundBenchmark]) -> str:
-    head = [
-        "parameters",
-        "sites",
-        "seconds",
-        "up",
-        "down",
-        "MB/contributor",
-        "B/parameter",
-        "distances",
-        "sum",
-        "ingest",
-        "output",
-        "agent",
-        "numpy",
-        "upload",
-    ]
-    rows = []
-    for one in rounds:
-        cpu = one.cpu_ns_per_parameter_contributor
-        rows.append(
-            (
-                f"{one.parameters:,}",
-                str(one.sites),
-                f"{one.seconds:.1f}",
-                f"{one.bytes_up_per_parameter:.3f}",
-                f"{one.bytes_down_per_parameter:.3f}",
-                f"{one.bytes_between_servers_per_contributor / 1e6:.2f}",
-                f"{one.bytes_between_servers_per_parameter:.3f}",
-                f"{cpu.distances:.1f}",
-                f"{cpu.sum:.1f}",
-                f"{cpu.ingest:.1f}",
-                f"{cpu.output:.1f}",
-                f"{one.agent_cpu_ns_per_parameter:.1f}",
-                f"{one.plain_fedavg_cpu_ns_per_parameter / (one.sites + 1):.2f}",
-                f"{one.upload_gb_per_s:.2f}",
-            )
-        )
+    head = [name for name, _ in _FIGURES]
+    rows = [[cell(one) for _, cell in _FIGURES] for one in rounds]
     legend = (
         "`up`, `down`: bytes a parameter and site. `MB/contributor`, `B/parameter`: between the servers. `distances` "
         "to `output`: servers' CPU, ns a parameter and vector. `agent`: ns a parameter. `numpy`: the plain average of "

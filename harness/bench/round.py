@@ -136,6 +136,18 @@ class _Round:
     difference: float
 
 
+@dataclass(frozen=True)
+class _Taken:
+    """The measured round, what was resident right before it, and bytes sent between the servers during it."""
+
+    round: _Round
+    idle_mb: BothServers
+    idle_agent_mb: float
+    sent_sums: int
+    sent_others: int
+    plain_cpu_ns: int
+
+
 def benchmark_round(dimension: int, sites: int, folder: Path | None = None) -> RoundBenchmark:
     """Start everything, warm up on a smaller model, measure one round, stop everything.
 
@@ -162,7 +174,7 @@ def _measured(
         _play(servers, contributors, _study(servers, agent, "warm-up", *smaller))
         requester = _study(servers, agent, "measured", dimension, sites)
         probe.wait_until_idle(servers.pids)
-        idle = {side: probe.resident_mb(servers.pid(side)) for side in Side}
+        idle = BothServers(**{side.value: probe.resident_mb(servers.pid(side)) for side in Side})
         idle_agent = probe.resident_mb(contributors.pid)
         for pid in (*servers.pids, contributors.pid):
             probe.reset_peak(pid)
@@ -171,9 +183,16 @@ def _measured(
         after = servers.sent_between_servers()
     finally:
         agent.close()
-    per_agent, per_round = sites * dimension, (sites + 1) * dimension
-    cpu = done.phases.cpu_ns
     plain = plain_average(list(range(sites + 1)), requester.study.parameters).cpu_ns
+    taken = _Taken(done, idle, idle_agent, after[0] - before[0], after[1] - before[1], plain)
+    return _result(taken, servers, contributors, dimension, sites)
+
+
+def _result(
+    taken: _Taken, servers: ServersOnly, contributors: ContributorProcess, dimension: int, sites: int
+) -> RoundBenchmark:
+    done, cpu = taken.round, taken.round.phases.cpu_ns
+    per_agent, per_round = sites * dimension, (sites + 1) * dimension
     return RoundBenchmark(
         parameters=dimension,
         sites=sites,
@@ -184,12 +203,12 @@ def _measured(
         seconds_by_phase=done.phases.seconds,
         bytes_up_per_parameter=(done.contributed.sent_bytes + done.opened.sent_bytes) / per_agent,
         bytes_down_per_parameter=(done.contributed.received_bytes + done.opened.received_bytes) / per_agent,
-        bytes_between_servers_per_contributor=(after[1] - before[1]) / sites,
-        bytes_between_servers_per_parameter=(after[0] - before[0]) / dimension,
+        bytes_between_servers_per_contributor=taken.sent_others / sites,
+        bytes_between_servers_per_parameter=taken.sent_sums / dimension,
         server_peak_rss_mb=BothServers(**{side.value: probe.peak_mb(servers.pid(side)) for side in Side}),
-        server_idle_rss_mb=BothServers(**{side.value: idle[side] for side in Side}),
+        server_idle_rss_mb=taken.idle_mb,
         agent_peak_rss_mb=probe.peak_mb(contributors.pid),
-        agent_idle_rss_mb=idle_agent,
+        agent_idle_rss_mb=taken.idle_agent_mb,
         cpu_ns_per_parameter_contributor=ServerCpu(
             distances=(cpu["distances"] + cpu["correlations"]) / per_round,
             sum=cpu["sum"] / per_round,
@@ -197,7 +216,7 @@ def _measured(
             output=cpu["output"] / per_agent,
         ),
         agent_cpu_ns_per_parameter=(done.contributed.cpu_ns + done.opened.cpu_ns) / per_agent,
-        plain_fedavg_cpu_ns_per_parameter=plain / dimension,
+        plain_fedavg_cpu_ns_per_parameter=taken.plain_cpu_ns / dimension,
         upload_gb_per_s=done.contributed.sealed_bytes / done.contributed.upload_s / 1e9,
         max_abs_difference_to_plain=done.difference,
         versions={one.name: one.version for one in versions()},

@@ -16,7 +16,7 @@ from harness.datasets.site_data import SiteData
 from harness.engine.correlations import SourceName
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
-from harness.engine.run_state import EVERYBODY, AfterRound, Attendance, Progress
+from harness.engine.run_state import EVERYBODY, AfterRound, Attendance, Conditions, Progress
 from harness.engine.secure import SecureSum, secure_sum
 from harness.engine.site_updates import ClippedUpdate
 from harness.engine.summing import Counted, RoundInputs, Summed
@@ -64,9 +64,8 @@ def run_ckks(
             study,
             sites,
             CkksSum(study, key, scratch, shares),
+            Conditions(policy=policy, attendance=attendance),
             protection="ckks",
-            policy=policy,
-            attendance=attendance,
             resume=resume,
             after_round=after_round,
         )

@@ -25,9 +25,11 @@ from harness.engine.record import round_record, with_judgement
 from harness.engine.round_training import round_updates
 from harness.engine.run_state import (
     EVERYBODY,
+    USUAL,
     AfterRound,
     Announced,
     Attendance,
+    Conditions,
     ErosionApplies,
     Progress,
     Run,
@@ -35,7 +37,6 @@ from harness.engine.run_state import (
 )
 from harness.engine.site_updates import ClippedUpdate, class_counts, clipped_probe, clipped_update, squared_norm
 from harness.engine.summing import PlainSum, RoundInputs, Summing, average
-from harness.training.device import ON_CPU, Computing
 from harness.training.site_training import repeated
 from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
 from protocol.parameters import Needs
@@ -68,10 +69,8 @@ def run_plain(
         study,
         sites,
         PlainSum(),
+        Conditions(erosion_applies, policy, attendance),
         protection="plain",
-        erosion_applies=erosion_applies,
-        policy=policy,
-        attendance=attendance,
         resume=resume,
         after_round=after_round,
     )
@@ -81,29 +80,18 @@ def run_rounds(
     study: Study,
     sites: Sequence[SiteData],
     summing: Summing,
+    conditions: Conditions = USUAL,
     *,
     protection: str,
-    erosion_applies: ErosionApplies = "next_round",
-    policy: SitePolicy | None = None,
-    attendance: Attendance = EVERYBODY,
     resume: Progress | None = None,
     after_round: AfterRound = lambda progress: None,
-    computing: Computing = ON_CPU,
 ) -> RunHistory:
     """The rounds of a run, however ``summing`` adds the updates up; see :func:`run_plain`.
 
     Rounds of class counts have numbers and records too, but do not count among ``study.rounds``.
     """
-    if study.seed is None:
-        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
-    require_sites(study.rule, [site.name for site in sites[1:]], study.parameters.least_contributors)
-    rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
-    model = build_model(study.model, study.seed)
-    contributors = tuple(sites[1:])
-    policy = policy or SitePolicy()
-    run = Run(study, sites[0], contributors, rule, erosion_applies, policy, attendance, model, summing, computing)
-    require_willing(rule.needs, run.policy, run.names)
-    require_validation(run)
+    seed = _seed_of(study)
+    run = _run_of(study, seed, sites, summing, conditions)
     progress = resume or _beginning(run)
     end, reason = RunEnd.COMPLETED, "all rounds are done"
     while len(progress.records) - progress.state.counts_rounds < study.rounds:
@@ -114,14 +102,13 @@ def run_rounds(
             break
         progress = Progress(state, (*progress.records, record))
         after_round(progress)
-    alone_because = progress.state.alone_because
-    if alone_because is not None and study.rule.name is not RuleName.LOCAL:
-        end, reason = RunEnd.LOCAL_ONLY, alone_because
+    if progress.state.alone_because is not None and study.rule.name is not RuleName.LOCAL:
+        end, reason = RunEnd.LOCAL_ONLY, progress.state.alone_because
     return RunHistory(
         study.name,
         study.rule.name,
         protection,
-        study.seed,
+        seed,
         run.requester.name,
         run.names,
         end,
@@ -129,6 +116,32 @@ def run_rounds(
         progress.records,
         run.model_of(progress.state),
     )
+
+
+def _seed_of(study: Study) -> int:
+    if study.seed is None:
+        raise ConfigurationError("a run in one process needs study.seed, so that it can be repeated")
+    return study.seed
+
+
+def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing, conditions: Conditions) -> Run:
+    """What stays the same over the run. Raises: ConfigurationError, where the study cannot be run so"""
+    require_sites(study.rule, [site.name for site in sites[1:]], study.parameters.least_contributors)
+    run = Run(
+        study,
+        requester=sites[0],
+        contributors=tuple(sites[1:]),
+        rule=rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid),
+        erosion_applies=conditions.erosion_applies,
+        policy=conditions.policy or SitePolicy(),
+        attendance=conditions.attendance,
+        model=build_model(study.model, seed),
+        summing=summing,
+        computing=conditions.computing,
+    )
+    require_willing(run.rule.needs, run.policy, run.names)
+    require_validation(run)
+    return run
 
 
 def _beginning(run: Run) -> Progress:

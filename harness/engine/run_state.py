@@ -42,6 +42,19 @@ EVERYBODY: Final = Attendance()
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What a run in one process is under beside its study; ``policy`` is every site's, the default one for None."""
+
+    erosion_applies: ErosionApplies = "next_round"
+    policy: SitePolicy | None = None
+    attendance: Attendance = EVERYBODY
+    computing: Computing = ON_CPU
+
+
+USUAL: Final = Conditions()
+
+
+@dataclass(frozen=True)
 class Announced:
     """A round's announcement with its weight list."""
 

@@ -16,7 +16,7 @@ from harness.engine.correlations import DrawCorrelations, SourceName, correlatio
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.parties import SiteEntry, make_parties
-from harness.engine.run_state import EVERYBODY, AfterRound, Attendance, Progress
+from harness.engine.run_state import EVERYBODY, AfterRound, Attendance, Conditions, Progress
 from harness.engine.secure_round import SecureRound, honest
 from harness.engine.site_inputs import CountsInput, SiteInput
 from harness.engine.summing import Counted, RoundInputs, Summed, everybody_in_range
@@ -53,9 +53,8 @@ def run_secure(
         study,
         sites,
         secure_sum(study, sites, correlation_source, tamper),
+        Conditions(policy=policy, attendance=attendance),
         protection="secure",
-        policy=policy,
-        attendance=attendance,
         resume=resume,
         after_round=after_round,
     )

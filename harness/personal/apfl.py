@@ -64,33 +64,33 @@ def require_apfl(model: nn.Module, training: TrainingSpec) -> None:
         )
 
 
-def train_mixed(
-    model: nn.Module,
-    data: Examples,
-    training: TrainingSpec,
-    shared: Vector,
-    site: MixedSite,
-    *,
-    adaptive: bool,
-    round: int,
-    seed: int,
-    device: torch.device,
-) -> tuple[Vector, MixedSite]:
-    """One round: the update of the shared model, float32[D], and what the site keeps.
+@dataclass(frozen=True, eq=False)
+class MixedTraining:
+    """How every site trains; ``model`` is a tool that any site's values are loaded into."""
 
-    Raises: ConfigurationError for a model or training settings that APFL does not define
-    """
-    require_apfl(model, training)
-    loss, factor = training_loss(training, data.y), rate_factor(training, round)
-    networks = _Networks(model.to(device).train(), loss, shared, site)
-    totals = [torch.zeros_like(w) for w in networks.w]
-    rate = training.local_learning_rate * factor
-    with private_randomness(seed, f"round {round}", device):
-        for number, rows in enumerate(epoch_rows(len(data), training, round, seed)):
-            steps = networks.step(take(data, rows, device), rate, adaptive=adaptive and number == 0)
-            for total, step in zip(totals, steps, strict=True):
-                total.add_(step, alpha=factor)
-    return flat_vector(totals), networks.kept()
+    model: nn.Module
+    training: TrainingSpec
+    adaptive: bool
+    device: torch.device
+
+    def train(
+        self, data: Examples, shared: Vector, site: MixedSite, *, round: int, seed: int
+    ) -> tuple[Vector, MixedSite]:
+        """One round: the update of the shared model, float32[D], and what the site keeps.
+
+        Raises: ConfigurationError for a model or training settings that APFL does not define
+        """
+        require_apfl(self.model, self.training)
+        loss, factor = training_loss(self.training, data.y), rate_factor(self.training, round)
+        networks = _Networks(self.model.to(self.device).train(), loss, shared, site)
+        totals = [torch.zeros_like(w) for w in networks.w]
+        rate = self.training.local_learning_rate * factor
+        with private_randomness(seed, f"round {round}", self.device):
+            for number, rows in enumerate(epoch_rows(len(data), self.training, round, seed)):
+                steps = networks.step(take(data, rows, self.device), rate, adaptive=self.adaptive and number == 0)
+                for total, step in zip(totals, steps, strict=True):
+                    total.add_(step, alpha=factor)
+        return flat_vector(totals), networks.kept()
 
 
 class _Networks:

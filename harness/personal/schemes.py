@@ -23,7 +23,7 @@ from client_agent.learning.flat_vector import Vector, load_personal, load_vector
 from client_agent.learning.trainer import apply_aggregate, site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.site_updates import ClippedUpdate
-from harness.personal.apfl import MixedSite, train_mixed
+from harness.personal.apfl import MixedSite, MixedTraining
 from harness.personal.averaging import Averaging, in_the_open
 from harness.training.site_training import OneByOne, SiteTraining, repeated
 from protocol.arithmetic.fixed_point import check_finite, clip
@@ -173,19 +173,11 @@ class Mixed:
 
     def round(self, state: SchemeState, number: int) -> tuple[SchemeState, float]:
         comparison = self.comparison
+        training = MixedTraining(comparison.model, comparison.training, comparison.mixing.adaptive, comparison.device)
         updates, kept = [], []
         for row, (site, seed) in enumerate(zip(comparison.sites, comparison.seeds(), strict=True)):
-            update, own = train_mixed(
-                comparison.model,
-                site.train,
-                comparison.training,
-                state.models[0],
-                MixedSite(state.own[row], float(state.mixing[row])),
-                adaptive=comparison.mixing.adaptive,
-                round=number,
-                seed=seed,
-                device=comparison.device,
-            )
+            before = MixedSite(state.own[row], float(state.mixing[row]))
+            update, own = training.train(site.train, state.models[0], before, round=number, seed=seed)
             updates.append(update)
             kept.append(own)
         vector, clipped = averaged(comparison, state.models[0], np.stack(updates), number)

@@ -23,7 +23,7 @@ from harness.engine.history import RunEnd, RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.row_sums import RowSums
-from harness.engine.run_state import ErosionApplies, Progress
+from harness.engine.run_state import Conditions, ErosionApplies, Progress
 from harness.engine.secure import run_secure
 from harness.engine.summing import PlainSum
 from harness.federation.measurements import versions
@@ -198,12 +198,10 @@ def _rounds(
             study,
             federation.sites,
             PlainSum() if planned.published_mistake is None else RowSums.of(study),
+            Conditions(erosion, planned.policy, computing=planned.computing),
             protection="plain",
-            erosion_applies=erosion,
-            policy=planned.policy,
             resume=resume,
             after_round=after_round,
-            computing=planned.computing,
         )
     run_protected = run_ckks if planned.protection is Protection.CKKS else run_secure
     return run_protected(

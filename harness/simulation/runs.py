@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -164,30 +164,44 @@ def _line(
         reason=reason,
         released_rounds=sum(record.kind.value == "released" for record in records),
         seconds=seconds,
-        kind=tuple(record.kind.value for record in records),
-        test_accuracy=tuple(_number(record.test_accuracy) for record in records),
-        test_loss=tuple(_number(record.test_loss) for record in records),
-        validation_accuracy=tuple(_number(record.validation_accuracy) for record in records),
-        model_norm=tuple(_number(record.model_norm) for record in records),
-        requester_norm=tuple(_number(record.requester_norm) for record in records),
-        clipped_share=tuple(_number(record.clipped_share) for record in records),
-        took_part=tuple(record.took_part for record in records),
-        alpha=_by_site([record.alphas for record in records], sites),
-        weight=_by_site([_weights(record, facts.grid) for record in records], sites),
-        distance=_by_site([record.distances for record in records], sites),
         final_model=final_model,
         versions=facts.versions,
-        class_accuracy=tuple(record.class_accuracy for record in records),
-        norm=_by_site([record.norms for record in records], sites),
-        inner_product=_by_site([record.inner_products for record in records], sites),
-        pairs=_pairs(records) if len(sites) < MOST_PAIRED_SITES else (),
-        failed_check=tuple(record.failed_check for record in records),
-        not_selected=tuple(record.not_selected for record in records),
-        declined=tuple(record.declined for record in records),
-        sum_of_weights=tuple(_number(record.sum_of_weights) for record in records),
         computed_on=facts.computed_on,
         class_totals=next((record.class_totals for record in records if record.class_totals), ()),
+        **_by_round(records),
+        **_opened(records, sites, facts.grid),
     )
+
+
+def _by_round(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
+    """A line's lists with one entry a round."""
+    return {
+        "kind": tuple(record.kind.value for record in records),
+        "test_accuracy": tuple(_number(record.test_accuracy) for record in records),
+        "test_loss": tuple(_number(record.test_loss) for record in records),
+        "validation_accuracy": tuple(_number(record.validation_accuracy) for record in records),
+        "model_norm": tuple(_number(record.model_norm) for record in records),
+        "requester_norm": tuple(_number(record.requester_norm) for record in records),
+        "clipped_share": tuple(_number(record.clipped_share) for record in records),
+        "took_part": tuple(record.took_part for record in records),
+        "class_accuracy": tuple(record.class_accuracy for record in records),
+        "failed_check": tuple(record.failed_check for record in records),
+        "not_selected": tuple(record.not_selected for record in records),
+        "declined": tuple(record.declined for record in records),
+        "sum_of_weights": tuple(_number(record.sum_of_weights) for record in records),
+    }
+
+
+def _opened(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:
+    """A line's series by site, and by pair of sites."""
+    return {
+        "alpha": _by_site([record.alphas for record in records], sites),
+        "weight": _by_site([_weights(record, grid) for record in records], sites),
+        "distance": _by_site([record.distances for record in records], sites),
+        "norm": _by_site([record.norms for record in records], sites),
+        "inner_product": _by_site([record.inner_products for record in records], sites),
+        "pairs": _pairs(records) if len(sites) < MOST_PAIRED_SITES else (),
+    }
 
 
 def series_of(values: dict[str, Values]) -> tuple[Series, ...]:

@@ -15,6 +15,7 @@ from harness.adversaries.memory_attacks import (
     FOUR,
     PARTS,
     REQUESTER,
+    Claim,
     Federation,
     MemoryAttack,
     start,
@@ -53,9 +54,9 @@ def between_models(federation: Federation) -> float | None:
     third = 2 * far - near
     combined = []
     for number, listed in enumerate(PARTS[:2]):
-        sums = [federation.ask(listed, model, study=str(number), told=listed) for model in (near, far)]
+        sums = [federation.ask(listed, model, Claim(study=str(number)), told=listed) for model in (near, far)]
         combined.append(None if sums[0] is None or sums[1] is None else 2 * sums[1] - sums[0])
-    last = federation.ask(PARTS[2], third, study="2", told=PARTS[2])
+    last = federation.ask(PARTS[2], third, Claim(study="2"), told=PARTS[2])
     if last is None or combined[0] is None or combined[1] is None:
         return None
     truth = federation.update("one", third)
@@ -72,5 +73,5 @@ def test_a_model_between_those_of_other_studies_is_no_new_one() -> None:
 
 def test_another_cohort_is_welcome_where_updates_are_new() -> None:
     federation = Federation(LIMIT)
-    assert federation.ask(PARTS[0], start(), study="first", told=PARTS[0]) is not None
-    assert federation.ask(PARTS[2], np.linspace(-3, 3, FEATURES), study="second", told=PARTS[2]) is not None
+    assert federation.ask(PARTS[0], start(), told=PARTS[0]) is not None
+    assert federation.ask(PARTS[2], np.linspace(-3, 3, FEATURES), Claim(study="second"), told=PARTS[2]) is not None

@@ -11,7 +11,7 @@ from client_agent.learning.models import dimension, model_spec
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
-from harness.engine.run_state import Attendance
+from harness.engine.run_state import Attendance, Conditions
 from harness.engine.summing import PlainSum
 from harness.training.device import ON_CPU, Computing
 from protocol.errors import ConfigurationError, UnusableUpdate
@@ -54,9 +54,8 @@ def run(
         seed=9,
     )
     away = Attendance(missed=frozenset({(2, "far")}))
-    policy = SitePolicy(least_isolation=0.0)
-    options = {"protection": "plain", "policy": policy, "attendance": away, "computing": computing}
-    return run_rounds(study, given or sites(), PlainSum(), **options)
+    conditions = Conditions(policy=SitePolicy(least_isolation=0.0), attendance=away, computing=computing)
+    return run_rounds(study, given or sites(), PlainSum(), conditions, protection="plain")
 
 
 @pytest.mark.parametrize("rule", [RuleName.FEDAVG, RuleName.WEIGHT_EROSION])

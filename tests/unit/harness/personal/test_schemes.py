@@ -10,7 +10,7 @@ import pytest
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.trainer import compute_update, site_seed
-from harness.personal.apfl import MixedSite, train_mixed
+from harness.personal.apfl import MixedSite, MixedTraining
 from harness.personal.schemes import Alone, Averaged, Centralised, Mixed, Mixing, SchemeName, load_site, scheme_of
 from harness.training.batched import Batched
 from protocol.errors import ConfigurationError, UnusableUpdate
@@ -122,9 +122,8 @@ def test_apfl_steps_by_hand() -> None:
         load_vector(setup.model, at.astype(np.float32))
         return compute_update(setup.model, data, TrainingSpec(batch_size=100), round=1, seed=1, device=CPU)
 
-    update, kept = train_mixed(
-        setup.model, data, training, shared, MixedSite(own, 0.25), adaptive=True, round=1, seed=1, device=CPU
-    )
+    adapting = MixedTraining(setup.model, training, adaptive=True, device=CPU)
+    update, kept = adapting.train(data, shared, MixedSite(own, 0.25), round=1, seed=1)
     mixed = gradient(0.25 * own + 0.75 * shared)
     mixing = min(1.0, max(0.0, 0.25 - 0.5 * float(np.dot(own - shared, mixed))))
     # gradients of 8 rows in another order and a mixture rounded once: fewer than 64 additions of terms below 8
@@ -134,10 +133,8 @@ def test_apfl_steps_by_hand() -> None:
     # the slope adds nine products of terms below 4 with that error
     assert kept.mixing == pytest.approx(mixing, abs=9 * 4 * tolerance)
     np.testing.assert_allclose(kept.own, own - 0.5 * mixing * mixed, rtol=0, atol=10 * 4 * tolerance)
-    fixed = train_mixed(
-        setup.model, data, training, shared, MixedSite(own, 0.25), adaptive=False, round=1, seed=1, device=CPU
-    )
-    assert fixed[1].mixing == 0.25
+    _, fixed = replace(adapting, adaptive=False).train(data, shared, MixedSite(own, 0.25), round=1, seed=1)
+    assert fixed.mixing == 0.25
 
 
 def test_apfl_at_the_ends_of_the_mixture() -> None:
