@@ -9,12 +9,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from protocol.arithmetic import fixed_point
-from protocol.arithmetic.fixed_point import Update
-from protocol.arithmetic.kernels import NUMBA, Kernels, Scaling
+from protocol.arithmetic.kernels import NUMBA, Kernels
 from protocol.arithmetic.prg import SEED_BYTES, Usage, expand, expand_into
 from protocol.arithmetic.ring import Ring
-from protocol.errors import MalformedMessage, ProtocolViolation
+from protocol.errors import MalformedMessage
 
 ChunkSource: TypeAlias = Callable[[int, int], Ring]
 """Elements ``start`` to ``stop`` of a vector that need not be in memory as a whole."""
@@ -88,33 +86,6 @@ def split_chunk_into(vector_share: Ring, x: Ring, seed: bytes, start: int, kerne
     """
     expand_into(seed, Usage.SHARE, vector_share, start=start)
     kernels.mask(x, vector_share, vector_share)
-
-
-def split_update_into(
-    encoded: Ring,
-    vector_share: Ring,
-    values: Update,
-    scaling: Scaling,
-    rounding_seed: bytes,
-    share_seed: bytes,
-    start: int,
-    kernels: Kernels = NUMBA,
-) -> None:
-    """Scale, encode and share one piece of an update in one pass, into the caller's two buffers.
-
-    The same bits as ``fixed_point.encode`` of the scaled piece and :func:`split_chunk`. The buffers can be reused
-    from piece to piece, or be slices of whole vectors; pieces of 2^15 elements stay in the processor's cache.
-
-    Shapes:   values float[n], from ``start`` on, not yet scaled -> encoded and vector_share uint64[n], ring 2^64
-    Requires: both seeds fresh, secret and unrelated; ``scaling`` from ``fixed_point.scaling_of`` the whole update
-    Raises:   UnusableUpdate, when a value does not fit the ring; ProtocolViolation, when lengths differ
-    """
-    if np.may_share_memory(encoded, vector_share):
-        raise ProtocolViolation("the encoded piece and its share need a buffer each, found one; pass two")
-    expand_into(rounding_seed, Usage.ROUNDING, encoded, start=start)
-    expand_into(share_seed, Usage.SHARE, vector_share, start=start)
-    fits = kernels.encode_and_mask(values, scaling, encoded, vector_share)
-    fixed_point.require_encoded(fits, scaling.scale)
 
 
 def reconstruct(a: Share, b: Share, kernels: Kernels = NUMBA) -> Ring:

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.engine.history import RoundRecord, RunHistory, Series, SiteValue
+from harness.engine.history import RoundRecord, RunHistory, SiteValue
 from harness.simulation.case import Setting, TuneValue
 
 SMALL_MODEL: Final = 1000
@@ -202,11 +202,6 @@ def _opened(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int)
         "inner_product": _by_site([record.inner_products for record in records], sites),
         "pairs": _pairs(records) if len(sites) < MOST_PAIRED_SITES else (),
     }
-
-
-def series_of(values: dict[str, Values]) -> tuple[Series, ...]:
-    """A line's series by site, as the plots take them."""
-    return tuple(Series(site, numbers) for site, numbers in values.items())
 
 
 def _weights(record: RoundRecord, grid: int) -> tuple[SiteValue, ...]:

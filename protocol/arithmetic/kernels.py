@@ -170,15 +170,6 @@ class Kernels:
         s = scaling
         return bool(self._module().encode(values, s.unit, s.factor, s.weight, s.scale, words))
 
-    def encode_and_mask(self, values: Update, scaling: Scaling, words: Ring, pad: Ring) -> bool:
-        """:meth:`encode`, and in the same pass pad = encoded - pad.
-
-        Shapes:   float[n], words and pad uint64[n], two different buffers
-        """
-        values = _contiguous(values, words, pad)
-        s = scaling
-        return bool(self._module().encode_and_mask(values, s.unit, s.factor, s.weight, s.scale, words, pad))
-
     def open_average(self, masked: Ring, pad: Ring, bound: int, divisor: float, out: Single) -> tuple[int, int]:
         """out = (masked + pad) / divisor: the sum read as a signed integer, divided in float64, rounded to float32.
 

@@ -151,20 +151,6 @@ def _encode(
     return fits
 
 
-def _encode_and_mask(
-    values: Update, unit: float, factor: float, weight: float, scale: float, words: Ring, pad: Ring
-) -> bool:  # pragma: no cover - compiled
-    fits = True
-    for i in range(words.size):
-        scaled = values[i] * unit * factor * weight * scale
-        inside = abs(scaled) < ENCODED_LIMIT
-        fits &= inside
-        encoded = _rounded(scaled if inside else 0.0, words[i])
-        words[i] = encoded
-        pad[i] = encoded - pad[i]
-    return fits
-
-
 def _open_average(
     masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArray[np.float32]
 ) -> tuple[int, np.uint64, np.uint64]:  # pragma: no cover - compiled
@@ -204,9 +190,6 @@ _squares: Callable[[Update, _Bits, np.uint64, Real, Real], None] = njit(
 encode: Callable[[Update, float, float, float, float, Ring], bool] = njit(
     [types.boolean(update, *_FACTORS, _OUT) for update in (_SINGLE, _DOUBLE)], cache=True, nogil=True
 )(_encode)
-encode_and_mask: Callable[[Update, float, float, float, float, Ring, Ring], bool] = njit(
-    [types.boolean(update, *_FACTORS, _OUT, _OUT) for update in (_SINGLE, _DOUBLE)], cache=True, nogil=True
-)(_encode_and_mask)
 
 _OPENED = types.Tuple((types.int64, types.uint64, types.uint64))
 open_average: Callable[[Ring, Ring, int, float, NDArray[np.float32]], tuple[int, np.uint64, np.uint64]] = njit(

@@ -91,12 +91,3 @@ def open_average(masked: Ring, pad: Ring, bound: int, divisor: float, out: NDArr
     squares *= squares
     beyond = int(np.count_nonzero((opened > bound) | (opened < -bound)))
     return beyond, int((squares >> HALF_WIDTH).sum()), int((squares & LOW_HALF).sum())
-
-
-def encode_and_mask(
-    values: Update, unit: float, factor: float, weight: float, scale: float, words: Ring, pad: Ring
-) -> bool:
-    """``encode``, then pad = words - pad."""
-    fits = encode(values, unit, factor, weight, scale, words)
-    np.subtract(words, pad, out=pad)
-    return fits

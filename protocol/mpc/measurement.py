@@ -72,23 +72,6 @@ class OpenedSite:
     pairs: tuple[tuple[str, float], ...] = ()
 
 
-def prepare(
-    side: Side,
-    challenge: bytes,
-    site: str,
-    sketch_share: Ring,
-    query_share: Ring | None,
-    parameters: StudyParameters,
-    kernels: Kernels = NUMBA,
-) -> Operands:
-    """Step 1, local, for one site; for several, :func:`prepare_all` draws the projections once.
-
-    Shapes:   sketch_share and query_share uint64[k'], ring 2^64; no query where distances are not opened
-    Raises:   MalformedMessage
-    """
-    return prepare_all(side, challenge, [SiteSketch(site, sketch_share, query_share)], parameters, kernels)[0]
-
-
 def prepare_all(
     side: Side,
     challenge: bytes,

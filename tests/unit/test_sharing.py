@@ -3,9 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.arithmetic import fixed_point
 from protocol.arithmetic.prg import Usage, expand
-from protocol.errors import MalformedMessage, ProtocolViolation, UnusableUpdate
+from protocol.errors import MalformedMessage
 from protocol.sharing import (
     SeedShare,
     Side,
@@ -15,7 +14,6 @@ from protocol.sharing import (
     reconstruct,
     split,
     split_chunk,
-    split_update_into,
     vector_side,
 )
 
@@ -84,28 +82,3 @@ def test_the_vector_alternates_between_the_servers():
     assert Side.A.other is Side.B
     assert Side.B.other is Side.A
     assert Side("a") is Side.A
-
-
-def test_an_update_is_encoded_and_shared_in_one_pass_with_the_same_bits(kernels, blocks, rng):
-    update, rounding = rng.normal(size=blocks.dimension).astype(np.float32), bytes(32)
-    scaling = fixed_point.scaling_of(update, (("all", update.size),), blocks, 3 / 32, kernels)
-    clipped, _ = fixed_point.clip(update, blocks.clip_norm)
-    encoded = fixed_point.encode(clipped * (3 / 32), blocks, rounding)
-    _, whole = split(encoded, SEED)
-    buffers = np.empty(1024, dtype=np.uint64), np.empty(1024, dtype=np.uint64)
-    for start in range(0, update.size, 1024):
-        values = update[start : start + 1024]
-        x, share = (buffer[: values.size] for buffer in buffers)
-        split_update_into(x, share, values, scaling, rounding, SEED, start, kernels)
-        assert np.array_equal(x, encoded[start : start + 1024])
-        assert np.array_equal(share, whole.vector[start : start + 1024])
-
-
-def test_a_piece_that_cannot_be_shared_is_refused(kernels):
-    x, share = np.zeros(4, dtype=np.uint64), np.zeros(4, dtype=np.uint64)
-    with pytest.raises(UnusableUpdate, match="2\\^62"):
-        split_update_into(x, share, np.full(4, np.nan), fixed_point.Scaling(), SEED, SEED, 0, kernels)
-    with pytest.raises(ProtocolViolation, match="a buffer each"):
-        split_update_into(x, x, np.zeros(4), fixed_point.Scaling(), SEED, SEED, 0, kernels)
-    with pytest.raises(ProtocolViolation, match="equally long"):
-        split_update_into(x, share, np.zeros(5), fixed_point.Scaling(), SEED, SEED, 0, kernels)

@@ -54,11 +54,6 @@ _WIRE: Final = np.dtype("<u8")
 LengthsList: TypeAlias = list[tuple[int, ...]]
 
 
-def opening_reply_bytes(extension: Extension = DEFAULT) -> int:
-    """Size of A's one message while a session opens; B's has ``base.RECEIVER_MESSAGE_BYTES``."""
-    return base.SENDER_MESSAGE_BYTES + tree.message_bytes(extension)
-
-
 def extension_message_bytes(elements: int, extension: Extension = DEFAULT) -> int:
     """Size of U for a batch of so many elements."""
     return BATCH_NUMBER_BYTES + correction_bytes(elements, extension)

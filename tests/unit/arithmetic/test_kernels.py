@@ -149,27 +149,23 @@ SCALINGS = [
 @pytest.mark.parametrize("n", [0, 1, 7, 1001])
 def test_encoding_kernels_round_as_exact_fractions_do(kernels, rng, scaling, dtype, n):
     values = (rng.normal(size=n) / scaling.unit).astype(dtype)
-    words, pad = vectors(rng, n), vectors(rng, n)[::-1].copy()
+    words = vectors(rng, n)
     expected = []
     for x, word in zip(values.tolist(), words.tolist(), strict=True):
         s = x * scaling.unit * scaling.factor * scaling.weight * scaling.scale
         fraction = Fraction(s) - math.floor(s)
         # the fraction is compared as a float: for a tiny negative s it rounds to 1
         expected.append((math.floor(s) + (Fraction(word >> 11, 2**53) < Fraction(float(fraction)))) % 2**64)
-    encoded, masked, share = words.copy(), words.copy(), pad.copy()
-    assert kernels.encode(values, scaling, encoded)
-    assert encoded.tolist() == expected
-    assert kernels.encode_and_mask(values, scaling, masked, share)
-    assert masked.tolist() == expected
-    assert share.tolist() == [(x - int(p)) % 2**64 for x, p in zip(expected, pad, strict=True)]
+    assert kernels.encode(values, scaling, words)
+    assert words.tolist() == expected
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 2.0**62, -(2.0**62), 1.7e308])
 def test_encoding_kernels_say_when_a_value_does_not_fit(kernels, bad):
-    values, words, pad = np.zeros(9), np.zeros(9, dtype=np.uint64), np.zeros(9, dtype=np.uint64)
+    values, words = np.zeros(9), np.zeros(9, dtype=np.uint64)
     values[4] = bad
     assert not kernels.encode(values, Scaling(), words.copy())
-    assert not kernels.encode_and_mask(values, Scaling(scale=8.0), words, pad)
+    assert not kernels.encode(values, Scaling(scale=8.0), words)
 
 
 def test_encoding_kernels_take_the_largest_values_that_fit(kernels):
@@ -196,8 +192,6 @@ def test_what_is_no_update_is_refused(kernels):
     for shape in ((3,), (2, 2)):
         with pytest.raises(ProtocolViolation, match="equally long"):
             kernels.encode(np.zeros(shape), Scaling(), words)
-    with pytest.raises(ProtocolViolation, match="equally long"):
-        kernels.encode_and_mask(np.zeros(4), Scaling(), words, words[:3])
 
 
 def test_a_scaling_keeps_the_norm_out_of_its_repr():

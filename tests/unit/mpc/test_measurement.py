@@ -22,6 +22,14 @@ SITES = ("requester", "b", "c", "d")
 MEASURED = [needs for needs in Needs if needs is not Needs.NOTHING]
 
 
+def prepared(
+    side: Side, site: str, sketch: Ring, query: Ring | None, parameters: StudyParameters
+) -> measurement.Operands:
+    """One site's."""
+    (operands,) = measurement.prepare_all(side, CHALLENGE, [measurement.SiteSketch(site, sketch, query)], parameters)
+    return operands
+
+
 def updates(rng: np.random.Generator, parameters: StudyParameters) -> dict[str, Ring]:
     """An update a site, in ring units, each about half as long as a clipped one."""
     x = rng.normal(size=(len(SITES), parameters.dimension))
@@ -221,10 +229,7 @@ def test_range_shares_stay_below_their_modulus(parameters, rng):
 
 
 def test_the_refreshing_depends_on_context_and_site(identity, rng):
-    operands = [
-        measurement.prepare(Side.A, CHALLENGE, site, uniform(rng, 101) * np.uint64(0), None, identity)
-        for site in ("s", "t")
-    ]
+    operands = [prepared(Side.A, site, uniform(rng, 101) * np.uint64(0), None, identity) for site in ("s", "t")]
     half, _ = correlation(rng, operands[0].lengths)
     message = uniform(rng, 40)
 
@@ -238,7 +243,7 @@ def test_the_refreshing_depends_on_context_and_site(identity, rng):
 
 
 def test_a_correlation_of_other_lengths_is_refused(identity, rng):
-    operands = measurement.prepare(Side.A, CHALLENGE, "s", uniform(rng, 101), None, identity)
+    operands = prepared(Side.A, "s", uniform(rng, 101), None, identity)
     assert "uint64" not in repr(operands)
     half, _ = correlation(rng, quantity.product_lengths(Needs.DISTANCES, 1, False, identity))
     with pytest.raises(ProtocolViolation, match="needed are 40 of 40"):
@@ -249,7 +254,7 @@ def test_a_correlation_of_other_lengths_is_refused(identity, rng):
 
 def test_the_lengths_are_the_studys(parameters, rng):
     x = uniform(rng, parameters.sketched_length)
-    operands = measurement.prepare(Side.B, CHALLENGE, "s", x, x, parameters)
+    operands = prepared(Side.B, "s", x, x, parameters)
     lengths = quantity.product_lengths(Needs.DISTANCES, 1, False, parameters)
     assert lengths == (parameters.sketched_length, *[1] * 40)
     assert operands.lengths == lengths

@@ -181,7 +181,7 @@ def test_all_sites_are_prepared_as_each_alone(parameters, rng, kernels):
         ]
         together = measurement.prepare_all(side, CHALLENGE, sketches, parameters, kernels)
         for given, found in zip(sketches, together, strict=True):
-            alone = measurement.prepare(side, CHALLENGE, given.site, given.sketch_share, given.query_share, parameters)
+            (alone,) = measurement.prepare_all(side, CHALLENGE, [given], parameters)
             assert found.site == given.site
             assert found.lengths == alone.lengths
             assert np.array_equal(measurement.operand_vector(found), measurement.operand_vector(alone))
