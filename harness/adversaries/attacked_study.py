@@ -24,6 +24,7 @@ from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summi
 from harness.federation.measurements import versions
 from harness.simulation.case import Case, Variant
 from harness.simulation.case_run import request_for
+from harness.simulation.packaged import refuse_package
 from harness.simulation.run_one import simulated_study
 from harness.simulation.runs import Values
 from protocol.policy import SitePolicy
@@ -56,6 +57,7 @@ class Setting:
         tables = dict(variant.tables)
         for key, value in self.changes.items():
             tables[key] = {**tables.get(key, {}), **value} if isinstance(value, Mapping) else value
+        refuse_package(tables, f"{source}: variant {variant.name!r}")
         return checked_study_table(tables, f"{source}: variant {variant.name!r}, setting {self.name!r}")
 
 

@@ -59,7 +59,7 @@ def require_validation(run: Run) -> None:
     """Before round 1: the requester has what its rule asks for. Raises: ConfigurationError"""
     if run.rule.needs is Needs.INNER_PRODUCTS and not len(run.requester.validation):
         raise ConfigurationError(
-            f"rule {run.study.rule.name.value!r} measures the requester's validation loss, but {run.requester.name!r} "
+            f"the rule measures sites by the requester's validation loss, but {run.requester.name!r} "
             "has no validation example: split some off its training part"
         )
 

@@ -127,11 +127,12 @@ def _seed_of(study: Study) -> int:
 def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing, conditions: Conditions) -> Run:
     """What stays the same over the run. Raises: ConfigurationError, where the study cannot be run so"""
     require_sites(study.rule, [site.name for site in sites[1:]], study.parameters.least_contributors)
+    grid = study.parameters.weight_grid
     run = Run(
         study,
         requester=sites[0],
         contributors=tuple(sites[1:]),
-        rule=rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid),
+        rule=conditions.rule or rule_for(study.rule, batch_size=study.training.batch_size, grid=grid),
         erosion_applies=conditions.erosion_applies,
         policy=conditions.policy or SitePolicy(),
         attendance=conditions.attendance,

@@ -43,12 +43,16 @@ EVERYBODY: Final = Attendance()
 
 @dataclass(frozen=True)
 class Conditions:
-    """What a run in one process is under beside its study; ``policy`` is every site's, the default one for None."""
+    """What a run in one process is under beside its study; ``policy`` is every site's, the default one for None.
+
+    ``rule`` is one that studies do not know, in place of the study's own, for plain runs.
+    """
 
     erosion_applies: ErosionApplies = "next_round"
     policy: SitePolicy | None = None
     attendance: Attendance = EVERYBODY
     computing: Computing = ON_CPU
+    rule: Rule | None = None
 
 
 USUAL: Final = Conditions()

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
+from harness.simulation.packaged import ChosenRule, chosen_rule, without_package
 from harness.simulation.study_files import StudyFile, read_study_file
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
@@ -98,7 +99,8 @@ class Setting:
 class Variant:
     """One of the things compared: the whole study, checked, and the values to choose from.
 
-    ``digest`` covers all of the file that decides this variant's results, as it was written.
+    ``digest`` covers all of the file that decides this variant's results, as it was written, and the version of a
+    package's rule; in ``study`` FedAvg stands in such a rule's place.
     """
 
     name: str
@@ -112,11 +114,18 @@ class Variant:
 
     def with_settings(self, settings: tuple[Setting, ...], source: str) -> StudyTable:
         """The study with tuned keys set. Raises: ConfigurationError"""
-        tables = json.loads(json.dumps(self.tables))
+        return checked_study_table(without_package(self._set(settings)), f"{source}: variant {self.name!r}")
+
+    def chosen_rule(self, settings: tuple[Setting, ...] = ()) -> ChosenRule | None:
+        """The package's rule with tuned keys set, None where the rule is one of the protocol's."""
+        return chosen_rule(self._set(settings))
+
+    def _set(self, settings: tuple[Setting, ...]) -> dict[str, Any]:
+        tables: dict[str, Any] = json.loads(json.dumps(self.tables))
         for setting in settings:
             table, _, key = setting.key.partition(".")
             tables.setdefault(table, {})[key] = setting.value
-        return checked_study_table(tables, f"{source}: variant {self.name!r}")
+        return tables
 
 
 @dataclass(frozen=True)
@@ -172,12 +181,13 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         change = getattr(variant, part)
         replaced = part == "rule" and "name" in change
         tables[part] = {**({} if replaced else tables.get(part, {})), **change}
+    where = f"{source}: variant {variant.name!r}"
     for key, values in variant.tune.items():
-        _check_tuned(key, values, bool(case.get("tuning_seeds")), f"{source}: variant {variant.name!r}")
-    study = checked_study_table(tables, f"{source}: variant {variant.name!r}")
+        _check_tuned(key, values, bool(case.get("tuning_seeds")), where)
+    study = checked_study_table(without_package(tables), where)
     if variant.alone_after is not None and variant.alone_after >= study.rounds:
         raise ConfigurationError(
-            f"{source}: variant {variant.name!r}: key 'alone_after': found {variant.alone_after}, the study has "
+            f"{where}: key 'alone_after': found {variant.alone_after}, the study has "
             f"{study.rounds} rounds, and some of them must be left to go on alone"
         )
     return Variant(
@@ -187,12 +197,23 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         variant.keeps_validation,
         variant.alone_after,
         variant.published_mistake,
-        _digest(variant, tables, case),
+        _digest(variant, tables, case, _package(tables, where)),
         tables,
     )
 
 
-def _digest(variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str, Any]) -> str:
+def _package(tables: Mapping[str, Any], where: str) -> tuple[str, str] | None:
+    """Name and version of the package that the rule is from. Raises: ConfigurationError when it is not installed"""
+    chosen = chosen_rule(tables)
+    try:
+        return None if chosen is None else chosen.package
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{where}: {error.detail}") from None
+
+
+def _digest(
+    variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str, Any], package: tuple[str, str] | None
+) -> str:
     """Which seeds and requesters are run does not change any run; the tuning seeds do where there is a choice."""
     left_out = {"seeds", "requesters"} | (set() if variant.tune else {"tuning_seeds", "tuned_for"})
     deciding = {
@@ -205,6 +226,8 @@ def _digest(variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str,
         deciding["alone_after"] = variant.alone_after
     if variant.published_mistake is not None:
         deciding["published_mistake"] = variant.published_mistake
+    if package is not None:
+        deciding["package"] = package
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
 
 

@@ -156,6 +156,7 @@ class _CaseRun:
             variant.alone_after,
             variant.published_mistake,
             self._computing(study),
+            variant.chosen_rule(settings),
         )
 
     def _computing(self, study: StudyTable) -> Computing:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from harness.datasets.checks import check_classes, check_examples
 from harness.datasets.site_data import Federation
 from harness.engine.announcing import require_willing
-from harness.simulation.case import Case, Variant
+from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
 from harness.simulation.tuning import combinations
 from protocol.errors import ConfigurationError
@@ -19,6 +19,14 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
     """Raises: ConfigurationError for a variant that exists in plain simulation only, under a protection"""
     where = f"{case.source}: variant {variant.name!r}"
     require_plain_for_same_round(variant.study, protection, where)
+    chosen = variant.chosen_rule()
+    if chosen is not None and protection is not Protection.PLAIN:
+        raise ConfigurationError(
+            f"{where}: rule {chosen.name!r} is from a package, and servers and sites know the rules of the protocol "
+            "alone: name the other variants with --only, or give --protection plain"
+        )
+    if chosen is not None and variant.published_mistake is not None:
+        raise ConfigurationError(f"{where}: 'published_mistake' is of no package's rule; leave it out")
     if variant.published_mistake is not None and protection is not Protection.PLAIN:
         raise ConfigurationError(
             f"{where}: 'published_mistake' repeats a mistake in plain runs only: name the other variants with --only, "
@@ -43,15 +51,27 @@ def require_possible(
     check_classes(federation)
     for variant in variants:
         for settings in combinations(variant):
-            variant.with_settings(settings, case.source)
+            _require_options(case, variant, settings)
         for requester in requesters:
             _require_study(case, variant, _asked_by(requester, federation), protection)
+
+
+def _require_options(case: Case, variant: Variant, settings: tuple[Setting, ...]) -> None:
+    table, chosen = variant.with_settings(settings, case.source), variant.chosen_rule(settings)
+    if chosen is None:
+        return
+    try:
+        chosen.rule(table.training.batch_size, table.parameters.weight_grid)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{case.source}: variant {variant.name!r}: {error.detail}") from None
 
 
 def _require_study(case: Case, variant: Variant, federation: Federation, protection: Protection) -> None:
     where = f"{case.source}: variant {variant.name!r}"
     study = simulated_study(protection.of(variant.study), where, federation, 0)
-    rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+    chosen = variant.chosen_rule()
+    grid = study.parameters.weight_grid
+    rule = chosen.rule_of(study) if chosen else rule_for(study.rule, batch_size=study.training.batch_size, grid=grid)
     try:
         require_willing(rule.needs, case.table.policy.policy(), [site.name for site in federation.contributors])
     except ConfigurationError as error:

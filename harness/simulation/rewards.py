@@ -15,6 +15,7 @@ from harness.simulation.runs import RunLine
 from protocol.wire.messages import RuleName
 
 _RELEASED: Final = "released"
+_SELF_WEIGHTED: Final = frozenset(name.value for name in RuleName if name.self_weighted)
 
 
 class SiteReward(BaseModel):
@@ -45,7 +46,7 @@ def rewards_of(lines: Sequence[RunLine]) -> tuple[SiteReward, ...]:
 
 def _reward(runs: Sequence[RunLine], site: str) -> SiteReward:
     taken = [_rounds_of(line, site) for line in runs]
-    known = not any(RuleName(line.rule).self_weighted for line in runs)
+    known = not any(line.rule in _SELF_WEIGHTED for line in runs)
     return SiteReward(
         variant=runs[0].variant,
         requester=runs[0].requester,

@@ -29,11 +29,13 @@ from harness.engine.summing import PlainSum
 from harness.federation.measurements import versions
 from harness.simulation.case import PublishedMistake, Setting
 from harness.simulation.checkpoint import Checkpoint
+from harness.simulation.packaged import ChosenRule
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
 from harness.training.device import ON_CPU, Computing
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.policy import SitePolicy
+from protocol.rules.interface import Rule
 from protocol.wire.messages import Study, StudyProtection
 
 FINE_TUNING: Final = "the requester goes on alone from here, as the variant says"
@@ -76,6 +78,7 @@ class PlannedRun:
     alone_after: int | None = None
     published_mistake: PublishedMistake | None = None
     computing: Computing = ON_CPU
+    packaged: ChosenRule | None = None
 
 
 OnRound = Callable[[int], None]
@@ -198,11 +201,13 @@ def _rounds(
             study,
             federation.sites,
             PlainSum() if planned.published_mistake is None else RowSums.of(study),
-            Conditions(erosion, planned.policy, computing=planned.computing),
+            Conditions(erosion, planned.policy, computing=planned.computing, rule=_packaged_rule(planned, study)),
             protection="plain",
             resume=resume,
             after_round=after_round,
         )
+    if planned.packaged is not None:
+        raise ConfigurationError(f"{planned.source}: rule {planned.packaged.name!r} runs in plain simulation only")
     run_protected = run_ckks if planned.protection is Protection.CKKS else run_secure
     return run_protected(
         study,
@@ -212,6 +217,10 @@ def _rounds(
         resume=resume,
         after_round=after_round,
     )
+
+
+def _packaged_rule(planned: PlannedRun, study: Study) -> Rule | None:
+    return None if planned.packaged is None else planned.packaged.rule_of(study)
 
 
 def digest_of(federation: Federation) -> str:
@@ -236,16 +245,22 @@ def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint | None:
 
 
 def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid: int) -> RunFacts:
+    packages = {one.name: one.version for one in versions()}
+    rule = planned.study.rule.name.value
+    if planned.packaged is not None:
+        package, version = planned.packaged.package
+        packages[package] = version
+        rule = planned.packaged.name
     return RunFacts(
         planned.case,
         planned.key,
-        planned.study.rule.name.value,
+        rule,
         planned.protection.value,
         erosion,
         planned.study_digest,
         data_digest,
         planned.settings,
         grid,
-        {one.name: one.version for one in versions()},
+        packages,
         str(planned.computing),
     )

@@ -25,6 +25,7 @@ from harness.engine.loop import run_plain
 from harness.engine.run_state import ErosionApplies
 from harness.engine.secure import run_secure
 from harness.federation.measurements import versions
+from harness.simulation.packaged import refuse_package
 from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
 from harness.simulation.study_files import read_study_file
 from protocol.errors import ConfigurationError
@@ -85,6 +86,7 @@ def run_simulation(
     Raises: ConfigurationError for a wrong file, data that does not fit the model, or ``same_round`` with protection
     """
     file = read_study_file(options.study_file)
+    refuse_package(file.tables, file.source)
     source, table = file.source, checked_study_table(file.tables, file.source)
     erosion = require_plain_for_same_round(table, options.protection, source)
     threads = torch.get_num_threads()

@@ -1,0 +1,53 @@
+"""A package's rule is found by its name, and what there is not is said with what to install."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from host.rule_packages import installed_rule
+from protocol.errors import ConfigurationError
+from protocol.rules.packaged import PackagedRule
+from tests.rule_package import install
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("name", ["acme-rules:eroding", "acme_rules:eroding", "Acme.Rules:eroding"])
+def test_an_entry_point_is_found_however_the_package_is_spelled(name: str) -> None:
+    found = installed_rule(name)
+    assert found.version == "1.2"
+    assert isinstance(found.load(), PackagedRule)
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("other-rules:median", "'other-rules:median' is from a package .* not installed.*: pip install other-rules$"),
+        ("acme-rules:median", "acme-rules 1.2 offers no such rule; it offers eroding, gone, greedy, loose, .*nothing$"),
+        ("acme-rules:acme", "offers no such rule"),
+        ("pytest:median", "none at all: pytest has no entry point of group 'moiety.rules'"),
+        ("fedavg", "is called PACKAGE:RULE"),
+        (":fedavg", "is called PACKAGE:RULE"),
+        ("acme-rules:", "is called PACKAGE:RULE"),
+        ("../acme:eroding", "is called PACKAGE:RULE"),
+        ("acme:eroding:loose", "is called PACKAGE:RULE"),
+    ],
+)
+def test_what_there_is_not_is_refused(name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        installed_rule(name)
+
+
+@pytest.mark.usefixtures("package")
+def test_a_package_that_cannot_be_imported_is_named() -> None:
+    found = installed_rule("acme-rules:gone")
+    with pytest.raises(ConfigurationError, match=r"'acme-rules:gone' of acme-rules 1.2 .* ModuleNotFoundError"):
+        found.load()
