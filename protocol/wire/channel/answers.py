@@ -8,10 +8,10 @@ body is made while it is sent: the key sealed in its head authenticates every ch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final, Protocol
+from typing import Final
 
 from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier
 from http_message_signatures.algorithms import ED25519
@@ -26,6 +26,7 @@ from protocol.wire.channel.signing import (
     DigestField,
     HeaderLines,
     RequestToSign,
+    SignatureInput,
     digest_value,
     only_line,
     require_short,
@@ -124,19 +125,6 @@ def _components(field: DigestField) -> tuple[str, ...]:
     return ("@status", "content-type", field.value, '"signature";req')
 
 
-class _Component(Protocol):
-    value: object
-    params: Mapping[str, object]
-
-
-class _SignatureInput(Protocol):
-    """The library's parsed Signature-Input member."""
-
-    params: Mapping[str, Any]
-
-    def __iter__(self) -> Iterator[_Component]: ...
-
-
 class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
     """The library's verifier with our fixed rules: the key is handed over only once they hold."""
 
@@ -146,7 +134,7 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
         self._key_id = key_id
         self._field = field
 
-    def validate_created_and_expires(self, sig_input: _SignatureInput, max_age: object = None) -> None:
+    def validate_created_and_expires(self, sig_input: SignatureInput, max_age: object = None) -> None:
         """An answer has no age: it is bound to a request that was just sent."""
         covered = {(node.value, frozenset(node.params.items())) for node in sig_input}
         plain: frozenset[tuple[str, object]] = frozenset()

@@ -258,7 +258,7 @@ class _Component(Protocol):
     params: Mapping[str, object]
 
 
-class _SignatureInput(Protocol):
+class SignatureInput(Protocol):
     """The library's parsed Signature-Input member."""
 
     params: Mapping[str, Any]
@@ -289,7 +289,7 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
         self._max_skew_s = max_skew_s
         self.known = False
 
-    def validate_created_and_expires(self, sig_input: _SignatureInput, max_age: object = None) -> None:
+    def validate_created_and_expires(self, sig_input: SignatureInput, max_age: object = None) -> None:
         _check_covered([(node.value, dict(node.params)) for node in sig_input], self._components)
         parameters = dict(sig_input.params)
         _check_parameters(parameters)
