@@ -12,7 +12,7 @@ from host.failpoints import Failpoints
 from host.private_files import private_folder, read_secret, take_back
 from host.randomness import Randomness, server_randomness
 from protocol.ckks.parameters import CkksParameters
-from protocol.errors import ConfigurationError, MoietyError
+from protocol.errors import ConfigurationError, MoietyError, UnknownParty
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_roster, sign, signature_by
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
@@ -78,16 +78,19 @@ class Server:
     def sealing_key_of(self, party: str) -> SealingPublicKey:
         known = self._sealing_keys.get(party)
         if known is None:
-            found = self.roster.party(party)
-            assert found is not None, "callers name parties of the roster"
-            known = self._sealing_keys[party] = SealingPublicKey.from_bytes(bytes.fromhex(found.sealing_key))
+            key = bytes.fromhex(self._party(party).sealing_key)
+            known = self._sealing_keys[party] = SealingPublicKey.from_bytes(key)
         return known
 
     def key_id_of(self, party: str) -> str:
         """How headers and signatures name a party of the roster."""
-        found = self.roster.party(party)
-        assert found is not None, "callers name parties of the roster"
-        return found.key_id
+        return self._party(party).key_id
+
+    def _party(self, name: str) -> Party:
+        found = self.roster.party(name)
+        if found is None:
+            raise UnknownParty(f"{name!r} is not in the roster")
+        return found
 
     def sign(self, message: M) -> Signed[M]:
         return sign(message, self.name, self.keys.signing)

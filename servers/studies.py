@@ -19,7 +19,7 @@ from protocol.mpc.quantity import product_lengths
 from protocol.rounds.transitions import StudyEvent, study_step
 from protocol.rules.registry import require_sites, rule_for
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
+from protocol.wire.authentic import require_signatures, signature_from
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     PauseCause,
@@ -84,8 +84,7 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
             return known.signed
         error = ConflictingMessage(f"a study named {study.name!r} exists with other content; choose another name")
         raise refuse(server, known.digest, server.roster.requester, error)
-    own = signed.signature_of(server.roster.requester)
-    assert own is not None, "required above"
+    own = signature_from(signed, server.roster.requester)
     countersigned = server.countersign(Signed[Study](message=study, signatures=(own,)))
     server.store.add_study(
         StudyRecord(digest=study.digest(), signed=countersigned, state=StudyState.OPEN, reason="", cursor=1)

@@ -42,16 +42,21 @@ def check_signature(message: Message, signature: Signature, party: Party) -> Non
     verify_message(message.KIND, message.canonical(), bytes.fromhex(signature.value), key)
 
 
+def signature_from(signed: Signed[M], signer: str) -> Signature:
+    """The signer's signature, unchecked. Raises: BadSignature, when it is missing"""
+    signature = signed.signature_of(signer)
+    if signature is None:
+        raise BadSignature(f"{signed.message.KIND}: the signature of {signer!r} is missing")
+    return signature
+
+
 def require_signatures(signed: Signed[M], roster: Roster, signers: Sequence[str]) -> M:
     """The message, once every one of ``signers`` has validly signed it; BadSignature or UnknownParty otherwise."""
     for name in signers:
         party = roster.party(name)
         if party is None:
             raise UnknownParty(f"{name!r} is not in the roster")
-        signature = signed.signature_of(name)
-        if signature is None:
-            raise BadSignature(f"{signed.message.KIND}: the signature of {name!r} is missing")
-        check_signature(signed.message, signature, party)
+        check_signature(signed.message, signature_from(signed, name), party)
     return signed.message
 
 

@@ -24,12 +24,11 @@ def write_sum(server: Server, study: StudyRecord, record: RoundRecord, name: str
 
     Raises: ProtocolViolation, Unavailable, ConfigurationError, StorageFull
     """
-    assert record.release_set is not None, "sums come after the release set"
     announcement, of = record.announcement.message, study.study
     files = {contribution.site: contribution.file for contribution in server.store.contributions(record.key)}
     sources = [
         stored_chunks(server.files.path(_named(files.get(site), site)), site, PARAMETERS, of.encrypted_values)
-        for site in record.release_set.message.sites
+        for site in record.chosen.message.sites
     ]
     server.files.require_room(body_bytes(PARAMETERS, Kind.SUM, of.encrypted_values))
     draft, taken = server.files.draft(Point.MASKED_SUM_MIDWAY), hashlib.sha256()
@@ -49,7 +48,6 @@ def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: st
 
     Raises: UnknownResource, OutputGone
     """
-    assert record.release_set is not None, "a released round has its release set"
     if server.side is not Side.A:
         raise UnknownResource("the sum of a round of ciphertexts is at side A alone")
     if record.sum_release is None or len(record.sum_release.signatures) != _BOTH:
@@ -61,7 +59,7 @@ def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: st
             f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"
         )
     header = OutputHeader(
-        release_digest=record.release_set.message.digest(),
+        release_digest=record.chosen.message.digest(),
         side=server.side,
         share_kind=ShareKind.CIPHERTEXT,
         recipient=server.key_id_of(site),

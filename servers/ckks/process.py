@@ -46,7 +46,7 @@ class CkksProcess:
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._running: subprocess.Popen[bytes] | None = None
-        self._fingerprint: bytes | None = None
+        self._fingerprint = b""
 
     def __enter__(self) -> CkksProcess:
         return self
@@ -65,9 +65,8 @@ class CkksProcess:
         Raises: ConfigurationError, when the process cannot start
         """
         with self._lock:
-            if self._fingerprint is None:
+            if not self._fingerprint:
                 self._started()
-            assert self._fingerprint is not None, "a started worker has said it"
             return self._fingerprint
 
     def check(self, chunks: Sequence[bytes]) -> None:
@@ -184,6 +183,6 @@ class _Deadline:
 
 
 def _pipes(running: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:
-    assert running.stdin is not None, "opened as a pipe"
-    assert running.stdout is not None, "opened as a pipe"
+    if running.stdin is None or running.stdout is None:
+        raise ConfigurationError("the CKKS worker was started without pipes to ask it through")
     return running.stdin, running.stdout

@@ -35,13 +35,12 @@ def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest
     if record.sum_release is not None:
         return record
     _require_no_other_end(record)
-    assert record.release_set is not None, "a sum comes after the release set"
     signed = server.sign(
         SumRelease(
             study_digest=key.study,
             round=key.round,
             attempt=key.attempt,
-            release_digest=record.release_set.message.digest(),
+            release_digest=record.chosen.message.digest(),
             sum_digest=sum_digest,
         )
     )
@@ -56,10 +55,10 @@ async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyReco
 
     Raises: NotYet, while B does not know the round; ProtocolViolation, when B signs anything else or has signed a skip
     """
-    assert record.sum_release is not None, "there is a release to deliver"
+    own = record.signed_sum
     path = round_path(paths.PEER_SUM_RELEASE, study, record)
     try:
-        body = await peer.post(path, record.sum_release.canonical(), "sum_release")
+        body = await peer.post(path, own.canonical(), "sum_release")
     except UnknownResource as error:
         raise NotYet(error.detail) from None
     except (WrongRound, ConflictingMessage) as error:
@@ -69,7 +68,7 @@ async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyReco
         ) from error
     both = Signed[SumRelease].parse(body)
     roster = server.roster
-    if require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name)) != record.sum_release.message:
+    if require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name)) != own.message:
         raise ProtocolViolation(f"{record.key.label}: the peer signed another sum than this side's; nothing is served")
     commit_release(server, study, record, record.output_file, both)
 

@@ -83,20 +83,18 @@ class EncryptedRounds:
 
     async def _agree(self, study: StudyRecord, record: RoundRecord) -> None:
         """Get B's signature. There is nothing to measure after it."""
-        assert record.agreed_set is not None, "a locked round has its agreed set"
+        agreed = record.agreed
         if self.server.clock() >= self.deadline_s(record):
             await self.endings.skip(record, OutcomeCause.NOT_AGREED_IN_TIME)
             return
         path = round_path(paths.PEER_AGREED_SET, study, record)
         try:
-            body = await self.peer.post(path, record.agreed_set.canonical(), "agreed_set")
+            body = await self.peer.post(path, agreed.canonical(), "agreed_set")
         except UnknownResource:
             raise NotYet("the peer does not know this round yet") from None
         both = Signed[AgreedSet].parse(body)
         roster = self.server.roster
-        if require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name)) != (
-            record.agreed_set.message
-        ):
+        if require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name)) != agreed.message:
             raise ProtocolViolation("the peer signed another set than this side's")
         state = step(record.progress, RoundEvent.MEASURED).state
         self.server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=both))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.ckks.ciphertext import BodyHeader, Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters
-from protocol.errors import MalformedMessage
+from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.sharing import Side
 from protocol.wire.messages import NO_COMMITMENT, Announcement, ContributionHeader, Study
 from servers.ckks.sums import ContributionCheck
@@ -22,9 +22,10 @@ def ciphertext_bytes(study: Study) -> int:
 def body_header(server: Server, kind: Kind, announcement: Announcement, study: Study) -> BodyHeader:
     """What every body of the round begins with; starts the worker the first time.
 
-    Raises: ConfigurationError, when the worker cannot start
+    Raises: ConfigurationError, when the worker cannot start; ProtocolViolation, in a round of shares
     """
-    assert announcement.ckks_key_id is not None, "an encrypted round names its key"
+    if announcement.ckks_key_id is None:
+        raise ProtocolViolation(f"round {announcement.round} is one of shares; it has no bodies of ciphertexts")
     key_id = bytes.fromhex(announcement.ckks_key_id)
     return BodyHeader(kind, server.ckks.fingerprint(), key_id, study.encrypted_values)
 

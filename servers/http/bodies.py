@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from fastapi import Request
 
-from protocol.errors import MalformedMessage, RefusedMessage, TooLarge
+from protocol.errors import BrokenSeal, MalformedMessage, RefusedMessage, TooLarge
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest, check_commitment
@@ -171,10 +171,10 @@ class ContributionIntake:
         return digest
 
     def check_commitment(self, committed: str) -> None:
-        """Raises: CommitmentMismatch"""
+        """Of a share that has been taken in whole. Raises: CommitmentMismatch; BrokenSeal, when its key never came"""
         salt, content_key = self._reader.salt, self._reader.content_key
-        assert salt is not None, "finish comes first"
-        assert content_key is not None, "it opens with the salt"
+        if salt is None or content_key is None:
+            raise BrokenSeal("the sealed share has not been opened; finish comes before its commitment is checked")
         check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
 
 

@@ -13,7 +13,7 @@ from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedM
 from protocol.rounds.agree import Shortfall
 from protocol.rounds.transitions import RoundEvent, StudyEvent, check_announcement, open_round, step, study_step
 from protocol.sharing import Side, vector_side
-from protocol.wire.authentic import require_signatures
+from protocol.wire.authentic import require_signatures, signature_from
 from protocol.wire.channel.sealing import MAX_HEADER_BYTES, sealed_message_length
 from protocol.wire.messages import (
     Announcement,
@@ -69,10 +69,8 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
     except ConflictingMessage as error:
         raise refuse(server, study.digest, server.roster.requester, error) from None
     if not new:
-        assert last is not None, "only a round that is there can be announced again"
-        return last.announcement
-    own = signed.signature_of(server.roster.requester)
-    assert own is not None, "required above"
+        return _last_round(server, study, number).announcement
+    own = signature_from(signed, server.roster.requester)
     countersigned = server.countersign(Signed[Announcement](message=announcement, signatures=(own,)))
     state = study_step(study.state, StudyEvent.ANNOUNCED)
     if state is not study.state:
@@ -164,15 +162,20 @@ def round_of(server: Server, study: StudyRecord, number: int, attempt: int) -> R
 
     Raises: WrongRound
     """
-    current = server.store.current_round(study.digest)
-    if current is None:
-        raise WrongRound(f"study {study.name!r} has no round yet, found round {number}")
+    current = _last_round(server, study, number)
     if (current.key.round, current.key.attempt) != (number, attempt):
         raise WrongRound(
             f"study {study.name!r} is at round {current.key.round}, attempt {current.key.attempt}; "
             f"found round {number}, attempt {attempt}"
         )
     return current
+
+
+def _last_round(server: Server, study: StudyRecord, asked: int) -> RoundRecord:
+    last = server.store.current_round(study.digest)
+    if last is None:
+        raise WrongRound(f"study {study.name!r} has no round yet, found round {asked}")
+    return last
 
 
 def expected_sites(server: Server, announcement: Announcement) -> frozenset[str]:

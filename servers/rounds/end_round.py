@@ -95,18 +95,18 @@ class Endings:
 
         Raises: ProtocolViolation when the peer signs anything but what it was asked to
         """
-        assert record.outcome is not None, "there is an outcome to deliver"
+        own = record.signed_outcome
         study = self.server.store.study(record.key.study)
         path = round_path(paths.PEER_OUTCOME, study, record)
         try:
-            body = await self.peer.post(path, record.outcome.canonical(), "outcome")
+            body = await self.peer.post(path, own.canonical(), "outcome")
         except (WrongRound, UnknownResource) as error:
             await self._outcome_refused(study, record, error)
             return
         signed = Signed[RoundOutcome].parse(body)
         names = [self.server.roster.operator_a.name, self.server.roster.operator_b.name]
         message = require_signatures(signed, self.server.roster, names)
-        if message != record.outcome.message:
+        if message != own.message:
             raise ProtocolViolation(
                 f"{record.key.label}: the peer answers with another outcome than the one that this side asked it to "
                 "sign; were it taken, a burnt attempt could go on beside a skip that both have signed: end the study "
@@ -120,8 +120,7 @@ class Endings:
             commit_skip(self.server, record, signed)
 
     async def _outcome_refused(self, study: StudyRecord, record: RoundRecord, error: MoietyError) -> None:
-        outcome = record.outcome
-        assert outcome is not None, "it was just delivered"
+        outcome = record.signed_outcome
         if outcome.message.outcome is RoundState.RANKED:
             raise NotYet(error.detail)
         if _measured_at_peer(record, error):

@@ -36,20 +36,18 @@ PIECE_ELEMENTS: Final = 2**17
 
 def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> MaskedSumHeader:
     """What the sum is of."""
-    assert record.release_set is not None, "sums come after the release set"
-    return MaskedSumHeader(release_digest=record.release_set.message.digest(), length=parameters.dimension)
+    return MaskedSumHeader(release_digest=record.chosen.message.digest(), length=parameters.dimension)
 
 
 def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[bytes]:
     """This side's sum minus PRG(t), piece by piece."""
-    assert record.mask_seed is not None, "with_mask_seed comes first"
-    sources, length = _sources(server, record, parameters), parameters.dimension
+    mask, sources, length = record.mask, _sources(server, record, parameters), parameters.dimension
     for start in range(0, length, PIECE_ELEMENTS):
         piece = np.empty(min(PIECE_ELEMENTS, length - start), dtype=np.uint64)
         for at in range(0, piece.size, CHUNK_ELEMENTS):
             stop = min(at + CHUNK_ELEMENTS, piece.size)
             own = sum_chunk(sources, start + at, start + stop)
-            piece[at:stop] = masked_sum_chunk(own, record.mask_seed, start + at)
+            piece[at:stop] = masked_sum_chunk(own, mask, start + at)
         yield to_bytes(piece)
 
 
@@ -66,8 +64,7 @@ def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyPara
 
 
 def _sources(server: Server, record: RoundRecord, parameters: StudyParameters) -> list[ChunkSource]:
-    assert record.release_set is not None, "sums come after the release set"
-    return agreed_sources(server, record, record.release_set.message.sites, parameters.dimension)
+    return agreed_sources(server, record, record.chosen.message.sites, parameters.dimension)
 
 
 class _Combining:

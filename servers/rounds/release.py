@@ -179,8 +179,7 @@ def _listed_now(server: Server, study: StudyRecord, site: str) -> bool:
 
 def _output_body(server: Server, record: RoundRecord, vector: bool) -> Iterator[bytes]:
     if not vector:
-        assert record.mask_seed is not None, "a released round has its seed"
-        return iter([record.mask_seed])
+        return iter([record.mask])
     if record.output_file is None:
         raise OutputGone(
             f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"

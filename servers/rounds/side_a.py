@@ -252,31 +252,29 @@ class Driver:
 
     async def _locked(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
         """Both signatures under the agreed set; n_B is taken from B's answer when the transcript is made."""
-        agreed = record.agreed_set
-        assert agreed is not None, "a locked round has its agreed set"
         if record.transcript is not None:
             return record
-        assert record.own_nonce is not None, "a locked round has its nonce"
-        commitment = nonce_commitment(record.key.round, agreed.message.digest(), record.own_nonce)
+        agreed, nonce = record.locked.agreed_set, record.locked.own_nonce
+        commitment = nonce_commitment(record.key.round, agreed.message.digest(), nonce)
         only_mine = Signed[AgreedSet](message=agreed.message, signatures=agreed.signatures[:1])
         request = LockRequest(agreed_set=only_mine, commitment_a=commitment)
         body = await self.peer.post(round_path(paths.PEER_LOCK, study, record), request.canonical(), "lock")
         reply = LockReply.parse(body)
         check_signature(agreed.message, reply.signature, self.server.peer)
-        stated = transcript(record.key.round, agreed.message.digest(), record.own_nonce, bytes.fromhex(reply.nonce_b))
+        stated = transcript(record.key.round, agreed.message.digest(), nonce, bytes.fromhex(reply.nonce_b))
         both = with_signature(agreed, reply.signature)
         return replace(record, agreed_set=both, transcript=self.server.sign(stated))
 
     async def _challenged(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
-        assert record.transcript is not None, "the lock made it"
-        if len(record.transcript.signatures) == _BOTH:
+        signed = record.challenged.transcript
+        if len(signed.signatures) == _BOTH:
             return record
-        reveal = ChallengeReveal(transcript=record.transcript)
+        reveal = ChallengeReveal(transcript=signed)
         self.server.failpoints.reach(Point.BEFORE_CHALLENGE_SENT)
         body = await self.peer.post(round_path(paths.PEER_CHALLENGE, study, record), reveal.canonical(), "challenge")
         reply = ChallengeReply.parse(body)
-        check_signature(record.transcript.message, reply.signature, self.server.peer)
-        both: Signed[ChallengeTranscript] = with_signature(record.transcript, reply.signature)
+        check_signature(signed.message, reply.signature, self.server.peer)
+        both: Signed[ChallengeTranscript] = with_signature(signed, reply.signature)
         agreed = record.agreed_set
         self.server.failpoints.reach(Point.BEFORE_CHALLENGE_STORED)
         record = self.server.store.change_round(record.key, lambda r: replace(r, agreed_set=agreed, transcript=both))
@@ -300,17 +298,15 @@ class Driver:
 
     async def _exchange(self, study: StudyRecord, record: RoundRecord, stock: Stock, own: Products) -> None:
         """Mark the correlations as used, exchange the masked vectors, store the opening."""
-        assert record.transcript is not None, "products come after the challenge"
-        assert record.agreed_set is not None, "a locked round has its agreed set"
-        sites = record.agreed_set.message.sites
-        refs = tuple(c.ref(site) for c, site in zip(stock.correlations, sites, strict=True))
+        challenged = record.challenged
+        refs = tuple(c.ref(site) for c, site in zip(stock.correlations, challenged.sites, strict=True))
         self.server.failpoints.reach(Point.BEFORE_CORRELATIONS_MARKED)
         self.server.store.mark_used(
             [CorrelationUse(record.key, ref.site, ref.session, ref.batch, ref.index) for ref in refs]
         )
         self.server.failpoints.reach(Point.AFTER_CORRELATIONS_MARKED)
         self.server.metrics.correlations.labels("used").inc(len(refs))
-        header = ProductsHeader(transcript_digest=record.transcript.message.digest(), correlations=refs)
+        header = ProductsHeader(transcript_digest=challenged.transcript.message.digest(), correlations=refs)
         answer = await self._products_answer(study, record, pack_frame(header, own.masked))
         if answer is None:
             return

@@ -23,7 +23,7 @@ from protocol.errors import (
 )
 from protocol.rounds.agree import check_transcript, shortfall
 from protocol.rounds.transitions import RoundEvent, step
-from protocol.wire.authentic import require_signatures
+from protocol.wire.authentic import require_signatures, signature_from
 from protocol.wire.messages import AgreedSet, RoundState
 from protocol.wire.peer_messages import (
     ChallengeReply,
@@ -110,11 +110,9 @@ class Answering:
         return self._lock_reply(record)
 
     def _lock_reply(self, record: RoundRecord) -> LockReply:
-        assert record.agreed_set is not None, "a locked round has its agreed set"
-        assert record.own_nonce is not None, "a locked round has its nonce"
-        signature = record.agreed_set.signature_of(self.server.name)
-        assert signature is not None, "this side has signed it"
-        return LockReply(signature=signature, nonce_b=record.own_nonce.hex())
+        locked = record.locked
+        signature = signature_from(locked.agreed_set, self.server.name)
+        return LockReply(signature=signature, nonce_b=locked.own_nonce.hex())
 
     def _check_agreed(self, record: RoundRecord, agreed: AgreedSet) -> None:
         mine = {c.site: c for c in collected(self.server, record).contributions}
@@ -149,14 +147,12 @@ class Answering:
             server.failpoints.reach(Point.BEFORE_CHALLENGE_STORED)
             record = server.store.change_round(key, lambda r: replace(r, transcript=both))
             server.failpoints.reach(Point.AFTER_CHALLENGE_STORED)
-        assert record.transcript is not None, "just stored"
-        if record.transcript.message != stated:
+        signed = record.challenged.transcript
+        if signed.message != stated:
             raise TranscriptMismatch("another challenge was signed for this attempt")
         if record.state is RoundState.LOCKED:
             self.sketches.begin(record, parameters_of(study, record))
-        signature = record.transcript.signature_of(server.name)
-        assert signature is not None, "this side has signed it"
-        return ChallengeReply(signature=signature)
+        return ChallengeReply(signature=signature_from(signed, server.name))
 
     async def products(self, study: StudyRecord, key: RoundKey, frame: bytes) -> bytes:
         """Take A's masked vectors, store this side's opening, give this side's masked vectors.
@@ -190,12 +186,10 @@ class Answering:
     async def _measured(
         self, study: StudyRecord, record: RoundRecord, header: ProductsHeader, masked: bytes, digest: str
     ) -> bytes:
-        server, parameters = self.server, parameters_of(study, record)
-        assert record.transcript is not None, "checked by the caller"
-        assert record.agreed_set is not None, "a locked round has its agreed set"
-        if header.transcript_digest != record.transcript.message.digest():
+        server, parameters, challenged = self.server, parameters_of(study, record), record.challenged
+        if header.transcript_digest != challenged.transcript.message.digest():
             raise TranscriptMismatch("the products are made for another challenge")
-        if tuple(ref.site for ref in header.correlations) != record.agreed_set.message.sites:
+        if tuple(ref.site for ref in header.correlations) != challenged.sites:
             raise MalformedMessage("products must name one correlation for each agreed site, in order")
         key, halves = self.sessions.halves(header.correlations)
         if [half.lengths for half in halves] != needed_lengths(server, record, parameters):

@@ -99,11 +99,9 @@ class Sketches:
         if record.key not in self._tasks:
             for old in [key for key in self._tasks if key.study == record.key.study]:
                 self._tasks.pop(old).cancel()
-            assert record.agreed_set is not None, "a locked round has its agreed set"
-            assert record.transcript is not None, "sketches come after the challenge"
-            challenge = bytes.fromhex(record.transcript.message.challenge)
-            sources = agreed_sources(self._server, record, record.agreed_set.message.sites, parameters.dimension)
-            work = asyncio.to_thread(sketch_shares, challenge, sources, parameters)
+            challenged = record.challenged
+            sources = agreed_sources(self._server, record, challenged.sites, parameters.dimension)
+            work = asyncio.to_thread(sketch_shares, challenged.challenge, sources, parameters)
             self._tasks[record.key] = asyncio.create_task(work)
         return self._tasks[record.key]
 
@@ -145,7 +143,7 @@ async def store_queries(
         return
     _require_queries_welcome(record)
     header, digest, name = await _queries_taken_in(server, caller, study, record, request, vector_bytes)
-    _commit_queries(server, record.key, header, digest, name)
+    _commit_queries(server, record, header, digest, name)
 
 
 async def _queries_taken_in(
@@ -168,10 +166,9 @@ async def _queries_taken_in(
     return headers[0], digest, name
 
 
-def _commit_queries(server: Server, key: RoundKey, header: QueryHeader, digest: str, name: str) -> None:
+def _commit_queries(server: Server, record: RoundRecord, header: QueryHeader, digest: str, name: str) -> None:
     """Commit the row; what has happened since the body began to arrive is looked at again."""
-    now = server.store.round(key)
-    assert now is not None, "rounds are never deleted"
+    now = server.store.round(record.key) or record
     if now.query_digest is not None:
         if now.query_file != name:
             server.files.delete([name])
@@ -183,7 +180,9 @@ def _commit_queries(server: Server, key: RoundKey, header: QueryHeader, digest: 
         server.files.delete([name])
         raise
     server.failpoints.reach(Point.BEFORE_QUERIES_STORED)
-    server.store.change_round(key, lambda r: replace(r, query_header=header, query_digest=digest, query_file=name))
+    server.store.change_round(
+        record.key, lambda r: replace(r, query_header=header, query_digest=digest, query_file=name)
+    )
     server.failpoints.reach(Point.AFTER_QUERIES_STORED)
 
 
@@ -247,11 +246,10 @@ def _query_shares(server: Server, record: RoundRecord, parameters: StudyParamete
 
 def needed_lengths(server: Server, record: RoundRecord, parameters: StudyParameters) -> list[tuple[int, ...]]:
     """The product lengths of each agreed site's correlation, in order."""
-    assert record.agreed_set is not None, "a locked round has its agreed set"
     opens, requester = record.announcement.message.opens, server.roster.requester
     return [
         product_lengths(opens, place, site == requester, parameters)
-        for place, site in enumerate(record.agreed_set.message.sites)
+        for place, site in enumerate(record.agreed.message.sites)
     ]
 
 
@@ -283,16 +281,14 @@ def prepare_products(
     parameters: StudyParameters,
 ) -> Products:
     """Steps 1 and 2 for every agreed site; the correlations must be marked as used before the bytes leave."""
-    assert record.agreed_set is not None, "a locked round has its agreed set"
-    assert record.transcript is not None, "products come after the challenge"
-    challenge = bytes.fromhex(record.transcript.message.challenge)
+    challenged = record.challenged
     queries = _query_shares(server, record, parameters)
     sites = [
         measurement.SiteSketch(site, sketch, queries.get(site))
-        for site, sketch in zip(record.agreed_set.message.sites, sketches, strict=True)
+        for site, sketch in zip(challenged.sites, sketches, strict=True)
     ]
     opens = record.announcement.message.opens
-    operands = measurement.prepare_all(server.side, challenge, sites, parameters, opens=opens)
+    operands = measurement.prepare_all(server.side, challenged.challenge, sites, parameters, opens=opens)
     masked = [measurement.masked(own, half) for own, half in zip(operands, halves, strict=True)]
     return Products(operands, halves, to_bytes(np.concatenate(masked)))
 
@@ -309,7 +305,6 @@ def seal_opening(
 
     Raises: MalformedMessage, when the peer's vector has another length
     """
-    assert record.transcript is not None, "openings come after the challenge"
     sizes = [sum(half.lengths) for half in products.halves]
     pieces = np.split(from_bytes(peer_masked, sum(sizes)), np.cumsum(sizes)[:-1])
     shares = [
@@ -317,7 +312,7 @@ def seal_opening(
         for own, piece, half in zip(products.operands, pieces, products.halves, strict=True)
     ]
     header = OpeningHeader(
-        transcript_digest=record.transcript.message.digest(),
+        transcript_digest=record.challenged.transcript.message.digest(),
         side=server.side,
         checked=tuple(s.site for s in shares),
         opens=record.announcement.message.opens,

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from protocol.errors import ProtocolViolation
 from protocol.rounds.transitions import RoundProgress
 from protocol.wire.messages import (
     AgreedSet,
@@ -29,6 +30,8 @@ from protocol.wire.messages import (
     StudyState,
     SumRelease,
 )
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -67,8 +70,36 @@ class RoundKey:
 
 
 @dataclass(frozen=True)
+class Locked:
+    """What a round of shares has from its lock on."""
+
+    agreed_set: Signed[AgreedSet]
+    own_nonce: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Challenged:
+    """What a round of shares has from its challenge on."""
+
+    agreed_set: Signed[AgreedSet]
+    transcript: Signed[ChallengeTranscript]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return self.agreed_set.message.sites
+
+    @property
+    def challenge(self) -> bytes:
+        return bytes.fromhex(self.transcript.message.challenge)
+
+
+@dataclass(frozen=True)
 class RoundRecord:
-    """One attempt of a round. ``own_nonce`` is n_A or n_B, ``peer_commitment`` A's commitment as B got it."""
+    """One attempt of a round. ``own_nonce`` is n_A or n_B, ``peer_commitment`` A's commitment as B got it.
+
+    What is None comes with a later state. The properties are for code that runs only from that state on: they say what
+    the record has then, and raise ProtocolViolation for a record that has not come so far.
+    """
 
     key: RoundKey
     state: RoundState
@@ -90,6 +121,41 @@ class RoundRecord:
     @property
     def progress(self) -> RoundProgress:
         return RoundProgress(round=self.key.round, attempt=self.key.attempt, state=self.state)
+
+    @property
+    def agreed(self) -> Signed[AgreedSet]:
+        return self._kept(self.agreed_set, "agreed set")
+
+    @property
+    def locked(self) -> Locked:
+        return Locked(self.agreed, self._kept(self.own_nonce, "nonce of this side"))
+
+    @property
+    def challenged(self) -> Challenged:
+        return Challenged(self.agreed, self._kept(self.transcript, "challenge"))
+
+    @property
+    def chosen(self) -> Signed[ReleaseSet]:
+        return self._kept(self.release_set, "release set")
+
+    @property
+    def mask(self) -> bytes:
+        return self._kept(self.mask_seed, "mask")
+
+    @property
+    def signed_sum(self) -> Signed[SumRelease]:
+        return self._kept(self.sum_release, "signed sum")
+
+    @property
+    def signed_outcome(self) -> Signed[RoundOutcome]:
+        return self._kept(self.outcome, "signed outcome")
+
+    def _kept(self, value: T | None, what: str) -> T:
+        if value is None:
+            raise ProtocolViolation(
+                f"{self.key.label} is {self.state} here and has no {what}, which it must have by now: a server's error"
+            )
+        return value
 
 
 @dataclass(frozen=True)

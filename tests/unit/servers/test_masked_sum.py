@@ -32,7 +32,7 @@ HEADER = MaskedSumHeader(release_digest=RELEASE, length=D)
 SEED, KEY = bytes(range(32)), generate_sealing_key(bytes(range(96)))
 PARAMETERS: Any = SimpleNamespace(dimension=D)
 RECORD: Any = SimpleNamespace(
-    mask_seed=SEED, release_set=SimpleNamespace(message=SimpleNamespace(digest=lambda: RELEASE, sites=()))
+    mask=SEED, chosen=SimpleNamespace(message=SimpleNamespace(digest=lambda: RELEASE, sites=()))
 )
 SERVER: Any = SimpleNamespace(keys=SimpleNamespace(sealing=KEY))
 X = np.arange(D, dtype=np.uint64) * np.uint64(2**40 + 3)
