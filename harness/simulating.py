@@ -18,11 +18,11 @@ from harness.personal.run_case import PersonalOptions, run_personal_case
 from harness.personal.summary import summary_json, summary_table
 from harness.simulation.case import Case, case_of
 from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.files.study_files import read_study_file
 from harness.simulation.options import parse_names, parse_seeds
 from harness.simulation.progress import CaseBar
 from harness.simulation.run_one import Protection
 from harness.simulation.simulate import SimulationOptions, run_simulation
-from harness.simulation.study_files import read_study_file
 from harness.simulation.summary import summarise_case, table_of, write_summary
 from harness.training.device import Computing
 from protocol.errors import ConfigurationError

@@ -8,8 +8,8 @@ from typing import Final
 
 from client_agent.daemon import Site, only_one
 from client_agent.settings import AgentSettings
+from client_agent.site.reconciling import lost_rounds
 from client_agent.site.remembered_sums import sum_memory
-from client_agent.study.reconciling import lost_rounds
 from host.randomness import SystemRandomness
 
 _CONSEQUENCE: Final = (

@@ -22,12 +22,12 @@ from client_agent.site.letter import (
     seal_letter,
     told,
 )
+from client_agent.site.reconciling import reconcile
 from client_agent.study.ckks_key import check_encrypted
 from client_agent.study.evidence import require_skip
 from client_agent.study.isolating import agree_to_sum, note_sum
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
-from client_agent.study.reconciling import reconcile
 from host.durable import write_durably
 from protocol.errors import (
     AnnouncementMismatch,

@@ -16,7 +16,7 @@ from harness.datasets.registry import load_data
 from harness.demo.live import console_for
 from harness.simulation.case import read_case
 from harness.simulation.case_run import request_for, requesters_of
-from harness.simulation.json_lines import append_line
+from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import parse_names, parse_seeds
 
 app = typer.Typer(no_args_is_help=True, help="Attack studies that run in this process.")

@@ -15,10 +15,10 @@ from harness.personal.case import read_personal_case
 from harness.personal.run_case import PersonalOptions, run_personal_case
 from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.files.study_files import STUDIES
 from harness.simulation.run_one import Protection
 from harness.simulation.runs import RunLine
 from harness.simulation.store import Results
-from harness.simulation.study_files import STUDIES
 
 Runs = Mapping[str, Sequence[RunLine]]
 

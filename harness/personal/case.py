@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.personal.schemes import SchemeName
 from harness.personal.tampering import Tampering
-from harness.simulation.study_files import StudyFile, read_study_file
+from harness.simulation.files.study_files import StudyFile, read_study_file
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 

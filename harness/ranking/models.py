@@ -12,7 +12,7 @@ from client_agent.learning.trainer import Evaluation, apply_aggregate, compute_u
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.site_updates import CPU
-from harness.simulation.study_files import read_study_file
+from harness.simulation.files.study_files import read_study_file
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study

@@ -20,8 +20,8 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
+from harness.simulation.files.study_files import StudyFile, read_study_file
 from harness.simulation.packaged import ChosenRule, chosen_rule, without_package
-from harness.simulation.study_files import StudyFile, read_study_file
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs

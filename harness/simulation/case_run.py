@@ -13,8 +13,8 @@ from harness.datasets.site_data import Federation
 from harness.engine.correlations import SourceName
 from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.checkpoint import Checkpoint
+from harness.simulation.files.json_lines import append_line, read_lines
 from harness.simulation.jobs import RoundDone, run_all
-from harness.simulation.json_lines import append_line, read_lines
 from harness.simulation.possible import require_plain, require_possible
 from harness.simulation.run_one import PlannedRun, Protection
 from harness.simulation.runs import RunKey, RunLine

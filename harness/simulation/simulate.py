@@ -25,9 +25,9 @@ from harness.engine.loop import run_plain
 from harness.engine.run_state import ErosionApplies
 from harness.engine.secure import run_secure
 from harness.federation.measurements import versions
+from harness.simulation.files.study_files import read_study_file
 from harness.simulation.packaged import refuse_package
 from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
-from harness.simulation.study_files import read_study_file
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.simulation.case import Case
-from harness.simulation.json_lines import append_line, read_lines
+from harness.simulation.files.json_lines import append_line, read_lines
 from harness.simulation.runs import RunKey, RunLine
 from protocol.errors import ConfigurationError
 

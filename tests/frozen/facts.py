@@ -25,7 +25,8 @@ import moiety
 from client_agent.learning.study_file import StudyTable
 from harness.engine.parties import OPERATOR_NAMES, SiteEntry, make_parties
 from harness.personal import case as personal_case
-from harness.simulation import case, study_files
+from harness.simulation import case
+from harness.simulation.files import study_files
 from protocol import errors
 from protocol.bodies.letter import LetterKind
 from protocol.rules.registry import OPTIONS, rule_for

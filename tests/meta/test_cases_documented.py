@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from harness.simulation.case import CaseTable, VariantTable
-from harness.simulation.matrix import MatrixTable
+from harness.simulation.files.matrix import MatrixTable
 
 TEXT = (Path(__file__).parents[2] / "docs" / "simulating.md").read_text(encoding="utf-8")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.context import SiteContext
-from client_agent.study.reconciling import lost_rounds, reconcile
+from client_agent.site.reconciling import lost_rounds, reconcile
 from protocol.errors import BadSignature, PolicyRefusal, TranscriptMismatch, Unavailable
 from protocol.policy import Clause
 from protocol.sharing import Side

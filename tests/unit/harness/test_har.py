@@ -16,7 +16,7 @@ from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.personal.case import read_personal_case
 from harness.simulation.case import read_case
-from harness.simulation.study_files import STUDIES
+from harness.simulation.files.study_files import STUDIES
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 

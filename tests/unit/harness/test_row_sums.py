@@ -9,8 +9,8 @@ from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.engine.loop import run_plain, run_rounds
 from harness.engine.row_sums import RowSums
 from harness.simulation.case import read_case
+from harness.simulation.files.study_files import STUDIES
 from harness.simulation.run_one import simulated_study
-from harness.simulation.study_files import STUDIES
 from protocol.errors import ConfigurationError
 
 

@@ -13,8 +13,8 @@ from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
 from harness.adversaries.reconstruction import Prior
 from harness.simulation.case import read_case
-from harness.simulation.json_lines import read_lines
-from harness.simulation.study_files import STUDIES
+from harness.simulation.files.json_lines import read_lines
+from harness.simulation.files.study_files import STUDIES
 
 REQUESTER = "city-hospital"
 CASE = read_case(STUDIES / "breast_cancer.toml")

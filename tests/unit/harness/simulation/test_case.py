@@ -11,8 +11,8 @@ from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.registry import SOURCES
 from harness.simulation.case import Case, parse_case, read_case
 from harness.simulation.case_run import CaseOptions, requesters_of, run_case
+from harness.simulation.files.study_files import STUDIES, read_study_file, study_names
 from harness.simulation.run_one import Protection
-from harness.simulation.study_files import STUDIES, read_study_file, study_names
 from harness.simulation.tuning import combinations
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from client_agent.settings import read_text
-from harness.simulation.matrix import studies_of
+from harness.simulation.files.matrix import studies_of
 from protocol.configuration import parse_toml
 from protocol.errors import ConfigurationError
 
-STUDIES: Final = Path(__file__).resolve().parent.parent / "studies"
+STUDIES: Final = Path(__file__).resolve().parents[2] / "studies"
 """The studies that come along."""
 
 
