@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from protocol.errors import ProtocolViolation
 from protocol.rounds.transitions import RoundProgress
 from protocol.wire.messages import (
     AgreedSet,
@@ -69,6 +68,10 @@ class RoundKey:
         return f"{self.study} round {self.round} attempt {self.attempt}"
 
 
+class IncompleteRecord(AssertionError):
+    """A round lacks what it must have by its state: this server's own error, and nobody's message was wrong."""
+
+
 @dataclass(frozen=True)
 class Locked:
     """What a round of shares has from its lock on."""
@@ -98,7 +101,7 @@ class RoundRecord:
     """One attempt of a round. ``own_nonce`` is n_A or n_B, ``peer_commitment`` A's commitment as B got it.
 
     What is None comes with a later state. The properties are for code that runs only from that state on: they say what
-    the record has then, and raise ProtocolViolation for a record that has not come so far.
+    the record has then, and raise IncompleteRecord for a record that has not come so far.
     """
 
     key: RoundKey
@@ -152,7 +155,7 @@ class RoundRecord:
 
     def _kept(self, value: T | None, what: str) -> T:
         if value is None:
-            raise ProtocolViolation(
+            raise IncompleteRecord(
                 f"{self.key.label} is {self.state} here and has no {what}, which it must have by now: a server's error"
             )
         return value

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from protocol.errors import BadSignature, ProtocolViolation
+from protocol.errors import BadSignature
 from protocol.parameters import Needs
 from protocol.wire.authentic import sign, signature_from
 from protocol.wire.messages import (
@@ -23,7 +23,7 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from servers.rounds.outcomes import outcome_of
-from servers.store.interface import Challenged, Locked, RoundKey, RoundRecord
+from servers.store.interface import Challenged, IncompleteRecord, Locked, RoundKey, RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
 M = TypeVar("M", bound=Message)
@@ -98,7 +98,7 @@ def test_a_record_that_came_so_far_has_it() -> None:
 )
 def test_a_record_that_did_not_says_what_is_missing(asked: str, lacks: str, what: str) -> None:
     record = replace(LATE, **{lacks: None})
-    with pytest.raises(ProtocolViolation, match=rf"round 1 attempt 1 is measured here and has no {what}, which"):
+    with pytest.raises(IncompleteRecord, match=rf"round 1 attempt 1 is measured here and has no {what}, which"):
         attrgetter(asked)(record)
 
 
