@@ -251,7 +251,8 @@ def cases(pair: Pair, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict
         for row in ROWS:
             made[row.name] = case = open_case(pair, row, tmp_path_factory.mktemp("site"))
             sites.callback(case.site.close)
-            for site in WITHOUT_VICTIM:
+            four = row.announced.get("least_contributors") == 4  # with everybody's word such a round ends at once
+            for site in WITHOUT_VICTIM[:-1] if four else WITHOUT_VICTIM:
                 case.opened.contribute(site)
         yield made
 
