@@ -25,6 +25,7 @@ import trustme
 from client_agent.daemon import create_study
 from client_agent.learning.data import LocalData, save_folder
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
+from harness.federation.forked import Forked, fork_command, one_thread
 from host.loopback import is_loopback
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.policy import SitePolicy
@@ -41,7 +42,6 @@ _POLL_S: Final = 0.5
 _LOOPBACK: Final = "127.0.0.1"
 _OPERATIONS_ABOVE: Final = 1000
 _CONNECTIONS_A_SITE: Final = 20
-_ONE_THREAD: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 _PROJECT: Final = Path(__file__).resolve().parents[2]
 
 
@@ -84,7 +84,7 @@ class Running:
     """One started process and where it writes its log."""
 
     name: str
-    process: subprocess.Popen[bytes] = field(repr=False)
+    process: Forked = field(repr=False)
     log: Path
 
     @property
@@ -106,7 +106,7 @@ class RunningFederation:
         self._ports = dict(zip(Side, _free_ports(spec.host, spec.ports), strict=True))
         own = [port + _OPERATIONS_ABOVE for port in self._ports.values()]
         self._operations_ports = dict(zip(Side, _free_ports(_LOOPBACK, own), strict=True))
-        self._running: dict[str, Running] = {}
+        self.running: dict[str, Running] = {}
         self._ca = trustme.CA()
         self.parties = self._write_everything()
 
@@ -162,33 +162,33 @@ class RunningFederation:
             self.wait_for(side, "/readyz")
 
     def start_server(self, side: Side) -> None:
-        self._spawn(OPERATOR_NAMES[side], "server", "run", "--config", str(self.config(OPERATOR_NAMES[side])))
+        self.spawn(OPERATOR_NAMES[side], "server", "run", "--config", str(self.config(OPERATOR_NAMES[side])))
 
     def start_agent(self, site: str) -> None:
-        self._spawn(site, "agent", "run", "--config", str(self.config(site)))
+        self.spawn(site, "agent", "run", "--config", str(self.config(site)))
 
     def stop(self) -> None:
         """Ask every process to end, kill those that do not."""
-        for running in self._running.values():
-            _signal(running.process, signal.SIGTERM)
+        for running in self.running.values():
+            running.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + _STOP_WITHIN_S
-        for running in self._running.values():
+        for running in self.running.values():
             try:
                 running.process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                _signal(running.process, signal.SIGKILL)
+                running.process.send_signal(signal.SIGKILL)
                 running.process.wait()
-        self._running.clear()
+        self.running.clear()
 
     def kill(self, name: str) -> None:
         """kill -9 of one process, for tests of what comes back."""
-        running = self._running.pop(name)
-        _signal(running.process, signal.SIGKILL)
+        running = self.running.pop(name)
+        running.process.send_signal(signal.SIGKILL)
         running.process.wait()
 
     def check(self) -> None:
         """Unavailable, with the end of its log, if a process has ended by itself."""
-        for running in self._running.values():
+        for running in self.running.values():
             code = running.process.poll()
             if code is not None:
                 raise Unavailable(
@@ -198,7 +198,7 @@ class RunningFederation:
     def tails(self) -> str:
         """The ends of both servers' and the requester's logs."""
         names = (*OPERATOR_NAMES.values(), self.spec.requester)
-        return "\n".join(f"{name}:\n{self._running[name].tail()}" for name in names if name in self._running)
+        return "\n".join(f"{name}:\n{self.running[name].tail()}" for name in names if name in self.running)
 
     def wait_for(self, side: Side, path: str, within_s: float = _READY_WITHIN_S) -> None:
         """Until a server answers 200 at ``path``; Unavailable when it does not or a process ends."""
@@ -216,14 +216,14 @@ class RunningFederation:
                         return
                     answer = f"{response.status_code} {response.text[:200]}"
                 time.sleep(0.1)
-        raise Unavailable(f"{name} is not ready at {path} after {within_s:g} s: {answer}\n{self._running[name].tail()}")
+        raise Unavailable(f"{name} is not ready at {path} after {within_s:g} s: {answer}\n{self.running[name].tail()}")
 
     # --- what can be read from outside ---
 
     @property
     def process_ids(self) -> dict[str, int]:
         """Name -> process id of everything that runs."""
-        return {name: running.pid for name, running in self._running.items()}
+        return {name: running.pid for name, running in self.running.items()}
 
     def metrics(self, side: Side) -> str:
         """A server's /metrics page."""
@@ -237,7 +237,11 @@ class RunningFederation:
     def run_cli(self, *arguments: str) -> str:
         """One ``moiety`` command in its own process, as a person would type it; its standard output."""
         done = subprocess.run(  # noqa: S603 - our own program
-            _command(arguments), env=_environment(), capture_output=True, text=True, check=False
+            [sys.executable, "-m", "moiety", *arguments],
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode != 0:
             said = done.stderr.strip() or done.stdout.strip()
@@ -249,18 +253,11 @@ class RunningFederation:
     def _http(self) -> httpx.Client:
         return httpx.Client(trust_env=False, timeout=5.0)
 
-    def _spawn(self, name: str, *arguments: str) -> None:
+    def spawn(self, name: str, *arguments: str) -> None:
+        """``moiety ARGUMENTS`` as the process ``name``, logged into its folder."""
         log = self.folder / name / "process.log"
-        with log.open("ab") as out:
-            process = subprocess.Popen(  # noqa: S603 - our own program
-                _command(arguments),
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=_environment(),
-                start_new_session=True,
-            )
-        self._running[name] = Running(name, process, log)
+        log.touch()
+        self.running[name] = Running(name, fork_command(arguments, log, _environment()), log)
 
     def _write_everything(self) -> Parties:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -299,9 +296,9 @@ class RunningFederation:
             "peer_ca": "../ca.pem",
             "operations_port": self._operations_ports[side],
         }
-        self._write_settings(OPERATOR_NAMES[side], settings, {"limits": self._limits()})
+        self._write_settings(OPERATOR_NAMES[side], settings, {"limits": self.limits()})
 
-    def _limits(self) -> dict[str, object]:
+    def limits(self) -> dict[str, object]:
         """All sites come from one address here, this machine's."""
         connections = _CONNECTIONS_A_SITE * (len(self.spec.sites) + 1)
         return {
@@ -340,15 +337,11 @@ def toml_lines(values: Mapping[str, object]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
 
 
-def _command(arguments: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "moiety", *arguments]
-
-
 def _environment() -> dict[str, str]:
     """The caller's environment, without settings meant for other servers and agents, one thread a process."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("MOIETY_SERVER_", "MOIETY_AGENT_"))}
     found = [str(_PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**kept, **dict.fromkeys(_ONE_THREAD, "1"), "PYTHONPATH": os.pathsep.join(found), "PYTHONUNBUFFERED": "1"}
+    return one_thread({**kept, "PYTHONPATH": os.pathsep.join(found), "PYTHONUNBUFFERED": "1"})
 
 
 def _free_ports(host: str, wanted: Sequence[int]) -> list[int]:
@@ -372,9 +365,3 @@ def write_secret(path: Path, text: str) -> None:
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(text)
-
-
-def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    """To the process's whole group, if it still runs; the group is its own."""
-    if process.poll() is None:
-        os.killpg(process.pid, number)

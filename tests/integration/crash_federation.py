@@ -1,6 +1,5 @@
 """A seeded federation of real processes that are killed at named points and started again.
 
-The processes are forked from one that has everything imported already, so that a start takes a fraction of a second.
 Sites learn without torch; their updates lie on the fixed-point grid, so that rounding draws nothing and the model after
 n released rounds is the same bits whatever the study is called and however often a process died on the way.
 """
@@ -8,15 +7,12 @@ n released rounds is the same bits whatever the study is called and however ofte
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +21,6 @@ from typing import Any
 import numpy as np
 
 import client_agent.daemon
-import servers.app
 import servers.cli
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.learner import Vector
@@ -35,6 +30,7 @@ from client_agent.site.events import RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from client_agent.site.remembered_sums import RememberedRow
 from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.forked import Forked
 from harness.federation.processes import FederationSpec, Running, RunningFederation, SiteSpec, toml_lines
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
@@ -54,7 +50,6 @@ from protocol.wire.messages import (
 )
 from tests.ports import free_ports
 
-assert servers.app is not None
 REQUESTER = "requester"
 SITES = (REQUESTER, "c1", "c2", "c3")
 A, B = OPERATOR_NAMES[Side.A], OPERATOR_NAMES[Side.B]
@@ -106,21 +101,11 @@ def class_counts(site: str) -> tuple[int, int]:
 # --- what runs in the forked processes --------------------------------------------------------------------------------
 
 
-def _into(log: str) -> None:
-    os.setsid()
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    descriptor = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
-    for stream in (sys.stdout, sys.stderr):
-        os.dup2(descriptor, stream.fileno())
-
-
-def run_server(config: str, log: str) -> None:
-    _into(log)
+def run_server(config: str) -> None:
     servers.cli.run(Path(config))
 
 
-def run_site(config: str, log: str) -> None:
-    _into(log)
+def run_site(config: str) -> None:
     client_agent.daemon.training_seed = lambda local, site, drawn: 0  # the real one loads torch
     settings = load_settings(Path(config))
     stop = threading.Event()
@@ -131,33 +116,6 @@ def run_site(config: str, log: str) -> None:
         lambda event: print(event.kind, event.study, event.round, event.text, flush=True),
         lambda study, seed: LightLearner(study, settings.site),
     )
-
-
-class Forked:
-    """A forked process with the part of ``Popen`` that a federation uses."""
-
-    def __init__(self, target: Callable[[str, str], None], config: Path, log: Path) -> None:
-        self._process = _CONTEXT.Process(target=target, args=(str(config), str(log)), daemon=True)
-        self._process.start()
-        while self._process.is_alive() and os.getpgid(self.pid) != self.pid:
-            time.sleep(0.005)  # its group is its own a moment later: whoever stops it signals the group
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def poll(self) -> int | None:
-        return self._process.exitcode
-
-    def wait(self, timeout: float | None = None) -> int:
-        self._process.join(timeout)
-        if self._process.exitcode is None:
-            raise subprocess.TimeoutExpired("forked", timeout or 0.0)
-        return self._process.exitcode
-
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload([__name__, "servers.app", "uvicorn", "uvloop", "httptools"])
 
 
 # --- the federation ---------------------------------------------------------------------------------------------------
@@ -196,18 +154,18 @@ class CrashFederation(RunningFederation):
         super().__init__(FederationSpec("crashes", REQUESTER, sites, seed=5, ports=free_ports()), folder)
         self._plain = {name: self.config(name).read_text() for name in (A, B, *SITES)}
 
-    def _limits(self) -> dict[str, object]:
-        return {**super()._limits(), **self._own_limits}
+    def limits(self) -> dict[str, object]:
+        return {**super().limits(), **self._own_limits}
 
-    def _spawn(self, name: str, *arguments: str) -> None:
-        target = run_server if arguments[0] == "server" else run_site
+    def spawn(self, name: str, *arguments: str) -> None:
+        program = run_server if arguments[0] == "server" else run_site
         log = self.folder / name / "process.log"
         log.touch()
-        self._running[name] = Running(name, Forked(target, self.config(name), log), log)
+        self.running[name] = Running(name, Forked(program, [str(self.config(name))], log, os.environ), log)
 
     def start_party(self, name: str, failpoint: str | None = None, **settings: object) -> None:
         """Start it, armed or not, with further top-level settings; what was left of it is forgotten."""
-        self._running.pop(name, None)
+        self.running.pop(name, None)
         armed = {} if failpoint is None else {"failpoint": failpoint}
         self.config(name).write_text(toml_lines({**armed, **settings}) + self._plain[name])
         if name in (A, B):
@@ -216,7 +174,7 @@ class CrashFederation(RunningFederation):
             self.start_agent(name)
 
     def exit_code(self, name: str) -> int | None:
-        return self._running[name].process.poll()
+        return self.running[name].process.poll()
 
     def database(self, side: Side) -> sqlite3.Connection:
         path = self.folder / OPERATOR_NAMES[side] / "data" / "server.db"
@@ -254,11 +212,11 @@ class CrashFederation(RunningFederation):
         while any(waiting.values()) or not self._over(study):
             for name, points in waiting.items():
                 if points and self.exit_code(name) is not None:
-                    assert self.exit_code(name) == -signal.SIGKILL, self._running[name].tail()
+                    assert self.exit_code(name) == -signal.SIGKILL, self.running[name].tail()
                     points.pop(0)
-                    self._running.pop(name)
+                    self.running.pop(name)
                     self.start_party(name, points[0] if points else None)
-            alive = {name: code for name in self._running if (code := self.exit_code(name)) is not None}
+            alive = {name: code for name in self.running if (code := self.exit_code(name)) is not None}
             assert not {n: c for n, c in alive.items() if not waiting.get(n)}, self.tails()
             assert time.monotonic() < deadline, (
                 f"not over; never reached {waiting}\n{self.tails()}\n{self.site_tails()}"
@@ -271,7 +229,7 @@ class CrashFederation(RunningFederation):
         return Outcome(records, tuple(self._final_model(site, study.name) for site in SITES))
 
     def site_tails(self) -> str:
-        return "\n".join(f"{name}:\n{self._running[name].tail()}" for name in SITES if name in self._running)
+        return "\n".join(f"{name}:\n{self.running[name].tail()}" for name in SITES if name in self.running)
 
     def _over(self, study: Study) -> bool:
         folders = [self.state(site) / "studies" / study.name for site in SITES]

@@ -7,7 +7,6 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +18,7 @@ import httpx
 import trustme
 
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
+from harness.federation.forked import Forked, fork_command
 from harness.federation.processes import write_secret
 from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys, dump_party_keys, dump_roster
@@ -26,7 +26,6 @@ from protocol.wire.messages import Roster
 from tests.integration.signed_client import SignedClient
 from tests.ports import HOST, free_ports
 
-PROJECT = Path(__file__).resolve().parents[2]
 READY_WITHIN_S = 60.0
 FOR_TESTS = {"connections_per_address": 512, "unsigned_per_s": 1000.0}
 """All sites of a test come from one address, and some send much that nobody signed."""
@@ -41,7 +40,7 @@ class ServerHandle:
     operations_url: str
     config: Path
     ca_file: Path
-    process: subprocess.Popen[bytes] | None = None
+    process: Forked | None = None
 
     @property
     def log(self) -> str:
@@ -49,14 +48,8 @@ class ServerHandle:
 
     def start(self) -> None:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("MOIETY_")}
-        environment["PYTHONPATH"] = str(PROJECT)
-        with self.config.with_name("process.log").open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "servers.cli", "run", "--config", str(self.config)],
-                env=environment,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
+        log = self.config.with_name("process.log")
+        self.process = fork_command(["server", "run", "--config", str(self.config)], log, environment)
 
     def wait(self, path: str = "/healthz") -> None:
         """Until the server answers 200 at ``path``."""
@@ -81,7 +74,7 @@ class ServerHandle:
 
     def stop(self) -> None:
         if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
+            self.process.send_signal(signal.SIGTERM)
             try:
                 self.process.wait(10)
             except subprocess.TimeoutExpired:

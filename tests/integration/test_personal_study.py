@@ -108,10 +108,10 @@ def study_of(federation: RunningFederation, name: str) -> Study:
 
 def restarted(federation: RunningFederation, failpoint: str | None) -> None:
     """c2, once it has killed itself, armed with its next failpoint."""
-    running = federation._running[KILLED]
+    running = federation.running[KILLED]
     wait_for("c2's death", lambda: running.process.poll() is not None, within_s=120)
     assert running.process.poll() == -signal.SIGKILL, running.tail()
-    federation._running.pop(KILLED)
+    federation.running.pop(KILLED)
     started(federation, failpoint)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -127,7 +128,7 @@ def test_a_process_that_dies_ends_the_run_with_its_log(tmp_path: Path) -> None:
     with RunningFederation(spec_of(DATA, 4), tmp_path) as federation:
         pids = federation.process_ids
         assert len(set(pids.values())) == 7
-        federation._running["screening-centre"].process.kill()
+        federation.running["screening-centre"].process.send_signal(signal.SIGKILL)
         with pytest.raises(Unavailable, match="screening-centre ended with exit code -9"):
             run_study(federation, study_for(federation, 3), lambda progress: None)
 

@@ -85,8 +85,7 @@ def test_a_process_that_ends_by_itself_is_reported_with_the_end_of_its_log(tmp_p
     federation = RunningFederation(spec(), tmp_path)
     federation.config("north").write_text("side = 7\n")
     federation.start_agent("north")
-    with federation._running["north"].process as process:
-        process.wait(60)
+    federation.running["north"].process.wait(60)
     with pytest.raises(Unavailable, match=r"north ended with exit code 2") as refused:
         federation.check()
     assert "unknown key 'side'" in refused.value.detail

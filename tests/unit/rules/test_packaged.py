@@ -58,6 +58,14 @@ def rule(selects: bool = False, **answers: object) -> CheckedRule:
     return packaged_rule_for("acme:try", offered, {}, batch_size=16, grid=GRID)
 
 
+def test_a_rule_that_cannot_be_made_with_its_options_is_refused_by_name() -> None:
+    def make(options: Any, batch_size: int, grid: int) -> FedAvg:
+        raise ValueError(f"a step of {options.step} is none")
+
+    with pytest.raises(ConfigurationError, match="rule 'acme:try': a step of 3 is none"):
+        packaged_rule_for("acme:try", PackagedRule(Options, make), {"step": 3}, batch_size=16, grid=GRID)
+
+
 def test_no_rule_of_the_protocol_has_a_packages_name() -> None:
     assert not any(SEPARATOR in name.value for name in RuleName)
 

@@ -1,0 +1,68 @@
+"""A program in a process that was forked for it: as much one of its own as one that was started anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from harness.federation.forked import ONE_THREAD, Forked, fork_command, one_thread
+
+
+def say_who(*words: str) -> None:
+    print(os.getpid() == os.getpgid(0), sorted(os.environ.items()), *words, flush=True)
+
+
+def wait_for_a_signal(*words: str) -> None:
+    print("waiting", flush=True)
+    threading.Event().wait()
+
+
+def waiting(tmp_path: Path) -> Forked:
+    log = tmp_path / "log"
+    log.touch()
+    process = Forked(wait_for_a_signal, (), log, {})
+    deadline = time.monotonic() + 60
+    while "waiting" not in log.read_text():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return process
+
+
+def test_it_has_a_group_an_environment_and_a_log_of_its_own(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("before\n")
+    process = Forked(say_who, ("one", "two words"), log, {"MOIETY_WORD": "given"})
+    assert process.wait(60) == process.poll() == 0
+    assert process.pid != os.getpid()
+    assert log.read_text() == "before\nTrue [('MOIETY_WORD', 'given')] one two words\n"
+
+
+def test_the_command_line_ends_with_its_own_exit_code_and_words(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    process = fork_command(["server", "run", "--config", str(tmp_path / "nothing.toml")], log, os.environ)
+    assert process.wait(60) == 2
+    assert "nothing.toml" in log.read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_a_signal_ends_it_and_names_itself(tmp_path: Path, number: signal.Signals) -> None:
+    process = waiting(tmp_path)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.01)
+    assert process.poll() is None
+    process.send_signal(number)
+    assert process.wait(60) == -number
+    process.send_signal(number)  # to one that has ended: nothing
+
+
+def test_libraries_are_told_to_take_one_thread_and_this_process_keeps_its_own(tmp_path: Path) -> None:
+    before = dict(os.environ)
+    waiting(tmp_path).send_signal(signal.SIGKILL)
+    assert dict(os.environ) == before
+    assert one_thread({"A": "b", ONE_THREAD[0]: "8"}) == {"A": "b", **dict.fromkeys(ONE_THREAD, "1")}
