@@ -43,6 +43,7 @@ from protocol.errors import (
 )
 from protocol.policy import (
     Clause,
+    Terms,
     check_discarded_sums,
     check_weight_list,
     remember_contribution,
@@ -307,16 +308,7 @@ class Decisions:
     def _check_policy(self, announcement: Announcement, weight_list: WeightList) -> None:
         study, context = self._owner.study, self._context
         rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
-        check_weight_list(
-            context.site,
-            announcement,
-            weight_list,
-            study.parameters,
-            rule_declares_never_rising=rule.weights_never_rise,
-            policy=context.policy,
-            memory=self._owner.state.memory,
-            contributors=tuple(party.name for party in context.roster.contributors),
-            needs=rule.needs,
-            own_weight=self._owner.weight_in(announcement),
-            rule_selects=rule.selects,
-        )
+        contributors = tuple(party.name for party in context.roster.contributors)
+        terms = Terms(study.parameters, contributors, rule, context.policy)
+        own_weight = self._owner.weight_in(announcement)
+        check_weight_list(context.site, announcement, weight_list, terms, self._owner.state.memory, own_weight)

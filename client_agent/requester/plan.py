@@ -12,7 +12,7 @@ from client_agent.requester.study import RequesterStudy
 from client_agent.study.isolating import propose_sum
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy import MOST_DISCARDED_SUMS, Candidate, Clause, candidates, check_for_every_site
+from protocol.policy import MOST_DISCARDED_SUMS, Candidate, Clause, Terms, candidates, check_for_every_site
 from protocol.rounds.agree import model_digest
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
@@ -221,14 +221,6 @@ def _model_digest(owner: RequesterStudy, round_number: int) -> str:
 
 def _check_policy(owner: RequesterStudy, announcement: Announcement, weight_list: WeightList) -> None:
     """As every listed site would, before anything is announced."""
-    check_for_every_site(
-        announcement,
-        weight_list,
-        owner.study.parameters,
-        rule_declares_never_rising=owner.rule.weights_never_rise,
-        policy=owner.context.policy,
-        memory=owner.progress.memory,
-        contributors=tuple(party.name for party in owner.context.roster.contributors),
-        needs=owner.rule.needs,
-        rule_selects=owner.rule.selects,
-    )
+    contributors = tuple(party.name for party in owner.context.roster.contributors)
+    terms = Terms(owner.study.parameters, contributors, owner.rule, owner.context.policy)
+    check_for_every_site(announcement, weight_list, terms, owner.progress.memory)

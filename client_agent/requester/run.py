@@ -22,7 +22,7 @@ from client_agent.requester.round_result import Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver
 from client_agent.requester.train_alone import go_alone
-from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, SiteValue
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, site_values
 from client_agent.site.letter import PastRelease
 from client_agent.study.ckks_key import SEED_BYTES
 from protocol.errors import (
@@ -249,10 +249,10 @@ class Requester(RequesterStudy):
                 took_part=() if settled.past is None else settled.past.release_set.message.sites,
                 failed_check=() if settled.past is None else settled.past.release_set.message.failed_check,
                 declined=tuple(refused.site for refused in settled.declines),
-                alphas=tuple(SiteValue(site=s.name, value=s.alpha) for s in self.progress.rule_state.sites),
-                distances=_values(opened.distances),
-                norms=_values(opened.norms),
-                inner_products=_values(opened.inner_products),
+                alphas=site_values((s.name, s.alpha) for s in self.progress.rule_state.sites),
+                distances=site_values(opened.distances),
+                norms=site_values(opened.norms),
+                inner_products=site_values(opened.inner_products),
                 pairs=tuple(SitePair(first=p.first, second=p.second, value=p.distance) for p in opened.pairs),
                 requester_norm=settled.requester_norm,
                 clipped=settled.clipped,
@@ -285,7 +285,3 @@ class Requester(RequesterStudy):
     def _finish(self, reason: str, end: Signed[StudyEnd] | None) -> None:
         self.save(finished=reason, ended_by=end)
         self.event(EventKind.FINISHED, None, reason)
-
-
-def _values(opened: tuple[tuple[str, float], ...]) -> tuple[SiteValue, ...]:
-    return tuple(SiteValue(site=site, value=value) for site, value in opened)

@@ -6,7 +6,7 @@ import math
 
 from client_agent.network.watch import Stopped
 from client_agent.requester.study import RequesterStudy
-from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SiteValue
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord, site_values
 from protocol.arithmetic.fixed_point import check_finite, clip
 
 
@@ -37,7 +37,7 @@ def _round_alone(owner: RequesterStudy, number: int, reason: str) -> None:
             state=RoundEnd.ALONE,
             reason=reason,
             model_version=version,
-            alphas=tuple(SiteValue(site=s.name, value=s.alpha) for s in owner.progress.rule_state.sites),
+            alphas=site_values((s.name, s.alpha) for s in owner.progress.rule_state.sites),
             requester_norm=float(math.sqrt(float((values * values).sum()))),
             clipped=clipped,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -35,6 +35,11 @@ class SiteValue(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
     value: float
+
+
+def site_values(numbers: Iterable[tuple[str, float]]) -> tuple[SiteValue, ...]:
+    """Numbers about sites as a record has them."""
+    return tuple(SiteValue(site=site, value=value) for site, value in numbers)
 
 
 class Phase(BaseModel):

@@ -1,4 +1,4 @@
-"""Who gave what to a study: rounds taken part in and the sum of weights, a site (the basis of any reward).
+"""Who gave what to a study: rounds taken part in and the sum of weights, per site (the basis of any reward).
 
 Computed from this site's own records of the rounds. Where every site weighs itself, a site knows its own weight alone;
 the others' sums are then unknown, here as everywhere.
@@ -6,7 +6,7 @@ the others' sums are then unknown, here as everywhere.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
@@ -26,25 +26,30 @@ class Reward(BaseModel):
     weights: float | None
 
 
+def rewards_in(sums: Sequence[Mapping[str, float | None]]) -> tuple[Reward, ...]:
+    """Every site's part in released sums, each given as the weight of every site in it, None where it is unknown."""
+    names = dict.fromkeys(name for weights in sums for name in weights)
+    return tuple(_reward(name, [weights[name] for weights in sums if name in weights]) for name in names)
+
+
 def rewards_of(records: Sequence[RoundRecord], own: str, requester: str) -> tuple[Reward, ...]:
     """The sites that took part in a released sum of updates, the requester first, then in the order of the lists.
 
     A round that is recorded twice, by a crash in between, counts once. The requester's weight is 1.
     """
     rounds = {record.round: record for record in records if _counts(record)}
-    names = list(dict.fromkeys(name for record in rounds.values() for name in record.took_part))
-    return tuple(_reward(name, tuple(rounds.values()), own, requester) for name in names)
+    return rewards_in(
+        [{name: _weight(name, record, own, requester) for name in record.took_part} for record in rounds.values()]
+    )
+
+
+def _reward(site: str, weights: Sequence[float | None]) -> Reward:
+    known = [weight for weight in weights if weight is not None]
+    return Reward(site=site, rounds=len(weights), weights=sum(known) if len(known) == len(weights) else None)
 
 
 def _counts(record: RoundRecord) -> bool:
     return record.state in _SHARED and record.purpose is Purpose.UPDATE
-
-
-def _reward(name: str, records: tuple[RoundRecord, ...], own: str, requester: str) -> Reward:
-    taken = [record for record in records if name in record.took_part]
-    weights = [_weight(name, record, own, requester) for record in taken]
-    known = [weight for weight in weights if weight is not None]
-    return Reward(site=name, rounds=len(taken), weights=sum(known) if len(known) == len(weights) else None)
 
 
 def _weight(name: str, record: RoundRecord, own: str, requester: str) -> float | None:

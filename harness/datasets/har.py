@@ -69,7 +69,6 @@ class _Table:
             self.y: NDArray[np.int64] = arrays["y"].astype(np.int64) - 1
             self.subject: NDArray[np.int64] = arrays["subject"].astype(np.int64)
             self.official_test: NDArray[np.bool_] = arrays["official_test"] == 1
-            self.feature_names: tuple[str, ...] = tuple(str(name) for name in arrays["feature_names"])
 
     def part(self, rows: Rows) -> Examples:
         return Examples(self.X[rows], self.y[rows])
@@ -78,11 +77,6 @@ class _Table:
 def subject_names() -> tuple[str, ...]:
     """The sites of ``har_subjects`` in the order of the data set's numbers."""
     return tuple(f"subject-{number:02d}" for number in range(1, SUBJECTS + 1))
-
-
-def har_feature_names(folder: Path) -> tuple[str, ...]:
-    """The 561 names in the order of the columns; 84 of them occur more than once in the original."""
-    return _Table(folder).feature_names
 
 
 def har_subjects(folder: Path, seed: int, *, validation_share: float = 0.0, requester: int = 1) -> Federation:

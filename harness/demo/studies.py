@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from client_agent.learning.models import BuiltIn, dimension, model_spec
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.datasets.digits import digits_sites
-from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyProtection, TrainingSpec
@@ -118,21 +114,6 @@ def study_of(
         protection=protection,
         seed=seed,
     )
-
-
-def breast_cancer_study(rule: RuleName, roster_digest: str, seed: int) -> Study:
-    """The demo's first study: logistic regression, exact distances."""
-    return study_of(BREAST_CANCER, breast_cancer_five_hospitals(seed), rule, roster_digest, seed)
-
-
-def digits_study(rule: RuleName, roster_digest: str, seed: int) -> Study:
-    """The demo's second study: a multi-layer perceptron, sketched distances."""
-    return study_of(DIGITS, digits_sites(seed), rule, roster_digest, seed)
-
-
-def heart_disease_study(rule: RuleName, folder: Path, roster_digest: str, seed: int) -> Study:
-    """Four real hospitals, from the files in ``folder``."""
-    return study_of(HEART_DISEASE, heart_disease(folder, seed), rule, roster_digest, seed)
 
 
 def _rule_spec(settings: StudySettings, rule: RuleName) -> RuleSpec:

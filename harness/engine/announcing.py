@@ -17,6 +17,7 @@ from protocol.parameters import Needs
 from protocol.policy import (
     Candidate,
     SitePolicy,
+    Terms,
     candidates,
     check_for_every_site,
     check_needs_allowed,
@@ -131,17 +132,7 @@ def _announced(run: Run, state: RunState, round_number: int, candidate: Candidat
         weight_list_digest=weight_list.digest(),
         closes_at_s=0,
     )
-    check_for_every_site(
-        announcement,
-        weight_list,
-        parameters,
-        rule_declares_never_rising=run.rule.weights_never_rise,
-        policy=run.policy,
-        memory=state.memory,
-        contributors=run.names,
-        needs=run.rule.needs,
-        rule_selects=run.rule.selects,
-    )
+    check_for_every_site(announcement, weight_list, _terms(run), state.memory)
     return Announced(announcement, weight_list)
 
 
@@ -157,7 +148,9 @@ def answers(run: Run, state: RunState, announced: Announced) -> Answers:
         own_weight = run.own_weight(site, state)
         try:
             if own_weight is not None:
-                _check_own_weight(run, state, announced, site.name, own_weight)
+                check_weight_list(
+                    site.name, announced.announcement, announced.weight_list, _terms(run), state.memory, own_weight
+                )
         except PolicyRefusal as refusal:
             refusals[site.name] = refusal.detail
         else:
@@ -172,20 +165,8 @@ def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteD
     )
 
 
-def _check_own_weight(run: Run, state: RunState, announced: Announced, site: str, own_weight: float) -> None:
-    check_weight_list(
-        site,
-        announced.announcement,
-        announced.weight_list,
-        run.study.parameters,
-        rule_declares_never_rising=run.rule.weights_never_rise,
-        policy=run.policy,
-        memory=state.memory,
-        contributors=run.names,
-        needs=run.rule.needs,
-        own_weight=own_weight,
-        rule_selects=run.rule.selects,
-    )
+def _terms(run: Run) -> Terms:
+    return Terms(run.study.parameters, run.names, run.rule, run.policy)
 
 
 def _weights(run: Run, state: RunState) -> tuple[ListedWeight, ...]:

@@ -8,6 +8,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from client_agent.site.events import SiteValue
 from protocol.rules.interface import PairDistance
 from protocol.wire.messages import ListedWeight, RuleName
 
@@ -27,14 +28,6 @@ class RunEnd(StrEnum):
     COMPLETED = "completed"
     LOCAL_ONLY = "local_only"
     LOCAL_OPTIMUM = "local_optimum"
-
-
-@dataclass(frozen=True)
-class SiteValue:
-    """A number about one site."""
-
-    site: str
-    value: float
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from harness.engine.history import SiteValue
+from client_agent.site.events import SiteValue
 from harness.engine.run_state import Announced, Run, RunState
 from harness.engine.site_updates import ClippedUpdate
 from protocol.arithmetic.fixed_point import Real
@@ -64,7 +64,7 @@ def isolations(run: Run, state: RunState, announced: Announced, trained: Trained
     row, values, refusals = _summed_row(run, announced), [], {}
     for site in (run.requester.name, *sites):
         found = _exposure(run, state, row, site, trained)
-        values.append(SiteValue(site, found.least))
+        values.append(SiteValue(site=site, value=found.least))
         try:
             check_isolation(found, row, run.policy)
         except PolicyRefusal as refusal:

@@ -8,7 +8,8 @@ import numpy as np
 
 from client_agent.learning.trainer import evaluate
 from client_agent.requester.judging import Judgement
-from harness.engine.history import RoundKind, RoundRecord, SiteValue
+from client_agent.site.events import site_values
+from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.run_state import Run, RunState
 from harness.engine.site_updates import CPU, load_site
 from protocol.wire.messages import ListedWeight
@@ -26,7 +27,7 @@ def round_record(
         round=round_number,
         kind=kind,
         handed_out=weights,
-        alphas=tuple(SiteValue(site.name, site.alpha) for site in state.rule_state.sites),
+        alphas=site_values((site.name, site.alpha) for site in state.rule_state.sites),
         distances=(),
         requester_norm=0.0,
         took_part=(),
@@ -44,15 +45,11 @@ def with_judgement(record: RoundRecord, judgement: Judgement) -> RoundRecord:
     measured = judgement.measured
     return replace(
         record,
-        distances=_values(measured.distances),
-        norms=_values(measured.norms),
-        inner_products=_values(measured.inner_products),
+        distances=site_values(measured.distances),
+        norms=site_values(measured.norms),
+        inner_products=site_values(measured.inner_products),
         pairs=measured.pairs,
         requester_norm=measured.requester_norm,
         failed_check=judgement.failed,
         not_selected=judgement.not_selected,
     )
-
-
-def _values(opened: tuple[tuple[str, float], ...]) -> tuple[SiteValue, ...]:
-    return tuple(SiteValue(site, value) for site, value in opened)

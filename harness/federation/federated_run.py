@@ -23,7 +23,7 @@ from client_agent.network.transport import tls_context
 from client_agent.site import events
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal
-from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory, SiteValue
+from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.federation.processes import RunningFederation
 from protocol.errors import Unavailable, UnknownStudy
 from protocol.rules.interface import PairDistance
@@ -194,13 +194,13 @@ def _clipped_by_round(federation: RunningFederation, study: str) -> dict[int, li
     return found
 
 
-def _isolation_by_round(federation: RunningFederation, study: str) -> dict[int, tuple[SiteValue, ...]]:
+def _isolation_by_round(federation: RunningFederation, study: str) -> dict[int, tuple[events.SiteValue, ...]]:
     """What each site's agent worked out for each round, the requester's first."""
-    found: dict[int, list[SiteValue]] = {}
+    found: dict[int, list[events.SiteValue]] = {}
     for site in federation.spec.sites:
         for record in _records(federation, site.name, study):
             if record.isolation is not None:
-                found.setdefault(record.round, []).append(SiteValue(site.name, record.isolation))
+                found.setdefault(record.round, []).append(events.SiteValue(site=site.name, value=record.isolation))
     return {number: tuple(values) for number, values in found.items()}
 
 
@@ -227,10 +227,10 @@ def _as_history(record: events.RoundRecord, requester: str, clipped: Sequence[bo
         round=record.round,
         kind=RoundKind.COUNTED if counted else kind,
         handed_out=record.weights,
-        alphas=_values(record.alphas),
-        distances=_values(record.distances),
-        norms=_values(record.norms),
-        inner_products=_values(record.inner_products),
+        alphas=record.alphas,
+        distances=record.distances,
+        norms=record.norms,
+        inner_products=record.inner_products,
         pairs=tuple(PairDistance(first=one.first, second=one.second, distance=one.value) for one in record.pairs),
         failed_check=record.failed_check,
         declined=record.declined,
@@ -241,7 +241,3 @@ def _as_history(record: events.RoundRecord, requester: str, clipped: Sequence[bo
         test_loss=math.nan,
         model_norm=math.nan,
     )
-
-
-def _values(entries: Sequence[events.SiteValue]) -> tuple[SiteValue, ...]:
-    return tuple(SiteValue(entry.site, entry.value) for entry in entries)

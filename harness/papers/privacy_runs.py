@@ -118,8 +118,8 @@ SHIPPED: Final = (
 _TEN: Final = {**_SLOW, **_FINE, "rounds": 10, "list_every": 1}
 
 
-def _limited(name: str, changes: dict[str, Any], noise: float = 0.0) -> Setting:
-    return Setting(name, changes, noise, LIMIT)
+def _limited(name: str, changes: dict[str, Any]) -> Setting:
+    return Setting(name, changes, least_isolation=LIMIT)
 
 
 _REMEDIES: Final = (

@@ -82,9 +82,8 @@ class Comparison:
     device: torch.device
     average: Averaging = in_the_open
 
-    @classmethod
+    @staticmethod
     def of(
-        cls,
         model: nn.Module,
         sites: tuple[SiteData, ...],
         seed: int,
@@ -96,7 +95,7 @@ class Comparison:
     ) -> Comparison:
         """``model`` has its initial values now; later it is a tool that holds any site's."""
         first, personal = model_vector(model), personal_vector(model)
-        return cls(model, first, personal, sites, seed, training, clip_norm, mixing, device, average)
+        return Comparison(model, first, personal, sites, seed, training, clip_norm, mixing, device, average)
 
     def seeds(self) -> list[int]:
         return [site_seed(self.seed, site.name) for site in self.sites]

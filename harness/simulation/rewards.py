@@ -1,4 +1,4 @@
-"""Who gave what: rounds taken part in and the sum of weights, a site, over the runs of a case.
+"""Who gave what: rounds taken part in and the sum of weights, per site, over the runs of a case.
 
 What an agent's ledger counts for one study (``moiety agent rewards``), here as means over seeds.
 """
@@ -11,6 +11,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from client_agent.site.rewards import Reward, rewards_in
 from harness.simulation.runs import RunLine
 from protocol.wire.messages import RuleName
 
@@ -36,42 +37,34 @@ class SiteReward(BaseModel):
 def rewards_of(lines: Sequence[RunLine]) -> tuple[SiteReward, ...]:
     """Of runs of any variants and requesters; sites that were in no sum are left out."""
     keys = dict.fromkeys((line.variant, line.requester) for line in lines)
-    found = []
+    found: list[SiteReward] = []
     for variant, requester in keys:
         runs = [line for line in lines if (line.variant, line.requester) == (variant, requester)]
-        names = dict.fromkeys(name for line in runs for name in _sites_in_sums(line))
-        found += [_reward(runs, site) for site in names]
+        given = [{reward.site: reward for reward in rewards_in(_sums(line))} for line in runs]
+        for name in dict.fromkeys(name for rewards in given for name in rewards):
+            absent = Reward(site=name, rounds=0, weights=0.0)
+            found.append(_mean(variant, requester, [rewards.get(name, absent) for rewards in given]))
     return tuple(found)
 
 
-def _reward(runs: Sequence[RunLine], site: str) -> SiteReward:
-    taken = [_rounds_of(line, site) for line in runs]
-    known = not any(line.rule in _SELF_WEIGHTED for line in runs)
+def _mean(variant: str, requester: str, given: Sequence[Reward]) -> SiteReward:
+    """One per run; a run in which the site was in no sum counts with 0."""
+    weights = [reward.weights for reward in given if reward.weights is not None]
     return SiteReward(
-        variant=runs[0].variant,
-        requester=runs[0].requester,
-        site=site,
-        rounds=mean(len(rounds) for rounds in taken),
-        weights=mean(_weights(line, site, rounds) for line, rounds in zip(runs, taken, strict=True)) if known else None,
+        variant=variant,
+        requester=requester,
+        site=given[0].site,
+        rounds=mean(reward.rounds for reward in given),
+        weights=mean(weights) if len(weights) == len(given) else None,
     )
 
 
-def _sites_in_sums(line: RunLine) -> tuple[str, ...]:
-    """The requester first."""
-    released = [names for kind, names in zip(line.kind, line.took_part, strict=True) if kind == _RELEASED]
-    return (line.requester, *dict.fromkeys(name for names in released for name in names)) if released else ()
-
-
-def _rounds_of(line: RunLine, site: str) -> tuple[int, ...]:
-    """Places of the rounds whose released sum the site was in."""
-    return tuple(
-        place
+def _sums(line: RunLine) -> list[dict[str, float | None]]:
+    """Every released sum's weights, the requester first."""
+    known = line.rule not in _SELF_WEIGHTED
+    return [
+        {line.requester: 1.0 if known else None}
+        | {name: (line.weight[name][place] or 0.0) if known else None for name in names}
         for place, (kind, names) in enumerate(zip(line.kind, line.took_part, strict=True))
-        if kind == _RELEASED and (site == line.requester or site in names)
-    )
-
-
-def _weights(line: RunLine, site: str, rounds: Sequence[int]) -> float:
-    if site == line.requester:
-        return float(len(rounds))
-    return sum(line.weight[site][place] or 0.0 for place in rounds)
+        if kind == _RELEASED
+    ]

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.engine.history import RoundRecord, RunHistory, SiteValue
+from client_agent.site.events import SiteValue, site_values
+from harness.engine.history import RoundRecord, RunHistory
 from harness.simulation.case import Setting, TuneValue
 
 SMALL_MODEL: Final = 1000
@@ -205,7 +206,7 @@ def _opened(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int)
 
 
 def _weights(record: RoundRecord, grid: int) -> tuple[SiteValue, ...]:
-    return tuple(SiteValue(weight.site, weight.numerator / grid) for weight in record.handed_out)
+    return site_values((weight.site, weight.numerator / grid) for weight in record.handed_out)
 
 
 def _by_site(rounds: list[tuple[SiteValue, ...]], sites: tuple[str, ...]) -> dict[str, Values]:

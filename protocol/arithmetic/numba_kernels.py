@@ -193,9 +193,7 @@ encode: Callable[[Update, float, float, float, float, Ring], bool] = njit(
 
 _OPENED = types.Tuple((types.int64, types.uint64, types.uint64))
 open_average: Callable[[Ring, Ring, int, float, NDArray[np.float32]], tuple[int, np.uint64, np.uint64]] = njit(
-    types.Tuple((types.int64, types.uint64, types.uint64))(
-        _IN, _IN, types.int64, types.float64, types.Array(types.float32, 1, "C")
-    ),
+    _OPENED(_IN, _IN, types.int64, types.float64, types.Array(types.float32, 1, "C")),
     cache=True,
     nogil=True,
     error_model="numpy",  # the caller refuses a divisor of 0: without the check in every step the loop vectorises

@@ -6,7 +6,7 @@
 
 from protocol.clauses import Clause
 from protocol.policy.candidates import Candidate, candidates
-from protocol.policy.check import check_for_every_site, check_weight_list
+from protocol.policy.check import RuleTerms, Terms, check_for_every_site, check_weight_list
 from protocol.policy.clauses import (
     MEASURED_ROUNDS_PER_MODEL,
     MOST_DISCARDED_SUMS,
@@ -72,11 +72,13 @@ __all__ = [
     "LeftOut",
     "OutcomeUnknown",
     "ReleasedSum",
+    "RuleTerms",
     "SeenSums",
     "SiteMemory",
     "SitePolicy",
     "SummedRow",
     "SummedWeight",
+    "Terms",
     "candidates",
     "check_announced_sites",
     "check_contributors_only",

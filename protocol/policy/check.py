@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Protocol
+
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import clauses
 from protocol.policy.memory import SiteMemory
@@ -9,79 +12,75 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, Purpose, WeightList
 
 
+class RuleTerms(Protocol):
+    """What the clauses ask of a study's rule."""
+
+    @property
+    def needs(self) -> Needs: ...
+
+    @property
+    def weights_never_rise(self) -> bool: ...
+
+    @property
+    def selects(self) -> bool:
+        """Being left out says nothing: the rule releases only some sites."""
+        ...
+
+
+@dataclass(frozen=True)
+class Terms:
+    """By what a list is judged in every round: the study's numbers and rule, the roster's sites, the site's policy."""
+
+    parameters: StudyParameters
+    contributors: tuple[str, ...]
+    rule: RuleTerms
+    policy: SitePolicy
+
+
 def check_weight_list(
     site: str,
     announcement: Announcement,
     weight_list: WeightList,
-    parameters: StudyParameters,
-    *,
-    rule_declares_never_rising: bool,
-    policy: SitePolicy,
+    terms: Terms,
     memory: SiteMemory,
-    contributors: tuple[str, ...],
-    needs: Needs = Needs.DISTANCES,
     own_weight: float | None = None,
-    rule_selects: bool = False,
 ) -> None:
     """Every clause that ``site`` demands before it contributes to the announced round.
 
-    ``contributors`` are the roster's sites without the requester; ``needs`` is what the study's rule has opened.
     ``own_weight`` is the weight that the site gives itself under a self-weighted rule, None where the list's counts
-    (and in a round of class counts or a ranking). ``rule_selects``: being left out says nothing, the rule releases
-    only some sites.
+    (and in a round of class counts or a ranking).
     Raises: PolicyRefusal whose detail begins with the clause and says what was found and what is allowed;
             OutcomeUnknown when only the evidence of an earlier round's end is missing;
             ProtocolViolation when ``own_weight`` is outside [1/grid, 1]
     """
+    parameters, policy = terms.parameters, terms.policy
     clauses.check_same_round(announcement, weight_list)
     clauses.check_announced_sites(site, announcement, weight_list)
-    clauses.check_contributors_only(announcement, contributors)
+    clauses.check_contributors_only(announcement, terms.contributors)
     clauses.check_grid(weight_list, parameters)
     if own_weight is not None or announcement.purpose is not Purpose.UPDATE:
         clauses.check_uninformative(weight_list)
     clauses.check_least_number(announcement, parameters, memory)
     clauses.check_enough_contributors(announcement, parameters, policy)
     clauses.check_largest_share(site, announcement, weight_list, parameters, policy, own_weight)
-    if rule_declares_never_rising:
+    if terms.rule.weights_never_rise:
         clauses.check_never_rises(weight_list, memory)
     clauses.check_model_version(announcement, memory)
     clauses.check_outcome_known(announcement, memory)
     clauses.check_counted_once(announcement, memory)
     clauses.check_ranked_once(announcement, memory)
     clauses.check_same_sum_again(announcement, weight_list, memory)
-    clauses.check_opens(announcement, needs, policy)
+    clauses.check_opens(announcement, terms.rule.needs, policy)
     clauses.check_measured_twice(announcement, memory)
-    if not rule_selects:
+    if not terms.rule.selects:
         clauses.check_left_out_twice(announcement, memory)
 
 
-def check_for_every_site(
-    announcement: Announcement,
-    weight_list: WeightList,
-    parameters: StudyParameters,
-    *,
-    rule_declares_never_rising: bool,
-    policy: SitePolicy,
-    memory: SiteMemory,
-    contributors: tuple[str, ...],
-    needs: Needs = Needs.DISTANCES,
-    rule_selects: bool = False,
-) -> None:
+def check_for_every_site(announcement: Announcement, weight_list: WeightList, terms: Terms, memory: SiteMemory) -> None:
     """The sites' policy as the requester runs it before it announces (docs/protocol.md 4).
 
     Weights that sites give themselves are theirs alone to check.
     Raises: PolicyRefusal
     """
     for site in announcement.listed:
-        check_weight_list(
-            site,
-            announcement,
-            weight_list,
-            parameters,
-            rule_declares_never_rising=rule_declares_never_rising,
-            policy=policy,
-            memory=memory,
-            contributors=contributors,
-            needs=needs,
-            rule_selects=rule_selects,
-        )
+        check_weight_list(site, announcement, weight_list, terms, memory)

@@ -20,6 +20,7 @@ from protocol.errors import BadSignature, BrokenSeal, ConsistencyCheckFailed, Ma
 from protocol.mpc.ot import check
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy import SiteMemory, SitePolicy
+from protocol.rules.weight_erosion import WeightErosion
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import check_signature, require_signatures, sign
@@ -238,16 +239,9 @@ def told(of: WeightList, version: int = 0) -> Announcement:
 
 
 def demand(of: WeightList, memory: SiteMemory) -> None:
-    policy.check_weight_list(
-        "b",
-        told(of),
-        of,
-        StudyParameters(dimension=62, clip_norm=1.0, least_contributors=3),
-        rule_declares_never_rising=True,
-        policy=SitePolicy(),
-        memory=memory,
-        contributors=("b", "c", "d", "e"),
-    )
+    parameters = StudyParameters(dimension=62, clip_norm=1.0, least_contributors=3)
+    terms = policy.Terms(parameters, ("b", "c", "d", "e"), WeightErosion(0.01, 0.2, 32, 32), SitePolicy())
+    policy.check_weight_list("b", told(of), of, terms, memory)
 
 
 def test_padding_the_list_with_heavy_accomplices_does_not_hide_a_heavy_site():

@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from harness.papers.drawing.spread import Curve, Spread
 
 COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a5568", "#b7791f", "#2c7a7b", "#9b2c2c")
+ACROSS: Final = 2
+"""Panels beside each other."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Panel:
     dashed_are: str = "published"
 
 
-def curves_chart(panels: Sequence[Panel], label: str, columns: int = 2, floor: float | None = None) -> str:
+def curves_chart(panels: Sequence[Panel], label: str, floor: float | None = None) -> str:
     """Curves over rounds, the mean with a band of one standard error; without band where it is dashed.
 
     One colour a label, the same in all panels.
@@ -57,7 +59,7 @@ def curves_chart(panels: Sequence[Panel], label: str, columns: int = 2, floor: f
         if floor is not None:
             axes.set_ylim(bottom=floor)
 
-    return _panels(panels, draw, columns)
+    return _panels(panels, draw)
 
 
 def bars_chart(groups: Sequence[str], series: Sequence[tuple[str, Sequence[Spread]]], label: str) -> str:
@@ -85,10 +87,9 @@ def heatmap_chart(
     rows: Sequence[str],
     columns: Sequence[str],
     label: str,
-    marked: NDArray[np.bool_] | None = None,
     written: bool = False,
 ) -> str:
-    """Sites by something; ``marked`` cells get a cross. Missing values (NaN) stay grey.
+    """Sites by something; missing values (NaN) stay grey.
 
     ``written``: large cells with their values in them, for a few rows and columns.
     """
@@ -98,9 +99,6 @@ def heatmap_chart(
         axes = figure.subplots()
         axes.set_facecolor("#dddddd")
         image = axes.imshow(values, aspect="auto", cmap="viridis", interpolation="nearest")
-        if marked is not None:
-            at_rows, at_columns = np.nonzero(marked)
-            axes.scatter(at_columns, at_rows, marker="x", color="#ff4d4d", s=14, linewidths=1)
         axes.set_yticks(range(len(rows)), rows)
         step = max(1, len(columns) // 30)
         axes.set_xticks(range(0, len(columns), step), columns[::step], rotation=30 if written else 90)
@@ -124,10 +122,10 @@ def _write_values(axes: Axes, values: NDArray[np.float64]) -> None:
             axes.text(column, row, f"{value:.2f}", ha="center", va="center", color=colour, fontsize=8)
 
 
-def _panels(panels: Sequence[Panel], draw: Callable[[Axes, Panel], None], columns: int) -> str:
+def _panels(panels: Sequence[Panel], draw: Callable[[Axes, Panel], None]) -> str:
     with _style():
-        rows = -(-len(panels) // columns)
-        across = min(columns, len(panels))
+        rows = -(-len(panels) // ACROSS)
+        across = min(ACROSS, len(panels))
         figure = Figure(figsize=(4.4 * across, 2.9 * rows), layout="constrained")
         grid = np.atleast_1d(figure.subplots(rows, across)).ravel()
         for axes, panel in zip(grid, panels, strict=False):

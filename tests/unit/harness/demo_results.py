@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import lru_cache
 
-from client_agent.site.events import RoundEnd, RoundRecord, SiteValue
+from client_agent.site.events import RoundEnd, RoundRecord
 from harness.bounds.error_bound import bound_of_run
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.site_data import describe
@@ -43,8 +43,8 @@ def records_of(history: RunHistory) -> tuple[RoundRecord, ...]:
             state=RoundEnd.ALONE if record.kind is RoundKind.ALONE else RoundEnd.RELEASED,
             model_version=record.round,
             weights=record.handed_out,
-            alphas=tuple(SiteValue(site=a.site, value=a.value) for a in record.alphas),
-            distances=tuple(SiteValue(site=d.site, value=d.value) for d in record.distances),
+            alphas=record.alphas,
+            distances=record.distances,
             isolation=min((value.value for value in record.isolation), default=None),
             bytes_up=1000,
             bytes_down=234,

@@ -14,7 +14,7 @@ from harness.datasets.breast_cancer import CENTRE, HOSPITALS, SCALE, breast_canc
 from harness.datasets.digits import digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation, SiteData, describe, split_random, stratified_parts, write_site_folder
-from harness.demo.studies import HEART_DISEASE, heart_disease_study
+from harness.demo.studies import HEART_DISEASE, study_of
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 from protocol.wire.names import require_model_names
@@ -183,7 +183,8 @@ def test_heart_disease_says_what_is_missing_or_wrong(hospitals: Path) -> None:
 
 
 def test_the_heart_disease_study_fits_its_data(hospitals: Path) -> None:
-    study = heart_disease_study(RuleName.WEIGHT_EROSION, hospitals, "ab" * 32, 2)
-    assert study.model.inputs == heart_disease(hospitals, 2).inputs
+    federation = heart_disease(hospitals, 2)
+    study = study_of(HEART_DISEASE, federation, RuleName.WEIGHT_EROSION, "ab" * 32, 2)
+    assert study.model.inputs == federation.inputs
     assert study.parameters.dimension == 13 * 2 + 2
     assert study.rule.distance_penalty == HEART_DISEASE.distance_penalty

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from harness.datasets import har
-from harness.datasets.har import StrategySplit, har_feature_names, har_strategies, har_subjects
+from harness.datasets.har import StrategySplit, har_strategies, har_subjects
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.personal.case import read_personal_case
@@ -129,10 +129,6 @@ def test_strategies_have_the_promised_skew(strategies: Path) -> None:
 def test_a_missing_file_says_where_it_comes_from(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"har/uci_har\.npz is missing.*UCI repository no\. 240"):
         har_subjects(tmp_path, 0)
-
-
-def test_feature_names(subjects: Path) -> None:
-    assert har_feature_names(subjects) == ("row",)
 
 
 def test_the_registry_knows_both_federations(subjects: Path) -> None:

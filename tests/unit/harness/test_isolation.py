@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
-from harness.demo.studies import breast_cancer_study
+from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RunHistory, isolation_series
 from harness.engine.loop import run_plain
 from harness.engine.run_state import Attendance, Progress
@@ -22,7 +22,7 @@ NAMES = [site.name for site in FEDERATION.sites]
 def run(
     rule: RuleName, least: int = 4, rounds: int = 4, missed: frozenset[tuple[int, str]] = frozenset()
 ) -> RunHistory:
-    study = breast_cancer_study(rule, "00" * 32, 0)
+    study = study_of(BREAST_CANCER, FEDERATION, rule, "00" * 32, 0)
     parameters = study.parameters.model_copy(update={"least_contributors": least})
     changed = study.model_copy(update={"rounds": rounds, "parameters": parameters})
     limited = SitePolicy(least_isolation=0.5 if least == 4 else 0.0)  # under a limit everybody on the list is needed
@@ -52,7 +52,7 @@ def test_a_site_that_was_away_works_with_the_sums_it_was_not_in() -> None:
 
 def test_the_sums_that_isolation_looks_at_survive_in_the_state() -> None:
     seen: list[Progress] = []
-    study = breast_cancer_study(RuleName.WEIGHT_EROSION, "00" * 32, 0).model_copy(update={"rounds": 3})
+    study = study_of(replace(BREAST_CANCER, rounds=3), FEDERATION, RuleName.WEIGHT_EROSION, "00" * 32, 0)
     whole = run_plain(study, FEDERATION.sites, after_round=seen.append)
     assert [row.round for row in seen[1].state.sums] == [1, 2]
     assert seen[1].state.kept.shape == (2, 5, study.model_dimension)

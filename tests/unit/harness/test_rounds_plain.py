@@ -12,10 +12,11 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model, dimension, model_spec
 from client_agent.learning.trainer import compute_update, site_seed
+from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import SiteData
 from harness.demo.plots import RULE_NAMES
-from harness.demo.studies import BREAST_CANCER, DIGITS, breast_cancer_study, digits_study, study_of
+from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
 from harness.engine.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
@@ -228,7 +229,8 @@ def test_a_study_without_a_seed_is_refused() -> None:
 
 @pytest.mark.parametrize("rule", list(RULE_NAMES))
 def test_the_demo_studies_are_valid_and_of_the_promised_size(rule: RuleName) -> None:
-    first, second = breast_cancer_study(rule, "ab" * 32, 0), digits_study(rule, "ab" * 32, 0)
+    first = study_of(BREAST_CANCER, breast_cancer_five_hospitals(0), rule, "ab" * 32, 0)
+    second = study_of(DIGITS, digits_sites(0), rule, "ab" * 32, 0)
     assert first.parameters.exact_distances
     assert second.parameters.dimension > 10_000
     assert not second.parameters.exact_distances

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import pytest
 
 from protocol import policy as p
@@ -12,6 +14,15 @@ from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightLi
 
 STUDY = "ab" * 32
 ROSTER = ("b", "c", "d", "e", "f")
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a rule declares, as far as the clauses ask."""
+
+    needs: Needs = Needs.DISTANCES
+    weights_never_rise: bool = True
+    selects: bool = False
 
 
 def parameters(m: int = 3, t: int = 0, grid: int = 32) -> StudyParameters:
@@ -67,19 +78,11 @@ def check(
     rule_selects: bool = False,
     grid: int = 32,
 ) -> None:
-    p.check_weight_list(
-        site,
-        announcement(of, m=m) if told is None else told,
-        of,
-        parameters(m, t, grid),
-        rule_declares_never_rising=never_rises,
-        policy=policy or SitePolicy(),
-        memory=memory or SiteMemory(),
-        contributors=contributors,
-        needs=needs,
-        own_weight=own_weight,
-        rule_selects=rule_selects,
+    terms = p.Terms(
+        parameters(m, t, grid), contributors, Declared(needs, never_rises, rule_selects), policy or SitePolicy()
     )
+    told = announcement(of, m=m) if told is None else told
+    p.check_weight_list(site, told, of, terms, memory or SiteMemory(), own_weight)
 
 
 def refused(clause: p.Clause, *parts: str) -> object:

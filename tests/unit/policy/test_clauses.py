@@ -21,37 +21,23 @@ from protocol.wire.messages import (
     WeightList,
 )
 from tests.unit.parties import study
-from tests.unit.policy.lists import EVEN, ROSTER, STUDY, announcement, check, parameters, refused, weight_list
+from tests.unit.policy.lists import EVEN, ROSTER, STUDY, Declared, announcement, check, parameters, refused, weight_list
+
+TERMS = p.Terms(parameters(), ROSTER, Declared(), SitePolicy())
 
 
 def test_an_ordinary_list_passes_for_every_site() -> None:
     of = weight_list(EVEN)
     for site in EVEN:
         check(of, site=site)
-    p.check_for_every_site(
-        announcement(of),
-        of,
-        parameters(),
-        rule_declares_never_rising=True,
-        policy=SitePolicy(),
-        memory=SiteMemory(),
-        contributors=ROSTER,
-    )
+    p.check_for_every_site(announcement(of), of, TERMS, SiteMemory())
 
 
 def test_the_requester_finds_the_one_site_that_would_refuse() -> None:
     of = weight_list({"b": 5, "c": 5, "d": 5, "e": 31})
     check(of, site="b")
     with refused(p.Clause.LARGEST_SHARE, "'e'"):
-        p.check_for_every_site(
-            announcement(of),
-            of,
-            parameters(),
-            rule_declares_never_rising=True,
-            policy=SitePolicy(),
-            memory=SiteMemory(),
-            contributors=ROSTER,
-        )
+        p.check_for_every_site(announcement(of), of, TERMS, SiteMemory())
 
 
 class TestSameRound:

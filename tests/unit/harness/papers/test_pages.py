@@ -125,7 +125,7 @@ def test_charts_are_the_same_bytes_for_the_same_numbers():
         return (
             curves_chart([Panel("p", (one,), (one,))], "accuracy"),
             bars_chart(["a", "b"], [("ours", [Spread.of([1.0, 2.0]), Spread.of([3.0])])], "weight"),
-            heatmap_chart(np.eye(2), ["a", "b"], ["c", "d"], "value", np.eye(2, dtype=bool)),
+            heatmap_chart(np.eye(2), ["a", "b"], ["c", "d"], "value"),
         )
 
     assert drawn() == drawn()
