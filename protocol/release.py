@@ -21,12 +21,17 @@ from protocol.arithmetic.prg import Usage, expand, expand_into
 from protocol.arithmetic.ring import Ring, Signed, to_signed
 from protocol.errors import AggregateOutOfBounds, ProtocolViolation
 from protocol.parameters import StudyParameters
-from protocol.sharing import ChunkSource
+from protocol.sharing import ChunkSource, Side, seed_side
 
 _BOUND_MEASURED = 3
 _BOUND_UNMEASURED = 5
 _NORM_PIECE = 1 << 16
 _SQUARED_BELOW = 1 << 32
+
+
+def masking_side(round_number: int) -> Side:
+    """Who draws the mask's seed t and serves it; the other side serves the vector. Sides alternate by round."""
+    return seed_side(round_number)
 
 
 def sum_chunk(sources: Sequence[ChunkSource], start: int, stop: int, kernels: Kernels = NUMBA) -> Ring:

@@ -78,8 +78,7 @@ class Server:
     def sealing_key_of(self, party: str) -> SealingPublicKey:
         known = self._sealing_keys.get(party)
         if known is None:
-            key = bytes.fromhex(self._party(party).sealing_key)
-            known = self._sealing_keys[party] = SealingPublicKey.from_bytes(key)
+            known = self._sealing_keys[party] = self._party(party).sealing
         return known
 
     def key_id_of(self, party: str) -> str:

@@ -38,7 +38,6 @@ from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, Enclosed
 from protocol.wire.channel.signing import DigestField, sign_request
 from protocol.wire.commitment import head_digest
 from protocol.wire.keyfile import PartyKeys
-from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     Announcement,
@@ -94,7 +93,7 @@ class ServerClient:
         self.side = side
         self.operator = operator
         self._url = operator.url
-        self._sealing = SealingPublicKey.from_bytes(bytes.fromhex(operator.sealing_key))
+        self._sealing = operator.sealing
         self._keys = keys
         self._retry = retry
         self._clock = clock

@@ -11,14 +11,15 @@ from client_agent.points import Point
 from client_agent.requester.judging import RequesterFacts, RoundRule, judge
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
-from client_agent.study.measuring import open_sites, opening_bytes, read_opening
+from client_agent.study.measuring import open_sites
+from protocol.bodies import opening
 from protocol.errors import ProtocolViolation, TranscriptMismatch, UnknownResource
 from protocol.mpc.measurement import OpenedSite, OpeningShare
 from protocol.rounds.agree import check_transcript
 from protocol.rules.interface import Measured
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import AgreedSet, ReleaseSet, RoundView, Signed
+from protocol.wire.messages import AgreedSet, OpeningHeader, ReleaseSet, RoundView, Signed
 
 
 class Opened(BaseModel):
@@ -98,17 +99,19 @@ class Openings:
         """Both servers' shares of what the attempt opens. Raises: UnknownResource; evidence that does not hold"""
         study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
-        most = opening_bytes(len(agreed.sites))
+        most = opening.most_bytes(len(agreed.sites))
         fetched = at_both(lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most))
         return agreed, {
-            side: read_opening(
+            side: opening.read(
                 fetched[side],
-                self._context.keys.sealing,
-                side,
-                transcript_digest,
-                agreed.sites,
-                self._announcement.opens,
+                OpeningHeader(
+                    transcript_digest=transcript_digest,
+                    side=side,
+                    checked=agreed.sites,
+                    opens=self._announcement.opens,
+                ),
                 self._context.site,
+                self._context.keys.sealing,
             )
             for side in Side
         }

@@ -16,7 +16,7 @@ from protocol.errors import BadSignature, ErrorCode
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.wire.channel.padding import pad, require_shown_length, shortened, shown_length, unpad
 from protocol.wire.channel.sealing import open_small, seal_small, sealed_small_length
-from protocol.wire.keys import SealingKey, SealingPublicKey
+from protocol.wire.keys import SealingKey
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -142,9 +142,8 @@ def seal_letter(message: Message, kind: str, study_digest: str, sender: str, rec
     Reveals: to the relaying servers, its kind and what ``padded_bytes`` follows from
     Raises:  MalformedMessage, when a notice's text does not fit
     """
-    key = SealingPublicKey.from_bytes(bytes.fromhex(recipient.sealing_key))
     padded = pad(message.canonical(), padded_bytes(message, kind))
-    return seal_small(padded, key, letter_info(kind, study_digest, sender, recipient.name, number))
+    return seal_small(padded, recipient.sealing, letter_info(kind, study_digest, sender, recipient.name, number))
 
 
 def open_letter(

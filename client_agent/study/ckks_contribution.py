@@ -22,11 +22,12 @@ from client_agent.network.body import Body
 from client_agent.network.server_client import ServerClient
 from client_agent.points import Point
 from client_agent.site.journal import StudyJournal
-from client_agent.study.contribute import EncodedUpdate
-from host.durable import replacing, write_pieces
+from client_agent.study.contribute import EncodedUpdate, seal_into
+from host.durable import write_pieces
 from host.memory_file import MemoryFile
 from host.randomness import Randomness
 from protocol.arithmetic.fixed_point import scaling_of
+from protocol.bodies.contribution import PartSealing, ciphertext_parts
 from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Encryptor
 from protocol.ckks.ciphertext import Kind
@@ -36,10 +37,7 @@ from protocol.errors import TranscriptMismatch
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
-from protocol.wire.channel.sealing import encrypt_body, sealed_head, sealed_head_length
-from protocol.wire.commitment import BodyHash, commitment, message_digest
-from protocol.wire.keys import SealingPublicKey
-from protocol.wire.messages import NO_COMMITMENT, Announcement, ContributionHeader, Receipt, Roster, ShareKind
+from protocol.wire.messages import Announcement, Receipt, Roster
 
 ENCRYPTED: Final = "encrypted.ckks"
 _RECORD: Final = "ciphertext.json"
@@ -107,13 +105,15 @@ class EncryptedContribution:
         if made is not None:
             return made
         label = f"{self.announcement.study_digest} round {self.announcement.round} attempt {self.attempt}"
+        part = ciphertext_parts(self.announcement, self.attempt, self.site, self.values)[Side.A]
         salt = randomness.bytes(32, f"commitment salt ciphertext {label}")
         content_key = randomness.bytes(32, f"content key ciphertext {label}")
+        sealing = {Side.A: PartSealing(part, self.roster.operator_a.sealing, content_key, salt)}
         record = CiphertextRecord(
             round=self.announcement.round,
             attempt=self.attempt,
             announcement_digest=self.announcement.digest(),
-            digest=self._sealed(salt, content_key).hex(),
+            digest=seal_into({Side.A: self._folder / _SEALED}, sealing, lambda _: self._pieces())[Side.A],
         )
         self.journal.reach(Point.BEFORE_SHARES_SEALED)
         self.journal.write(self._folder / _RECORD, record)
@@ -144,34 +144,6 @@ class EncryptedContribution:
         self.journal.reach(Point.BEFORE_RECEIPT_JOURNALLED)
         self.journal.write(kept, receipt)
         self.journal.reach(Point.AFTER_RECEIPT_JOURNALLED)
-
-    def _sealed(self, salt: bytes, content_key: bytes) -> bytes:
-        """The sealed file; its head names the body's commitment, so it comes last. -> the message's digest"""
-        recipient = SealingPublicKey.from_bytes(bytes.fromhex(self.roster.operator_a.sealing_key))
-        taken = BodyHash()
-        with replacing(self._folder / _SEALED) as file:
-            file.seek(sealed_head_length(len(self._header(bytes(32)))))
-            for chunk in taken.over(encrypt_body(content_key, self._pieces())):
-                file.write(chunk)
-            committed = commitment(salt, content_key, taken.digest())
-            head = sealed_head(self._header(committed), recipient, content_key, salt)
-            file.seek(0)
-            file.write(head)
-        return message_digest(head, taken.digest())
-
-    def _header(self, committed: bytes) -> bytes:
-        return ContributionHeader(
-            study_digest=self.announcement.study_digest,
-            round=self.announcement.round,
-            attempt=self.attempt,
-            site=self.site,
-            side=Side.A,
-            announcement_digest=self.announcement.digest(),
-            commitment_a=committed.hex(),
-            commitment_b=NO_COMMITMENT,
-            share_kind=ShareKind.CIPHERTEXT,
-            length=self.values,
-        ).canonical()
 
     def _pieces(self) -> Iterator[bytes]:
         with (self.journal.round_folder(self.announcement.round) / ENCRYPTED).open("rb") as file:

@@ -23,15 +23,14 @@ from client_agent.network.server_client import ServerClient
 from client_agent.site.letter import PastRelease
 from client_agent.study.take_release import check_release, own_key_id, require_sum_release
 from host.memory_file import MemoryFile
+from protocol.bodies import output
 from protocol.ckks.check import SumChecks
 from protocol.ckks.cipher import Decryptor
-from protocol.ckks.ciphertext import Kind, body_bytes
-from protocol.ckks.parameters import CkksParameters
+from protocol.ckks.ciphertext import Kind
 from protocol.ckks.scheme import SecretKey
 from protocol.ckks.update import average, body_header
 from protocol.errors import TranscriptMismatch
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import MAX_HEADER_BYTES, SealedReader, sealed_message_length
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import OutputHeader, Roster, ShareKind, Study, SumRelease
 
@@ -65,25 +64,21 @@ class EncryptedOutput:
             raise TranscriptMismatch(f"round {past.announcement.round}: the sum is under another key than this site's")
         signed = require_sum_release(past, self.roster)
         with tempfile.TemporaryFile(dir=self.folder) as file:
+            expected = self._expected(past)
             self.clients[Side.A].fetch_output(
                 self.study.name,
                 past.announcement.round,
-                lambda pieces: self._keep(past, signed, pieces, file),
-                self._most_bytes,
+                lambda pieces: self._keep(past, signed, output.read(expected, self.sealing, pieces), file),
+                output.most_bytes(expected),
             )
             return self._average(past, file)
-
-    @property
-    def _most_bytes(self) -> int:
-        whole = body_bytes(CkksParameters(), Kind.SUM, self.study.encrypted_values)
-        return sealed_message_length(MAX_HEADER_BYTES, whole)
 
     def _keep(self, past: PastRelease, signed: SumRelease, pieces: Iterator[bytes], file: IO[bytes]) -> None:
         """All of it into the file, from its beginning. Raises: TranscriptMismatch, when it is not what was signed"""
         file.seek(0)
         file.truncate()
         taken = hashlib.sha256()
-        for piece in self._opened(past, pieces):
+        for piece in pieces:
             taken.update(piece)
             file.write(piece)
         if not hmac.compare_digest(taken.hexdigest(), signed.sum_digest):
@@ -104,20 +99,11 @@ class EncryptedOutput:
                 self.study.parameters.clip_norm,
             )
 
-    def _opened(self, past: PastRelease, pieces: Iterator[bytes]) -> Iterator[bytes]:
-        expected = OutputHeader(
+    def _expected(self, past: PastRelease) -> OutputHeader:
+        return OutputHeader(
             release_digest=past.release_set.message.digest(),
             side=Side.A,
             share_kind=ShareKind.CIPHERTEXT,
             recipient=own_key_id(self.roster, self.site),
             length=self.study.encrypted_values,
         )
-
-        def accept(header: bytes) -> None:
-            if OutputHeader.parse(header) != expected:
-                raise TranscriptMismatch("server a served the output of another release, kind or recipient")
-
-        reader = SealedReader(self.sealing, accept)
-        for piece in pieces:
-            yield from reader.feed(piece)
-        yield reader.finish()

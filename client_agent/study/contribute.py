@@ -28,19 +28,17 @@ from host.durable import replacing, write_pieces
 from host.randomness import Randomness
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
+from protocol.bodies.contribution import Part, PartSealing, share_parts
 from protocol.errors import ConfigurationError, TranscriptMismatch
 from protocol.parameters import StudyParameters
-from protocol.sharing import Side, split_chunk_into, vector_side
+from protocol.sharing import Side, split_chunk_into
 from protocol.wire.authentic import require_signatures
-from protocol.wire.channel.sealing import Octets, encrypt_body, sealed_head, sealed_head_length
-from protocol.wire.commitment import COMMITMENT_BYTES, BodyHash, commitment, message_digest
-from protocol.wire.keys import SealingPublicKey
-from protocol.wire.messages import Announcement, ContributionHeader, Receipt, Roster, ShareKind, Signed
+from protocol.wire.channel.sealing import Octets
+from protocol.wire.messages import Announcement, Receipt, Roster, ShareKind, Signed
 
 CHUNK: Final = 2**15
 ENCODED: Final = "encoded.ring"
 RECORD: Final = "contribution.json"
-_NO_COMMITMENTS: Final = {side: bytes(COMMITMENT_BYTES) for side in Side}
 
 
 class EncodedUpdate(BaseModel):
@@ -141,12 +139,11 @@ def make_contribution(
     if made is not None:
         return made
     label = f"{announcement.study_digest} round {announcement.round} attempt {attempt}"
-    shares = _Shares(encoded, randomness, label, vector_side(roster.place(site)))
-
-    def header(side: Side, committed: Mapping[Side, bytes]) -> bytes:
-        return _header(announcement, attempt, site, side, committed, shares).canonical()
-
-    digests = _seal(folder, shares, roster, header)
+    seed = randomness.bytes(32, f"share seed {label}")
+    parts = share_parts(announcement, attempt, site, roster, encoded.length)
+    sealing = {side: _fresh(part, roster, randomness, label) for side, part in parts.items()}
+    files = {side: folder / f"{side}.sealed" for side in Side}
+    digests = seal_into(files, sealing, lambda part: _share(encoded, seed, part))
     record = ContributionRecord(
         round=announcement.round,
         attempt=attempt,
@@ -160,48 +157,46 @@ def make_contribution(
     return record
 
 
-def _header(
-    announcement: Announcement, attempt: int, site: str, side: Side, committed: Mapping[Side, bytes], shares: _Shares
-) -> ContributionHeader:
-    return ContributionHeader(
-        study_digest=announcement.study_digest,
-        round=announcement.round,
-        attempt=attempt,
-        site=site,
-        side=side,
-        announcement_digest=announcement.digest(),
-        commitment_a=committed[Side.A].hex(),
-        commitment_b=committed[Side.B].hex(),
-        share_kind=shares.kind(side),
-        length=shares.length,
-    )
+def _fresh(part: Part, roster: Roster, randomness: Randomness, label: str) -> PartSealing:
+    """A part of a share with a content key and a salt of its own."""
+    content_key = randomness.bytes(32, f"content key {part.side} {label}")
+    salt = randomness.bytes(32, f"commitment salt {part.side} {label}")
+    return PartSealing(part, roster.operator(part.side).sealing, content_key, salt)
 
 
-def _seal(
-    folder: Path, shares: _Shares, roster: Roster, header: Callable[[Side, Mapping[Side, bytes]], bytes]
+def seal_into(
+    files: Mapping[Side, Path], sealing: Mapping[Side, PartSealing], content: Callable[[Part], Iterator[Octets]]
 ) -> dict[Side, str]:
-    """Both sealed files; each header names both commitments, so the bodies come first and the heads in front of them.
+    """The sealed files; the contents come first and the heads, which name all commitments, in front of them.
 
     -> the messages' digests, hexadecimal
     """
-    digests: dict[Side, str] = {}
-    with ExitStack() as files:
-        file = {side: files.enter_context(replacing(folder / f"{side}.sealed")) for side in Side}
-        body_hash: dict[Side, bytes] = {}
-        for side in Side:
-            file[side].seek(sealed_head_length(len(header(side, _NO_COMMITMENTS))))
-            taken = BodyHash()
-            for chunk in taken.over(encrypt_body(shares.content_key(side), shares.pieces(side))):
+    with ExitStack() as stack:
+        file = {side: stack.enter_context(replacing(path)) for side, path in files.items()}
+        for side, one in sealing.items():
+            file[side].seek(one.head_bytes)
+            for chunk in one.encrypted(content(one.part)):
                 file[side].write(chunk)
-            body_hash[side] = taken.digest()
-        committed = {side: commitment(shares.salt(side), shares.content_key(side), body_hash[side]) for side in Side}
-        for side in Side:
-            recipient = SealingPublicKey.from_bytes(bytes.fromhex(roster.operator(side).sealing_key))
-            head = sealed_head(header(side, committed), recipient, shares.content_key(side), shares.salt(side))
+        committed = {side: one.commitment() for side, one in sealing.items()}
+        digests: dict[Side, str] = {}
+        for side, one in sealing.items():
+            head, digest = one.head(committed)
             file[side].seek(0)
             file[side].write(head)
-            digests[side] = message_digest(head, body_hash[side]).hex()
+            digests[side] = digest.hex()
     return digests
+
+
+def _share(encoded: EncodedFile, seed: bytes, part: Part) -> Iterator[Octets]:
+    """One share of the vector, piece by piece; a piece holds until the next one is taken."""
+    if part.kind is ShareKind.SEED:
+        yield seed
+        return
+    buffer = np.empty(min(CHUNK, encoded.length), dtype=np.uint64)
+    for start, chunk in encoded.chunks():
+        share = buffer[: chunk.size]
+        split_chunk_into(share, chunk, seed, start)
+        yield share.data
 
 
 def send_contribution(
@@ -251,35 +246,3 @@ def _check_receipt(
     )
     if require_signatures(receipt, roster, [roster.operator(side).name]) != expected:
         raise TranscriptMismatch(f"the receipt of server {side} is for something else than what was sent")
-
-
-class _Shares:
-    """Both shares of one encoded update under one fresh seed, and what they are sealed with."""
-
-    def __init__(self, encoded: EncodedFile, randomness: Randomness, label: str, gets_vector: Side) -> None:
-        self.length = encoded.length
-        self._encoded = encoded
-        self._seed = randomness.bytes(32, f"share seed {label}")
-        self._salts = {side: randomness.bytes(32, f"commitment salt {side} {label}") for side in Side}
-        self._content_keys = {side: randomness.bytes(32, f"content key {side} {label}") for side in Side}
-        self._gets_vector = gets_vector
-
-    def kind(self, side: Side) -> ShareKind:
-        return ShareKind.VECTOR if side is self._gets_vector else ShareKind.SEED
-
-    def salt(self, side: Side) -> bytes:
-        return self._salts[side]
-
-    def content_key(self, side: Side) -> bytes:
-        return self._content_keys[side]
-
-    def pieces(self, side: Side) -> Iterator[Octets]:
-        """The share piece by piece; a piece holds until the next one is taken."""
-        if side is not self._gets_vector:
-            yield self._seed
-            return
-        buffer = np.empty(min(CHUNK, self._encoded.length), dtype=np.uint64)
-        for start, chunk in self._encoded.chunks():
-            share = buffer[: chunk.size]
-            split_chunk_into(share, chunk, self._seed, start)
-            yield share.data

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from client_agent.network.server_client import ServerClient
 from client_agent.site.letter import PastRelease
-from protocol.arithmetic.prg import SEED_BYTES
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, Signed, from_bytes
-from protocol.errors import AnnouncementMismatch, BadSignature, MalformedMessage, ProtocolViolation, TranscriptMismatch
+from protocol.arithmetic.ring import Ring, Signed
+from protocol.bodies import output
+from protocol.errors import AnnouncementMismatch, BadSignature, ProtocolViolation, TranscriptMismatch
 from protocol.parameters import StudyParameters
 from protocol.release import (
     AverageOpener,
@@ -21,6 +21,7 @@ from protocol.release import (
     class_totals,
     coordinate_bound,
     longest_sum,
+    masking_side,
     open_aggregate_chunk,
     own_weights_sum,
     require_clipped_sum,
@@ -28,17 +29,11 @@ from protocol.release import (
 )
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
-from protocol.wire.channel.sealing import MAX_HEADER_BYTES, SealedReader, sealed_message_length
 from protocol.wire.keys import SealingKey
-from protocol.wire.messages import OutputHeader, Purpose, Roster, ShareKind, SumRelease
+from protocol.wire.messages import OutputHeader, Purpose, Roster, SumRelease
 
 T = TypeVar("T")
 _AVERAGED_AT_ONCE: Final = 2**16
-
-
-def masking_side(round_number: int) -> Side:
-    """The side that draws the output's mask and serves its seed: A in odd rounds, B in even ones."""
-    return Side.A if round_number % 2 else Side.B
 
 
 def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
@@ -151,36 +146,25 @@ class OutputReader:
         check_release(past, self.roster, self.study_digest)
         number = past.announcement.round
         mask_from = masking_side(number)
+        masks, sums = self._expected(past, mask_from), self._expected(past, mask_from.other)
         seed = self.clients[mask_from].fetch_output(
-            self.study, number, lambda pieces: self._seed(past, mask_from, pieces), _sealed_bytes(SEED_BYTES)
+            self.study, number, lambda pieces: output.read_seed(masks, self.key, pieces), output.most_bytes(masks)
         )
         return self.clients[mask_from.other].fetch_output(
             self.study,
             number,
-            lambda pieces: take(_Vector(past, mask_from.other, pieces, seed)),
-            _sealed_bytes(ELEMENT_BYTES * self.parameters.dimension),
+            lambda pieces: take(_Vector(past, output.read_vector(sums, self.key, pieces), seed)),
+            output.most_bytes(sums),
         )
 
-    def _reader(self, past: PastRelease, side: Side, kind: ShareKind) -> SealedReader:
-        expected = OutputHeader(
+    def _expected(self, past: PastRelease, side: Side) -> OutputHeader:
+        return OutputHeader(
             release_digest=past.release_set.message.digest(),
             side=side,
-            share_kind=kind,
+            share_kind=output.share_kind(side, past.announcement.round),
             recipient=own_key_id(self.roster, self.site),
             length=self.parameters.dimension,
         )
-
-        def accept(header: bytes) -> None:
-            if OutputHeader.parse(header) != expected:
-                raise TranscriptMismatch(f"server {side} served the output of another release, kind or recipient")
-
-        return SealedReader(self.key, accept)
-
-    def _seed(self, past: PastRelease, side: Side, pieces: Iterator[bytes]) -> bytes:
-        seed = b"".join(_opened(self._reader(past, side, ShareKind.SEED), pieces))
-        if len(seed) != SEED_BYTES:
-            raise MalformedMessage(f"server {side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
-        return seed
 
     def _average(self, vector: _Vector) -> NDArray[np.float32]:
         past = vector.past
@@ -191,7 +175,7 @@ class OutputReader:
         weights = numerators / self.parameters.weight_grid
         opener = AverageOpener(vector.seed, bound, longest, weights, self.parameters)
         out = np.empty(self.parameters.dimension, dtype=np.float32)
-        for start, masked in self._chunks(vector):
+        for start, masked in vector.pieces:
             opener.open_into(out[start : start + masked.size], masked, start)
         opener.finish()
         return out
@@ -212,44 +196,15 @@ class OutputReader:
         """The opened sum of vectors whose weights only their sites know."""
         bound = self_weighted_bound(self.parameters, len(vector.past.release_set.message.sites))
         out = np.empty(self.parameters.dimension, dtype=np.int64)
-        for start, masked in self._chunks(vector):
+        for start, masked in vector.pieces:
             out[start : start + masked.size] = open_aggregate_chunk(masked, vector.seed, start, bound)
         return out
-
-    def _chunks(self, vector: _Vector) -> Iterator[tuple[int, Ring]]:
-        """The masked sum piece by piece, each with its place; the last one once the end is authentic."""
-        side, length = vector.side, self.parameters.dimension
-        held, start = b"", 0
-        reader = self._reader(vector.past, side, ShareKind.VECTOR)
-        for piece in _opened(reader, vector.pieces):
-            data = held + piece if held else piece
-            count = len(data) // ELEMENT_BYTES
-            held = data[count * ELEMENT_BYTES :]
-            if start + count > length:
-                raise MalformedMessage(f"server {side} served more than {length} elements")
-            yield start, from_bytes(memoryview(data)[: count * ELEMENT_BYTES], count)
-            start += count
-        if start != length or held:
-            raise MalformedMessage(f"server {side} served {start} elements, expected {length}")
 
 
 @dataclass(frozen=True)
 class _Vector:
-    """The masked half of a released round's output as it arrives from ``side``, and the mask's seed."""
+    """The masked half of a released round's output as it arrives, each piece with its place; and the mask's seed."""
 
     past: PastRelease
-    side: Side
-    pieces: Iterator[bytes]
+    pieces: Iterator[tuple[int, Ring]]
     seed: bytes = field(repr=False)
-
-
-def _sealed_bytes(plain_bytes: int) -> int:
-    """The most that a server sends for so many bytes of output."""
-    return sealed_message_length(MAX_HEADER_BYTES, plain_bytes)
-
-
-def _opened(reader: SealedReader, pieces: Iterator[bytes]) -> Iterator[bytes]:
-    """The plaintext of a sealed message, piece by piece; the last piece once the end is authentic."""
-    for data in pieces:
-        yield from reader.feed(data)
-    yield reader.finish()

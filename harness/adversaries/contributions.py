@@ -8,11 +8,12 @@ from dataclasses import dataclass, field, replace
 
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, to_bytes
-from protocol.sharing import Side, split, vector_side
+from protocol.bodies.contribution import share_parts
+from protocol.sharing import Side, split
 from protocol.wire.channel.sealing import CHUNK_BYTES, TAG_BYTES, seal_stream, sealed_length
 from protocol.wire.commitment import commitment_to
 from protocol.wire.keys import SealingPublicKey
-from protocol.wire.messages import Announcement, ContributionHeader, Roster, ShareKind
+from protocol.wire.messages import Announcement, Roster, ShareKind
 
 _SEALED_CHUNK = CHUNK_BYTES + TAG_BYTES
 _SALTS = {Side.A: "salt a", Side.B: "salt b"}
@@ -40,32 +41,22 @@ def honest_contribution(
 ) -> Contribution:
     """Both halves as an honest site makes them; every random byte but HPKE's comes from the 32 bytes ``rand``."""
     seed_share, vector_share = split(x, derive(rand, "share seed"))
-    vector_at = vector_side(roster.place(site))
-    plain = {vector_at: to_bytes(vector_share.vector), vector_at.other: seed_share.seed}
+    both = share_parts(announcement, attempt, site, roster, x.size)
+    content = {ShareKind.SEED: seed_share.seed, ShareKind.VECTOR: to_bytes(vector_share.vector)}
+    plain = {side: content[part.kind] for side, part in both.items()}
     salts = {side: derive(rand, _SALTS[side]) for side in Side}
     content_keys = {side: derive(rand, f"content key {side.value}") for side in Side}
-    committed = {side: commitment_to(plain[side], salts[side], content_keys[side]).hex() for side in Side}
-    parts: dict[Side, Parts] = {}
-    for side in Side:
-        header = ContributionHeader(
-            study_digest=announcement.study_digest,
-            round=announcement.round,
-            attempt=attempt,
-            site=site,
-            side=side,
-            announcement_digest=announcement.digest(),
-            commitment_a=committed[Side.A],
-            commitment_b=committed[Side.B],
-            share_kind=ShareKind.VECTOR if side is vector_at else ShareKind.SEED,
-            length=x.size,
+    committed = {side: commitment_to(plain[side], salts[side], content_keys[side]) for side in Side}
+    return {
+        side: Parts(
+            both[side].header(committed).canonical(),
+            plain[side],
+            roster.operator(side).sealing,
+            content_keys[side],
+            salts[side],
         )
-        parts[side] = Parts(header.canonical(), plain[side], sealing_key(roster, side), content_keys[side], salts[side])
-    return parts
-
-
-def sealing_key(roster: Roster, side: Side) -> SealingPublicKey:
-    """The key to which shares for ``side`` are sealed."""
-    return SealingPublicKey.from_bytes(bytes.fromhex(roster.operator(side).sealing_key))
+        for side in Side
+    }
 
 
 # --- before sealing ---------------------------------------------------------------------------------------------------

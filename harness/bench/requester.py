@@ -14,10 +14,11 @@ from client_agent.network.body import Body
 from client_agent.requester.allowed_lengths import longest_distance
 from client_agent.site.letter import PastRelease
 from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
-from client_agent.study.measuring import open_sites, opening_bytes, query_vector, read_opening, seal_queries
+from client_agent.study.measuring import open_sites, query_vector, seal_queries
 from harness.bench.agent import SyntheticAgent
 from harness.bench.vectors import Vector, numerator_of
 from host.randomness import SystemRandomness
+from protocol.bodies import opening
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.parameters import Needs
 from protocol.rounds.agree import check_transcript
@@ -27,6 +28,7 @@ from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     ListedWeight,
+    OpeningHeader,
     ReadyNotice,
     ReleaseSet,
     RoundState,
@@ -130,16 +132,18 @@ class ScriptedRequester:
         targets = tuple(site for site in agreed.message.sites if site != self.agent.site)
         self._query(announcement.round, challenge, transcript_digest, targets)
         self._wait(lambda view: view.state is RoundState.MEASURED)
-        most = opening_bytes(len(agreed.message.sites))
+        most = opening.most_bytes(len(agreed.message.sites))
         shares = {
-            side: read_opening(
+            side: opening.read(
                 self._clients[side].opening(self.study.name, announcement.round, 1, most),
-                self.agent.keys.sealing,
-                side,
-                transcript_digest,
-                agreed.message.sites,
-                announcement.opens,
+                OpeningHeader(
+                    transcript_digest=transcript_digest,
+                    side=side,
+                    checked=agreed.message.sites,
+                    opens=announcement.opens,
+                ),
                 self.agent.site,
+                self.agent.keys.sealing,
             )
             for side in _SERVERS
         }

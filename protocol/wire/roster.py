@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from protocol.sharing import Side
-from protocol.wire.keys import key_id_of
+from protocol.wire.keys import SealingPublicKey, key_id_of
 from protocol.wire.message import Digest, Message, PartyName, StudyName
 
 
@@ -32,6 +32,11 @@ class Party(Message):
     def key_id(self) -> str:
         """How requests and answers name the signing key: without the party's name, which a proxy would read."""
         return key_id_of(bytes.fromhex(self.signing_key))
+
+    @property
+    def sealing(self) -> SealingPublicKey:
+        """The key to which messages for this party are sealed. Raises: MalformedMessage"""
+        return SealingPublicKey.from_bytes(bytes.fromhex(self.sealing_key))
 
 
 class Roster(Message):

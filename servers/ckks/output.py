@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
+from protocol.bodies import output
+from protocol.bodies.sealed import SECRET_BYTES
 from protocol.ckks.ciphertext import Kind, body_bytes
 from protocol.errors import OutputGone, UnknownResource
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import SealedMessage, seal_message
+from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.messages import OutputHeader, ShareKind
 from servers.ckks.sums import stored_chunks, summed_body
 from servers.ckks.uploads import PARAMETERS, body_header
@@ -65,9 +67,8 @@ def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: st
         recipient=server.key_id_of(site),
         length=study.study.encrypted_values,
     )
-    secret = server.randomness.bytes(64, f"{record.key.label} output for {site}")
-    body = server.files.read(record.output_file)
-    return seal_message(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
+    secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} output for {site}")
+    return output.seal(header, server.files.read(record.output_file), server.sealing_key_of(site), secret)
 
 
 def _named(file: str | None, site: str) -> str:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from protocol.ckks.ciphertext import BodyHeader, Kind, body_bytes
+from protocol.ckks.ciphertext import BodyHeader, Kind
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.sharing import Side
-from protocol.wire.messages import NO_COMMITMENT, Announcement, ContributionHeader, Study
+from protocol.wire.messages import Announcement, Study
 from servers.ckks.sums import ContributionCheck
 from servers.server import Server
 from servers.store.shares import Draft
 
 PARAMETERS = CkksParameters()
-
-
-def ciphertext_bytes(study: Study) -> int:
-    """Length of a site's body in a round of ciphertexts."""
-    return body_bytes(PARAMETERS, Kind.CONTRIBUTION, study.encrypted_values)
 
 
 def body_header(server: Server, kind: Kind, announcement: Announcement, study: Study) -> BodyHeader:
@@ -28,13 +23,6 @@ def body_header(server: Server, kind: Kind, announcement: Announcement, study: S
         raise ProtocolViolation(f"round {announcement.round} is one of shares; it has no bodies of ciphertexts")
     key_id = bytes.fromhex(announcement.ckks_key_id)
     return BodyHeader(kind, server.ckks.fingerprint(), key_id, study.encrypted_values)
-
-
-def require_ciphertext_header(server: Server, header: ContributionHeader) -> None:
-    """Raises: MalformedMessage, at side B always"""
-    require_summing_side(server)
-    if header.commitment_b != NO_COMMITMENT:
-        raise MalformedMessage("an encrypted update goes to side A alone: commitment_b must be all zeros")
 
 
 def require_summing_side(server: Server) -> None:

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from fastapi import Request
 
+from protocol.bodies.sealed import Expected
 from protocol.errors import BrokenSeal, MalformedMessage, RefusedMessage, TooLarge
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.keys import SealingKey
-from protocol.wire.messages import MAX_CONTROL_BYTES
+from protocol.wire.messages import MAX_CONTROL_BYTES, Message
 from servers.http.authentication import Caller
 from servers.store.shares import Draft
+
+H = TypeVar("H", bound=Message)
 
 _PIECE_BYTES: Final = 2**20
 
@@ -113,25 +115,24 @@ class ContributionDigest:
         return _required(caller, self._digest)
 
 
-class SealedIntake:
+class SealedIntake(Generic[H]):
     """Sealed bytes for this server: hashed, opened and written in clear."""
 
-    def __init__(self, key: SealingKey, accept: Callable[[bytes], None], draft: Draft) -> None:
-        self._opening = _Opening(SealedReader(key, accept), draft)
+    def __init__(self, key: SealingKey, expected: Expected[H], draft: Draft) -> None:
+        self._opening = _Opening(key, expected, draft)
         self._hash = hashlib.sha256()
 
     def feed(self, data: bytes | bytearray) -> None:
         self._hash.update(data)
         self._opening.feed(data)
 
-    def finish(self, caller: Caller, plain_bytes: int) -> str:
-        """The digest of the sealed bytes, once the last chunk has opened.
+    def finish(self, caller: Caller) -> tuple[H, str]:
+        """The header and the digest of the sealed bytes, once the last chunk has opened.
 
-        Raises: BrokenSeal, BadSignature; MalformedMessage, when the plaintext does not have ``plain_bytes``
+        Raises: BrokenSeal, BadSignature; MalformedMessage, when there is more or less content than expected
         """
         caller.require_digest(self._hash.digest())
-        self._opening.finish(plain_bytes)
-        return self._hash.hexdigest()
+        return self._opening.finish(), self._hash.hexdigest()
 
 
 class Sink(Protocol):
@@ -140,16 +141,15 @@ class Sink(Protocol):
     def write(self, piece: bytes) -> None: ...
 
 
-class ContributionIntake:
+class ContributionIntake(Generic[H]):
     """A sealed share: one pass of hashing serves the digest that was signed and the commitment.
 
     What is wrong with it is said only once its digest shows that the site sent these bytes: the refusal is signed, and
     a site does not come again with what a server refused, so nobody on the way may bring one about.
     """
 
-    def __init__(self, key: SealingKey, accept: Callable[[bytes], None], draft: Sink) -> None:
-        self._reader = SealedReader(key, accept)
-        self._opening = _Opening(self._reader, draft)
+    def __init__(self, key: SealingKey, expected: Expected[H], draft: Sink) -> None:
+        self._opening = _Opening(key, expected, draft)
         self._digest = MessageDigest()
         self._refused: RefusedMessage | None = None
 
@@ -162,44 +162,52 @@ class ContributionIntake:
             except RefusedMessage as refused:
                 self._refused = refused
 
-    def finish(self, caller: Caller, plain_bytes: int) -> str:
+    def finish(self, caller: Caller) -> tuple[H, str]:
         """As ``SealedIntake.finish``, with the sealed message's own digest. Raises: what was refused on the way too"""
         digest = _required(caller, self._digest)
         if self._refused is not None:
             raise self._refused
-        self._opening.finish(plain_bytes)
-        return digest
+        return self._opening.finish(), digest
 
     def check_commitment(self, committed: str) -> None:
         """Of a share that has been taken in whole. Raises: CommitmentMismatch; BrokenSeal, when its key never came"""
-        salt, content_key = self._reader.salt, self._reader.content_key
+        salt, content_key = self._opening.reader.salt, self._opening.reader.content_key
         if salt is None or content_key is None:
             raise BrokenSeal("the sealed share has not been opened; finish comes before its commitment is checked")
         check_commitment(bytes.fromhex(committed), salt, content_key, self._digest.body_hash())
 
 
-class _Opening:
+class _Opening(Generic[H]):
     """Sealed bytes on their way to a draft in clear."""
 
-    def __init__(self, reader: SealedReader, draft: Sink) -> None:
-        self._reader = reader
+    def __init__(self, key: SealingKey, expected: Expected[H], draft: Sink) -> None:
+        self.reader = SealedReader(key, self._accept)
+        self._expected = expected
+        self._header: H | None = None
         self._draft = draft
-        self._plain_bytes = 0
+        self._content_bytes = 0
 
     def feed(self, data: bytes | bytearray) -> None:
-        for piece in self._reader.feed(data):
+        for piece in self.reader.feed(data):
             self._take(piece)
 
-    def finish(self, plain_bytes: int) -> None:
-        """Raises: BrokenSeal, MalformedMessage"""
-        self._take(self._reader.finish())
-        if self._plain_bytes != plain_bytes:
+    def finish(self) -> H:
+        """The header. Raises: BrokenSeal, MalformedMessage"""
+        self._take(self.reader.finish())
+        if self._header is None:
+            raise BrokenSeal("the sealed body ended before its header")
+        needed = self._expected.content_bytes(self._header)
+        if self._content_bytes != needed:
             raise MalformedMessage(
-                f"the sealed body holds {self._plain_bytes} bytes, {plain_bytes} are needed; check the study"
+                f"the sealed body holds {self._content_bytes} bytes, {needed} are needed; check the study"
             )
+        return self._header
+
+    def _accept(self, raw: bytes) -> None:
+        self._header = self._expected.require(raw)
 
     def _take(self, piece: bytes) -> None:
-        self._plain_bytes += len(piece)
+        self._content_bytes += len(piece)
         self._draft.write(piece)
 
 

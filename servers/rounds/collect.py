@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import replace
 
 from fastapi import Request
 
+from protocol.bodies import contribution
+from protocol.bodies.contribution import Part
 from protocol.bodies.letter import LetterKind, Topic
 from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, NotListed, WrongRound
 from protocol.rounds.agree import Shortfall
 from protocol.rounds.transitions import RoundEvent, StudyEvent, check_announcement, open_round, step, study_step
-from protocol.sharing import Side, vector_side
+from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, signature_from
-from protocol.wire.channel.sealing import MAX_HEADER_BYTES, sealed_message_length
 from protocol.wire.messages import (
     Announcement,
     CollectedContribution,
@@ -23,18 +23,11 @@ from protocol.wire.messages import (
     Purpose,
     Receipt,
     RoundState,
-    ShareKind,
     Signed,
-    Study,
     StudyProtection,
 )
 from protocol.wire.peer_messages import CollectedSet
-from servers.ckks.uploads import (
-    CheckedDraft,
-    ciphertext_bytes,
-    require_ciphertext_header,
-    require_summing_side,
-)
+from servers.ckks.uploads import CheckedDraft, require_summing_side
 from servers.http.authentication import Caller
 from servers.http.bodies import ContributionDigest, ContributionIntake, stream_into
 from servers.letters import forget_rounds_before
@@ -44,8 +37,6 @@ from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, S
 from servers.store.shares import file_name
 from servers.studies import refuse
 
-SEED_BYTES = 32
-ELEMENT_BYTES = 8
 _CLOCK_SLACK_S = 300
 
 
@@ -193,7 +184,7 @@ async def contribute(
     known = server.store.contribution(key, caller.name)
     if known is not None:
         again = ContributionDigest()
-        await stream_into(request, again, _longest_message(study.study))
+        await stream_into(request, again, contribution.most_bytes(study.study))
         return _same_receipt(server, study, known, again.finish(caller))
     record = round_of(server, study, key.round, key.attempt)
     _require_open(study, record)
@@ -212,19 +203,16 @@ async def _taken_in(
 ) -> tuple[ContributionHeader, str, str]:
     """Open a share into a file that no row names yet. -> its header, the sealed message's digest, the file's name"""
     announcement = record.announcement.message
-    headers: list[ContributionHeader] = []
-    accept = _header_check(server, caller.name, study, record, headers)
-    plain_bytes = _plain_bytes(server, caller.name, study, announcement)
-    server.files.require_room(plain_bytes)
+    expected = _expected_part(server, caller.name, study, record)
+    server.files.require_room(contribution.content_bytes(expected.kind, expected.length))
     draft = server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL)
     checked = CheckedDraft(server, announcement, study.study, draft) if announcement.encrypted else None
     try:
-        intake = ContributionIntake(server.keys.sealing, accept, checked or draft)
-        await stream_into(request, intake, _longest_message(study.study))
-        digest = await asyncio.to_thread(intake.finish, caller, plain_bytes)
+        intake = ContributionIntake(server.keys.sealing, expected, checked or draft)
+        await stream_into(request, intake, contribution.most_bytes(study.study))
+        header, digest = await asyncio.to_thread(intake.finish, caller)
         if checked is not None:
             await asyncio.to_thread(checked.finish)
-        header = headers[0]
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
         name = file_name("share", *_parts(record.key), caller.name, digest)
         server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
@@ -289,59 +277,10 @@ def _parts(key: RoundKey) -> tuple[str, int, int]:
     return (key.study, key.round, key.attempt)
 
 
-def share_kind(server: Server, site: str) -> ShareKind:
-    """Which half of a site's contribution this server gets."""
-    return ShareKind.VECTOR if vector_side(server.roster.place(site)) is server.side else ShareKind.SEED
-
-
-def _plain_bytes(server: Server, site: str, study: StudyRecord, announcement: Announcement) -> int:
-    """What a site's sealed body holds for this server."""
-    if announcement.encrypted:
-        return ciphertext_bytes(study.study)
-    if share_kind(server, site) is ShareKind.SEED:
-        return SEED_BYTES
-    return ELEMENT_BYTES * study.study.parameters_in(announcement.purpose).dimension
-
-
-def _longest_message(study: Study) -> int:
-    """Length of the longest sealed share of any round, in bytes."""
-    share = ELEMENT_BYTES * max(study.parameters_in(purpose).dimension for purpose in Purpose)
-    most = max(share, ciphertext_bytes(study)) if study.protection is StudyProtection.CKKS else share
-    return sealed_message_length(MAX_HEADER_BYTES, most)
-
-
-def _header_check(
-    server: Server, caller: str, study: StudyRecord, record: RoundRecord, accepted: list[ContributionHeader]
-) -> Callable[[bytes], None]:
-    """A callback that accepts exactly the header this contribution must have, before anything is decrypted."""
-    announcement = record.announcement.message
-    encrypted = announcement.encrypted
-    kind = ShareKind.CIPHERTEXT if encrypted else share_kind(server, caller)
-    length = study.study.encrypted_values if encrypted else study.study.parameters_in(announcement.purpose).dimension
-
-    def accept(raw: bytes) -> None:
-        header = ContributionHeader.parse(raw)
-        if header.site != caller:
-            raise NotListed(f"the share's header names {header.site!r}, the request is signed by {caller!r}")
-        if (header.round, header.attempt) != (record.key.round, record.key.attempt):
-            raise WrongRound(
-                f"the share is made for round {header.round}, attempt {header.attempt}; current are "
-                f"{record.key.round} and {record.key.attempt}"
-            )
-        if header.study_digest != study.digest or header.announcement_digest != announcement.digest():
-            raise AnnouncementMismatch("the share is bound to another study or announcement than this server holds")
-        if header.side is not server.side:
-            raise MalformedMessage(f"the share is for side {header.side.value!r}, this server is {server.side.value!r}")
-        if header.length != length or header.share_kind is not kind:
-            raise MalformedMessage(
-                f"{caller!r} sends this server a {kind.value} of length {length}, found a "
-                f"{header.share_kind.value} of length {header.length}; check the study's parameters"
-            )
-        if encrypted:
-            require_ciphertext_header(server, header)
-        accepted.append(header)
-
-    return accept
+def _expected_part(server: Server, site: str, study: StudyRecord, record: RoundRecord) -> Part:
+    """What this server gets of a site's contribution. Requires: it gets any of it"""
+    announcement, attempt = record.announcement.message, record.key.attempt
+    return contribution.parts(study.study, announcement, attempt, site, server.roster)[server.side]
 
 
 def is_complete(server: Server, record: RoundRecord) -> bool:
@@ -361,7 +300,7 @@ def beyond_hope(server: Server, record: RoundRecord) -> Shortfall | None:
     declined = {mail.sender for mail in server.store.mail_of(record.key.study, [topic])}
     if len(declined) + server.store.contributions_held(record.key) < len(listed):  # reads no contribution
         return None
-    held = {contribution.site for contribution in server.store.contributions(record.key)} & listed
+    held = {one.site for one in server.store.contributions(record.key)} & listed
     if len(held) >= announcement.least_contributors or not listed <= held | declined:
         return None
     return Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, len(held), announcement.least_contributors)

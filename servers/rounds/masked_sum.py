@@ -12,17 +12,17 @@ from typing import Final
 
 import numpy as np
 
-from protocol.arithmetic.ring import from_bytes, to_bytes
-from protocol.errors import AnnouncementMismatch, MalformedMessage
+from protocol.arithmetic.ring import Ring, to_bytes
+from protocol.bodies import masked_sum as body
+from protocol.bodies.sealed import SECRET_BYTES
 from protocol.parameters import StudyParameters
 from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
 from protocol.sharing import ChunkSource
-from protocol.wire.channel.sealing import CONTENT_KEY_BYTES, SALT_BYTES, SealedMessage, SealedReader, seal_message
+from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.peer_messages import MaskedSumHeader
 from servers.http.authentication import Caller
-from servers.rounds.collect import ELEMENT_BYTES
 from servers.rounds.sketches import agreed_sources
 from servers.server import Server
 from servers.store.interface import RoundRecord
@@ -53,13 +53,11 @@ def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters)
 
 def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> SealedMessage:
     """This side's masked sum, sealed to the other side."""
-    secret = server.randomness.bytes(CONTENT_KEY_BYTES + SALT_BYTES, f"{record.key.label} masked sum for the peer")
-    return seal_message(
-        masked_sum_header(record, parameters).canonical(),
+    return body.seal(
+        masked_sum_header(record, parameters),
         masked_sum(server, record, parameters),
         server.sealing_key_of(server.peer.name),
-        secret[:CONTENT_KEY_BYTES],
-        secret[CONTENT_KEY_BYTES:],
+        server.randomness.bytes(SECRET_BYTES, f"{record.key.label} masked sum for the peer"),
     )
 
 
@@ -67,51 +65,17 @@ def _sources(server: Server, record: RoundRecord, parameters: StudyParameters) -
     return agreed_sources(server, record, record.chosen.message.sites, parameters.dimension)
 
 
-class _Combining:
-    """Adds this side's own sum to the peer's masked one as it arrives, and writes the output."""
+class SealedMaskedSum:
+    """Takes the peer's masked sum sealed to this server, sent or fetched; adds the own sum and writes the output."""
 
     def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
-        self._header = masked_sum_header(record, parameters)
         self._sources = _sources(server, record, parameters)
         self._draft = draft
-        self._held = b""
-        self._done = 0
-
-    def require_header(self, header: MaskedSumHeader) -> None:
-        """Raises: AnnouncementMismatch"""
-        if header != self._header:
-            raise AnnouncementMismatch("the masked sum is for another release, or of another length")
-
-    def feed(self, data: bytes | bytearray) -> None:
-        """Raises: MalformedMessage"""
-        elements = memoryview(self._held + data if self._held else data)
-        whole = len(elements) // ELEMENT_BYTES
-        if self._done + whole > self._header.length:
-            raise MalformedMessage(f"a masked sum of {self._header.length} elements was announced, more came")
-        masked = from_bytes(elements[: ELEMENT_BYTES * whole], whole)
-        self._held = bytes(elements[ELEMENT_BYTES * whole :])
-        for at in range(0, whole, CHUNK_ELEMENTS):
-            piece = masked[at : at + CHUNK_ELEMENTS]
-            own = sum_chunk(self._sources, self._done, self._done + piece.size)
-            self._draft.write(combine_chunk(piece, own).data)
-            self._done += piece.size
-
-    def finish(self) -> None:
-        """Raises: MalformedMessage, when elements are missing"""
-        if self._held or self._done != self._header.length:
-            raise MalformedMessage(f"a masked sum has {self._header.length} elements, {self._done} came")
-
-
-class SealedMaskedSum:
-    """Takes the peer's masked sum sealed to this server, sent or fetched."""
-
-    def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
-        self._combining = _Combining(server, record, parameters, draft)
-        self._reader = SealedReader(server.keys.sealing, self._accept)
+        self._reader = body.MaskedSumReader(masked_sum_header(record, parameters), server.keys.sealing)
 
     def feed(self, data: bytes | bytearray) -> None:
         """Raises: MalformedMessage, AnnouncementMismatch, BrokenSeal"""
-        self._combining.feed(b"".join(self._reader.feed(data)))  # in one piece: every piece opens every share's file
+        self._combine(*self._reader.feed(data))
 
     def finish(self, caller: Caller | None = None) -> None:
         """``caller`` is who sent it; of what was fetched the head has been checked as it came.
@@ -120,8 +84,11 @@ class SealedMaskedSum:
         """
         if caller is not None:
             caller.require_digest(head_digest(self._reader.head), DigestField.SEALED_HEAD)
-        self._combining.feed(self._reader.finish())
-        self._combining.finish()
+        self._combine(*self._reader.last())
+        self._reader.finish()
 
-    def _accept(self, header: bytes) -> None:
-        self._combining.require_header(MaskedSumHeader.parse(header))
+    def _combine(self, start: int, masked: Ring) -> None:
+        for at in range(0, masked.size, CHUNK_ELEMENTS):
+            piece = masked[at : at + CHUNK_ELEMENTS]
+            own = sum_chunk(self._sources, start + at, start + at + piece.size)
+            self._draft.write(combine_chunk(piece, own).data)

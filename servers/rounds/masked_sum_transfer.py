@@ -5,12 +5,10 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+from protocol.bodies import masked_sum as body
 from protocol.wire import paths
-from protocol.wire.channel.sealing import sealed_message_length
-from protocol.wire.messages import MAX_CONTROL_BYTES
 from servers.http.peer_client import PeerClient
 from servers.points import Point
-from servers.rounds.collect import ELEMENT_BYTES
 from servers.rounds.end_round import round_path
 from servers.rounds.masked_sum import SealedMaskedSum, masked_sum_header, sealed_masked_sum
 from servers.rounds.release import commit_release, output_name, with_mask_seed
@@ -22,13 +20,10 @@ async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, 
     """In a round that side A masks: send the masked sum sealed, then commit without an output of its own."""
     record = with_mask_seed(server, record)
     parameters = study.study.parameters
-    length = sealed_message_length(
-        len(masked_sum_header(record, parameters).canonical()), ELEMENT_BYTES * parameters.dimension
-    )
     await peer.put_sealed(
         round_path(paths.PEER_MASKED_SUM, study, record),
         sealed_masked_sum(server, record, parameters),
-        length,
+        body.message_bytes(masked_sum_header(record, parameters)),
         "masked_sum",
     )
     commit_release(server, study, record, None)
@@ -39,7 +34,7 @@ async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord,
     draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
     try:
         intake = SealedMaskedSum(server, record, study.study.parameters, draft)
-        most = MAX_CONTROL_BYTES + ELEMENT_BYTES * study.study.parameters.dimension
+        most = body.most_bytes(study.study.parameters.dimension)
         path = round_path(paths.PEER_MASKED_SUM, study, record)
         async with aclosing(peer.stream(path, "masked_sum", most)) as pieces:
             async for piece in pieces:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from protocol.arithmetic.prg import SEED_BYTES
+from protocol.bodies import output
+from protocol.bodies.sealed import SECRET_BYTES
 from protocol.errors import (
     AnnouncementMismatch,
     ConflictingMessage,
@@ -15,9 +18,8 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.rounds.transitions import RoundEvent, step
-from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
-from protocol.wire.channel.sealing import SealedMessage, seal_message
+from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.messages import (
     AgreedSet,
     OutputHeader,
@@ -30,16 +32,11 @@ from protocol.wire.messages import (
 )
 from servers.ckks.output import sealed_sum
 from servers.points import Point
-from servers.rounds.collect import SEED_BYTES, expected_sites
+from servers.rounds.collect import expected_sites
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
-
-
-def masking_side(round_number: int) -> Side:
-    """Who draws the mask's seed t and serves it; the other side serves the vector. Sides alternate by round."""
-    return Side.A if round_number % 2 else Side.B
 
 
 def accept_release_set(server: Server, record: RoundRecord, signed: Signed[ReleaseSet]) -> None:
@@ -159,17 +156,16 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
         raise NotListed(f"{site!r} was not listed for round {record.key.round}, nor for the present one")
     if record.announcement.message.encrypted:
         return sealed_sum(server, study, record, site)
-    vector = masking_side(record.key.round) is not server.side
     header = OutputHeader(
         release_digest=record.release_set.message.digest(),
         side=server.side,
-        share_kind=ShareKind.VECTOR if vector else ShareKind.SEED,
+        share_kind=output.share_kind(server.side, record.key.round),
         recipient=server.key_id_of(site),
         length=study.study.parameters.dimension,
     )
-    body = _output_body(server, record, vector)
-    secret = server.randomness.bytes(64, f"{record.key.label} output for {site}")
-    return seal_message(header.canonical(), body, server.sealing_key_of(site), secret[:32], secret[32:])
+    content = _output_content(server, record, header.share_kind)
+    secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} output for {site}")
+    return output.seal(header, content, server.sealing_key_of(site), secret)
 
 
 def _listed_now(server: Server, study: StudyRecord, site: str) -> bool:
@@ -177,8 +173,8 @@ def _listed_now(server: Server, study: StudyRecord, site: str) -> bool:
     return current is not None and site in current.announcement.message.listed
 
 
-def _output_body(server: Server, record: RoundRecord, vector: bool) -> Iterator[bytes]:
-    if not vector:
+def _output_content(server: Server, record: RoundRecord, kind: ShareKind) -> Iterator[bytes]:
+    if kind is ShareKind.SEED:
         return iter([record.mask])
     if record.output_file is None:
         raise OutputGone(

@@ -19,6 +19,7 @@ from protocol.errors import (
     Unavailable,
     UnknownResource,
 )
+from protocol.release import masking_side
 from protocol.rounds.agree import agree, nonce_commitment, shortfall, transcript
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.sharing import Side
@@ -52,7 +53,6 @@ from servers.points import Point
 from servers.rounds.collect import beyond_hope, collected, is_complete
 from servers.rounds.end_round import Endings, NotYet, round_path
 from servers.rounds.masked_sum_transfer import fetch_masked_sum, send_masked_sum
-from servers.rounds.release import masking_side
 from servers.rounds.sketches import (
     Products,
     Sketches,

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from fastapi import Request
 
-from protocol.arithmetic.prg import Usage, expand, expand_into
-from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
-from protocol.errors import ConflictingMessage, MalformedMessage, ProtocolViolation, TranscriptMismatch, WrongRound
+from protocol.arithmetic.prg import Usage, expand_into
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
+from protocol.bodies import opening, query
+from protocol.bodies.query import Queries
+from protocol.bodies.sealed import SECRET_BYTES
+from protocol.errors import ConflictingMessage, ProtocolViolation, WrongRound
 from protocol.mpc import measurement
 from protocol.mpc.correlation import CorrelationHalf
 from protocol.mpc.quantity import product_lengths
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import ChunkSource
-from protocol.wire.channel.sealing import MAX_HEADER_BYTES, seal_stream, sealed_message_length
 from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
 from servers.http.authentication import Caller
 from servers.http.bodies import HashOnly, SealedIntake, stream_into
 from servers.points import Point
-from servers.rounds.collect import ELEMENT_BYTES, SEED_BYTES
 from servers.server import Server
 from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
 from servers.store.shares import file_name
@@ -135,35 +136,32 @@ async def store_queries(
 
     Raises: WrongRound, MalformedMessage, TranscriptMismatch, ConflictingMessage, BrokenSeal, BadSignature, TooLarge
     """
-    vector_bytes = ELEMENT_BYTES * parameters_of(study, record).sketched_length * len(targets_of(server, record))
     if record.query_digest is not None:
         again = HashOnly()
-        await stream_into(request, again, sealed_message_length(MAX_HEADER_BYTES, vector_bytes))
+        await stream_into(request, again, _expected_queries(server, study, record).most_bytes)
         _require_same_queries(server, record, again.finish(caller))
         return
     _require_queries_welcome(record)
-    header, digest, name = await _queries_taken_in(server, caller, study, record, request, vector_bytes)
+    expected = _expected_queries(server, study, record)
+    header, digest, name = await _queries_taken_in(server, caller, record, request, expected)
     _commit_queries(server, record, header, digest, name)
 
 
 async def _queries_taken_in(
-    server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, request: Request, vector_bytes: int
+    server: Server, caller: Caller, record: RoundRecord, request: Request, expected: Queries
 ) -> tuple[QueryHeader, str, str]:
     """Open queries into a file that no row names yet. -> their header, the sealed message's digest, the file's name"""
-    headers: list[QueryHeader] = []
-    accept = _query_check(server, study, record, targets_of(server, record), headers)
     draft = server.files.draft()
     try:
-        intake = SealedIntake(server.keys.sealing, accept, draft)
-        await stream_into(request, intake, sealed_message_length(MAX_HEADER_BYTES, vector_bytes))
-        plain = vector_bytes if headers and headers[0].share_kind is ShareKind.VECTOR else SEED_BYTES
-        digest = await asyncio.to_thread(intake.finish, caller, plain)
+        intake = SealedIntake(server.keys.sealing, expected, draft)
+        await stream_into(request, intake, expected.most_bytes)
+        header, digest = await asyncio.to_thread(intake.finish, caller)
         name = file_name("query", record.key.study, record.key.round, record.key.attempt, digest)
         await asyncio.to_thread(draft.keep, name)
     except BaseException:
         draft.discard()
         raise
-    return headers[0], digest, name
+    return header, digest, name
 
 
 def _commit_queries(server: Server, record: RoundRecord, header: QueryHeader, digest: str, name: str) -> None:
@@ -202,27 +200,10 @@ def _require_same_queries(server: Server, record: RoundRecord, digest: str) -> N
         raise refuse(server, record.key.study, server.roster.requester, error)
 
 
-def _query_check(
-    server: Server, study: StudyRecord, record: RoundRecord, targets: tuple[str, ...], accepted: list[QueryHeader]
-) -> Callable[[bytes], None]:
-    length = parameters_of(study, record).sketched_length
-
-    def accept(raw: bytes) -> None:
-        header = QueryHeader.parse(raw)
-        if record.transcript is None or header.transcript_digest != record.transcript.message.digest():
-            raise TranscriptMismatch("the queries are made for another challenge than this server signed")
-        if header.side is not server.side:
-            raise MalformedMessage(
-                f"the queries are for side {header.side.value!r}, this server is {server.side.value!r}"
-            )
-        if header.targets != targets or header.length != length:
-            raise MalformedMessage(
-                f"queries must name {', '.join(targets)} in this order, each of length {length}; found "
-                f"{', '.join(header.targets)} of length {header.length}"
-            )
-        accepted.append(header)
-
-    return accept
+def _expected_queries(server: Server, study: StudyRecord, record: RoundRecord) -> Queries:
+    """What the requester sends this server, once the challenge is signed."""
+    stated = record.challenged.transcript.message.digest()
+    return Queries(stated, server.side, targets_of(server, record), parameters_of(study, record).sketched_length)
 
 
 def _query_shares(server: Server, record: RoundRecord, parameters: StudyParameters) -> dict[str, Ring]:
@@ -232,13 +213,7 @@ def _query_shares(server: Server, record: RoundRecord, parameters: StudyParamete
         return {site: zero for site in record.agreed_set.message.sites if site != server.roster.requester}
     if record.query_header is None or record.query_file is None:
         return {}
-    targets, k = record.query_header.targets, parameters.sketched_length
-    raw = server.files.path(record.query_file).read_bytes()
-    if record.query_header.share_kind is ShareKind.SEED:
-        whole = expand(raw, Usage.QUERY, k * len(targets))
-    else:
-        whole = from_bytes(raw, k * len(targets))
-    return {target: whole[i * k : (i + 1) * k] for i, target in enumerate(targets)}
+    return query.read(record.query_header, server.files.path(record.query_file).read_bytes())
 
 
 # --- products and opening ---------------------------------------------------------------------------------------------
@@ -317,7 +292,5 @@ def seal_opening(
         checked=tuple(s.site for s in shares),
         opens=record.announcement.message.opens,
     )
-    body = b"".join(to_bytes(s.range_shares) for s in shares) + b"".join(to_bytes(s.values) for s in shares)
-    secret = server.randomness.bytes(64, f"{record.key.label} opening")
-    recipient = server.sealing_key_of(server.roster.requester)
-    return b"".join(seal_stream(header.canonical(), [body], recipient, secret[:32], secret[32:]))
+    secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} opening")
+    return opening.seal(header, shares, server.sealing_key_of(server.roster.requester), secret)

@@ -7,11 +7,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from protocol.arithmetic.ring import ELEMENT_BYTES
+from protocol.bodies import masked_sum as masked_sum_body
 from protocol.errors import NotListed, UnknownResource, WrongRound
 from protocol.mpc.ot.session import extension_message_bytes
+from protocol.release import masking_side
 from protocol.sharing import Side
 from protocol.wire import paths
-from protocol.wire.channel.sealing import MAX_HEADER_BYTES, sealed_message_length
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
     AgreedSet,
@@ -35,7 +37,6 @@ from servers.rounds.release import (
     accept_release_set,
     commit_release,
     keep_release,
-    masking_side,
     new_output_name,
     with_mask_seed,
 )
@@ -44,8 +45,6 @@ from servers.rounds.sketches import most_elements
 from servers.server import Server
 from servers.store.interface import RoundKey, RoundRecord, StudyRecord
 from servers.studies import study_named
-
-_ELEMENT_BYTES = 8
 
 
 def side_b(request: Request, server: ThisServer, caller: ThePeer) -> Answering:
@@ -145,7 +144,7 @@ async def products(
 ) -> Response:
     """Exchange masked vectors; 503 while the requester's queries are missing."""
     record, key = _key(server, study, round, attempt)
-    longest = _ELEMENT_BYTES * most_elements(record.study, len(server.roster.sites))
+    longest = ELEMENT_BYTES * most_elements(record.study, len(server.roster.sites))
     body = await read_small(request, caller, MAX_CONTROL_BYTES + longest)
     return octets_answer(await b.products(record, key, body))
 
@@ -195,8 +194,7 @@ async def put_masked_sum(
     try:
         parameters = record.study.parameters
         intake = SealedMaskedSum(server, current, parameters, draft)
-        limit = sealed_message_length(MAX_HEADER_BYTES, _ELEMENT_BYTES * parameters.dimension)
-        await stream_into(request, intake, limit)
+        await stream_into(request, intake, masked_sum_body.most_bytes(parameters.dimension))
         await asyncio.to_thread(intake.finish, caller)
         name = new_output_name(server, current)
         await asyncio.to_thread(draft.keep, name)

@@ -14,12 +14,13 @@ from harness.adversaries import contributions as forged
 from harness.adversaries import requester as malicious
 from harness.adversaries import requests
 from protocol.arithmetic.ring import to_bytes
+from protocol.bodies.query import Queries
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import sign
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
-from protocol.wire.messages import AgreedSet, QueryHeader, ReadyNotice, ShareKind
+from protocol.wire.messages import AgreedSet, QueryHeader, ReadyNotice
 from protocol.wire.peer_messages import BatchHeader, ProductsHeader, pack_frame
 from tests.adversarial.running_pair import (
     EARLY,
@@ -269,19 +270,13 @@ def queries(
     def attack(r: OpenRound) -> httpx.Response:
         assert r.current.transcript is not None
         targets = tuple(site for site in r.agreed if site != REQUESTER)
-        values: dict[str, object] = {
-            "transcript_digest": r.current.transcript.message.digest(),
-            "side": Side.B,
-            "share_kind": ShareKind.VECTOR,
-            "targets": targets,
-            "length": SMALL,
-        }
-        stated = QueryHeader(**(values | changes))  # type: ignore[arg-type]
+        honest = Queries(r.current.transcript.message.digest(), Side.B, targets, SMALL).header(1)
+        stated = QueryHeader(**(dict(honest) | changes))  # type: ignore[arg-type]
         body = to_bytes(np.zeros(SMALL * len(targets), dtype=np.uint64))
         parts = forged.Parts(
             stated.canonical(),
             body[: len(body) - short_by],
-            forged.sealing_key(r.federation.roster, Side.B),
+            r.federation.roster.operator_b.sealing,
             secrets.token_bytes(32),
             secrets.token_bytes(32),
         )

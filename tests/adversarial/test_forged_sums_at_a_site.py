@@ -33,7 +33,6 @@ from protocol.policy import MOST_DISCARDED_SUMS, Clause, SitePolicy
 from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.channel.sealing import seal_stream
 from protocol.wire.messages import (
     NO_COMMITMENT,
     AgreedSet,
@@ -54,6 +53,7 @@ from protocol.wire.messages import (
     SumRelease,
     WeightList,
 )
+from tests.sealed_bodies import closed
 from tests.unit.client_agent.benches import SITE, SITE_KEY, Bench, FakeServer, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -156,7 +156,7 @@ class ServerA(FakeServer):
             recipient=own_key_id(ROSTER, SITE),
             length=SIZE + 1,
         )
-        self.sealed = b"".join(seal_stream(header.canonical(), [body], keys(SITE).sealing.public, bytes(32), bytes(32)))
+        self.sealed = closed(header, [body], keys(SITE).sealing.public)
 
     def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
         assert len(self.sealed) <= most_bytes

@@ -9,33 +9,30 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from client_agent.study.measuring import seal_queries
 from client_agent.study.take_release import own_key_id
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
+from harness.adversaries.contributions import honest_contribution, with_header
+from host.randomness import SystemRandomness
+from protocol.arithmetic.ring import Ring, from_bytes
+from protocol.bodies import opening
 from protocol.mpc.distance import query
 from protocol.mpc.measurement import OpenedSite, OpeningShare, open_all
-from protocol.mpc.quantity import value_count
 from protocol.mpc.sketch import sketch_vector
-from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
-from protocol.release import open_output_chunk
+from protocol.parameters import Needs, StudyParameters
+from protocol.release import masking_side, open_output_chunk
 from protocol.rounds.agree import check_transcript
-from protocol.sharing import Side, split, vector_side
+from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.channel.sealing import SealedReader, seal_stream
-from protocol.wire.commitment import commitment_to
-from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     ChallengeTranscript,
-    ContributionHeader,
     EndCause,
     LayerShape,
     ModelSpec,
     OpeningHeader,
     OutputHeader,
-    QueryHeader,
     ReadyNotice,
     Receipt,
     ReleaseSet,
@@ -53,6 +50,7 @@ from protocol.wire.messages import (
 )
 from tests.integration.federation import Federation
 from tests.integration.signed_client import SignedClient
+from tests.sealed_bodies import opened
 
 
 def make_study(federation: Federation, dimension: int, name: str = "trial", **changes: object) -> Study:
@@ -180,34 +178,9 @@ class FakeSites:
     def seal_contribution(
         self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: object
     ) -> Sealed:
-        seed_share, vector_share = split(x, secrets.token_bytes(32))
-        vector_at = vector_side(self.federation.roster.place(sender))
-        plain = {vector_at: to_bytes(vector_share.vector), vector_at.other: seed_share.seed}
-        salts = {side: secrets.token_bytes(32) for side in Side}
-        content_keys = {side: secrets.token_bytes(32) for side in Side}
-        commitments = {side: commitment_to(plain[side], salts[side], content_keys[side]).hex() for side in Side}
-        bodies = {}
-        for side in Side:
-            values: dict[str, object] = {
-                "study_digest": self.study.digest(),
-                "round": announcement.round,
-                "attempt": attempt_number,
-                "site": sender,
-                "side": side,
-                "announcement_digest": announcement.digest(),
-                "commitment_a": commitments[Side.A],
-                "commitment_b": commitments[Side.B],
-                "share_kind": ShareKind.VECTOR if side is vector_at else ShareKind.SEED,
-                "length": x.size,
-            }
-            header = ContributionHeader(**(values | changes)).canonical()
-            bodies[side] = b"".join(
-                seal_stream(header, [plain[side]], self.operator_key(side), content_keys[side], salts[side])
-            )
-        return Sealed(bodies, x)
-
-    def operator_key(self, side: Side) -> SealingPublicKey:
-        return SealingPublicKey.from_bytes(bytes.fromhex(self.federation.roster.operator(side).sealing_key))
+        rand = secrets.token_bytes(32)
+        honest = honest_contribution(x, announcement, sender, self.federation.roster, rand, attempt_number)
+        return Sealed({side: with_header(honest[side], **changes).sealed() for side in Side}, x)
 
     def contribution_path(self, number: int, attempt: int = 1) -> str:
         return self.path(paths.CONTRIBUTION, round=number, attempt=attempt)
@@ -232,25 +205,9 @@ class FakeSites:
         targets = tuple(site for site in agreed.sites if site != self.requester)
         sketch = sketch_vector(challenge, own, parameters)
         queries = np.concatenate([query(sketch, numerators[t], parameters.weight_grid) for t in targets])
-        seed = secrets.token_bytes(32)
-        plain = {Side.A: seed, Side.B: to_bytes(queries - expand(seed, Usage.QUERY, queries.size))}
-        for side in Side:
-            header = QueryHeader(
-                transcript_digest=stated.digest(),
-                side=side,
-                share_kind=ShareKind.SEED if side is Side.A else ShareKind.VECTOR,
-                targets=targets,
-                length=parameters.sketched_length,
-            )
-            body = b"".join(
-                seal_stream(
-                    header.canonical(),
-                    [plain[side]],
-                    self.operator_key(side),
-                    secrets.token_bytes(32),
-                    secrets.token_bytes(32),
-                )
-            )
+        of, roster, digest = current.round, self.federation.roster, stated.digest()
+        bodies = seal_queries(queries, targets, digest, of, roster, parameters, SystemRandomness(), "queries")
+        for side, body in bodies.items():
             self.me.ok(side, "POST", self.path(paths.QUERIES, round=current.round, attempt=current.attempt), body)
         return challenge
 
@@ -258,22 +215,16 @@ class FakeSites:
         shares = {side: self._opening(side, current) for side in Side}
         listed = {share.site: numerators.get(share.site, 4) for share in shares[Side.A]}
         opens = current.announcement.message.opens
-        opened = open_all(shares[Side.A], shares[Side.B], listed, self.study.parameters, opens)
-        return {one.site: one for one in opened}
+        found = open_all(shares[Side.A], shares[Side.B], listed, self.study.parameters, opens)
+        return {one.site: one for one in found}
 
-    def _opening(self, side: Side, current: RoundView) -> list[OpeningShare]:
+    def _opening(self, side: Side, current: RoundView) -> tuple[OpeningShare, ...]:
         path = self.path(paths.OPENING, round=current.round, attempt=current.attempt)
         body = self.me.ok(side, "GET", path)
         assert self.me.ok(side, "GET", path) == body
-        reader = SealedReader(self.me.keys.sealing)
-        plain = b"".join([*reader.feed(body), reader.finish()])
-        header = OpeningHeader.parse(reader.header or b"")
+        header, _ = opened(body, self.me.keys.sealing, OpeningHeader)
         assert header.side is side
-        n = RANGE_PROJECTIONS
-        counts = [value_count(header.opens, i, site == self.requester) for i, site in enumerate(header.checked)]
-        numbers = from_bytes(plain, n * len(counts) + sum(counts))
-        values = np.split(numbers[n * len(counts) :], np.cumsum(counts)[:-1])
-        return [OpeningShare(site, numbers[i * n : (i + 1) * n], values[i]) for i, site in enumerate(header.checked)]
+        return opening.read(body, header, self.requester, self.me.keys.sealing)
 
     def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:
         assert current.agreed_set is not None
@@ -294,13 +245,11 @@ class FakeSites:
 
     def output(self, site: str, number: int) -> Ring:
         """The opened sum."""
-        masks = Side.A if number % 2 else Side.B
+        masks = masking_side(number)
         halves = {}
         for side in Side:
             body = self.clients[site].ok(side, "GET", self.path(paths.OUTPUT, round=number))
-            reader = SealedReader(self.clients[site].keys.sealing)
-            halves[side] = b"".join([*reader.feed(body), reader.finish()])
-            header = OutputHeader.parse(reader.header or b"")
+            header, halves[side] = opened(body, self.clients[site].keys.sealing, OutputHeader)
             assert (header.recipient, header.side) == (own_key_id(self.federation.roster, site), side)
             assert header.share_kind is (ShareKind.SEED if side is masks else ShareKind.VECTOR)
         vector = from_bytes(halves[masks.other], self.study.parameters.dimension)

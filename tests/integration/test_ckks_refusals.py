@@ -10,8 +10,10 @@ import httpx
 import numpy as np
 import pytest
 
+from harness.adversaries.contributions import Parts, with_header
 from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
+from protocol.bodies.contribution import ciphertext_parts
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.ckks.check import SiteChecks, SumChecks
 from protocol.ckks.cipher import Decryptor, Encryptor
@@ -23,12 +25,10 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.channel.sealing import SealedReader, seal_stream, sealed_small_length
+from protocol.wire.channel.sealing import sealed_small_length
 from protocol.wire.commitment import commitment_to
 from protocol.wire.messages import (
-    NO_COMMITMENT,
     Announcement,
-    ContributionHeader,
     OutcomeCause,
     OutputHeader,
     Receipt,
@@ -42,6 +42,7 @@ from protocol.wire.messages import (
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import Federation, start_servers
 from tests.integration.test_server_refusals import problem
+from tests.sealed_bodies import opened
 
 pytest.importorskip("tenseal")
 REQUESTER = "hospital-0"
@@ -80,20 +81,10 @@ class Encrypting:
 
     def sealed(self, site: str, announcement: Announcement, body: bytes, **changes: object) -> bytes:
         salt, content_key = secrets.token_bytes(32), secrets.token_bytes(32)
-        values: dict[str, object] = {
-            "study_digest": self.sites.study.digest(),
-            "round": announcement.round,
-            "attempt": 1,
-            "site": site,
-            "side": Side.A,
-            "announcement_digest": announcement.digest(),
-            "commitment_a": commitment_to(body, salt, content_key).hex(),
-            "commitment_b": NO_COMMITMENT,
-            "share_kind": ShareKind.CIPHERTEXT,
-            "length": D + 1,
-        }
-        header = ContributionHeader(**(values | changes)).canonical()
-        return b"".join(seal_stream(header, [body], self.sites.operator_key(Side.A), content_key, salt))
+        part = ciphertext_parts(announcement, 1, site, D + 1)[Side.A]
+        header = part.header({Side.A: commitment_to(body, salt, content_key)}).canonical()
+        recipient = self.sites.federation.roster.operator_a.sealing
+        return with_header(Parts(header, body, recipient, content_key, salt), **changes).sealed()
 
     def put(self, site: str, sealed: bytes, number: int = 1, side: Side = Side.A) -> httpx.Response:
         return self.sites.clients[site].send(side, "PUT", self.sites.contribution_path(number), sealed)
@@ -322,17 +313,16 @@ def assert_average(study: Encrypting, updates: dict[str, np.ndarray], announceme
     """
     bodies = set()
     for site in updates:
-        reader = SealedReader(study.sites.clients[site].keys.sealing)
         sealed = study.sites.clients[site].ok(Side.A, "GET", study.sites.path(paths.OUTPUT, round=1))
-        bodies.add(b"".join([*reader.feed(sealed), reader.finish()]))
-        header = OutputHeader.parse(reader.header or b"")
+        header, content = opened(sealed, study.sites.clients[site].keys.sealing, OutputHeader)
+        bodies.add(content)
         assert (header.share_kind, header.length) == (ShareKind.CIPHERTEXT, D + 1)
     (body,) = bodies
     count = len(updates)
     checks = SumChecks(study.key, announcement_digest, list(updates))
-    opened = average([body], Decryptor(study.key, MemoryFile()), body_header(Kind.SUM, study.key, D), checks, 1.0, 1.0)
+    found = average([body], Decryptor(study.key, MemoryFile()), body_header(Kind.SUM, study.key, D), checks, 1.0, 1.0)
     expected = np.mean([one.astype(np.float64) for one in updates.values()], axis=0)
     off = 8 * CkksParameters().value_deviation * np.sqrt(count)
     allowed = (off + np.abs(expected) * off) / (count - off) + 2.0**-24 * np.abs(expected)
-    assert np.all(np.abs(opened - expected) <= allowed)
-    assert np.linalg.norm(opened - expected) > 0
+    assert np.all(np.abs(found - expected) <= allowed)
+    assert np.linalg.norm(found - expected) > 0

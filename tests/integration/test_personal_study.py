@@ -11,7 +11,6 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -32,12 +31,12 @@ from harness.engine.run_state import Progress
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec, toml_lines
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec, ShareKind, Study, TrainingSpec
 from tests import layered_softmax as reference
 from tests.adversarial.test_server_files import where
 from tests.integration.agents import REQUESTER, AgentThreads, final_model, finished, journal, rounds_of, wait_for
 from tests.ports import free_ports
+from tests.sealed_bodies import opened
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")
@@ -255,17 +254,12 @@ def test_a_contribution_holds_the_shared_parameters_alone(ran: Ran, name: str) -
         assert {path.stat().st_size for path in folder.glob("rounds/*/encoded.ring")} == {8 * shared}
         for side in Side:
             for path in folder.glob(f"rounds/*/attempt-*/{side}.sealed"):
-                header, share = opened(ran.federation, side, path)
+                key = ran.federation.parties.keys_of(OPERATOR_NAMES[side]).sealing
+                header, share = opened(path.read_bytes(), key, ContributionHeader)
                 assert header.length == shared
                 assert len(share) == (8 * shared if header.share_kind is ShareKind.VECTOR else 32)
                 lengths.append(len(share))
     assert lengths.count(8 * shared) == lengths.count(32) >= len(NAMES)
-
-
-def opened(federation: RunningFederation, side: Side, path: Path) -> tuple[ContributionHeader, bytes]:
-    reader = SealedReader(federation.parties.keys_of(OPERATOR_NAMES[side]).sealing)
-    share = b"".join([*reader.feed(path.read_bytes()), reader.finish()])
-    return ContributionHeader.parse(reader.header or b""), share
 
 
 def test_every_body_that_a_site_sent_is_as_long_as_without_personal_layers(ran: Ran) -> None:

@@ -225,6 +225,10 @@ class SealedMessage:
     head: bytes
     body: Iterator[bytes]
 
+    def whole(self) -> bytes:
+        """Both parts, in memory; the body can be taken only once."""
+        return b"".join([self.head, *self.body])
+
 
 def seal_message(
     header: bytes, chunks: Iterable[Octets], recipient: SealingPublicKey, content_key: bytes, salt: bytes

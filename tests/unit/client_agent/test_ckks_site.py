@@ -40,7 +40,7 @@ from protocol.errors import (
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.channel.sealing import SealedReader, seal_stream
+from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.messages import (
     NO_COMMITMENT,
@@ -57,6 +57,7 @@ from protocol.wire.messages import (
     StudyProtection,
     SumRelease,
 )
+from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
     DIGEST,
     LAYERS,
@@ -327,7 +328,7 @@ class OutputServer:
             recipient=own_key_id(ROSTER, SITE),
             length=DIMENSION + 1,
         ).model_copy(update=self.changes)
-        sealed = b"".join(seal_stream(header.canonical(), [self.body], keys(SITE).sealing.public, bytes(32), bytes(32)))
+        sealed = closed(header, [self.body], keys(SITE).sealing.public)
         return take(sealed[at : at + 999] for at in range(0, len(sealed), 999))
 
 

@@ -8,23 +8,19 @@ import pytest
 from client_agent.study.measuring import (
     open_sites,
     query_vector,
-    read_opening,
     seal_queries,
-    seed_side,
 )
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import encode
-from protocol.arithmetic.prg import Usage, expand
-from protocol.arithmetic.ring import from_bytes, to_bytes
-from protocol.errors import BrokenSeal, MalformedMessage, TranscriptMismatch
+from protocol.bodies.query import read
 from protocol.mpc.distance import query
 from protocol.mpc.measurement import OpeningShare
 from protocol.mpc.sketch import sketch_vector
-from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
-from protocol.sharing import Side
-from protocol.wire.channel.sealing import SealedReader, seal_stream
-from protocol.wire.messages import OpeningHeader, QueryHeader, ShareKind
-from tests.unit.client_agent.federation import CONTRIBUTORS, DIGEST, PARAMETERS, REQUESTER, ROSTER, keys, operator_keys
+from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
+from protocol.sharing import Side, seed_side
+from protocol.wire.messages import QueryHeader, ShareKind
+from tests.sealed_bodies import opened as opened_body
+from tests.unit.client_agent.federation import CONTRIBUTORS, DIGEST, PARAMETERS, REQUESTER, ROSTER, operator_keys
 
 SKETCHED = StudyParameters(dimension=5000, clip_norm=4.0, least_contributors=3)
 CHALLENGE = bytes(range(32))
@@ -45,15 +41,11 @@ def test_the_servers_shares_make_the_weighted_sketches(parameters: StudyParamete
     total = np.zeros(queries.size, dtype=np.uint64)
     kinds = {}
     for side in Side:
-        reader = SealedReader(operator_keys(side).sealing)
-        plain = b"".join(reader.feed(sealed[side])) + reader.finish()
-        assert reader.header is not None
-        header = QueryHeader.parse(reader.header)
+        header, plain = opened_body(sealed[side], operator_keys(side).sealing, QueryHeader)
         assert (header.side, header.targets, header.transcript_digest) == (side, CONTRIBUTORS, DIGEST)
         assert header.length == parameters.sketched_length
         kinds[side] = header.share_kind
-        seeded = header.share_kind is ShareKind.SEED
-        total += expand(plain, Usage.QUERY, queries.size) if seeded else from_bytes(plain, queries.size)
+        total += np.concatenate(list(read(header, plain).values()))
     assert kinds[seed_side(round_number)] is ShareKind.SEED
     assert kinds[seed_side(round_number).other] is ShareKind.VECTOR
     sketch = sketch_vector(CHALLENGE, x, parameters)
@@ -65,40 +57,18 @@ def test_no_target_no_query() -> None:
     assert query_vector(CHALLENGE, lambda start, stop: np.zeros(stop - start, np.uint64), (), PARAMETERS).size == 0
 
 
-CHECKED = (REQUESTER, *CONTRIBUTORS)
-
-
-def sealed_opening(side: Side, numbers: np.ndarray, opens: Needs = Needs.DISTANCES) -> bytes:
-    header = OpeningHeader(transcript_digest=DIGEST, side=side, checked=CHECKED, opens=opens)
-    key = keys(REQUESTER).sealing.public
-    return b"".join(seal_stream(header.canonical(), [to_bytes(numbers)], key, bytes(32), bytes(32)))
-
-
-def read(sealed: bytes, side: Side = Side.A, reader: str = REQUESTER) -> tuple[OpeningShare, ...]:
-    return read_opening(sealed, keys(reader).sealing, side, DIGEST, CHECKED, Needs.DISTANCES, REQUESTER)
-
-
-def test_openings_are_read_in_order_and_added() -> None:
-    count = len(CHECKED) * RANGE_PROJECTIONS + len(CONTRIBUTORS)
-    a = np.random.default_rng(1).integers(0, 2**64, size=count, dtype=np.uint64)
-    b = np.negative(a)
-    b[RANGE_PROJECTIONS] += 1  # the first contributor fails its check
+def test_openings_are_added() -> None:
+    checked = (REQUESTER, *CONTRIBUTORS)
+    values = [np.zeros(int(site != REQUESTER), dtype=np.uint64) for site in checked]
+    a = [np.random.default_rng(i).integers(0, 2**64, RANGE_PROJECTIONS, dtype=np.uint64) for i in range(4)]
+    b = [np.negative(one) for one in a]
+    b[1][0] += 1  # the first contributor fails its check
     distance = 3 * int(PARAMETERS.scale)
-    b[-2] += np.uint64(distance * distance)  # c2, weight 1/2: 3 away in the scaled vector, 6 in the update
-    shares = {Side.A: read(sealed_opening(Side.A, a)), Side.B: read(sealed_opening(Side.B, b), Side.B)}
-    numerators = {REQUESTER: 32, "c1": 32, "c2": 16, "c3": 32}
-    opened = open_sites(shares, numerators, PARAMETERS)
+    far = [*values[:2], values[2] + np.uint64(distance * distance), values[3]]  # c2: 3 away in the scaled vector
+    shares = {
+        Side.A: tuple(OpeningShare(*one) for one in zip(checked, a, values, strict=True)),
+        Side.B: tuple(OpeningShare(*one) for one in zip(checked, b, far, strict=True)),
+    }
+    opened = open_sites(shares, {REQUESTER: 32, "c1": 32, "c2": 16, "c3": 32}, PARAMETERS)
     assert [(s.site, s.in_range) for s in opened] == [(REQUESTER, True), ("c1", False), ("c2", True), ("c3", True)]
     assert [s.distance for s in opened] == [None, None, 6.0, 0.0]
-
-
-def test_an_opening_for_something_else_is_refused() -> None:
-    numbers = np.zeros(len(CHECKED) * RANGE_PROJECTIONS + len(CONTRIBUTORS), dtype=np.uint64)
-    with pytest.raises(TranscriptMismatch):
-        read(sealed_opening(Side.B, numbers))
-    with pytest.raises(TranscriptMismatch):
-        read(sealed_opening(Side.A, numbers, opens=Needs.NOTHING))
-    with pytest.raises(MalformedMessage, match="expected 1304"):
-        read(sealed_opening(Side.A, numbers[1:]))
-    with pytest.raises(BrokenSeal):
-        read(sealed_opening(Side.A, numbers), reader="c1")

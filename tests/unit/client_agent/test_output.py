@@ -13,9 +13,10 @@ import pytest
 
 from client_agent.network.exchange import TransportFailure
 from client_agent.site.letter import PastRelease
-from client_agent.study.take_release import OutputReader, check_release, masking_side, own_key_id
+from client_agent.study.take_release import OutputReader, check_release, own_key_id
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import to_bytes
+from protocol.bodies.output import share_kind
 from protocol.errors import (
     AggregateOutOfBounds,
     AnnouncementMismatch,
@@ -27,10 +28,11 @@ from protocol.errors import (
     TranscriptMismatch,
 )
 from protocol.parameters import Needs
+from protocol.release import masking_side
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.channel.sealing import seal_stream
 from protocol.wire.messages import OutputHeader, ShareKind
+from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     DIGEST,
@@ -64,18 +66,17 @@ class FakeServer:
     breaks: int = 0
 
     def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
-        vector = masking_side(round_number) is not self.side
         mask = expand(SEED, Usage.OUTPUT_MASK, self.total.size)
-        body = to_bytes(self.total.view(np.uint64) - mask) if vector else SEED
         header = OutputHeader(
             release_digest=self.past.release_set.message.digest(),
             side=self.side,
-            share_kind=ShareKind.VECTOR if vector else ShareKind.SEED,
+            share_kind=share_kind(self.side, round_number),
             recipient=own_key_id(ROSTER, self.named),
             length=PARAMETERS.dimension,
         )
-        key = keys(self.recipient).sealing.public
-        sealed = b"".join(seal_stream(header.canonical(), [body + self.extra], key, bytes(32), bytes(32)))
+        vector = header.share_kind is ShareKind.VECTOR
+        body = to_bytes(self.total.view(np.uint64) - mask) if vector else SEED
+        sealed = closed(header, [body + self.extra], keys(self.recipient).sealing.public)
         whole = sealed[: len(sealed) - self.cut]
         if self.breaks:  # the real client begins again after a transport error
             self.breaks -= 1

@@ -13,9 +13,11 @@ import pytest
 from host.failpoints import Failpoints
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import from_bytes, to_bytes
+from protocol.bodies import masked_sum as masked_sum_body
+from protocol.bodies.sealed import SECRET_BYTES
 from protocol.errors import AnnouncementMismatch, BadSignature, BrokenSeal, MalformedMessage
 from protocol.sharing import chunk_source, split
-from protocol.wire.channel.sealing import seal_stream, sealed_head_length
+from protocol.wire.channel.sealing import sealed_head_length
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.keys import generate_sealing_key
@@ -68,7 +70,7 @@ def expected() -> np.ndarray:
 
 
 def sealed(body: bytes, header: MaskedSumHeader = HEADER) -> bytes:
-    return b"".join(seal_stream(header.canonical(), [body], KEY.public, b"k" * 32, b"s" * 32))
+    return masked_sum_body.seal(header, iter([body]), KEY.public, bytes(SECRET_BYTES)).whole()
 
 
 def caller(message: bytes, field: DigestField = DigestField.SEALED_HEAD) -> Caller:

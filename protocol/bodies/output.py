@@ -1,0 +1,81 @@
+"""One server's part of a released sum, sealed to one site (docs/protocol.md 9, 11).
+
+header    which release, side and recipient; what follows
+content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes an element | ciphertext: the sum under the
+          sites' key, from side A alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from protocol.arithmetic.prg import SEED_BYTES
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring
+from protocol.bodies import sealed
+from protocol.ckks.ciphertext import Kind, body_bytes
+from protocol.ckks.parameters import CkksParameters
+from protocol.errors import MalformedMessage, TranscriptMismatch
+from protocol.release import masking_side
+from protocol.sharing import Side
+from protocol.wire.channel.sealing import Octets, SealedMessage, SealedReader
+from protocol.wire.keys import SealingKey, SealingPublicKey
+from protocol.wire.messages import OutputHeader, ShareKind
+
+
+def share_kind(side: Side, round_number: int) -> ShareKind:
+    """What a side serves of a round of shares."""
+    return ShareKind.SEED if masking_side(round_number) is side else ShareKind.VECTOR
+
+
+def seal(header: OutputHeader, content: Iterable[bytes], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
+    """The body, made while it is sent. Requires: ``secret`` as :func:`protocol.bodies.sealed.seal`"""
+    return sealed.seal(header, content, recipient, secret)
+
+
+def content_bytes(header: OutputHeader) -> int:
+    """How much content a body with this header has."""
+    if header.share_kind is ShareKind.CIPHERTEXT:
+        return body_bytes(CkksParameters(), Kind.SUM, header.length)
+    return SEED_BYTES if header.share_kind is ShareKind.SEED else ELEMENT_BYTES * header.length
+
+
+def most_bytes(header: OutputHeader) -> int:
+    """The longest body with such a header."""
+    return sealed.most_bytes(content_bytes(header))
+
+
+def read(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> Iterator[bytes]:
+    """The content of exactly the expected output, piece by piece; the last piece once the end is authentic.
+
+    Raises: TranscriptMismatch, MalformedMessage, BrokenSeal
+    """
+
+    def accept(raw: bytes) -> None:
+        if OutputHeader.parse(raw) != expected:
+            raise TranscriptMismatch(f"server {expected.side} served the output of another release, kind or recipient")
+
+    return sealed.opened(SealedReader(key, accept), pieces)
+
+
+def read_seed(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> bytes:
+    """The mask's seed. Raises: as :func:`read`"""
+    seed = b"".join(read(expected, key, pieces))
+    if len(seed) != SEED_BYTES:
+        raise MalformedMessage(f"server {expected.side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
+    return seed
+
+
+def read_vector(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> Iterator[tuple[int, Ring]]:
+    """The masked sum piece by piece, each with its place; the last one once the end is authentic.
+
+    Raises: as :func:`read`
+    """
+    side, length = expected.side, expected.length
+    elements = sealed.ElementReader(
+        length,
+        f"server {side} served more than {length} elements",
+        f"server {side} served {{}} elements, expected {length}",
+    )
+    for piece in read(expected, key, pieces):
+        yield elements.feed(piece)
+    elements.finish()

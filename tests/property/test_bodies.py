@@ -1,0 +1,371 @@
+"""Every body: what is written is read again, in pieces of any size; what is cut, longer, altered or foreign is not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from protocol.arithmetic.ring import to_bytes
+from protocol.bodies import contribution, masked_sum, opening, output, query, sealed
+from protocol.bodies.contribution import Part, PartSealing
+from protocol.errors import (
+    AnnouncementMismatch,
+    BrokenSeal,
+    CommitmentMismatch,
+    MalformedMessage,
+    MoietyError,
+    NotListed,
+    RefusedMessage,
+    TooLarge,
+    TranscriptMismatch,
+    WrongRound,
+)
+from protocol.mpc.measurement import OpeningShare
+from protocol.mpc.quantity import value_count
+from protocol.parameters import RANGE_PROJECTIONS, Needs
+from protocol.sharing import Side, seed_side, split
+from protocol.wire.channel.sealing import CHUNK_BYTES
+from protocol.wire.channel.signing import DigestField
+from protocol.wire.commitment import MessageDigest
+from protocol.wire.messages import ContributionHeader, OpeningHeader, OutputHeader, QueryHeader, ShareKind
+from protocol.wire.peer_messages import MaskedSumHeader
+from servers.http.authentication import Caller
+from servers.http.bodies import ContributionIntake
+from tests.sealed_bodies import closed
+from tests.unit.client_agent.federation import (
+    CONTRIBUTORS,
+    DIGEST,
+    REQUESTER,
+    ROSTER,
+    announcement,
+    keys,
+    operator_keys,
+)
+
+SITE = "c2"
+OTHER = "cd" * 32
+SECRET = bytes(range(64))
+ANNOUNCED = announcement()
+CHUNK = CHUNK_BYTES // 8
+LENGTHS = st.sampled_from([1, 7, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
+PIECES = st.sampled_from([999, 2**16, 2**20])
+FEW = settings(max_examples=12, deadline=None)
+
+
+def vector(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**64, size=length, dtype=np.uint64)
+
+
+def pieces(body: bytes, size: int) -> Iterator[bytes]:
+    return (body[at : at + size] for at in range(0, len(body), size))
+
+
+def damaged(body: bytes) -> list[bytes]:
+    """Cut anywhere, lengthened, altered at either end of what is sealed."""
+    altered = bytearray(body)
+    altered[-1] ^= 1
+    return [body[:-1], body[: len(body) // 2], body[:9], b"", body + b"\0", bytes(altered), b"not sealed" + body]
+
+
+# --- contribution -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Kept:
+    """Where a server puts what it opens."""
+
+    content: bytearray = field(default_factory=bytearray)
+
+    def write(self, piece: bytes) -> None:
+        self.content += piece
+
+
+def parts(length: int) -> dict[Side, Part]:
+    return contribution.share_parts(ANNOUNCED, 1, SITE, ROSTER, length)
+
+
+def contributed(both: dict[Side, Part], content: dict[Side, bytes]) -> dict[Side, bytes]:
+    """As a site writes both files."""
+    made = {
+        side: PartSealing(part, operator_keys(side).sealing.public, bytes([i]) * 32, bytes([9 + i]) * 32)
+        for i, (side, part) in enumerate(both.items())
+    }
+    bodies = {side: b"".join(one.encrypted([content[side]])) for side, one in made.items()}
+    committed = {side: one.commitment() for side, one in made.items()}
+    for side, one in made.items():
+        head, digest = one.head(committed)
+        assert len(head) == one.head_bytes
+        bodies[side] = head + bodies[side]
+        taken = MessageDigest()
+        taken.update(bodies[side])
+        assert taken.digest() == digest
+    return bodies
+
+
+def taken(body: bytes, part: Part, size: int = 2**20) -> tuple[ContributionHeader, bytes]:
+    """As a server takes it in, when its site sent exactly these bytes."""
+    kept, whole = Kept(), MessageDigest()
+    whole.update(body)
+    intake = ContributionIntake(operator_keys(part.side).sealing, part, kept)
+    for piece in pieces(body, size):
+        intake.feed(piece)
+    header, _ = intake.finish(Caller(ROSTER.sites[2], whole.digest(), DigestField.SEALED))
+    intake.check_commitment(header.commitment_a if part.side is Side.A else header.commitment_b)
+    return header, bytes(kept.content)
+
+
+def halves(length: int) -> dict[Side, bytes]:
+    seeded, whole = split(vector(length), bytes(32))
+    content = {ShareKind.SEED: seeded.seed, ShareKind.VECTOR: to_bytes(whole.vector)}
+    return {side: content[part.kind] for side, part in parts(length).items()}
+
+
+@FEW
+@given(LENGTHS, PIECES)
+def test_a_contribution_is_read_as_it_was_written(length: int, size: int) -> None:
+    both, content = parts(length), halves(length)
+    for side, body in contributed(both, content).items():
+        header, found = taken(body, both[side], size)
+        assert found == content[side]
+        assert (header.share_kind, header.length) == (both[side].kind, length)
+        assert len(body) <= sealed.most_bytes(contribution.content_bytes(both[side].kind, length))
+
+
+def test_damaged_contributions_are_refused() -> None:
+    both = parts(CHUNK + 5)
+    for side, body in contributed(both, halves(CHUNK + 5)).items():
+        for wrong in damaged(body):
+            with pytest.raises((BrokenSeal, MalformedMessage, TooLarge)):
+                taken(wrong, both[side])
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"site": "c1"}, NotListed),
+        ({"attempt": 2}, WrongRound),
+        ({"announcement": announcement(opens=Needs.NOTHING)}, AnnouncementMismatch),
+        ({"side": Side.B}, MalformedMessage),
+        ({"length": 8}, MalformedMessage),
+        ({"kind": ShareKind.SEED}, MalformedMessage),
+        ({"kind": ShareKind.CIPHERTEXT}, MalformedMessage),
+    ],
+)
+def test_another_contribution_than_the_expected_one_is_refused(
+    changes: dict[str, object], error: type[MoietyError]
+) -> None:
+    """The vector is at side A for this site, which stands third in the roster."""
+    part = parts(7)[Side.A]
+    raw = replace(part, **changes).header({}).canonical()  # type: ignore[arg-type]
+    with pytest.raises(error):
+        part.require(raw)
+    assert part.require(part.header({}).canonical()) == part.header({})
+
+
+@pytest.mark.parametrize("extra", [-8, -1, 1, 8])
+def test_a_contribution_of_more_or_less_than_its_header_says_is_refused(extra: int) -> None:
+    both, content = parts(7), halves(7)
+    content[Side.A] = (content[Side.A] + bytes(8))[: 56 + extra]
+    with pytest.raises(MalformedMessage, match=f"holds {56 + extra} bytes, 56 are needed"):
+        taken(contributed(both, content)[Side.A], both[Side.A])
+
+
+def test_a_share_other_than_the_committed_one_is_refused() -> None:
+    both = parts(7)
+    one, other = (contributed(both, halves(7) | {Side.A: to_bytes(vector(7, seed))}) for seed in (1, 2))
+    cut = len(one[Side.A]) - 56 - 16
+    with pytest.raises((CommitmentMismatch, BrokenSeal)):
+        taken(one[Side.A][:cut] + other[Side.A][cut:], both[Side.A])
+
+
+def test_an_encrypted_update_names_no_commitment_of_side_b() -> None:
+    part = contribution.ciphertext_parts(ANNOUNCED, 1, SITE, 8)[Side.A]
+    part.require(part.header({Side.A: bytes(32)}).canonical())
+    with pytest.raises(MalformedMessage, match="commitment_b must be all zeros"):
+        part.require(part.header(dict.fromkeys(Side, b"x" * 32)).canonical())
+
+
+# --- query ------------------------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(st.integers(0, 3), st.integers(1, 40), st.integers(1, 2))
+def test_queries_are_read_as_they_were_written(count: int, length: int, number: int) -> None:
+    asked = vector(count * length)
+    total = {target: np.zeros(length, dtype=np.uint64) for target in CONTRIBUTORS[:count]}
+    for side in Side:
+        of = query.Queries(DIGEST, side, CONTRIBUTORS[:count], length)
+        body = query.seal(of.header(number), query.content(of.header(number), asked, SECRET[:32]), KEY.public, SECRET)
+        assert len(body) <= of.most_bytes
+        header, found = opened_by(of, body)
+        assert len(found) == of.content_bytes(header)
+        for target, share in query.read(header, found).items():
+            total[target] += share
+    for place, target in enumerate(total):
+        np.testing.assert_array_equal(total[target], asked[place * length : (place + 1) * length])
+
+
+KEY = keys(REQUESTER).sealing
+
+
+def opened_by(of: query.Queries, body: bytes) -> tuple[QueryHeader, bytes]:
+    headers: list[QueryHeader] = []
+    reader = sealed.SealedReader(KEY, lambda raw: headers.append(of.require(raw)))
+    found = b"".join(sealed.opened(reader, [body]))
+    return headers[0], found
+
+
+def test_other_queries_than_the_expected_ones_are_refused() -> None:
+    of = query.Queries(DIGEST, Side.A, CONTRIBUTORS, 5)
+    for changes, error in (
+        ({"transcript_digest": OTHER}, TranscriptMismatch),
+        ({"side": Side.B}, MalformedMessage),
+        ({"targets": CONTRIBUTORS[::-1]}, MalformedMessage),
+        ({"targets": CONTRIBUTORS[1:]}, MalformedMessage),
+        ({"length": 6}, MalformedMessage),
+    ):
+        with pytest.raises(error):
+            of.require(replace(of, **changes).header(1).canonical())  # type: ignore[arg-type]
+    body = closed(of.header(2), [to_bytes(vector(15))], KEY.public)
+    for wrong in damaged(body):
+        with pytest.raises((BrokenSeal, MalformedMessage, TooLarge)):
+            opened_by(of, wrong)
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+CHECKED = (REQUESTER, *CONTRIBUTORS)
+
+
+def header_of(opens: Needs = Needs.DISTANCES, side: Side = Side.A, stated: str = DIGEST) -> OpeningHeader:
+    return OpeningHeader(transcript_digest=stated, side=side, checked=CHECKED, opens=opens)
+
+
+def shares(opens: Needs) -> list[OpeningShare]:
+    return [
+        OpeningShare(site, vector(RANGE_PROJECTIONS, i), vector(value_count(opens, i, site == REQUESTER), 9 + i))
+        for i, site in enumerate(CHECKED)
+    ]
+
+
+@pytest.mark.parametrize("opens", list(Needs))
+def test_an_opening_is_read_as_it_was_written(opens: Needs) -> None:
+    body = opening.seal(header_of(opens), shares(opens), KEY.public, SECRET)
+    assert len(body) <= opening.most_bytes(len(CHECKED))
+    found = opening.read(body, header_of(opens), REQUESTER, KEY)
+    for one, expected in zip(found, shares(opens), strict=True):
+        assert one.site == expected.site
+        np.testing.assert_array_equal(one.range_shares, expected.range_shares)
+        np.testing.assert_array_equal(one.values, expected.values)
+
+
+def test_another_opening_than_the_expected_one_is_refused() -> None:
+    body = opening.seal(header_of(), shares(Needs.DISTANCES), KEY.public, SECRET)
+    for expected in (header_of(Needs.NOTHING), header_of(side=Side.B), header_of(stated=OTHER)):
+        with pytest.raises(TranscriptMismatch):
+            opening.read(body, expected, REQUESTER, KEY)
+    for wrong in damaged(body):
+        with pytest.raises((BrokenSeal, MalformedMessage, TooLarge)):
+            opening.read(wrong, header_of(), REQUESTER, KEY)
+    with pytest.raises(BrokenSeal):
+        opening.read(body, header_of(), REQUESTER, keys("c1").sealing)
+    short = opening.seal(header_of(), shares(Needs.DISTANCES)[:-1], KEY.public, SECRET)
+    with pytest.raises(MalformedMessage, match=r"server a's opening has \d+ bytes, expected \d+"):
+        opening.read(short, header_of(), REQUESTER, KEY)
+
+
+# --- output and masked sum --------------------------------------------------------------------------------------------
+
+
+def output_header(kind: ShareKind, length: int, release: str = DIGEST) -> OutputHeader:
+    return OutputHeader(release_digest=release, side=Side.B, share_kind=kind, recipient="ab" * 16, length=length)
+
+
+@FEW
+@given(LENGTHS, PIECES)
+def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
+    x, header = vector(length), output_header(ShareKind.VECTOR, length)
+    body = output.seal(header, [to_bytes(x)], KEY.public, SECRET).whole()
+    assert len(body) <= output.most_bytes(header)
+    out = np.zeros(length, dtype=np.uint64)
+    for start, piece in output.read_vector(header, KEY, pieces(body, size)):
+        out[start : start + piece.size] = piece
+    np.testing.assert_array_equal(out, x)
+    assert output.content_bytes(header) == 8 * length
+
+
+def test_the_side_that_masks_serves_the_seed() -> None:
+    for number in (1, 2):
+        assert output.share_kind(seed_side(number), number) is ShareKind.SEED
+        assert output.share_kind(seed_side(number).other, number) is ShareKind.VECTOR
+    header = output_header(ShareKind.SEED, 7)
+    for size, refused in ((32, False), (31, True), (33, True), (0, True)):
+        body = output.seal(header, [SECRET[:size]], KEY.public, SECRET).whole()
+        if refused:
+            with pytest.raises(MalformedMessage, match=f"a mask seed of {size} bytes, expected 32"):
+                output.read_seed(header, KEY, [body])
+        else:
+            assert output.read_seed(header, KEY, [body]) == SECRET[:size]
+            assert len(body) <= output.most_bytes(header)
+
+
+def read_vector(header: OutputHeader, body: bytes) -> None:
+    for _ in output.read_vector(header, KEY, [body]):
+        pass
+
+
+def test_another_output_than_the_expected_one_is_refused() -> None:
+    header, content = output_header(ShareKind.VECTOR, 7), to_bytes(vector(7))
+    body = output.seal(header, [content], KEY.public, SECRET).whole()
+    for expected in (
+        output_header(ShareKind.SEED, 7),
+        output_header(ShareKind.VECTOR, 8),
+        output_header(ShareKind.VECTOR, 7, OTHER),
+    ):
+        with pytest.raises(TranscriptMismatch, match="another release, kind or recipient"):
+            read_vector(expected, body)
+    for wrong in damaged(body):
+        with pytest.raises((BrokenSeal, MalformedMessage, TooLarge)):
+            read_vector(header, wrong)
+    for short, text in ((content[:-8], "6 elements, expected 7"), (content[:-1], "6 elements, expected 7")):
+        with pytest.raises(MalformedMessage, match=text):
+            read_vector(header, output.seal(header, [short], KEY.public, SECRET).whole())
+    with pytest.raises(MalformedMessage, match="more than 7 elements"):
+        read_vector(header, output.seal(header, [content + bytes(8)], KEY.public, SECRET).whole())
+
+
+@FEW
+@given(LENGTHS, PIECES)
+def test_a_masked_sum_is_read_as_it_was_written(length: int, size: int) -> None:
+    x, header = vector(length), MaskedSumHeader(release_digest=DIGEST, length=length)
+    body = masked_sum.seal(header, iter([to_bytes(x)]), KEY.public, SECRET).whole()
+    assert len(body) == masked_sum.message_bytes(header) <= masked_sum.most_bytes(length)
+    reader, out = masked_sum.MaskedSumReader(header, KEY), np.zeros(length, dtype=np.uint64)
+    for start, found in [*(reader.feed(piece) for piece in pieces(body, size)), reader.last()]:
+        out[start : start + found.size] = found
+    reader.finish()
+    np.testing.assert_array_equal(out, x)
+    assert body.startswith(reader.head)
+
+
+def test_another_masked_sum_than_the_expected_one_is_refused() -> None:
+    header = MaskedSumHeader(release_digest=DIGEST, length=7)
+    body = masked_sum.seal(header, iter([to_bytes(vector(7))]), KEY.public, SECRET).whole()
+    for expected in (MaskedSumHeader(release_digest=OTHER, length=7), MaskedSumHeader(release_digest=DIGEST, length=8)):
+        with pytest.raises(AnnouncementMismatch):
+            masked_sum.MaskedSumReader(expected, KEY).feed(body)
+    for wrong in damaged(body):
+        with pytest.raises(RefusedMessage):
+            read_masked_sum(header, wrong)
+
+
+def read_masked_sum(header: MaskedSumHeader, body: bytes) -> None:
+    reader = masked_sum.MaskedSumReader(header, KEY)
+    reader.feed(body)
+    reader.last()
+    reader.finish()
