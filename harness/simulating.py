@@ -1,9 +1,10 @@
-"""What ``moiety simulate`` was asked for, and the way from there to runs and to what is printed."""
+"""``moiety simulate``: what was asked for, and the way from there to runs and to what is printed."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from rich.console import Console
@@ -11,7 +12,7 @@ from rich.console import Console
 from harness.datasets.downloads import fetch_missing
 from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
-from harness.demo.live import print_run
+from harness.demo.live import console_for, print_run
 from harness.demo.report import accuracy_text
 from harness.personal.case import PersonalCase, personal_case_of
 from harness.personal.run_case import PersonalOptions, run_personal_case
@@ -19,31 +20,54 @@ from harness.personal.summary import summary_json, summary_table
 from harness.simulation.case import Case, case_of
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.files.study_files import read_study_file
-from harness.simulation.options import parse_names, parse_seeds
+from harness.simulation.options import command, parse_names, parse_seeds
 from harness.simulation.progress import CaseBar
 from harness.simulation.run_one import Protection
 from harness.simulation.simulate import SimulationOptions, run_simulation
 from harness.simulation.summary import summarise_case, table_of, write_summary
 from harness.training.device import Computing
+from harness.training.energy import measured_into
 from protocol.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The command line, as it was typed."""
+    """A study, or all runs of a case, in one process or several, without HTTP, over several seeds."""
 
-    study_file: Path
-    data: str | None
-    requester: str | None
-    seeds: str | None
-    protection: Protection
-    only: str | None
-    jobs: int
-    out: Path | None
-    download: bool
-    device: str
-    batched: bool | None
-    as_json: bool
+    study_file: Annotated[
+        Path,
+        typer.Argument(metavar="STUDY.TOML", help="A study as for 'study create', or a case."),
+    ]
+    data: Annotated[
+        str | None,
+        typer.Option(
+            help="A study: breast_cancer (the default), digits, or a folder that holds one folder a site. A case: the "
+            "folder with the public data sets (or MOIETY_DATA)."
+        ),
+    ] = None
+    requester: Annotated[str | None, typer.Option(help="A study: the requester's folder, with a folder.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Whole numbers separated by commas; the case's, or 0.")] = None
+    protection: Annotated[
+        Protection, typer.Option(help="plain: in the open. secure: shares and sketches. ckks: ciphertexts (extra he).")
+    ] = Protection.PLAIN
+    only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None
+    jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1
+    out: Annotated[Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped.")] = None
+    download: Annotated[
+        bool, typer.Option("--download", help="A case: fetch missing public files into the data folder first.")
+    ] = False
+    energy: Annotated[
+        str | None, typer.Option(help="Three-letter country: estimate energy and CO2 into OUT/energy.json.")
+    ] = None
+    device: Annotated[str, typer.Option(help="A case: auto, cpu, cuda or cuda:N; plain local SGD only.")] = "auto"
+    batched: Annotated[
+        bool | None,
+        typer.Option(
+            "--batched/--one-by-one",
+            help="A case: all sites' steps of a round in one call; by default on a GPU only.",
+        ),
+    ] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 
     @property
     def folder(self) -> Path | None:
@@ -64,15 +88,19 @@ class Asked:
         return self.out
 
 
-def run_asked(asked: Asked, console: Console) -> None:
+def _run(asked: Asked) -> None:
     """A study's runs, a case's or a comparison's, by what the file holds. Raises: ConfigurationError"""
-    file = read_study_file(asked.study_file)
-    if file.is_personal_case:
-        _compare(personal_case_of(file), asked, console)
-    elif file.is_case:
-        _simulate_case(case_of(file), asked, console)
-    else:
-        _simulate(asked, console)
+    with measured_into(asked.out, asked.energy):
+        console, file = console_for(stderr=asked.as_json), read_study_file(asked.study_file)
+        if file.is_personal_case:
+            _compare(personal_case_of(file), asked, console)
+        elif file.is_case:
+            _simulate_case(case_of(file), asked, console)
+        else:
+            _simulate(asked, console)
+
+
+simulate = command(Asked, _run)
 
 
 def _simulate(asked: Asked, console: Console) -> None:

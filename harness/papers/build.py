@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from harness.papers import clinicians, har_ifedavg, har_strategies, heart_disease, mnist, titanic
-from harness.papers.drawing.page import Page
 from harness.papers.making import Making
+from harness.papers.page import Page
 from harness.papers.privacy import PrivacyPage
 from harness.personal.case import read_personal_case
 from harness.personal.run_case import PersonalOptions, run_personal_case

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from statistics import mean
 
-from harness.papers.drawing.charts import Panel
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.spread import Curve, Spread, curve, of_variant
+from harness.papers.page import Page
+from harness.simulation.drawing.charts import Panel
+from harness.simulation.drawing.spread import Curve, Spread, curve, of_variant
 from harness.simulation.runs import RunLine
 
 Lines = Sequence[RunLine]

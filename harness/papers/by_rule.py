@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.spread import Spread
+from harness.papers.page import Page
+from harness.simulation.drawing.spread import Spread
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.papers.by_requester import gains, requesters
-from harness.papers.drawing.page import Page
+from harness.papers.page import Page
 from harness.simulation.runs import RunLine
 
 LOCAL: Final = "local"

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.spread import number
+from harness.papers.page import Page
 from harness.personal.case import PersonalCase, read_personal_case
 from harness.personal.detection import detections, personal_layers
 from harness.personal.heatmap import heatmap, score_curves
 from harness.personal.records import PersonalLine, ResultFolder
 from harness.personal.summary import PUBLISHED, summaries
+from harness.simulation.drawing.spread import number
 
 CASE: Final = "har_ifedavg"
 TAMPERED: Final = {"har_ifedavg_shifted": "shifted features", "har_ifedavg_swapped": "relabelled examples"}

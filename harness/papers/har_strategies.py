@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from harness.engine.history import RoundKind
-from harness.papers.drawing.charts import Panel, curves_chart, heatmap_chart
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.spread import Curve, Spread, curve, of_variant
+from harness.papers.page import Page
+from harness.simulation.drawing.charts import Panel, curves_chart, heatmap_chart
+from harness.simulation.drawing.spread import Curve, Spread, curve, of_variant
 from harness.simulation.runs import RunLine, Values
 from protocol.ckks.ciphertext import Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters

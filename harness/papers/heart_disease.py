@@ -14,10 +14,10 @@ from harness.papers.by_requester import (
     signed,
     weight_curves,
 )
-from harness.papers.drawing.charts import Panel, curves_chart
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.similarity import similarity_chart
-from harness.papers.drawing.spread import Spread, number
+from harness.papers.page import Page
+from harness.simulation.drawing.charts import Panel, curves_chart
+from harness.simulation.drawing.similarity import similarity_chart
+from harness.simulation.drawing.spread import Spread, number
 from harness.simulation.runs import RunLine
 
 CASE: Final = "heart_disease"

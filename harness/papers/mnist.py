@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from harness.papers.drawing.charts import Panel, curves_chart
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.spread import Curve, Spread, curve, number, of_variant
+from harness.papers.page import Page
 from harness.papers.published import MNIST_LAST, mnist_curves
+from harness.simulation.drawing.charts import Panel, curves_chart
+from harness.simulation.drawing.spread import Curve, Spread, curve, number, of_variant
 from harness.simulation.runs import RunLine
 
 SETTINGS: Final = ("a_10", "a_100", "b_10", "b_100", "c_10", "c_100", "f_10", "f_100")

@@ -13,11 +13,11 @@ import numpy as np
 from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.memory_attacks import ATTACKS
 from harness.adversaries.reconstruction import Prior
-from harness.papers.drawing.charts import Panel, curves_chart, heatmap_chart
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.spread import Spread, curve, number
 from harness.papers.making import Making
+from harness.papers.page import Page
 from harness.papers.privacy_runs import LIMIT, LINEAR, SHIPPED, Attacked, of, recorded, run_missing
+from harness.simulation.drawing.charts import Panel, curves_chart, heatmap_chart
+from harness.simulation.drawing.spread import Spread, curve, number
 from harness.simulation.runs import Values
 
 _CURVES: Final = (

@@ -13,11 +13,11 @@ from harness.datasets.titanic import FEATURES, SITES
 from harness.papers import titanic_row_sums
 from harness.papers.by_requester import accuracy, accuracy_panels, gains, over_requesters, signed, weight_curves
 from harness.papers.by_rule import RuleRow, rules_table
-from harness.papers.drawing.charts import Panel, bars_chart, curves_chart
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.similarity import similarity_chart
-from harness.papers.drawing.spread import Curve, Spread, number, of_variant
+from harness.papers.page import Page
 from harness.papers.published import titanic_curve
+from harness.simulation.drawing.charts import Panel, bars_chart, curves_chart
+from harness.simulation.drawing.similarity import similarity_chart
+from harness.simulation.drawing.spread import Curve, Spread, number, of_variant
 from harness.simulation.runs import RunLine
 
 CASES: Final = {"titanic_age_strict": "age_strict", "titanic_age_some": "age_some"}

@@ -8,9 +8,9 @@ from pathlib import Path
 from statistics import mean
 
 from harness.datasets.titanic import SITES
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.spread import Spread, number, of_variant
+from harness.papers.page import Page
 from harness.papers.published import titanic_curve
+from harness.simulation.drawing.spread import Spread, number, of_variant
 from harness.simulation.runs import RunLine, Values
 
 VARIANT = "fedavg_as_published"

@@ -10,9 +10,9 @@ from typing import Final
 from pydantic import TypeAdapter
 from rich.table import Table
 
-from harness.papers.drawing.spread import Spread
 from harness.personal.records import PersonalLine
 from harness.personal.scores import Scores
+from harness.simulation.drawing.spread import Spread
 
 # Mean and worst F1 over the 30 people, Roschewitz et al. 2021.
 PUBLISHED: Final = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -12,37 +13,52 @@ from client_agent.learning.ridge import JudgedOn
 from harness.datasets.registry import DataRequest
 from harness.demo.live import console_for
 from harness.ranking.rank import PLAIN_DISCLOSES, Ranking, RankOptions, rank
+from harness.simulation.options import command
 from harness.simulation.run_one import Protection
 from protocol.errors import ConfigurationError
 
 
-def rank_command(
-    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer",
-    split: Annotated[str, typer.Option(help="Which split of it.")] = "",
-    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None,
-    requester: Annotated[str | None, typer.Option(help="The site whose data the models are judged on.")] = None,
+@dataclass(frozen=True)
+class Asked:
+    """Every site trains alone; the requester learns how well each model does on its data, and nothing else."""
+
+    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
+    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
+    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
+    requester: Annotated[str | None, typer.Option(help="The site whose data the models are judged on.")] = None
     folder: Annotated[
         Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
-    ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0,
-    protection: Annotated[Protection, typer.Option(help="secure: only the losses open.")] = Protection.SECURE,
-    study: Annotated[Path | None, typer.Option(help="A study file: rank with its model (plain only).")] = None,
-    clip_norm: Annotated[float, typer.Option(help="Power of two that no site's model vector exceeds.")] = 16.0,
-    yes: Annotated[bool, typer.Option("--yes", help="Accept what the plain variant discloses.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="The ranking as JSON.")] = False,
-) -> None:
-    """Every site trains alone; the requester learns how well each model does on its data, and nothing else."""
-    if protection is Protection.CKKS:
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
+    protection: Annotated[Protection, typer.Option(help="secure: only the losses open.")] = Protection.SECURE
+    study: Annotated[Path | None, typer.Option(help="A study file: rank with its model (plain only).")] = None
+    clip_norm: Annotated[float, typer.Option(help="Power of two that no site's model vector exceeds.")] = 16.0
+    yes: Annotated[bool, typer.Option("--yes", help="Accept what the plain variant discloses.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="The ranking as JSON.")] = False
+
+
+def _rank(asked: Asked) -> None:
+    if asked.protection is Protection.CKKS:
         raise ConfigurationError("--protection ckks adds updates and ranks no models; take secure, or plain")
-    secure = protection is Protection.SECURE
+    secure = asked.protection is Protection.SECURE
     if not secure:
-        _confirm(yes)
-    request = DataRequest(data=data, seed=seed, split=split, sites=sites, requester=requester, folder=folder)
-    ranking = rank(RankOptions(request, secure=secure, study=study, clip_norm=clip_norm))
-    if as_json:
+        _confirm(asked.yes)
+    request = DataRequest(
+        data=asked.data,
+        seed=asked.seed,
+        split=asked.split,
+        sites=asked.sites,
+        requester=asked.requester,
+        folder=asked.folder,
+    )
+    ranking = rank(RankOptions(request, secure=secure, study=asked.study, clip_norm=asked.clip_norm))
+    if asked.as_json:
         typer.echo(ranking.model_dump_json())
     else:
         console_for(stderr=False).print(_table(ranking))
+
+
+rank_sites = command(Asked, _rank)
 
 
 def _confirm(yes: bool) -> None:

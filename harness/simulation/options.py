@@ -1,8 +1,30 @@
-"""Lists on the command line."""
+"""A subcommand whose options are the fields of a frozen dataclass, and lists on the command line."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from inspect import signature
+from typing import TypeVar, get_type_hints
+
 from protocol.errors import ConfigurationError
+
+T = TypeVar("T")
+
+
+def command(options: type[T], run: Callable[[T], None]) -> Callable[..., None]:
+    """``run`` as a subcommand: its options and their help are the fields of ``options``, its help the docstring."""
+
+    made: Callable[..., T] = options
+
+    def asked(*given: object, **named: object) -> None:
+        run(made(*given, **named))
+
+    hints, declared = get_type_hints(options, include_extras=True), signature(options)
+    parameters = [parameter.replace(annotation=hints[name]) for name, parameter in declared.parameters.items()]
+    vars(asked)["__signature__"] = declared.replace(parameters=parameters)  # what typer reads
+    asked.__annotations__ = hints
+    asked.__doc__ = options.__doc__
+    return asked
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

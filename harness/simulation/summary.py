@@ -11,9 +11,9 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
-from harness.papers.drawing.charts import Panel, curves_chart
-from harness.papers.drawing.similarity import over_rounds_chart, similarity_chart
-from harness.papers.drawing.spread import Curve, Spread, curve, of_variant
+from harness.simulation.drawing.charts import Panel, curves_chart
+from harness.simulation.drawing.similarity import over_rounds_chart, similarity_chart
+from harness.simulation.drawing.spread import Curve, Spread, curve, of_variant
 from harness.simulation.rewards import SiteReward, rewards_of
 from harness.simulation.runs import RunLine, Values
 from host.durable import write_durably

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
@@ -13,6 +13,8 @@ from sqlalchemy.exc import DatabaseError, OperationalError
 from protocol.errors import StorageFull, Unavailable
 from servers.store import tables as t
 from servers.store.interface import RoundKey
+
+_FULL: Final = frozenset({"SQLITE_FULL", "53100"})
 
 
 def open_engine(url: str, *, durable: bool = True) -> Engine:
@@ -73,7 +75,8 @@ class Database:
 
 
 def explained(error: DatabaseError) -> Unavailable:
-    if "full" in str(error.orig).lower():
+    """What the driver says by its code, SQLite's own or PostgreSQL's."""
+    if getattr(error.orig, "sqlite_errorname", getattr(error.orig, "sqlstate", None)) in _FULL:
         return StorageFull("the database has no room left; nothing was stored; send the same again later")
     return Unavailable("the database does not answer; try again later")
 

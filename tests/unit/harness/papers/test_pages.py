@@ -11,10 +11,10 @@ import moiety
 from harness.papers import build, heart_disease, making, mnist
 from harness.papers.build import PAGES, CasesPage, CaseUse
 from harness.papers.by_requester import gains, over_requesters, signed
-from harness.papers.drawing.charts import Panel, bars_chart, curves_chart, heatmap_chart
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.similarity import distances_over_rounds, relative_distances
-from harness.papers.drawing.spread import Spread, curve, number, of_variant
+from harness.papers.page import Page
+from harness.simulation.drawing.charts import Panel, bars_chart, curves_chart, heatmap_chart
+from harness.simulation.drawing.similarity import distances_over_rounds, relative_distances
+from harness.simulation.drawing.spread import Spread, curve, number, of_variant
 from harness.simulation.run_one import Protection
 from harness.simulation.store import Results
 from protocol.errors import ConfigurationError

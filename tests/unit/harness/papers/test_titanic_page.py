@@ -6,8 +6,8 @@ from pathlib import Path
 from harness.datasets.titanic import SITES
 from harness.papers import titanic
 from harness.papers.by_rule import RuleRow, rules_table
-from harness.papers.drawing.page import Page
-from harness.papers.drawing.spread import Spread
+from harness.papers.page import Page
+from harness.simulation.drawing.spread import Spread
 from harness.simulation.runs import RunLine
 from tests.unit.harness.papers.made import line
 

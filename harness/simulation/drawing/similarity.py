@@ -9,8 +9,8 @@ from statistics import mean
 import numpy as np
 from numpy.typing import NDArray
 
-from harness.papers.drawing.charts import heatmap_chart
-from harness.papers.drawing.spread import of_variant
+from harness.simulation.drawing.charts import heatmap_chart
+from harness.simulation.drawing.spread import of_variant
 from harness.simulation.runs import RunLine
 
 
