@@ -16,6 +16,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.mpc.quantity import product_lengths
+from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import StudyEvent, study_step
 from protocol.rules.registry import require_sites, rule_for
 from protocol.sharing import Side
@@ -41,7 +42,7 @@ from servers.ckks.uploads import PARAMETERS
 from servers.correlations.sessions import SITE_ELEMENTS
 from servers.notifications import wait_up_to
 from servers.server import Server, StudyPicture
-from servers.store.interface import Refusal, RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import Refusal, RoundRecord, StudyRecord
 
 _BOTH = 2
 PAGE_BYTES: Final = MAX_CONTROL_BYTES // 4

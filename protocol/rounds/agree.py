@@ -38,20 +38,20 @@ def agree(
     Both servers compute it from both lists and get the same set, whichever list is called mine.
     """
     here, there = ({c.site: c for c in held} for held in (mine, theirs))
-    expected = {*announcement.listed, roster.requester}
+    expected, bound_to = {*announcement.listed, roster.requester}, announcement.digest()
     agreed = tuple(
         here[p.name]
         for p in roster.sites
         if p.name in expected
         and p.name in here
         and here[p.name] == there.get(p.name)
-        and here[p.name].announcement_digest == announcement.digest()
+        and here[p.name].announcement_digest == bound_to
     )
     return AgreedSet(
         study_digest=announcement.study_digest,
         round=announcement.round,
         attempt=attempt,
-        announcement_digest=announcement.digest(),
+        announcement_digest=bound_to,
         contributions=agreed,
     )
 
@@ -78,6 +78,24 @@ def shortfall(agreed: AgreedSet, announcement: Announcement, requester: str) -> 
     if contributors < announcement.least_contributors:
         return Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, contributors, announcement.least_contributors)
     return None
+
+
+def is_complete(announcement: Announcement, held: int, now_s: float, closes_at_s: float) -> bool:
+    """Whether every expected site has contributed, of which only those can, or the round's time is over."""
+    return held >= len(announcement.listed) + 1 or now_s >= closes_at_s
+
+
+def beyond_hope(announcement: Announcement, contributors: frozenset[str], declined: frozenset[str]) -> Shortfall | None:
+    """Why side A need not wait for a round's time: every listed site has contributed or declined, too few contributed.
+
+    Of a decline A sees that it is there, not why; side B has no letters. It waits for the last site, so that the
+    requester has heard everybody's reasons before it plans the next round.
+    """
+    listed, least = frozenset(announcement.listed), announcement.least_contributors
+    held = contributors & listed
+    if len(held) >= least or not listed <= held | declined:
+        return None
+    return Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, len(held), least)
 
 
 def nonce_commitment(round_number: int, agreed_set_digest: str, nonce_a: bytes) -> str:

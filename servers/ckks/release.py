@@ -11,19 +11,21 @@ from dataclasses import replace
 from protocol.errors import (
     AnnouncementMismatch,
     ConflictingMessage,
-    ProtocolViolation,
     UnknownResource,
     WrongRound,
 )
+from protocol.rounds.side_a import Act, Refused, Signature
+from protocol.rounds.states import RoundKey
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import Signed, SumRelease
 from servers.http.peer_client import PeerClient
 from servers.points import Point
-from servers.rounds.end_round import NotYet, round_path
+from servers.rounds.end_round import next_step, round_path
 from servers.rounds.release import commit_release
+from servers.rounds.standing import at_a
 from servers.server import Server
-from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import RoundRecord, StudyRecord
 
 
 def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest: str) -> RoundRecord:
@@ -55,22 +57,17 @@ async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyReco
 
     Raises: NotYet, while B does not know the round; ProtocolViolation, when B signs anything else or has signed a skip
     """
-    own = record.signed_sum
+    standing, roster = at_a(server, record), server.roster
     path = round_path(paths.PEER_SUM_RELEASE, study, record)
     try:
-        body = await peer.post(path, own.canonical(), "sum_release")
-    except UnknownResource as error:
-        raise NotYet(error.detail) from None
-    except (WrongRound, ConflictingMessage) as error:
-        raise ProtocolViolation(
-            f"{record.key.label}: the peer does not sign the sum that this side signed ({error.detail}); nothing is "
-            "served, and there is no other end: end the study and compare the servers' records"
-        ) from error
+        body = await peer.post(path, record.signed_sum.canonical(), "sum_release")
+    except (UnknownResource, WrongRound, ConflictingMessage) as error:
+        next_step(server, standing, Refused(error))
+        return
     both = Signed[SumRelease].parse(body)
-    roster = server.roster
-    if require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name)) != own.message:
-        raise ProtocolViolation(f"{record.key.label}: the peer signed another sum than this side's; nothing is served")
-    commit_release(server, study, record, record.output_file, both)
+    message = require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name))
+    if next_step(server, standing, Signature(message)) is Act.TAKE:
+        commit_release(server, study, record, record.output_file, both)
 
 
 def countersign_sum_release(

@@ -9,9 +9,9 @@ from fastapi import Request
 
 from protocol.bodies import contribution
 from protocol.bodies.contribution import Part
-from protocol.bodies.letter import LetterKind, Topic
 from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, NotListed, WrongRound
-from protocol.rounds.agree import Shortfall
+from protocol.rounds.agree import is_complete
+from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import RoundEvent, StudyEvent, check_announcement, open_round, step, study_step
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, signature_from
@@ -19,7 +19,6 @@ from protocol.wire.messages import (
     Announcement,
     CollectedContribution,
     ContributionHeader,
-    OutcomeCause,
     Purpose,
     Receipt,
     RoundState,
@@ -33,7 +32,7 @@ from servers.http.bodies import ContributionDigest, ContributionIntake, stream_i
 from servers.letters import forget_rounds_before
 from servers.points import Point
 from servers.server import Server
-from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
 
@@ -283,32 +282,10 @@ def _expected_part(server: Server, site: str, study: StudyRecord, record: RoundR
     return contribution.parts(study.study, announcement, attempt, site, server.roster)[server.side]
 
 
-def is_complete(server: Server, record: RoundRecord) -> bool:
-    """Whether every expected site has contributed, and only those can, or the round's time is over."""
-    expected = len(expected_sites(server, record.announcement.message))
-    return server.store.contributions_held(record.key) >= expected or server.clock() >= record.closes_at_s
-
-
-def beyond_hope(server: Server, record: RoundRecord) -> Shortfall | None:
-    """Why side A need not wait for a round's time: every listed site has contributed or declined, too few contributed.
-
-    Of a decline A sees that it is there, not why; side B has no letters. It waits for the last site, so that the
-    requester has heard everybody's reasons before it plans the next round.
-    """
-    topic, announcement = str(Topic(LetterKind.DECLINE, record.key.round)), record.announcement.message
-    listed = frozenset(announcement.listed)
-    declined = {mail.sender for mail in server.store.mail_of(record.key.study, [topic])}
-    if len(declined) + server.store.contributions_held(record.key) < len(listed):  # reads no contribution
-        return None
-    held = {one.site for one in server.store.contributions(record.key)} & listed
-    if len(held) >= announcement.least_contributors or not listed <= held | declined:
-        return None
-    return Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, len(held), announcement.least_contributors)
-
-
 def collected(server: Server, record: RoundRecord) -> CollectedSet:
     """What this server holds of an attempt, for its peer and for itself; reads every contribution's header."""
-    complete = is_complete(server, record)
+    announcement, store = record.announcement.message, server.store
+    complete = is_complete(announcement, store.contributions_held(record.key), server.clock(), record.closes_at_s)
     places = {party.name: place for place, party in enumerate(server.roster.sites)}
     held = tuple(
         CollectedContribution(
@@ -317,13 +294,13 @@ def collected(server: Server, record: RoundRecord) -> CollectedSet:
             commitment_a=c.header.commitment_a,
             commitment_b=c.header.commitment_b,
         )
-        for c in sorted(server.store.contributions(record.key), key=lambda c: places[c.site])
+        for c in sorted(store.contributions(record.key), key=lambda c: places[c.site])
     )
     return CollectedSet(
         study_digest=record.key.study,
         round=record.key.round,
         attempt=record.key.attempt,
-        announcement_digest=record.announcement.message.digest(),
+        announcement_digest=announcement.digest(),
         complete=complete,
         contributions=held,
     )

@@ -4,36 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol.errors import AnnouncementMismatch, ErrorCode, WrongRound
-from protocol.rounds.agree import Shortfall
+from protocol.errors import AnnouncementMismatch, WrongRound
+from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import STUDY_TRANSITIONS, RoundEvent, StudyEvent, step, study_step
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import OutcomeCause, Purpose, RoundOutcome, RoundState, Signed
 from servers.points import Point
 from servers.server import Server
-from servers.store.interface import RoundKey, RoundRecord, StudyRecord
-
-
-def outcome_of(
-    record: RoundRecord,
-    state: RoundState,
-    cause: OutcomeCause | Shortfall,
-    code: ErrorCode | None = None,
-) -> RoundOutcome:
-    """The statement about one attempt. ``cause`` with its numbers where it has any, ``code`` of a refused message."""
-    why = cause if isinstance(cause, Shortfall) else Shortfall(cause)
-    return RoundOutcome.model_validate(
-        {
-            "study_digest": record.key.study,
-            "round": record.key.round,
-            "attempt": record.key.attempt,
-            "outcome": state,
-            "cause": why.cause,
-            "found": why.found,
-            "needed": why.needed,
-            "code": code,
-        }
-    )
+from servers.store.interface import RoundRecord, StudyRecord
 
 
 def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:

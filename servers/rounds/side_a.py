@@ -11,47 +11,44 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from host import log
-from protocol.errors import (
-    ConflictingMessage,
-    MoietyError,
-    ProtocolViolation,
-    RefusedMessage,
-    Unavailable,
-    UnknownResource,
-)
+from protocol.errors import MoietyError, ProtocolViolation, RefusedMessage, Unavailable, UnknownResource
 from protocol.release import masking_side
-from protocol.rounds.agree import agree, nonce_commitment, shortfall, transcript
+from protocol.rounds.side_a import (
+    Act,
+    AwaitReleaseSet,
+    BothHold,
+    End,
+    Lock,
+    Refused,
+    Step,
+    Wait,
+    lock_request,
+    tossed,
+)
+from protocol.rounds.states import AtA, AwaitingQueries, Countersigning, Locked, Over, RoundKey, SumSigned
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import check_signature, with_signature
-from protocol.wire.messages import (
-    MAX_CONTROL_BYTES,
-    AgreedSet,
-    ChallengeTranscript,
-    OutcomeCause,
-    Purpose,
-    RoundState,
-    Signed,
-)
+from protocol.wire.messages import MAX_CONTROL_BYTES, AgreedSet
 from protocol.wire.peer_messages import (
     ChallengeReply,
     ChallengeReveal,
     CollectedSet,
     LockReply,
-    LockRequest,
     ProductsHeader,
     pack_frame,
     unpack_frame,
 )
-from servers.ckks.rounds import EncryptedRounds
+from servers.ckks.release import deliver_sum_release
+from servers.ckks.rounds import countersigned_set, sum_up
 from servers.correlations.pool import CorrelationPool, Stock, stock_quietly
 from servers.correlations.wanted import demand
 from servers.http.peer_client import PeerClient
 from servers.notifications import ANY_STUDY, wait_up_to
 from servers.points import Point
-from servers.rounds.collect import beyond_hope, collected, is_complete
-from servers.rounds.end_round import Endings, NotYet, round_path
+from servers.rounds.collect import collected
+from servers.rounds.end_round import Endings, NotYet, next_step, round_path
 from servers.rounds.masked_sum_transfer import fetch_masked_sum, send_masked_sum
 from servers.rounds.sketches import (
     Products,
@@ -59,21 +56,29 @@ from servers.rounds.sketches import (
     needed_lengths,
     parameters_of,
     prepare_products,
-    queries_missing,
     seal_opening,
 )
+from servers.rounds.standing import at_a
 from servers.rounds.timing import Phases
 from servers.server import Server
-from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
-_RELEASE_SET_POLL_S: Final = 2.0
 _SESSION_CHECK_S: Final = 10.0
 _SESSION_RETRY_S: Final = 0.3
 _SESSION: Final = "session"
-_BOTH: Final = 2
 _log = log.logger("driver")
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """A look at a study's round; ``change`` was taken before it and is set by whatever changes the study after it."""
+
+    study: StudyRecord
+    record: RoundRecord
+    state: AtA
+    change: asyncio.Event
 
 
 @dataclass(eq=False)
@@ -90,9 +95,6 @@ class Driver:
 
     def __post_init__(self) -> None:
         self._phases = Phases(self.server)
-        self._encrypted = EncryptedRounds(
-            self.server, self.peer, self.endings, self._phases, self._release_set, self._deadline_s
-        )
 
     async def run(self) -> None:
         """Start a task for every open study, now and whenever one is created; runs until cancelled."""
@@ -140,12 +142,13 @@ class Driver:
                 if study.state.ended:
                     return
                 record = self.server.store.current_round(digest)
-                if record is None or self._settled(record):
+                state = None if record is None else at_a(self.server, record)
+                if record is None or state is None or isinstance(state, Over):
                     self._phases.forget(digest)
                     await stock_quietly(self.pool, self._demand(study, record))
                     await change.wait()
                 else:
-                    await self._advance(study, record)
+                    await self._do(next_step(self.server, state), _Turn(study, record, state, change))
                 retry_s = _FIRST_RETRY_S
             except MoietyError as error:
                 if not isinstance(error, NotYet):
@@ -156,148 +159,124 @@ class Driver:
                 _log.exception("driver_failed", study=name)
                 await asyncio.sleep(_LAST_RETRY_S)
 
-    @staticmethod
-    def _settled(record: RoundRecord) -> bool:
-        if record.state in (RoundState.SKIPPED, RoundState.RANKED):
-            return record.outcome is not None and len(record.outcome.signatures) == _BOTH
-        return record.progress.final
-
     def _demand(self, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
         """What the next round will consume."""
         return demand(self.server.roster, study, last)
 
-    async def _advance(self, study: StudyRecord, record: RoundRecord) -> None:
-        if record.state is RoundState.SKIPPED or record.outcome is not None:
-            await self.endings.deliver(record)
-        elif record.announcement.message.encrypted:
-            await self._encrypted.advance(study, record)
-        elif record.state in (RoundState.ANNOUNCED, RoundState.COLLECTING):
-            await self._collect(study, record)
-        elif record.state is RoundState.LOCKED:
-            await self._measure(study, record)
-        elif record.state is RoundState.MEASURED:
-            await self._release(study, record)
-        else:
-            raise ProtocolViolation(f"{record.key.label} is {record.state}, which asks for nothing")
+    # --- what the round's state asks for ------------------------------------------------------------------------------
 
-    # --- collecting ---------------------------------------------------------------------------------------------------
+    async def _do(self, step: Step, turn: _Turn) -> None:
+        study, record = turn.study, turn.record
+        match step:
+            case Wait(until_s):
+                await self._prepare(turn)
+                await wait_up_to(turn.change, until_s - self.server.clock())
+            case AwaitReleaseSet(for_s):
+                self._phases.mark(study, "measured")
+                if not await wait_up_to(turn.change, for_s):
+                    await self._ask_for_release_set(turn)
+            case Lock(agreed):
+                self._lock(turn, agreed)
+            case End():
+                await self.endings.end(record, step)
+            case Act.COMPARE | Act.READ_OWN:
+                self._phases.mark(study, "announced")
+                await self._compare(turn)
+            case Act.TOSS if isinstance(turn.state, Locked):
+                await self._toss(turn, turn.state)
+            case Act.MULTIPLY:
+                await self._multiply(turn)
+            case Act.COUNTERSIGN:
+                await self._countersign(turn)
+            case Act.HAND_OVER | Act.SUM_UP:
+                self._phases.mark(study, "measured")
+                self._phases.observe(study, "measured", "waiting_for_release_set")
+                await self._release(study, await self.endings.hand_over_release_set(study, record))
 
-    async def _collect(self, study: StudyRecord, record: RoundRecord) -> None:
+    async def _prepare(self, turn: _Turn) -> None:
+        """Before a wait: what the next step will need."""
+        study, record = turn.study, turn.record
+        if isinstance(turn.state, AwaitingQueries):
+            self.sketches.begin(record, parameters_of(study, record))
+            return
         self._phases.mark(study, "announced")
-        change = self.server.changes.next(study.digest)
-        if not is_complete(self.server, record):  # asked after every contribution: reads none of them
-            hopeless = beyond_hope(self.server, record)
-            if hopeless is not None:
-                await self.endings.skip(record, hopeless)
-                return
-            await self._stock_ahead(study, record)
-            await wait_up_to(change, record.closes_at_s - self.server.clock())
-            return
-        path = round_path(paths.PEER_COLLECTED, study, record)
-        try:
-            theirs = CollectedSet.parse(await self.peer.get(path, "collected"))
-        except UnknownResource:
-            if self.server.clock() < record.closes_at_s:
-                raise NotYet("the peer does not know this round yet") from None
-            await self.endings.skip(record, OutcomeCause.ANNOUNCED_AT_ONE_SERVER)
-            return
-        if not theirs.complete:
-            return
-        record = self.server.store.round(record.key) or record
-        mine = collected(self.server, record)
-        announcement = record.announcement.message
-        agreed = agree(announcement, record.key.attempt, self.server.roster, mine.contributions, theirs.contributions)
-        lacking = shortfall(agreed, announcement, self.server.roster.requester)
-        if lacking is not None:
-            await self.endings.skip(record, lacking)
-            return
-        nonce = self.server.randomness.bytes(32, f"{record.key.label} challenge nonce")
-        state = step(record.progress, RoundEvent.LOCKED).state
-        signed = self.server.sign(agreed)
-        self.server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
-        self.server.store.change_round(
-            record.key, lambda r: replace(r, state=state, agreed_set=signed, own_nonce=nonce)
-        )
-        self.server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
-        self.server.files.delete(self.server.store.forget_share_files(study.digest, before_round=record.key.round))
-        self._phases.observe(study, "announced", "collecting")
-        self._phases.mark(study, "locked")
-
-    async def _stock_ahead(self, study: StudyRecord, record: RoundRecord) -> None:
-        if record.key not in self._stocked:
+        if not record.announcement.message.encrypted and record.key not in self._stocked:
             self._stocked.add(record.key)
             await stock_quietly(self.pool, self._demand(study, record))
 
-    # --- lock, challenge, products ------------------------------------------------------------------------------------
+    async def _countersign(self, turn: _Turn) -> None:
+        study, record = turn.study, turn.record
+        match turn.state:
+            case Countersigning():
+                await countersigned_set(self.server, self.peer, study, record)
+            case SumSigned():
+                await deliver_sum_release(self.server, self.peer, study, record)
+                self._phases.observe(study, "locked", "lock_to_release")
+            case _:
+                await self.endings.deliver(record)
 
-    async def _measure(self, study: StudyRecord, record: RoundRecord) -> None:
-        if self.server.store.correlations_used(record.key):
-            await self.endings.burn(record, OutcomeCause.CORRELATIONS_LOST)
-            return
-        if record.transcript is None and self.server.clock() >= self._deadline_s(record):
-            await self.endings.skip(record, OutcomeCause.NOT_AGREED_IN_TIME)
-            return
-        record = await self._locked(study, record)
-        record = await self._challenged(study, record)
+    # --- collecting ---------------------------------------------------------------------------------------------------
+
+    async def _compare(self, turn: _Turn) -> None:
+        server, record = self.server, turn.record
+        if record.announcement.message.encrypted:
+            mine = theirs = collected(server, record)
+        else:
+            try:
+                path = round_path(paths.PEER_COLLECTED, turn.study, record)
+                theirs = CollectedSet.parse(await self.peer.get(path, "collected"))
+            except UnknownResource as error:
+                await self._do(next_step(server, turn.state, Refused(error)), turn)
+                return
+            mine = collected(server, record)
+        await self._do(next_step(server, turn.state, BothHold(mine, theirs)), turn)
+
+    def _lock(self, turn: _Turn, agreed: AgreedSet) -> None:
+        server, study = self.server, turn.study
+        record = server.store.round(turn.record.key) or turn.record
+        encrypted = record.announcement.message.encrypted
+        nonce = None if encrypted else server.randomness.bytes(32, f"{record.key.label} challenge nonce")
+        state = step(record.progress, RoundEvent.LOCKED).state
+        signed = server.sign(agreed)
+        server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
+        server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=signed, own_nonce=nonce))
+        server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
+        server.files.delete(server.store.forget_share_files(study.digest, before_round=record.key.round))
+        self._phases.observe(study, "announced", "collecting")
+        self._phases.mark(study, "locked")
+
+    # --- challenge, products ------------------------------------------------------------------------------------------
+
+    async def _toss(self, turn: _Turn, state: Locked) -> None:
+        """Both signatures under set and challenge; what B says to the lock is the same whenever it is asked again."""
+        server, study, record = self.server, turn.study, turn.record
+        request = lock_request(state)
+        body = await self.peer.post(round_path(paths.PEER_LOCK, study, record), request.canonical(), "lock")
+        toss = tossed(state, LockReply.parse(body), server.peer)
+        signed = server.sign(toss.transcript)
+        reveal = ChallengeReveal(transcript=signed)
+        server.failpoints.reach(Point.BEFORE_CHALLENGE_SENT)
+        body = await self.peer.post(round_path(paths.PEER_CHALLENGE, study, record), reveal.canonical(), "challenge")
+        reply = ChallengeReply.parse(body)
+        check_signature(signed.message, reply.signature, server.peer)
+        both = with_signature(signed, reply.signature)
+        server.failpoints.reach(Point.BEFORE_CHALLENGE_STORED)
+        server.store.change_round(record.key, lambda r: replace(r, agreed_set=toss.agreed, transcript=both))
+        server.failpoints.reach(Point.AFTER_CHALLENGE_STORED)
+
+    async def _multiply(self, turn: _Turn) -> None:
+        study, record = turn.study, turn.record
         parameters = parameters_of(study, record)
         sketching = self.sketches.begin(record, parameters)
-        record = await self._queries(record)
-        if record.outcome is not None:
-            return
         sketches, _ = await asyncio.gather(sketching, self.pool.check_session())
         stock = await self.pool.take(needed_lengths(self.server, record, parameters))
         halves = [c.half for c in stock.correlations]
         own = await asyncio.to_thread(prepare_products, self.server, record, sketches, halves, parameters)
-        await self._exchange(study, record, stock, own)
+        await self._exchange(turn, stock, own)
 
-    async def _locked(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
-        """Both signatures under the agreed set; n_B is taken from B's answer when the transcript is made."""
-        if record.transcript is not None:
-            return record
-        agreed, nonce = record.locked.agreed_set, record.locked.own_nonce
-        commitment = nonce_commitment(record.key.round, agreed.message.digest(), nonce)
-        only_mine = Signed[AgreedSet](message=agreed.message, signatures=agreed.signatures[:1])
-        request = LockRequest(agreed_set=only_mine, commitment_a=commitment)
-        body = await self.peer.post(round_path(paths.PEER_LOCK, study, record), request.canonical(), "lock")
-        reply = LockReply.parse(body)
-        check_signature(agreed.message, reply.signature, self.server.peer)
-        stated = transcript(record.key.round, agreed.message.digest(), nonce, bytes.fromhex(reply.nonce_b))
-        both = with_signature(agreed, reply.signature)
-        return replace(record, agreed_set=both, transcript=self.server.sign(stated))
-
-    async def _challenged(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
-        signed = record.challenged.transcript
-        if len(signed.signatures) == _BOTH:
-            return record
-        reveal = ChallengeReveal(transcript=signed)
-        self.server.failpoints.reach(Point.BEFORE_CHALLENGE_SENT)
-        body = await self.peer.post(round_path(paths.PEER_CHALLENGE, study, record), reveal.canonical(), "challenge")
-        reply = ChallengeReply.parse(body)
-        check_signature(signed.message, reply.signature, self.server.peer)
-        both: Signed[ChallengeTranscript] = with_signature(signed, reply.signature)
-        agreed = record.agreed_set
-        self.server.failpoints.reach(Point.BEFORE_CHALLENGE_STORED)
-        record = self.server.store.change_round(record.key, lambda r: replace(r, agreed_set=agreed, transcript=both))
-        self.server.failpoints.reach(Point.AFTER_CHALLENGE_STORED)
-        return record
-
-    async def _queries(self, record: RoundRecord) -> RoundRecord:
-        """Wait for the requester's queries; when they do not come in time the round is skipped."""
-        deadline = self._deadline_s(record)
-        while queries_missing(record):
-            change = self.server.changes.next(record.key.study)
-            record = self.server.store.round(record.key) or record
-            if not queries_missing(record):
-                break
-            self._require_open(record)
-            if self.server.clock() >= deadline:
-                await self.endings.skip(record, OutcomeCause.QUERIES_MISSING)
-                return self.server.store.round(record.key) or record
-            await wait_up_to(change, deadline - self.server.clock())
-        return record
-
-    async def _exchange(self, study: StudyRecord, record: RoundRecord, stock: Stock, own: Products) -> None:
+    async def _exchange(self, turn: _Turn, stock: Stock, own: Products) -> None:
         """Mark the correlations as used, exchange the masked vectors, store the opening."""
+        study, record = turn.study, turn.record
         challenged = record.challenged
         refs = tuple(c.ref(site) for c, site in zip(stock.correlations, challenged.sites, strict=True))
         self.server.failpoints.reach(Point.BEFORE_CORRELATIONS_MARKED)
@@ -307,7 +286,7 @@ class Driver:
         self.server.failpoints.reach(Point.AFTER_CORRELATIONS_MARKED)
         self.server.metrics.correlations.labels("used").inc(len(refs))
         header = ProductsHeader(transcript_digest=challenged.transcript.message.digest(), correlations=refs)
-        answer = await self._products_answer(study, record, pack_frame(header, own.masked))
+        answer = await self._products_answer(turn, pack_frame(header, own.masked))
         if answer is None:
             return
         self.server.failpoints.reach(Point.AFTER_MASKED_SENT)
@@ -326,67 +305,34 @@ class Driver:
         self.sketches.forget(record.key)
         self._phases.observe(study, "locked", "measuring")
 
-    async def _products_answer(self, study: StudyRecord, record: RoundRecord, frame: bytes) -> bytes | None:
+    async def _products_answer(self, turn: _Turn, frame: bytes) -> bytes | None:
         """Send the same bytes until B has its queries; None once the round has been skipped or burnt."""
-        path = round_path(paths.PEER_PRODUCTS, study, record)
-        deadline = self._deadline_s(record)
+        path = round_path(paths.PEER_PRODUCTS, turn.study, turn.record)
         while True:
             try:
                 return await self.peer.post(path, frame, "products", MAX_CONTROL_BYTES + len(frame))
-            except Unavailable:
-                self._require_open(record)
-                if self.server.clock() >= deadline:
-                    await self.endings.skip(record, OutcomeCause.QUERIES_MISSING)
-                    return None
-                await asyncio.sleep(_FIRST_RETRY_S)
-            except (RefusedMessage, ProtocolViolation) as error:
-                await self.endings.burn(record, OutcomeCause.PRODUCTS_REFUSED, error.code)
+            except (Unavailable, RefusedMessage, ProtocolViolation) as error:
+                following = next_step(self.server, turn.state, Refused(error))
+            if following is not Act.SEND_AGAIN:
+                await self._do(following, turn)
                 return None
+            await asyncio.sleep(_FIRST_RETRY_S)
 
     # --- release ------------------------------------------------------------------------------------------------------
 
-    async def _release(self, study: StudyRecord, record: RoundRecord) -> None:
-        if record.announcement.message.purpose is Purpose.RANKING:
-            await self.endings.rank(record, OutcomeCause.RANKED)
-            return
-        self._phases.mark(study, "measured")
-        record = await self._release_set(study, record)
-        if record.release_set is None:
-            return
-        self._phases.observe(study, "measured", "waiting_for_release_set")
-        path = round_path(paths.PEER_RELEASE_SET, study, record)
+    async def _ask_for_release_set(self, turn: _Turn) -> None:
         try:
-            await self.peer.put(path, record.release_set.canonical(), "release_set")
-        except ConflictingMessage as error:
-            record = await self.endings.adopt_peers_release_set(study, record, error)
+            await self.endings.take_peers_release_set(turn.study, turn.record)
+        except UnknownResource as error:
+            await self._do(next_step(self.server, turn.state, Refused(error)), turn)
+
+    async def _release(self, study: StudyRecord, record: RoundRecord) -> None:
+        """Both servers hold the record's release set."""
+        if record.announcement.message.encrypted:
+            await sum_up(self.server, study, record)
+            return
         if masking_side(record.key.round) is Side.A:
             await send_masked_sum(self.server, self.peer, study, record)
         else:
             await fetch_masked_sum(self.server, self.peer, study, record)
         self._phases.observe(study, "locked", "lock_to_release")
-
-    async def _release_set(self, study: StudyRecord, record: RoundRecord) -> RoundRecord:
-        deadline = self._deadline_s(record)
-        change = self.server.changes.next(study.digest)
-        record = self.server.store.round(record.key) or record
-        if record.release_set is not None:
-            return record
-        left_s = deadline - self.server.clock()
-        if await wait_up_to(change, min(_RELEASE_SET_POLL_S, left_s)):
-            return self.server.store.round(record.key) or record
-        try:
-            await self.endings.take_peers_release_set(study, record)
-        except UnknownResource:
-            if left_s <= 0:
-                await self.endings.skip(record, OutcomeCause.RELEASE_SET_MISSING)
-        return self.server.store.round(record.key) or record
-
-    # --- small things -------------------------------------------------------------------------------------------------
-
-    def _deadline_s(self, record: RoundRecord) -> float:
-        """Until when queries and release set are waited for."""
-        return record.closes_at_s + self.server.settings.limits.grace_s
-
-    def _require_open(self, record: RoundRecord) -> None:
-        if self.server.store.study(record.key.study).state.ended:
-            raise NotYet("the study has ended")

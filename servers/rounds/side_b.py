@@ -22,6 +22,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.rounds.agree import check_transcript, shortfall
+from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.wire.authentic import require_signatures, signature_from
 from protocol.wire.messages import AgreedSet, RoundState
@@ -48,7 +49,7 @@ from servers.rounds.sketches import (
     seal_opening,
 )
 from servers.server import Server
-from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
 
 _LONG_POLL_S: Final = 5.0
 _QUERIES_WAIT_S: Final = 5.0
@@ -110,9 +111,7 @@ class Answering:
         return self._lock_reply(record)
 
     def _lock_reply(self, record: RoundRecord) -> LockReply:
-        locked = record.locked
-        signature = signature_from(locked.agreed_set, self.server.name)
-        return LockReply(signature=signature, nonce_b=locked.own_nonce.hex())
+        return LockReply(signature=signature_from(record.agreed, self.server.name), nonce_b=record.nonce.hex())
 
     def _check_agreed(self, record: RoundRecord, agreed: AgreedSet) -> None:
         mine = {c.site: c for c in collected(self.server, record).contributions}

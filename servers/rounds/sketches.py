@@ -21,13 +21,14 @@ from protocol.mpc.correlation import CorrelationHalf
 from protocol.mpc.quantity import product_lengths
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import Needs, StudyParameters
+from protocol.rounds.states import RoundKey
 from protocol.sharing import ChunkSource
 from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
 from servers.http.authentication import Caller
 from servers.http.bodies import HashOnly, SealedIntake, stream_into
 from servers.points import Point
 from servers.server import Server
-from servers.store.interface import ContributionRecord, RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
 

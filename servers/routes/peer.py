@@ -12,6 +12,7 @@ from protocol.bodies import masked_sum as masked_sum_body
 from protocol.errors import NotListed, UnknownResource, WrongRound
 from protocol.mpc.ot.session import extension_message_bytes
 from protocol.release import masking_side
+from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import (
@@ -43,7 +44,7 @@ from servers.rounds.release import (
 from servers.rounds.side_b import Answering
 from servers.rounds.sketches import most_elements
 from servers.server import Server
-from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import RoundRecord, StudyRecord
 from servers.studies import study_named
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, BackgroundTasks, Request, Response
 
 from protocol.errors import UnknownResource
+from protocol.rounds.states import RoundKey
 from protocol.wire.messages import Announcement, ReleaseSet, Signed
 from protocol.wire.paths import ANNOUNCEMENT, CONTRIBUTION, OPENING, OUTPUT, QUERIES, RELEASE_SET
 from servers.http.authentication import AnySite, TheRequester, ThisServer
@@ -12,7 +13,7 @@ from servers.http.bodies import read_small
 from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.points import Point
 from servers.rounds import collect, release, sketches
-from servers.store.interface import AnswerKind, RoundKey
+from servers.store.interface import AnswerKind
 from servers.studies import study_named
 
 router = APIRouter(tags=["rounds"], responses=PROBLEM)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from sqlalchemy import and_, func, insert, or_, select, update
 
+from protocol.rounds.states import RoundKey
 from protocol.wire.messages import Announcement, ContributedRound, Purpose, RoundState, Signed
 from servers.store import tables as t
 from servers.store.database import Database, at, forget
-from servers.store.interface import ContributionRecord, RoundKey
+from servers.store.interface import ContributionRecord
 from servers.store.rows import contributed_round, contribution_record, contribution_row
 
 

@@ -11,8 +11,8 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, OperationalError
 
 from protocol.errors import StorageFull, Unavailable
+from protocol.rounds.states import RoundKey
 from servers.store import tables as t
-from servers.store.interface import RoundKey
 
 _FULL: Final = frozenset({"SQLITE_FULL", "53100"})
 

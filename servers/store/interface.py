@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+from protocol.rounds.states import Attempt, RoundKey
 from protocol.rounds.transitions import RoundProgress
 from protocol.wire.messages import (
     AgreedSet,
@@ -54,30 +55,8 @@ class StudyRecord:
         return self.signed.message.name
 
 
-@dataclass(frozen=True)
-class RoundKey:
-    """One attempt of one round."""
-
-    study: str
-    round: int
-    attempt: int
-
-    @property
-    def label(self) -> str:
-        """The same text at both servers, never used for another attempt."""
-        return f"{self.study} round {self.round} attempt {self.attempt}"
-
-
 class IncompleteRecord(AssertionError):
     """A round lacks what it must have by its state: this server's own error, and nobody's message was wrong."""
-
-
-@dataclass(frozen=True)
-class Locked:
-    """What a round of shares has from its lock on."""
-
-    agreed_set: Signed[AgreedSet]
-    own_nonce: bytes = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -126,12 +105,16 @@ class RoundRecord:
         return RoundProgress(round=self.key.round, attempt=self.key.attempt, state=self.state)
 
     @property
+    def begun(self) -> Attempt:
+        return Attempt(self.key, self.state, self.announcement.message, self.closes_at_s)
+
+    @property
     def agreed(self) -> Signed[AgreedSet]:
         return self._kept(self.agreed_set, "agreed set")
 
     @property
-    def locked(self) -> Locked:
-        return Locked(self.agreed, self._kept(self.own_nonce, "nonce of this side"))
+    def nonce(self) -> bytes:
+        return self._kept(self.own_nonce, "nonce of this side")
 
     @property
     def challenged(self) -> Challenged:

@@ -9,9 +9,10 @@ from sqlalchemy import Connection, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from protocol.errors import CorrelationReused
+from protocol.rounds.states import RoundKey
 from servers.store import tables as t
 from servers.store.database import Database, at, forget
-from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundKey, RoundRecord
+from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord
 from servers.store.rows import round_record, round_row, use_row
 
 

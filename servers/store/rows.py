@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Row
 
+from protocol.rounds.states import RoundKey
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -24,14 +25,7 @@ from protocol.wire.messages import (
     StudyState,
     SumRelease,
 )
-from servers.store.interface import (
-    ContributionRecord,
-    CorrelationUse,
-    MailRecord,
-    RoundKey,
-    RoundRecord,
-    StudyRecord,
-)
+from servers.store.interface import ContributionRecord, CorrelationUse, MailRecord, RoundRecord, StudyRecord
 
 M = TypeVar("M", bound=Message)
 

@@ -15,6 +15,8 @@ import pytest
 
 from protocol.errors import ConflictingMessage, ProtocolViolation, UnknownResource, WrongRound
 from protocol.parameters import Needs
+from protocol.rounds.side_a import End, outcome_of
+from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
@@ -29,9 +31,9 @@ from protocol.wire.messages import (
     StudyState,
 )
 from servers.rounds.end_round import Endings
-from servers.rounds.outcomes import countersign_outcome, outcome_of
+from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import commit_release, with_mask_seed
-from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
@@ -118,7 +120,9 @@ def server_on(side: Side, store: SqlStore) -> Any:
         files=SimpleNamespace(delete=lambda _: None),
         metrics=SimpleNamespace(rounds=counter),
         randomness=SimpleNamespace(bytes=lambda n, _: bytes(n)),
-        settings=SimpleNamespace(limits=SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3)),
+        settings=SimpleNamespace(
+            limits=SimpleNamespace(outputs_kept_rounds=5, pause_after_skips=3, attempts=3, grace_s=60)
+        ),
         sign=lambda message: sign(message, operator, signing),
         countersign=lambda signed: signed.model_copy(
             update={"signatures": (*signed.signatures, *sign(signed.message, operator, signing).signatures)}
@@ -128,6 +132,10 @@ def server_on(side: Side, store: SqlStore) -> Any:
 
 def endings(server: Any, peer: Asked) -> Endings:
     return Endings(server, cast(Any, peer))
+
+
+def skipped(record: RoundRecord, cause: OutcomeCause) -> End:
+    return End(outcome_of(record.key, RoundState.SKIPPED, cause))
 
 
 def test_a_peer_that_took_a_release_set_cannot_swap_it_once_the_mask_is_drawn(
@@ -162,7 +170,7 @@ def test_a_round_whose_skip_one_server_signed_is_not_released_for_a_late_release
     """B keeps A's signature under the skip, refuses the skip and shows a release set: A signs no second end."""
     server, peer = server_on(Side.A, store), Asked(WrongRound("round 1 has been released here"), ALL)
     with pytest.raises(ProtocolViolation, match="this side has signed a skip"):
-        asyncio.run(endings(server, peer).skip(record, OutcomeCause.RELEASE_SET_MISSING))
+        asyncio.run(endings(server, peer).end(record, skipped(record, OutcomeCause.RELEASE_SET_MISSING)))
     assert peer.asked == ["outcome"]
     kept = store.round(KEY)
     assert kept is not None
@@ -176,7 +184,7 @@ def test_a_server_that_only_holds_the_release_set_signs_the_skip_and_releases_no
     server = server_on(Side.B, store)
     held = store.change_round(KEY, lambda r: replace(r, release_set=ALL))
     skip = sign(
-        outcome_of(held, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME),
+        outcome_of(held.key, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME),
         OPERATORS[0],
         PARTIES.keys[OPERATORS[0]].signing,
     )
@@ -192,7 +200,7 @@ def test_a_released_round_is_not_skipped(store: SqlStore, record: RoundRecord) -
     held = store.change_round(KEY, lambda r: replace(r, release_set=ALL))
     commit_release(server, study_record, held, "output")
     skip = sign(
-        outcome_of(held, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME),
+        outcome_of(held.key, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME),
         OPERATORS[0],
         PARTIES.keys[OPERATORS[0]].signing,
     )

@@ -26,15 +26,17 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.parameters import Needs
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import OutcomeCause, RoundState, Signed, Study, StudyState, SumRelease
 from servers.ckks.release import countersign_sum_release, deliver_sum_release, sign_sum_release
 from servers.rounds.end_round import NotYet
-from servers.rounds.outcomes import countersign_outcome, outcome_of
+from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import sealed_output
 from servers.routes import peer as peer_routes
-from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
 from tests.adversarial.test_one_end_a_round import (
@@ -50,6 +52,7 @@ from tests.adversarial.test_one_end_a_round import (
     Asked,
     endings,
     server_on,
+    skipped,
 )
 from tests.unit.parties import announcement
 
@@ -97,7 +100,7 @@ def the_sum(digest: str = DIGEST, key: RoundKey = KEY, of: Any = ALL) -> SumRele
 
 
 def the_skip(record: RoundRecord) -> Any:
-    return outcome_of(record, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME)
+    return outcome_of(record.key, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME)
 
 
 @dataclass
@@ -129,7 +132,7 @@ def test_a_server_that_signed_a_skip_does_not_sum_because_the_other_says_it_was_
     store.change_round(KEY, lambda r: replace(r, release_set=None))
     server, peer = server_on(Side.A, store), Asked(WrongRound("round 1 has been released here"), ALL)
     with pytest.raises(ProtocolViolation, match="this side has signed a skip"):
-        asyncio.run(endings(server, peer).skip(now(store), OutcomeCause.RELEASE_SET_MISSING))
+        asyncio.run(endings(server, peer).end(now(store), skipped(now(store), OutcomeCause.RELEASE_SET_MISSING)))
     assert (now(store).state, now(store).release_set) == (RoundState.MEASURED, None)
     assert now(store).outcome is not None
     with pytest.raises(WrongRound, match="has signed that round 1 is skipped"):
@@ -148,7 +151,7 @@ def test_a_server_that_signed_the_sum_signs_no_skip(store: SqlStore) -> None:
     server, peer = server_on(Side.A, store), Asked(ProtocolViolation("not asked"))
     signed = sign_sum_release(server, KEY, "output", DIGEST)
     with pytest.raises(WrongRound, match="has signed the sum of round 1"):
-        asyncio.run(endings(server, peer).skip(signed, OutcomeCause.RELEASE_SET_MISSING))
+        asyncio.run(endings(server, peer).end(signed, skipped(signed, OutcomeCause.RELEASE_SET_MISSING)))
     assert peer.asked == []
     assert now(store).outcome is None
 
@@ -266,7 +269,7 @@ def test_a_second_release_set_does_not_replace_the_one_whose_sum_is_signed(store
     server, peer = server_on(Side.A, store), Asked(ProtocolViolation("not asked"), WITHOUT_LAST)
     signed = sign_sum_release(server, KEY, "output", DIGEST)
     conflict = ConflictingMessage("B says now that it has another one")
-    with pytest.raises(ProtocolViolation, match="names another"):
+    with pytest.raises(ProtocolViolation, match="there is no other end"):
         asyncio.run(endings(server, peer).adopt_peers_release_set(store.study(KEY.study), signed, conflict))
     assert now(store).release_set == ALL
 

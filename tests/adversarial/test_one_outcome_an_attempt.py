@@ -14,6 +14,7 @@ import pytest
 
 from protocol.errors import MoietyError, ProtocolViolation, UnknownResource, WrongRound
 from protocol.parameters import Needs
+from protocol.rounds.side_a import End, outcome_of
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import Announcement, OutcomeCause, Purpose, RoundOutcome, RoundState, Signed
@@ -48,9 +49,9 @@ def test_a_burn_that_side_a_gave_up_is_not_taken_after_all(
     record = record_in(RoundState.LOCKED, message)
     store = store_with(tmp_path, record)
     server, peer = server_on(Side.A, store), SignsInPrivate(refusal)
-    server.settings.limits.attempts = 3
+    burnt = End(outcome_of(record.key, RoundState.BURNT, OutcomeCause.PRODUCTS_REFUSED))
     with pytest.raises(ProtocolViolation, match="another outcome than the one that this side asked it to sign"):
-        asyncio.run(endings(server, peer).burn(record, OutcomeCause.PRODUCTS_REFUSED))
+        asyncio.run(endings(server, peer).end(record, burnt))
     assert peer.kept[0].message.outcome is RoundState.BURNT
     assert peer.kept[1].message.outcome in (RoundState.SKIPPED, RoundState.RANKED)
     now = store.current_round(KEY.study)

@@ -14,6 +14,8 @@ import pytest
 
 from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource, WrongRound
 from protocol.parameters import Needs
+from protocol.rounds.side_a import End, outcome_of
+from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
@@ -30,11 +32,11 @@ from protocol.wire.messages import (
 )
 from servers.correlations.wanted import demand, ranks_next
 from servers.rounds.collect import _check_announced
-from servers.rounds.outcomes import countersign_outcome, outcome_of
+from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import accept_release_set
 from servers.rounds.side_b import Answering
 from servers.rounds.sketches import most_elements
-from servers.store.interface import RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
 from tests.adversarial.test_one_end_a_round import (
@@ -47,6 +49,7 @@ from tests.adversarial.test_one_end_a_round import (
     Asked,
     endings,
     server_on,
+    skipped,
 )
 from tests.unit.parties import announcement, study
 
@@ -78,7 +81,7 @@ CAUSES = {
 
 
 def by_a(record: RoundRecord, state: RoundState) -> Signed[RoundOutcome]:
-    return sign(outcome_of(record, state, CAUSES[state]), OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
+    return sign(outcome_of(record.key, state, CAUSES[state]), OPERATORS[0], PARTIES.keys[OPERATORS[0]].signing)
 
 
 @pytest.mark.parametrize("wanted", [RoundState.SKIPPED, RoundState.BURNT])
@@ -121,11 +124,9 @@ def test_a_server_that_lost_its_half_ends_the_ranking_when_the_peer_holds_the_ot
     record = record_in(RoundState.LOCKED)
     store = store_with(tmp_path, record)
     server, peer = server_on(Side.A, store), Asked(WrongRound("round 1 has been measured here"))
-    server.settings.limits.attempts = 3
-    ending = endings(server, peer)
-    ask = ending.skip if given_up is RoundState.SKIPPED else ending.burn
+    step = End(outcome_of(record.key, given_up, CAUSES[given_up]))
     with pytest.raises(Exception, match="has been measured here"):
-        asyncio.run(ask(record, CAUSES[given_up]))
+        asyncio.run(endings(server, peer).end(record, step))
     assert peer.asked == ["outcome", "outcome"]
     kept = store.round(KEY)
     assert kept is not None
@@ -140,7 +141,7 @@ def test_a_peer_that_never_heard_of_the_round_does_not_make_it_ranked(tmp_path: 
     record = record_in(RoundState.COLLECTING)
     store = store_with(tmp_path, record)
     peer = Asked(WrongRound("round 1, attempt 1 is not known here yet"))
-    asyncio.run(endings(server_on(Side.A, store), peer).skip(record, OutcomeCause.REQUESTER_MISSING))
+    asyncio.run(endings(server_on(Side.A, store), peer).end(record, skipped(record, OutcomeCause.REQUESTER_MISSING)))
     assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
 
 
@@ -155,13 +156,14 @@ def test_the_peer_that_measured_it_signs_that_it_ranked(tmp_path: Path) -> None:
             return of_a.model_copy(update={"signatures": (*of_a.signatures, *own)}).canonical()
 
     ending = endings(server_on(Side.A, store), Signs(UnknownResource("not asked")))
-    asyncio.run(ending.rank(record, OutcomeCause.RANKED))
-    asyncio.run(ending.rank(store.round(KEY) or record, OutcomeCause.RANKED))
+    ranked = End(outcome_of(record.key, RoundState.RANKED, OutcomeCause.RANKED))
+    asyncio.run(ending.end(record, ranked))
+    asyncio.run(ending.end(store.round(KEY) or record, ranked))
     ended = store.round(KEY)
     assert ended is not None
     assert (ended.state, getattr(ended.outcome, "message", None)) == (
         RoundState.RANKED,
-        outcome_of(record, RoundState.RANKED, OutcomeCause.RANKED),
+        ranked.outcome,
     )
 
 

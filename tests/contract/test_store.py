@@ -15,6 +15,7 @@ from sqlalchemy import text
 from harness.engine.parties import SiteEntry, make_parties
 from protocol.errors import BadSignature, CorrelationReused, UnknownStudy
 from protocol.parameters import Needs, StudyParameters
+from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.messages import (
     Announcement,
@@ -41,7 +42,6 @@ from servers.store.interface import (
     CorrelationUse,
     MailRecord,
     Refusal,
-    RoundKey,
     RoundRecord,
     Store,
     StudyRecord,

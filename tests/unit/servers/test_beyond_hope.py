@@ -8,10 +8,12 @@ from typing import Any, cast
 import pytest
 
 from protocol.rounds.agree import Shortfall
+from protocol.rounds.side_a import End, Facts, Step, Wait, due, outcome_of
+from protocol.rounds.states import RoundKey
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundState
-from servers.rounds.collect import beyond_hope
-from servers.store.interface import RoundKey, RoundRecord
+from servers.rounds.standing import at_a
+from servers.store.interface import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
 
 ANNOUNCED = announcement("d" * 64, number=2, least_contributors=2)
@@ -43,8 +45,10 @@ class Held:
         return [SimpleNamespace(site=site) for site in self._contributed]
 
 
-def found(contributed: tuple[str, ...], declined: tuple[str, ...]) -> Shortfall | None:
-    return beyond_hope(cast(Any, SimpleNamespace(store=Held(contributed, declined))), RECORD)
+def found(contributed: tuple[str, ...], declined: tuple[str, ...]) -> Step:
+    state = at_a(cast(Any, SimpleNamespace(store=Held(contributed, declined))), RECORD)
+    roster = parties().roster.message
+    return due(state, Facts(roster, now_s=1e9, grace_s=60.0, attempts=3, study_ended=False))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +61,8 @@ def found(contributed: tuple[str, ...], declined: tuple[str, ...]) -> Shortfall 
 )
 def test_the_round_ends_once_everybody_has_answered(contributed: tuple[str, ...], declined: tuple[str, ...]) -> None:
     willing = len(set(contributed) - {REQUESTER})
-    assert found(contributed, declined) == Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, willing, 2)
+    why = Shortfall(OutcomeCause.TOO_FEW_CONTRIBUTORS, willing, 2)
+    assert found(contributed, declined) == End(outcome_of(RECORD.key, RoundState.SKIPPED, why))
 
 
 @pytest.mark.parametrize(
@@ -72,4 +77,4 @@ def test_the_round_ends_once_everybody_has_answered(contributed: tuple[str, ...]
     ],
 )
 def test_otherwise_it_waits(contributed: tuple[str, ...], declined: tuple[str, ...]) -> None:
-    assert found(contributed, declined) is None
+    assert found(contributed, declined) == Wait(2e9)

@@ -21,6 +21,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.parameters import Needs
+from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
 from protocol.wire.messages import (
@@ -37,7 +38,7 @@ from servers.ckks import process as ckks_process
 from servers.ckks.output import sealed_sum
 from servers.ckks.rounds import countersign_agreed_set
 from servers.rounds.collect import _check_announced
-from servers.store.interface import RoundKey, RoundRecord
+from servers.store.interface import RoundRecord
 from servers.studies import _require_rule
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 

@@ -12,6 +12,7 @@ import pytest
 
 from protocol.bodies.letter import LetterKind, Topic
 from protocol.parameters import Needs
+from protocol.rounds.states import RoundKey
 from protocol.wire.causes import EndCause, OutcomeCause
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
@@ -33,7 +34,7 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from protocol.wire.paths import EVERY_SITE
-from servers.store.interface import MailRecord, RoundKey, RoundRecord, StudyRecord
+from servers.store.interface import MailRecord, RoundRecord, StudyRecord
 from servers.studies import view
 
 DIGEST, LATE = "f" * 64, 10**6

@@ -10,6 +10,8 @@ import pytest
 
 from protocol.errors import BadSignature
 from protocol.parameters import Needs
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.states import Locked, RoundKey
 from protocol.wire.authentic import sign, signature_from
 from protocol.wire.messages import (
     AgreedSet,
@@ -22,8 +24,7 @@ from protocol.wire.messages import (
     Signed,
     SumRelease,
 )
-from servers.rounds.outcomes import outcome_of
-from servers.store.interface import Challenged, IncompleteRecord, Locked, RoundKey, RoundRecord
+from servers.store.interface import Challenged, IncompleteRecord, RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
 M = TypeVar("M", bound=Message)
@@ -60,7 +61,7 @@ TRANSCRIPT = signed(
 )
 RELEASE = signed(ReleaseSet(study_digest=KEY.study, round=1, attempt=1, agreed_set_digest=DIGEST, sites=SITES))
 SUM = signed(SumRelease(study_digest=KEY.study, round=1, attempt=1, release_digest=DIGEST, sum_digest=DIGEST))
-SKIP = signed(outcome_of(EARLY, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME))
+SKIP = signed(outcome_of(EARLY.key, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME))
 LATE = replace(
     EARLY,
     state=RoundState.MEASURED,
@@ -75,10 +76,9 @@ LATE = replace(
 
 
 def test_a_record_that_came_so_far_has_it() -> None:
-    assert LATE.locked == Locked(AGREED, NONCE)
     assert LATE.challenged == Challenged(AGREED, TRANSCRIPT)
     assert (LATE.challenged.sites, LATE.challenged.challenge) == (SITES, SEED)
-    assert (LATE.agreed, LATE.chosen, LATE.mask) == (AGREED, RELEASE, SEED)
+    assert (LATE.agreed, LATE.nonce, LATE.chosen, LATE.mask) == (AGREED, NONCE, RELEASE, SEED)
     assert (LATE.signed_sum, LATE.signed_outcome) == (SUM, SKIP)
 
 
@@ -86,8 +86,7 @@ def test_a_record_that_came_so_far_has_it() -> None:
     ("asked", "lacks", "what"),
     [
         ("agreed", "agreed_set", "agreed set"),
-        ("locked", "agreed_set", "agreed set"),
-        ("locked", "own_nonce", "nonce of this side"),
+        ("nonce", "own_nonce", "nonce of this side"),
         ("challenged", "agreed_set", "agreed set"),
         ("challenged", "transcript", "challenge"),
         ("chosen", "release_set", "release set"),
@@ -103,7 +102,7 @@ def test_a_record_that_did_not_says_what_is_missing(asked: str, lacks: str, what
 
 
 def test_secrets_of_a_locked_round_are_not_shown() -> None:
-    assert repr(NONCE) not in repr(LATE.locked)
+    assert repr(NONCE) not in repr(Locked(LATE.begun, LATE.agreed, LATE.nonce))
 
 
 def test_a_signature_that_is_missing_is_named() -> None:

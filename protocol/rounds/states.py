@@ -1,0 +1,170 @@
+"""Where a round stands at one server: one frozen type per state, each with its own data (docs/protocol.md 4, 7, 8, 11).
+
+A state follows from what is stored, so after a restart it is the same one. ``Tossed`` alone lives between two messages.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from protocol.rounds.transitions import RoundEvent, RoundProgress, step
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    ChallengeTranscript,
+    ReleaseSet,
+    RoundOutcome,
+    RoundState,
+    Signed,
+    SumRelease,
+)
+
+
+@dataclass(frozen=True)
+class RoundKey:
+    """One attempt of one round."""
+
+    study: str
+    round: int
+    attempt: int
+
+    @property
+    def label(self) -> str:
+        """The same text at both servers, never used for another attempt."""
+        return f"{self.study} round {self.round} attempt {self.attempt}"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """What is known of an attempt from its announcement on; ``state`` as the table of transitions names it."""
+
+    key: RoundKey
+    state: RoundState
+    announcement: Announcement
+    closes_at_s: float
+
+    def after(self, event: RoundEvent) -> RoundState:
+        """Raises: WrongRound"""
+        return step(RoundProgress(self.key.round, self.key.attempt, self.state), event).state
+
+
+# --- side A -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Collecting:
+    """``held`` counts contributions. Who sent them and who declined matters once all may have answered: else empty."""
+
+    attempt: Attempt
+    held: int
+    contributors: frozenset[str]
+    declined: frozenset[str]
+
+
+@dataclass(frozen=True)
+class Locked:
+    """A has signed which contributions count, and drawn n_A."""
+
+    attempt: Attempt
+    agreed: Signed[AgreedSet]
+    own_nonce: bytes = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Tossed:
+    """B has signed the set too and shown n_B; the transcript is not signed yet. Lost in a restart, and made again."""
+
+    agreed: Signed[AgreedSet]
+    transcript: ChallengeTranscript
+
+
+@dataclass(frozen=True)
+class AwaitingQueries:
+    """Set and challenge are signed by both; the requester's queries are missing."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """All is there that the products need."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Correlations of the locked attempt are marked as used, and the process that had them is gone."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Countersigning:
+    """A round of ciphertexts: A has signed the set, B has not."""
+
+    attempt: Attempt
+    agreed: Signed[AgreedSet]
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A's opening is stored; under CKKS, both have signed the set."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The requester's release set is here, and nothing that was made of it has left."""
+
+    attempt: Attempt
+    release_set: Signed[ReleaseSet]
+
+
+@dataclass(frozen=True)
+class Masked:
+    """The mask is drawn: A's sum over this release set may have left."""
+
+    attempt: Attempt
+    release_set: Signed[ReleaseSet]
+
+
+@dataclass(frozen=True)
+class SumSigned:
+    """A has signed the sum of a round of ciphertexts, B has not."""
+
+    attempt: Attempt
+    sum_release: Signed[SumRelease]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A has signed an end without a release, B has not; ``attempt.state`` is the state that it ends."""
+
+    attempt: Attempt
+    outcome: Signed[RoundOutcome]
+
+
+@dataclass(frozen=True)
+class Over:
+    """Released, or ended with both signatures."""
+
+    attempt: Attempt
+
+
+AtA: TypeAlias = (
+    Collecting
+    | Locked
+    | AwaitingQueries
+    | Measuring
+    | Spent
+    | Countersigning
+    | Measured
+    | Chosen
+    | Masked
+    | SumSigned
+    | Ending
+    | Over
+)

@@ -1,0 +1,88 @@
+"""Where a round stands, read from the store, and what else decides what comes next (docs/protocol.md 4, 7, 8, 11)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.bodies.letter import LetterKind, Topic
+from protocol.rounds.side_a import Facts, FromB, Unasked
+from protocol.rounds.states import (
+    AtA,
+    Attempt,
+    AwaitingQueries,
+    Chosen,
+    Collecting,
+    Countersigning,
+    Ending,
+    Locked,
+    Masked,
+    Measured,
+    Measuring,
+    Over,
+    Spent,
+    SumSigned,
+)
+from protocol.wire.messages import RoundState
+from servers.rounds.sketches import queries_missing
+from servers.server import Server
+from servers.store.interface import RoundRecord
+
+_BOTH: Final = 2
+
+
+def at_a(server: Server, record: RoundRecord) -> AtA:
+    """Raises: IncompleteRecord"""
+    attempt = record.begun
+    if record.outcome is not None or record.progress.final or record.state is RoundState.BURNT:
+        return _ended(record, attempt)
+    if record.state in (RoundState.ANNOUNCED, RoundState.COLLECTING):
+        return _collecting(server, record, attempt)
+    if record.state is RoundState.LOCKED:
+        return _locked(server, record, attempt)
+    if record.sum_release is not None:
+        return SumSigned(attempt, record.sum_release)
+    if record.release_set is None:
+        return Measured(attempt)
+    kind = Chosen if record.mask_seed is None else Masked
+    return kind(attempt, record.release_set)
+
+
+def _ended(record: RoundRecord, attempt: Attempt) -> Ending | Over:
+    if record.state is RoundState.RELEASED:
+        return Over(attempt)
+    outcome = record.signed_outcome
+    by_both = record.progress.final and len(outcome.signatures) == _BOTH
+    return Over(attempt) if by_both else Ending(attempt, outcome)
+
+
+def _collecting(server: Server, record: RoundRecord, attempt: Attempt) -> Collecting:
+    """Asked after every contribution: reads them only once everybody may have answered, one with a decline."""
+    topic = str(Topic(LetterKind.DECLINE, record.key.round))
+    declined = frozenset(mail.sender for mail in server.store.mail_of(record.key.study, [topic]))
+    held, listed = server.store.contributions_held(record.key), len(attempt.announcement.listed)
+    if not held <= listed <= held + len(declined):
+        return Collecting(attempt, held, frozenset(), declined)
+    return Collecting(attempt, held, frozenset(c.site for c in server.store.contributions(record.key)), declined)
+
+
+def _locked(server: Server, record: RoundRecord, attempt: Attempt) -> AtA:
+    if attempt.announcement.encrypted:
+        return Countersigning(attempt, record.agreed)
+    if server.store.correlations_used(record.key):
+        return Spent(attempt)
+    if record.transcript is None:
+        return Locked(attempt, record.agreed, record.nonce)
+    return AwaitingQueries(attempt) if queries_missing(record) else Measuring(attempt)
+
+
+def facts_at_a(server: Server, study: str, peer: FromB | None = None) -> Facts:
+    """What A knows now; ``peer`` is what B has just answered."""
+    limits = server.settings.limits
+    return Facts(
+        roster=server.roster,
+        now_s=server.clock(),
+        grace_s=limits.grace_s,
+        attempts=limits.attempts,
+        study_ended=server.store.study(study).state.ended,
+        peer=Unasked() if peer is None else peer,
+    )
