@@ -8,11 +8,15 @@ Needs:  nothing but the range check; the norms where updates beyond a bound are 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Final, Self
+
+from pydantic import Field
 
 from protocol.parameters import Needs
 from protocol.rules.interface import (
+    Declared,
     Measured,
+    Options,
     RuleState,
     SiteFacts,
     counted,
@@ -21,7 +25,15 @@ from protocol.rules.interface import (
     standings,
     within_bound,
 )
-from protocol.wire.messages import ListedWeight
+from protocol.wire.round import ListedWeight
+
+
+class NormBound(Options):
+    """``norm_bound``: the longest update that is released; where sites weigh themselves, the longest (w g, w C):
+    sqrt(B^2 + C^2) for updates of length B and weight 1.
+    """
+
+    norm_bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
 
 
 @dataclass(frozen=True)
@@ -35,6 +47,10 @@ class FedAvg:
 
     BOUNDED_BY: ClassVar[Needs] = Needs.NORMS
     """What a norm bound has opened."""
+
+    @classmethod
+    def made(cls, options: NormBound, _batch_size: int, grid: int) -> Self:
+        return cls(grid, options.norm_bound)
 
     @property
     def needs(self) -> Needs:
@@ -55,3 +71,6 @@ class FedAvg:
 
     def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
         return listed(state, self.grid)
+
+
+DECLARED: Final = Declared("fedavg", FedAvg.made, options=("norm_bound",), only_averages=True)

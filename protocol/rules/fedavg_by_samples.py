@@ -10,10 +10,19 @@ Needs:  nothing but the range check; with a norm bound the weighted norms. Each 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field
 
 from protocol.parameters import Needs
 from protocol.rules.fedavg import FedAvg
+from protocol.rules.interface import Declared, Options
+
+
+class SampleOptions(Options):
+    """``largest_count``: the number of samples whose weight is 1; None: the largest in the roster."""
+
+    largest_count: Annotated[int, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -21,3 +30,13 @@ class FedAvgBySamples(FedAvg):
     """What the requester does: list everybody. A norm bound shows it the weights, so sites must allow that."""
 
     BOUNDED_BY: ClassVar[Needs] = Needs.WEIGHTED_NORMS
+
+
+DECLARED: Final = Declared(
+    "fedavg_by_samples",
+    FedAvgBySamples.made,
+    options=("norm_bound", "largest_count"),
+    bounded_by=FedAvgBySamples.BOUNDED_BY,
+    self_weighted=True,
+    only_averages=True,
+)

@@ -14,12 +14,17 @@ Needs:  the inner products with v. A site that missed the round keeps its alpha;
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from protocol.arithmetic.fixed_point import quantise_weight
 from protocol.errors import LocalOptimumReached, ProtocolViolation
 from protocol.parameters import Needs
 from protocol.rules.interface import (
+    Declared,
     Measured,
+    Options,
     RuleState,
     SiteFacts,
     SiteStanding,
@@ -28,7 +33,13 @@ from protocol.rules.interface import (
     newcomers,
     standings,
 )
-from protocol.wire.messages import ListedWeight
+from protocol.wire.round import ListedWeight
+
+
+class InfluenceOptions(Options):
+    """``step``: how far a weight moves in a round."""
+
+    step: Annotated[float, Field(gt=0, le=1)] = 0.5
 
 
 @dataclass(frozen=True)
@@ -83,3 +94,10 @@ class Influence:
         target = influence / best if influence > 0 else 0.0
         alpha = min(1.0, (1 - self.step) * site.alpha + self.step * target)
         return site.model_copy(update={"alpha": alpha if quantise_weight(alpha, self.grid) > 0 else 0.0})
+
+
+def _made(options: InfluenceOptions, _batch_size: int, grid: int) -> Influence:
+    return Influence(options.step, grid)
+
+
+DECLARED: Final = Declared("influence", _made, options=("step",), opens=Needs.INNER_PRODUCTS)

@@ -6,15 +6,16 @@ and its state serialises without loss, so that the requester can checkpoint it b
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated, Protocol, Self
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from protocol.arithmetic.fixed_point import quantise_weight
 from protocol.errors import ProtocolViolation
 from protocol.parameters import Needs
-from protocol.wire.messages import ListedWeight
+from protocol.wire.round import ListedWeight
 
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -22,6 +23,10 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 class _Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class Options(_Frozen):
+    """A rule's options, or some that several rules share, as a study has them; each has a default."""
 
 
 class SiteFacts(_Frozen):
@@ -129,6 +134,36 @@ class Rule(Protocol):
     def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
         """The next weight list: every site whose weight is not 0, as numerators over the grid."""
         ...
+
+
+def nothing(*_: object) -> None:
+    """No check."""
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What a rule's file says about its rule, to studies, servers and sites.
+
+    ``make`` gets the options, b of docs/protocol.md 10 in samples, and the study's weight grid; ``options`` names those
+    that the rule takes. ``opens`` is what it has opened in every round besides the range check, ``bounded_by`` what a
+    norm bound has. ``self_weighted``: every site computes its own weight, which nobody else sees; ``counts_classes``:
+    the sites' class counts are summed once, before the first update (docs/protocol.md 9). ``only_averages``: sums of
+    weighted updates are all that it asks of a server, so ciphertexts will do. ``alone``: it has no contributors.
+    ``check`` refuses options, ``check_sites`` options for these contributors and this least number of them, both by a
+    ConfigurationError before a study starts.
+    """
+
+    name: str
+    make: Callable[[Any, int, int], Rule]
+    options: tuple[str, ...] = ()
+    opens: Needs = Needs.NOTHING
+    bounded_by: Needs = Needs.NORMS
+    self_weighted: bool = False
+    counts_classes: bool = False
+    only_averages: bool = False
+    alone: bool = False
+    check: Callable[[Any], None] = nothing
+    check_sites: Callable[[Any, Sequence[str], int], None] = nothing
 
 
 def standings(sites: tuple[SiteFacts, ...], alpha: float) -> tuple[SiteStanding, ...]:

@@ -6,11 +6,12 @@ Needs:  nothing; no round is ever announced, the requester trains alone.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from protocol.errors import ProtocolViolation
 from protocol.parameters import Needs
-from protocol.rules.interface import Measured, RuleState, SiteFacts, newcomers, standings
-from protocol.wire.messages import ListedWeight
+from protocol.rules.interface import Declared, Measured, RuleState, SiteFacts, newcomers, standings
+from protocol.wire.round import ListedWeight
 
 
 @dataclass(frozen=True)
@@ -39,3 +40,10 @@ class Local:
     def numerators(self, state: RuleState) -> tuple[ListedWeight, ...]:
         """Always empty."""
         return ()
+
+
+def _made(_options: object, _batch_size: int, _grid: int) -> Local:
+    return Local()
+
+
+DECLARED: Final = Declared("local", _made, only_averages=True, alone=True)

@@ -15,16 +15,36 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Final
 
-from protocol.errors import ProtocolViolation
+from pydantic import Field
+
+from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.parameters import Needs
-from protocol.rules.interface import Measured, RuleState, SiteFacts, counted, listed, newcomers, standings
-from protocol.wire.messages import ListedWeight
+from protocol.rules.interface import (
+    Declared,
+    Measured,
+    Options,
+    RuleState,
+    SiteFacts,
+    counted,
+    listed,
+    newcomers,
+    standings,
+)
+from protocol.wire.round import ListedWeight
 
 
 def least_sites(byzantine: int) -> int:
     """2 f + 3, the least n that tolerates f Byzantine sites, the requester counted."""
     return 2 * byzantine + 3
+
+
+class KrumOptions(Options):
+    """``byzantine`` f, ``selected`` m (None: all but f)."""
+
+    byzantine: Annotated[int, Field(ge=0)] = 1
+    selected: Annotated[int, Field(ge=1)] | None = None
 
 
 @dataclass(frozen=True)
@@ -92,3 +112,30 @@ def _squared(measured: Measured) -> dict[frozenset[str], float]:
         if missing:
             raise ProtocolViolation(f"round {measured.round}: no distance of {site!r} to {missing} was opened")
     return squared
+
+
+def _made(options: KrumOptions, _batch_size: int, grid: int) -> MultiKrum:
+    return MultiKrum(grid, options.byzantine, options.selected)
+
+
+def _require_enough(options: KrumOptions, contributors: Sequence[str], least_contributors: int) -> None:
+    """Below, the requester may be among the m selected, so that m - 1 contributors are sure."""
+    sites = len(contributors) + 1
+    least = least_sites(options.byzantine)
+    if sites < least:
+        raise ConfigurationError(
+            f"rule 'multi_krum' with byzantine={options.byzantine} needs {least} sites with the requester, "
+            f"found {sites}: let more sites join, or assume fewer Byzantine ones"
+        )
+    most = sites - options.byzantine
+    selected = most if options.selected is None else options.selected
+    if not least_contributors < selected <= most:
+        raise ConfigurationError(
+            f"rule 'multi_krum' selects {selected} of {sites} sites, the requester among them; allowed are "
+            f"{least_contributors + 1} (least_contributors and the requester) to {most} (all but byzantine)"
+        )
+
+
+DECLARED: Final = Declared(
+    "multi_krum", _made, options=("byzantine", "selected"), opens=Needs.PAIRS, check_sites=_require_enough
+)

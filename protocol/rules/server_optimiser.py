@@ -23,25 +23,18 @@ from typing import Final, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from protocol.errors import ConfigurationError, ProtocolViolation
+from protocol.errors import ProtocolViolation
+from protocol.rules.fedopt import require_adaptivity
 from protocol.wire.messages import RuleName, RuleSpec, Study
 
 State: TypeAlias = NDArray[np.float32]
 _ADAPTIVE: Final = frozenset({RuleName.FEDADAGRAD, RuleName.FEDADAM, RuleName.FEDYOGI})
 _MOMENTUM: Final = 0.9
-_ADAPTIVITIES: Final = (1e-12, 1e12)
 
 
 def state_vectors(rule: RuleName) -> int:
     """S, how many vectors of the model's length a site keeps: the model alone, or with both moments."""
     return 3 if rule in _ADAPTIVE else 1
-
-
-def require_adaptivity(spec: RuleSpec) -> None:
-    """ConfigurationError when tau^2 is too large or small for float32."""
-    lowest, highest = _ADAPTIVITIES
-    if not lowest <= spec.adaptivity <= highest:
-        raise ConfigurationError(f"adaptivity lies between {lowest} and {highest}, found {spec.adaptivity}")
 
 
 def initial_state(model: State, spec: RuleSpec) -> State:

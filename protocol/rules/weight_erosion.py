@@ -15,15 +15,21 @@ Beyond the paper: a late joiner starts at the median of the others' weights; a w
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Annotated, ClassVar, Final, Literal
+
+from pydantic import Field
 
 from protocol.arithmetic.fixed_point import quantise_weight
-from protocol.errors import LocalOptimumReached
+from protocol.errors import ConfigurationError, LocalOptimumReached
 from protocol.parameters import Needs
 from protocol.rules.interface import (
+    Declared,
     Measured,
+    Options,
     RuleState,
     SiteFacts,
     SiteStanding,
@@ -32,7 +38,28 @@ from protocol.rules.interface import (
     require_admitted,
     standings,
 )
-from protocol.wire.messages import ListedWeight, SecondWeight
+from protocol.wire.message import Message, PartyName
+from protocol.wire.round import ListedWeight
+
+
+class SecondWeight(Message):
+    """A fixed factor of one site's weight."""
+
+    KIND: ClassVar[str] = "second_weight"
+    site: PartyName
+    weight: Annotated[float, Field(gt=0, le=1)]
+
+
+class ErosionOptions(Options):
+    """``distance_penalty`` p_d, ``size_penalty`` p_s, ``epochs_counted`` in samples (the paper's formula) or in batches
+    (the MNIST study's code), ``second_weights`` beta_i.
+    """
+
+    distance_penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    size_penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
+    erosion_applies: Literal["next_round", "same_round"] = "next_round"
+    epochs_counted: Literal["samples", "batches"] = "samples"
+    second_weights: tuple[SecondWeight, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -93,3 +120,35 @@ class WeightErosion:
         if quantise_weight(alpha * self._second_weight(site.name), self.grid) == 0:
             alpha = 0.0
         return site.model_copy(update={"alpha": alpha, "rounds": rounds})
+
+
+def _made(options: ErosionOptions, batch_size: int, grid: int) -> WeightErosion:
+    return WeightErosion(
+        options.distance_penalty,
+        options.size_penalty,
+        batch_size,
+        grid,
+        options.epochs_counted,
+        options.second_weights,
+    )
+
+
+def _require_second_weights(options: ErosionOptions, contributors: Sequence[str], _least: int) -> None:
+    named = Counter(one.site for one in options.second_weights)
+    unknown = sorted(name for name in named if name not in contributors)
+    if unknown:
+        raise ConfigurationError(
+            f"second_weights names {unknown}, no contributors of this study; they are {list(contributors)}"
+        )
+    twice = sorted(name for name, times in named.items() if times > 1)
+    if twice:
+        raise ConfigurationError(f"second_weights names {twice} more than once: give every site one second weight")
+
+
+DECLARED: Final = Declared(
+    "weight_erosion",
+    _made,
+    options=tuple(ErosionOptions.model_fields),
+    opens=Needs.DISTANCES,
+    check_sites=_require_second_weights,
+)

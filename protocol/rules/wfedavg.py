@@ -11,10 +11,11 @@ Needs:  nothing but the range check; with a norm bound the weighted norms. The c
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from protocol.parameters import Needs
 from protocol.rules.fedavg import FedAvg
+from protocol.rules.interface import Declared
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,14 @@ class WFedAvg(FedAvg):
     """What the requester does: list everybody. A norm bound shows it the weights, so sites must allow that."""
 
     BOUNDED_BY: ClassVar[Needs] = Needs.WEIGHTED_NORMS
+
+
+DECLARED: Final = Declared(
+    "wfedavg",
+    WFedAvg.made,
+    options=("norm_bound",),
+    bounded_by=WFedAvg.BOUNDED_BY,
+    self_weighted=True,
+    counts_classes=True,
+    only_averages=True,
+)

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from protocol.rules.weight_erosion import SecondWeight
 from protocol.wire.causes import EndCause, OutcomeCause
 from protocol.wire.message import (
     MAX_CONTROL_BYTES,
@@ -49,7 +50,7 @@ from protocol.wire.round import (
     SumRelease,
     WeightList,
 )
-from protocol.wire.rule import RuleName, RuleSpec, SecondWeight
+from protocol.wire.rule import RuleName, RuleSpec
 from protocol.wire.study import (
     MOST_COUNTS_ROUNDS,
     LayerShape,

@@ -1,14 +1,22 @@
-"""A study's aggregation rule and its options (docs/protocol.md 8, 10)."""
+"""A study's aggregation rule and its options (docs/protocol.md 8, 10); what it takes and opens, its own file says."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, ClassVar, Final, Literal
+from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import BaseModel, model_validator
 
 from protocol.parameters import Needs
-from protocol.wire.message import Message, PartyName
+from protocol.rules.fedavg import NormBound
+from protocol.rules.fedavg_by_samples import SampleOptions
+from protocol.rules.fedopt import OptimiserOptions
+from protocol.rules.influence import InfluenceOptions
+from protocol.rules.interface import Declared
+from protocol.rules.known import KNOWN
+from protocol.rules.multi_krum import KrumOptions
+from protocol.rules.weight_erosion import ErosionOptions
+from protocol.wire.message import Message
 
 
 class RuleName(StrEnum):
@@ -24,76 +32,47 @@ class RuleName(StrEnum):
     LOCAL = "local"
 
     @property
+    def declared(self) -> Declared:
+        """What the rule's own file says about it."""
+        return KNOWN[self.value]
+
+    @property
     def self_weighted(self) -> bool:
         """Whether every site computes its own weight, which nobody else sees (docs/protocol.md 9)."""
-        return self in (RuleName.FEDAVG_BY_SAMPLES, RuleName.WFEDAVG)
+        return self.declared.self_weighted
 
     @property
     def counts_classes(self) -> bool:
         """Whether the sites' class counts are summed once, before the first update (docs/protocol.md 9)."""
-        return self is RuleName.WFEDAVG
+        return self.declared.counts_classes
 
     @property
     def only_averages(self) -> bool:
         """Whether sums of weighted updates are all that the rule asks of a server: ciphertexts will do."""
-        return self in (RuleName.FEDAVG, RuleName.FEDAVG_BY_SAMPLES, RuleName.WFEDAVG, RuleName.LOCAL)
+        return self.declared.only_averages
 
 
-_NEEDS: Final = {
-    RuleName.WEIGHT_EROSION: Needs.DISTANCES,
-    RuleName.MULTI_KRUM: Needs.PAIRS,
-    RuleName.INFLUENCE: Needs.INNER_PRODUCTS,
-}
+class _Named(BaseModel):
+    name: RuleName
 
 
-class SecondWeight(Message):
-    """A fixed factor of one site's weight."""
-
-    KIND: ClassVar[str] = "second_weight"
-    site: PartyName
-    weight: Annotated[float, Field(gt=0, le=1)]
-
-
-class RuleSpec(Message):
-    """The aggregation rule and its options; options a rule does not know are refused by the rule.
-
-    Weight Erosion: ``distance_penalty`` p_d, ``size_penalty`` p_s, ``epochs_counted`` in samples (the paper's formula)
-    or in batches (the MNIST study's code), ``second_weights`` beta_i. Server optimisers: ``server_momentum`` beta_1
-    (None: 0.9, FedAdagrad 0), ``second_moment_decay`` beta_2, ``adaptivity`` tau. Multi-Krum: ``byzantine`` f,
-    ``selected`` m (None: all but f). By samples: ``largest_count``, the number of samples whose weight is 1 (None: the
-    largest in the roster). Averaging rules: ``norm_bound``, the longest update that is released; where sites
-    weigh themselves, the longest (w g, w C): sqrt(B^2 + C^2) for updates of length B and weight 1. Influence: ``step``,
-    how far a weight moves in a round.
-    """
+class RuleSpec(
+    InfluenceOptions, NormBound, SampleOptions, KrumOptions, OptimiserOptions, ErosionOptions, _Named, Message
+):
+    """The aggregation rule and the options of all rules; options that a rule does not take are refused by the rule."""
 
     KIND: ClassVar[str] = "rule"
-    name: RuleName
-    distance_penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    size_penalty: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.2
-    erosion_applies: Literal["next_round", "same_round"] = "next_round"
-    epochs_counted: Literal["samples", "batches"] = "samples"
-    second_weights: tuple[SecondWeight, ...] = ()
-    server_momentum: Annotated[float, Field(ge=0, lt=1)] | None = None
-    second_moment_decay: Annotated[float, Field(ge=0, lt=1)] = 0.99
-    adaptivity: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1e-3
-    byzantine: Annotated[int, Field(ge=0)] = 1
-    selected: Annotated[int, Field(ge=1)] | None = None
-    largest_count: Annotated[int, Field(ge=1)] | None = None
-    norm_bound: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
-    step: Annotated[float, Field(gt=0, le=1)] = 0.5
 
     @property
     def needs(self) -> Needs:
         """What the rule has opened to the requester in every round, besides the range check."""
-        if self.norm_bound is not None:
-            return Needs.WEIGHTED_NORMS if self.name.self_weighted else Needs.NORMS
-        return _NEEDS.get(self.name, Needs.NOTHING)
+        return self.name.declared.opens if self.norm_bound is None else self.name.declared.bounded_by
 
     @model_validator(mode="after")
     def _one_measurement(self) -> RuleSpec:
-        if self.norm_bound is not None and self.name in _NEEDS:
+        opens = self.name.declared.opens
+        if self.norm_bound is not None and opens is not Needs.NOTHING:
             raise ValueError(
-                f"norm_bound is for averaging rules; rule {self.name.value!r} opens {_NEEDS[self.name].value} already: "
-                "leave it out"
+                f"norm_bound is for averaging rules; rule {self.name.value!r} opens {opens.value} already: leave it out"
             )
         return self
