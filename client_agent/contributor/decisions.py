@@ -162,7 +162,7 @@ class Decisions:
 
     def _told(self, announcement: Announcement, error: MoietyError) -> str:
         """The reason as the requester reads it: nothing of a weight, counts or model that the site keeps to itself."""
-        if announcement.purpose is Purpose.RANKING and isinstance(error, UnusableUpdate):
+        if not announcement.purpose.plan.summed and isinstance(error, UnusableUpdate):
             return "this site has no ridge regression within the ranking's clip_norm; the numbers stay at this site"
         if self._owner.study.rule.name.self_weighted and isinstance(error, UnusableUpdate):
             return "what this site would share cannot be encoded; the numbers stay at this site"
@@ -258,7 +258,7 @@ class Decisions:
         state = self._owner.state
         if past.model_version != state.model_version:
             return False
-        if past.purpose is Purpose.UPDATE:
+        if past.purpose.plan.steps_model:
             return past.round > state.opened_round
         return past.round > state.last_recorded_round and self._context.site in past.listed
 
@@ -300,7 +300,7 @@ class Decisions:
 
     def _check_isolation(self, announcement: Announcement, weight_list: WeightList) -> float | None:
         """Last, because it trains. -> the least isolation with this round's sum; None where no updates are summed"""
-        if announcement.purpose is not Purpose.UPDATE:
+        if not announcement.purpose.plan.steps_model:
             return None
         reconcile(self._context)
         return agree_to_sum(self._owner, announcement, weight_list).least

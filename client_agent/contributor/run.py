@@ -40,7 +40,7 @@ from protocol.errors import (
 from protocol.policy import remember_skip
 from protocol.sharing import Side
 from protocol.wire import paths
-from protocol.wire.messages import Purpose, ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
+from protocol.wire.messages import ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
 
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
 _WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, RoundEnd.RANKED})
@@ -250,7 +250,7 @@ class Contributor(Participant):
     def _finish(self, decision: Decision, view: RoundView, other: RoundView) -> None:
         """The round was released: apply the average if this site's model is the announced one."""
         announcement, version = decision.announcement, self.state.model_version
-        ahead = 0 if announcement.purpose is Purpose.COUNTS else 1
+        ahead = int(announcement.purpose.plan.steps_model)
         applied_before_a_crash = self.has_taken(announcement) and version == announcement.model_version + ahead
         if decision.weight_list is None or not (version == announcement.model_version or applied_before_a_crash):
             self._settle_unseen(decision, view, other)

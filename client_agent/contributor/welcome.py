@@ -20,7 +20,7 @@ from protocol.rules.server_optimiser import initial_state, model_part, state_vec
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import BodyReader, sealed_length
-from protocol.wire.messages import Purpose, Signed
+from protocol.wire.messages import Signed
 
 
 def open_welcome(owner: Participant, version: int) -> Welcome:
@@ -58,7 +58,7 @@ def missed_release(owner: Participant, welcome: Welcome) -> bool:
         return False
     check_release(past, owner.context.roster, owner.study_digest)
     newer = past.announcement.round > owner.state.memory.last_accepted
-    stepped = past.announcement.purpose is Purpose.UPDATE  # class counts leave the model as it is
+    stepped = past.announcement.purpose.plan.steps_model  # class counts leave the model as it is
     led_here = stepped and past.announcement.model_version == welcome.model_version - 1
     return led_here and newer and owner.context.site not in past.agreed_set.message.sites
 
@@ -71,7 +71,7 @@ def vouched(owner: Participant, welcome: Welcome) -> bool:
     past = welcome.previous
     if past is not None:
         check_release(past, owner.context.roster, owner.study_digest)
-        stepped = past.announcement.purpose is Purpose.UPDATE
+        stepped = past.announcement.purpose.plan.steps_model
         if not stepped or past.announcement.model_version != welcome.model_version - 1:
             past = None
     if past is None:

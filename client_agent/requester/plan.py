@@ -11,7 +11,6 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.isolating import propose_sum
 from protocol.errors import PolicyRefusal
-from protocol.parameters import Needs
 from protocol.policy import MOST_DISCARDED_SUMS, Candidate, Clause, Terms, candidates, check_for_every_site
 from protocol.rounds.agree import model_digest
 from protocol.wire.authentic import sign
@@ -98,7 +97,7 @@ def new_plan(owner: RequesterStudy) -> RoundPlan:
         raise PolicyRefusal(
             Clause.ENOUGH_CONTRIBUTORS, f"{len(weights)} contributors have weight left, at least {least} are needed"
         )
-    if purpose is Purpose.UPDATE:
+    if purpose.plan.steps_model:
         return _isolated_plan(owner, _candidates(owner, weights, least))
     announcement, weight_list = _announced(owner, purpose, weights, least)
     _check_policy(owner, announcement, weight_list)
@@ -122,13 +121,13 @@ def _announced(
         round=number,
         listed=tuple(weight.site for weight in weights),
         least_contributors=least,
-        opens=_opens(owner, purpose),
+        opens=purpose.plan.opened(owner.rule.needs),
         purpose=purpose,
         model_version=owner.state.model_version or 0,
         model_digest=_model_digest(owner, number),
         weight_list_digest=weight_list.digest(),
         closes_at_s=math.ceil(owner.context.clock() + study.round_deadline_s),
-        ckks_key_id=owner.ckks_key_id() if purpose is Purpose.UPDATE else None,
+        ckks_key_id=owner.ckks_key_id() if purpose.plan.steps_model else None,
     )
     return announcement, weight_list
 
@@ -189,16 +188,10 @@ def _purpose(owner: RequesterStudy) -> Purpose:
     return Purpose.COUNTS if counts else Purpose.UPDATE
 
 
-def _opens(owner: RequesterStudy, purpose: Purpose) -> Needs:
-    if purpose is Purpose.RANKING:
-        return Needs.INNER_PRODUCTS
-    return owner.rule.needs if purpose is Purpose.UPDATE else Needs.NOTHING
-
-
 def _weights(owner: RequesterStudy, purpose: Purpose) -> tuple[ListedWeight, ...]:
     """The rule's weights in roster order, without the sites that are out; 1 for all where the rule weighs nobody."""
     progress, grid = owner.progress, owner.study.parameters.weight_grid
-    if purpose is Purpose.UPDATE:
+    if purpose.plan.steps_model:
         numerators = {w.site: w for w in owner.rule.numerators(progress.rule_state)}
     else:
         numerators = {s.name: ListedWeight(site=s.name, numerator=grid) for s in progress.rule_state.sites}

@@ -138,8 +138,8 @@ class Requester(RequesterStudy):
         self._deliver_end()
 
     def _round(self, plan: RoundPlan) -> RequesterRound:
-        ranks = plan.announcement.message.purpose is Purpose.RANKING
-        return RankingRound(self, plan) if ranks else RequesterRound(self, plan)
+        summed = plan.announcement.message.purpose.plan.summed
+        return RequesterRound(self, plan) if summed else RankingRound(self, plan)
 
     # --- a round ---
 
@@ -169,10 +169,10 @@ class Requester(RequesterStudy):
     def _settle(self, plan: RoundPlan, settled: Settled) -> None:
         """Rule, memory and list of absentees after a round; then its record."""
         purpose = plan.announcement.message.purpose
-        changes = {} if purpose is Purpose.RANKING else self._after_declines(settled)
+        changes = self._after_declines(settled) if purpose.plan.summed else {}
         if any(refused.clause is Clause.ISOLATION for refused in settled.declines):
             changes["exposing"] = Candidate(plan.weight_list.weights, plan.announcement.message.least_contributors)
-        if purpose is Purpose.RANKING:
+        if not purpose.plan.summed:
             changes |= after_ranking(self, settled, plan.announcement.message)
         elif settled.past is not None:
             changes |= self._after_release(plan, settled.past)
@@ -202,7 +202,7 @@ class Requester(RequesterStudy):
     def _after_release(self, plan: RoundPlan, past: PastRelease) -> dict[str, object]:
         memory = self.remembered(self.progress.memory, past)
         changes: dict[str, object] = {"memory": memory, "previous": past, "skipped": (), "short_rounds": 0}
-        if past.announcement.purpose is Purpose.UPDATE:
+        if past.announcement.purpose.plan.steps_model:
             again = plan.weight_list.weights == self.progress.memory.summed_list
             changes |= {"exposing": None, "too_few": False, "list_kept": self.progress.list_kept + 1 if again else 1}
             changes["history"] = (*self.progress.history, past)[-RELEASES_KEPT:]

@@ -12,7 +12,6 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.site.events import RoundEnd, RoundRecord
-from protocol.wire.messages import Purpose
 
 _SHARED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.DISCARDED})
 
@@ -49,7 +48,7 @@ def _reward(site: str, weights: Sequence[float | None]) -> Reward:
 
 
 def _counts(record: RoundRecord) -> bool:
-    return record.state in _SHARED and record.purpose is Purpose.UPDATE
+    return record.state in _SHARED and record.purpose.plan.steps_model
 
 
 def _weight(name: str, record: RoundRecord, own: str, requester: str) -> float | None:

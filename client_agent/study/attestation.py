@@ -19,7 +19,6 @@ from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal, RefusedMessage, WrongRound
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Purpose
 
 ATTESTED: Final = "attested"
 
@@ -30,7 +29,7 @@ def attest(owner: Participant, past: PastRelease) -> None:
     After the study's last update nobody asks for it any more. Raises: Unavailable
     """
     context, number = owner.context, past.announcement.round
-    took_part = context.site in past.release_set.message.sites and past.announcement.purpose is Purpose.UPDATE
+    took_part = context.site in past.release_set.message.sites and past.announcement.purpose.plan.steps_model
     if not took_part or owner.update_number(number) >= owner.study.rounds:
         return
     letter, version = owner.journal.round_folder(number) / "attested.sealed", past.announcement.model_version + 1

@@ -6,7 +6,7 @@ from client_agent.site.letter import Welcome
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import KEY_SEED_BYTES, Scheme, SecretKey
 from protocol.errors import AnnouncementMismatch, ConfigurationError
-from protocol.wire.messages import Announcement, Purpose, Study, StudyProtection
+from protocol.wire.messages import Announcement, Study, StudyProtection
 
 SEED_BYTES = KEY_SEED_BYTES
 
@@ -48,8 +48,7 @@ def check_encrypted(announcement: Announcement, study: Study, key: SecretKey | N
 
     Raises: AnnouncementMismatch
     """
-    update = announcement.purpose is Purpose.UPDATE
-    expected = key.id.hex() if key is not None and update else None
+    expected = key.id.hex() if key is not None and announcement.purpose.plan.steps_model else None
     if announcement.ckks_key_id != expected:
         raise AnnouncementMismatch(
             f"round {announcement.round} names the CKKS key {announcement.ckks_key_id}, this site expects {expected} "

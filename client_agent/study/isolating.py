@@ -13,7 +13,7 @@ from client_agent.study.take_release import check_release
 from protocol.arithmetic.fixed_point import Real, scaling_of
 from protocol.errors import PolicyRefusal
 from protocol.policy import Exposure, SummedRow, SummedWeight, rounding_noise
-from protocol.wire.messages import Announcement, Purpose, Roster, StudyProtection, WeightList
+from protocol.wire.messages import Announcement, Roster, StudyProtection, WeightList
 
 
 def agree_to_sum(owner: Participant, announcement: Announcement, weight_list: WeightList) -> Exposure:
@@ -85,7 +85,7 @@ def show_sum(owner: Participant, past: PastRelease) -> None:
     Raises: what evidence that does not hold is refused with
     """
     name = (owner.study_digest, past.announcement.round)
-    if past.announcement.purpose is Purpose.UPDATE and not owner.context.sums.settled(name):
+    if past.announcement.purpose.plan.steps_model and not owner.context.sums.settled(name):
         check_release(past, owner.context.roster, owner.study_digest)
         row = summed_row(past.announcement, past.weight_list, owner.context.roster, owner.layers)
         owner.context.sums.remember(row, None)

@@ -101,7 +101,7 @@ class Participant(StudyAtSite):
     def saw(self, announcement: Announcement) -> None:
         """Remember the first round that ranks nobody, in a study that ranks; both servers signed its announcement."""
         known = self.study.ranking is None or self.state.ranked_before is not None
-        if not known and announcement.purpose is not Purpose.RANKING:
+        if not known and announcement.purpose.plan.summed:
             self.save(ranked_before=announcement.round)
 
     def own_weight(self) -> float | None:
@@ -121,7 +121,7 @@ class Participant(StudyAtSite):
 
     def weight_in(self, announcement: Announcement) -> float | None:
         """This site's own weight in one round; in a round of class counts or of the ranking no site has any."""
-        return self.own_weight() if announcement.purpose is Purpose.UPDATE else None
+        return self.own_weight() if announcement.purpose.plan.steps_model else None
 
     # --- a round ---
 
@@ -223,7 +223,7 @@ class Participant(StudyAtSite):
 
     def has_taken(self, announcement: Announcement) -> bool:
         """Whether a release of this round was applied before this process began."""
-        if announcement.purpose is Purpose.COUNTS:
+        if not announcement.purpose.plan.steps_model:
             return self.state.counted is not None
         return self.state.model_version != announcement.model_version
 
@@ -235,7 +235,7 @@ class Participant(StudyAtSite):
         """
         memory, number = self.remembered(self.state.memory, past), past.announcement.round
         try:
-            if past.announcement.purpose is Purpose.COUNTS:
+            if not past.announcement.purpose.plan.steps_model:
                 counted = CountedClasses(study_digest=self.study_digest, round=number, totals=self._totals(past))
                 self.save(memory=memory, counted=counted)
                 return RoundEnd.RELEASED

@@ -30,7 +30,7 @@ from protocol.release import (
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.keys import SealingKey
-from protocol.wire.messages import OutputHeader, Purpose, Roster, SumRelease
+from protocol.wire.messages import OutputHeader, Roster, SumRelease
 
 T = TypeVar("T")
 _AVERAGED_AT_ONCE: Final = 2**16
@@ -44,7 +44,7 @@ def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
     agreed = require_signatures(past.agreed_set, roster, (roster.operator_a.name, roster.operator_b.name))
     release = require_signatures(past.release_set, roster, (roster.requester,))
     announcement = past.announcement
-    if announcement.purpose is Purpose.RANKING:
+    if not announcement.purpose.plan.summed:
         raise ProtocolViolation(f"round {announcement.round} ranks the sites; its vectors are never summed")
     if {announcement.study_digest, agreed.study_digest, release.study_digest} != {study_digest}:
         raise AnnouncementMismatch(f"round {announcement.round}: the release is of another study")

@@ -75,7 +75,7 @@ def lists_to_try(run: Run, state: RunState) -> tuple[Candidate, ...]:
     if len(weights) < least:
         found = f"{len(weights)} contributors have weight left, at least {least} are needed"
         raise PolicyRefusal(Clause.ENOUGH_CONTRIBUTORS, found)
-    if purpose is Purpose.COUNTS:
+    if not purpose.plan.steps_model:
         return (Candidate(weights, least),)
     last = state.memory.summed_list
     usable = last if {weight.site for weight in last}.isdisjoint(state.declined) else ()
@@ -125,7 +125,7 @@ def _announced(run: Run, state: RunState, round_number: int, candidate: Candidat
         round=round_number,
         listed=tuple(weight.site for weight in candidate.weights),
         least_contributors=candidate.least,
-        opens=Needs.NOTHING if purpose is Purpose.COUNTS else run.rule.needs,
+        opens=purpose.plan.opened(run.rule.needs),
         purpose=purpose,
         model_version=state.model_version,
         model_digest=NO_SECRET,

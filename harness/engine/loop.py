@@ -44,7 +44,7 @@ from protocol.policy import Candidate, SiteMemory, SitePolicy, remember_contribu
 from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.rules.server_optimiser import apply_aggregate, initial_state
-from protocol.wire.messages import Purpose, RuleName, Study
+from protocol.wire.messages import RuleName, Study
 
 
 def run_plain(
@@ -174,7 +174,7 @@ def _planned(run: Run, state: RunState, round_number: int) -> tuple[Announced, T
     Isolation is about what each of them has trained. Raises: PolicyRefusal
     """
     tried = lists_to_try(run, state)
-    if run.purpose(state) is Purpose.COUNTS:
+    if not run.purpose(state).plan.steps_model:
         return announce(run, state, round_number, tried), None
     own = round_updates(run, state, (run.requester,), round_number)
     demand = partial(require_isolated, run, state, trained=Trained.of(run, own))

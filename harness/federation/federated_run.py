@@ -28,7 +28,7 @@ from harness.federation.processes import RunningFederation
 from protocol.errors import Unavailable, UnknownStudy
 from protocol.rules.interface import PairDistance
 from protocol.sharing import Side
-from protocol.wire.messages import Purpose, Study, StudyProtection, StudyView
+from protocol.wire.messages import Study, StudyProtection, StudyView
 
 _KINDS: Final = {
     events.RoundEnd.RELEASED: RoundKind.RELEASED,
@@ -215,14 +215,14 @@ def _end_of(records: Sequence[events.RoundRecord], federation: RunningFederation
     _, _, reason = ("" if state is None else state.finished or "").partition(": ")
     if records[-1].state is events.RoundEnd.ALONE:
         return RunEnd.LOCAL_ONLY, reason
-    updates = sum(record.purpose is Purpose.UPDATE for record in records)
+    updates = sum(record.purpose.plan.steps_model for record in records)
     return (RunEnd.COMPLETED if updates == study.rounds else RunEnd.LOCAL_OPTIMUM), reason
 
 
 def _as_history(record: events.RoundRecord, requester: str, clipped: Sequence[bool]) -> RoundRecord:
     """What the agent does not report, loss and model length, is NaN."""
     kind = _KINDS.get(record.state, RoundKind.SKIPPED)
-    counted = record.purpose is Purpose.COUNTS and kind is RoundKind.RELEASED
+    counted = not record.purpose.plan.steps_model and kind is RoundKind.RELEASED
     return RoundRecord(
         round=record.round,
         kind=RoundKind.COUNTED if counted else kind,

@@ -9,7 +9,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy import clauses
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, Purpose, WeightList
+from protocol.wire.messages import Announcement, WeightList
 
 
 class RuleTerms(Protocol):
@@ -58,7 +58,7 @@ def check_weight_list(
     clauses.check_announced_sites(site, announcement, weight_list)
     clauses.check_contributors_only(announcement, terms.contributors)
     clauses.check_grid(weight_list, parameters)
-    if own_weight is not None or announcement.purpose is not Purpose.UPDATE:
+    if own_weight is not None or not announcement.purpose.plan.steps_model:
         clauses.check_uninformative(weight_list)
     clauses.check_least_number(announcement, parameters, memory)
     clauses.check_enough_contributors(announcement, parameters, policy)
@@ -67,8 +67,7 @@ def check_weight_list(
         clauses.check_never_rises(weight_list, memory)
     clauses.check_model_version(announcement, memory)
     clauses.check_outcome_known(announcement, memory)
-    clauses.check_counted_once(announcement, memory)
-    clauses.check_ranked_once(announcement, memory)
+    clauses.check_once(announcement, memory)
     clauses.check_same_sum_again(announcement, weight_list, memory)
     clauses.check_opens(announcement, terms.rule.needs, policy)
     clauses.check_measured_twice(announcement, memory)

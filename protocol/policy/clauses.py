@@ -19,7 +19,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow
 from protocol.policy.sums import MOST_RELEASE_SETS, Exposure
 from protocol.rules.server_optimiser import largest_step
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, RankingSpec, Study, StudyProtection, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, RankingSpec, Study, StudyProtection, WeightList
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
@@ -206,7 +206,7 @@ def check_same_sum_again(announcement: Announcement, weight_list: WeightList, me
 
 def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) -> None:
     """Each measured round gives the requester numbers about this site: only what the rule needs and the site allows."""
-    if announcement.purpose is Purpose.RANKING:
+    if not announcement.purpose.plan.summed:
         check_ranking_allowed(policy)
         return
     if announcement.measured and announcement.opens is not needs:
@@ -283,7 +283,7 @@ def check_first_model(found: str, derived: str, policy_text: str = "") -> None:
 
 def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None:
     """The site takes part in at most two measured rounds of updates per model, released or not."""
-    if announcement.purpose is Purpose.RANKING:
+    if not announcement.purpose.plan.summed:
         return
     if not announcement.measured or announcement.model_version != memory.model_version:
         return
@@ -293,13 +293,15 @@ def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None
         raise refusal(Clause.MEASURED_TWICE, f"{found}, {MEASURED_ROUNDS_PER_MODEL} are allowed")
 
 
-def check_counted_once(announcement: Announcement, memory: SiteMemory) -> None:
-    """Class counts are summed once a study; a round of them that may have been released counts as such."""
-    if announcement.purpose is Purpose.COUNTS and memory.counted not in (None, announcement.round):
-        found = f"round {announcement.round} sums class counts, which round {memory.counted} did already"
-        raise refusal(
-            Clause.COUNTED_ONCE, f"{found}, or this site has not seen both servers skip it; once a study is allowed"
-        )
+def check_once(announcement: Announcement, memory: SiteMemory) -> None:
+    """Class counts are summed, and sites ranked, once a study; a round that may have succeeded counts as such.
+
+    With another query each time, a ranking's answers would add up to the site's model.
+    """
+    plan, done = announcement.purpose.plan, memory.done(announcement.purpose)
+    if plan.once is not None and done not in (None, announcement.round):
+        found = f"round {announcement.round} {plan.does}, which round {done} did already"
+        raise refusal(plan.once, f"{found}, or this site has not seen both servers skip it; once a study is allowed")
 
 
 def check_ranking_allowed(policy: SitePolicy) -> None:
@@ -321,15 +323,6 @@ def check_penalty_allowed(ranking: RankingSpec, policy: SitePolicy) -> None:
             Clause.RANKING_PENALTY,
             f"the study ranks sites with a penalty of {ranking.penalty:g}, at least {policy.least_ranking_penalty:g} "
             "is demanded: under a small one a rare feature's coefficient shows its patient's residual",
-        )
-
-
-def check_ranked_once(announcement: Announcement, memory: SiteMemory) -> None:
-    """Sites are ranked once a study: with another query each time, the answers would add up to the site's model."""
-    if announcement.purpose is Purpose.RANKING and memory.ranked not in (None, announcement.round):
-        found = f"round {announcement.round} ranks the sites, which round {memory.ranked} did already"
-        raise refusal(
-            Clause.RANKED_ONCE, f"{found}, or this site has not seen both servers skip it; once a study is allowed"
         )
 
 

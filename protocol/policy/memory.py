@@ -53,6 +53,10 @@ class SiteMemory(_Frozen):
         """The site's last listed weight, None when it was never listed."""
         return next((w.numerator for w in self.last_listed if w.site == site), None)
 
+    def done(self, purpose: Purpose) -> int | None:
+        """The round that may have done what a study does once; None before, and for updates."""
+        return {Purpose.COUNTS: self.counted, Purpose.RANKING: self.ranked}.get(purpose)
+
 
 def remember_contribution(memory: SiteMemory, announcement: Announcement, weight_list: WeightList) -> SiteMemory:
     """Memory once the list was accepted; store it before the first share leaves. Repeating it changes nothing.
@@ -60,7 +64,7 @@ def remember_contribution(memory: SiteMemory, announcement: Announcement, weight
     A ranking measures no update and releases nothing, so it is remembered as such and no more.
     """
     memory = _on_model(memory, announcement.model_version)
-    if announcement.purpose is Purpose.RANKING:
+    if not announcement.purpose.plan.summed:
         return memory.model_copy(update={"ranked": announcement.round, "last_accepted": announcement.round})
     listed = {weight.site for weight in weight_list.weights}
     kept = tuple(weight for weight in memory.last_listed if weight.site not in listed)
@@ -86,7 +90,7 @@ def remember_release(
     A release against an older model than the one remembered changes nothing; one of class counts is remembered as
     such whatever the model, and is no sum of updates against it.
     """
-    counts = announcement.purpose is Purpose.COUNTS
+    counts = not announcement.purpose.plan.steps_model
     if counts:
         memory = memory.model_copy(update={"counted": announcement.round})
     if announcement.model_version < memory.model_version:

@@ -27,6 +27,7 @@ from protocol.wire.message import (
     StudyName,
     Version,
 )
+from protocol.wire.purpose import Purpose, RoundState
 from protocol.wire.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.roster import Party, Role, Roster
 from protocol.wire.round import (
@@ -40,12 +41,10 @@ from protocol.wire.round import (
     ListedWeight,
     OpeningHeader,
     OutputHeader,
-    Purpose,
     QueryHeader,
     Receipt,
     ReleaseSet,
     RoundOutcome,
-    RoundState,
     ShareKind,
     SumRelease,
     WeightList,

@@ -13,14 +13,7 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.causes import BURN_CAUSES, RANKED_CAUSES, SKIP_CAUSES, OutcomeCause, outcome_text
 from protocol.wire.message import Attempt, Digest, KeyId, Message, PartyName, RoundNumber, Secret32, Version
-
-
-class Purpose(StrEnum):
-    """What the vectors are; those of a ranking are never summed."""
-
-    UPDATE = "update"
-    COUNTS = "counts"
-    RANKING = "ranking"
+from protocol.wire.purpose import Purpose, RoundState
 
 
 class Announcement(Message):
@@ -51,11 +44,10 @@ class Announcement(Message):
             raise ValueError("a site is listed twice")
         if len(self.listed) < self.least_contributors:
             raise ValueError(f"{len(self.listed)} sites listed, least_contributors is {self.least_contributors}")
-        if self.purpose is Purpose.COUNTS and self.measured:
-            raise ValueError("nothing is ever opened about class counts but their sum")
-        if self.purpose is Purpose.RANKING and self.opens is not Needs.INNER_PRODUCTS:
-            raise ValueError("a ranking opens inner products, once a study")
-        if self.encrypted and (self.purpose is not Purpose.UPDATE or self.measured):
+        plan = self.purpose.plan
+        if plan.opened(self.opens) is not self.opens:
+            raise ValueError(plan.opens_alone)
+        if self.encrypted and (not plan.steps_model or self.measured):
             raise ValueError("only updates about which nothing is opened travel under CKKS")
         return self
 
@@ -250,17 +242,6 @@ class OutputHeader(Message):
     share_kind: ShareKind
     recipient: KeyId
     length: Annotated[int, Field(ge=1)]
-
-
-class RoundState(StrEnum):
-    ANNOUNCED = "announced"
-    COLLECTING = "collecting"
-    LOCKED = "locked"
-    MEASURED = "measured"
-    RELEASED = "released"
-    RANKED = "ranked"
-    SKIPPED = "skipped"
-    BURNT = "burnt"
 
 
 class RoundOutcome(Message):

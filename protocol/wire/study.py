@@ -14,8 +14,8 @@ from protocol.ranking import LONGEST, ranking_parameters, vector_length
 from protocol.wire.causes import EndCause
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
 from protocol.wire.names import require_layer_name, require_model_names
+from protocol.wire.purpose import Purpose
 from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
-from protocol.wire.round import Purpose
 from protocol.wire.rule import RuleName, RuleSpec
 
 MOST_COUNTS_ROUNDS: Final = 8
@@ -192,7 +192,7 @@ class Study(Message):
 
     def parameters_in(self, purpose: Purpose) -> StudyParameters:
         """The numbers of a round: a ranking's vectors have their own length and clip norm, and are not sketched."""
-        if purpose is not Purpose.RANKING or self.ranking is None:
+        if purpose.plan.model_sized or self.ranking is None:
             return self.parameters
         return ranking_parameters(
             self.ranking_length,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from protocol.mpc.quantity import product_lengths
-from protocol.parameters import Needs
 from protocol.wire.messages import MOST_RANKING_ROUNDS, Purpose, Roster, RoundState, StudyProtection
 from servers.store.interface import RoundRecord, StudyRecord
 
@@ -12,9 +11,9 @@ def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list
     """Product lengths of every site, as far as the last round or the rule tells; the requester's place is 0."""
     of = study.study
     if ranks_next(study, last):
-        opens, parameters = Needs.INNER_PRODUCTS, of.parameters_in(Purpose.RANKING)
+        opens, parameters = Purpose.RANKING.plan.opened(of.rule.needs), of.parameters_in(Purpose.RANKING)
         return [product_lengths(opens, place, place == 0, parameters) for place in range(len(roster.sites))]
-    if last is not None and last.announcement.message.purpose is Purpose.RANKING:
+    if last is not None and not last.announcement.message.purpose.plan.summed:
         last = None
     counting = of.rule.name.counts_classes and (last is None or last.progress.state is RoundState.SKIPPED)
     if of.protection is StudyProtection.CKKS and not counting:
@@ -30,6 +29,6 @@ def ranks_next(study: StudyRecord, last: RoundRecord | None) -> bool:
     """Whether the round under way, or the next one, ranks the sites: so does the first, and the tries after a skip."""
     if study.study.ranking is None or last is None:
         return study.study.ranking is not None
-    if last.announcement.message.purpose is not Purpose.RANKING or last.state is RoundState.RANKED:
+    if last.announcement.message.purpose.plan.summed or last.state is RoundState.RANKED:
         return False
     return last.state is not RoundState.SKIPPED or last.key.round < MOST_RANKING_ROUNDS

@@ -107,7 +107,7 @@ def _check_purpose(server: Server, study: StudyRecord, announcement: Announcemen
     Raises: MalformedMessage, WrongRound
     """
     of = study.study
-    if announcement.purpose is Purpose.RANKING:
+    if not announcement.purpose.plan.summed:
         if of.ranking is None:
             raise MalformedMessage("the round would rank the sites, which this study does not; announce an update")
         last = server.store.current_round(study.digest)
@@ -128,13 +128,13 @@ def _may_rank_after(last: RoundRecord, announcement: Announcement) -> bool:
     before = last.announcement.message
     if before == announcement:
         return True
-    return before.purpose is Purpose.RANKING and last.state is not RoundState.RANKED
+    return not before.purpose.plan.summed and last.state is not RoundState.RANKED
 
 
 def _check_key(server: Server, study: StudyRecord, announcement: Announcement) -> None:
     """Updates are encrypted exactly where the study says so, and under one key."""
     under_ckks = study.study.protection is StudyProtection.CKKS
-    if announcement.encrypted != (under_ckks and announcement.purpose is Purpose.UPDATE):
+    if announcement.encrypted != (under_ckks and announcement.purpose.plan.steps_model):
         raise MalformedMessage(
             f"the study has protection {study.study.protection.value!r}: rounds of updates name a CKKS key exactly "
             "under 'ckks', rounds of class counts never do"

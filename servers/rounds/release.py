@@ -23,7 +23,6 @@ from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.messages import (
     AgreedSet,
     OutputHeader,
-    Purpose,
     ReleaseSet,
     RoundState,
     ShareKind,
@@ -45,7 +44,7 @@ def accept_release_set(server: Server, record: RoundRecord, signed: Signed[Relea
     A ranking has none. Raises: BadSignature, AnnouncementMismatch, MalformedMessage, ConflictingMessage, WrongRound
     """
     release = require_signatures(signed, server.roster, [server.roster.requester])
-    if record.announcement.message.purpose is Purpose.RANKING:
+    if not record.announcement.message.purpose.plan.summed:
         raise WrongRound(f"round {record.key.round} ranks the sites; its vectors are never summed")
     if record.release_set is not None:
         if record.release_set.message != release:

@@ -20,7 +20,7 @@ from protocol.mpc import measurement
 from protocol.mpc.correlation import CorrelationHalf
 from protocol.mpc.quantity import product_lengths
 from protocol.mpc.sketch import sketch_shares
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import StudyParameters
 from protocol.rounds.states import RoundKey
 from protocol.sharing import ChunkSource
 from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundState, ShareKind, Study
@@ -231,9 +231,11 @@ def needed_lengths(server: Server, record: RoundRecord, parameters: StudyParamet
 
 def most_elements(study: Study, sites: int) -> int:
     """The elements of the longest masked vector when all sites of the roster take part."""
-    rounds = [(study.rule.needs, study.parameters)]
-    if study.ranking is not None:
-        rounds.append((Needs.INNER_PRODUCTS, study.parameters_in(Purpose.RANKING)))
+    rounds = [
+        (purpose.plan.opened(study.rule.needs), study.parameters_in(purpose))
+        for purpose in Purpose
+        if study.last_round(purpose)
+    ]
     return max(
         sum(sum(product_lengths(needs, place, is_requester=False, parameters=of)) for place in range(sites))
         for needs, of in rounds

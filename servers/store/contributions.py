@@ -5,7 +5,7 @@ from __future__ import annotations
 from sqlalchemy import and_, func, insert, or_, select, update
 
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import Announcement, ContributedRound, Purpose, RoundState, Signed
+from protocol.wire.messages import Announcement, ContributedRound, RoundState, Signed
 from servers.store import tables as t
 from servers.store.database import Database, at, forget
 from servers.store.interface import ContributionRecord
@@ -52,7 +52,7 @@ class ContributionRows(Database):
             for row in connection.execute(chosen):
                 if len(found) == limit:
                     break
-                if Signed[Announcement].parse(row.announcement).message.purpose is Purpose.UPDATE:
+                if Signed[Announcement].parse(row.announcement).message.purpose.plan.steps_model:
                     found.append(contributed_round(row))
         return found
 

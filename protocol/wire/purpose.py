@@ -1,0 +1,86 @@
+"""What a round is for, and all that follows from that, in one table (docs/protocol.md 4, 8, 9)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from protocol.clauses import Clause
+from protocol.parameters import Needs
+
+
+class RoundState(StrEnum):
+    ANNOUNCED = "announced"
+    COLLECTING = "collecting"
+    LOCKED = "locked"
+    MEASURED = "measured"
+    RELEASED = "released"
+    RANKED = "ranked"
+    SKIPPED = "skipped"
+    BURNT = "burnt"
+
+
+class Purpose(StrEnum):
+    """What the vectors are; those of a ranking are never summed."""
+
+    UPDATE = "update"
+    COUNTS = "counts"
+    RANKING = "ranking"
+
+    @property
+    def plan(self) -> PurposePlan:
+        """What all rounds of this purpose have in common."""
+        return PLANS[self]
+
+
+@dataclass(frozen=True)
+class PurposePlan:
+    """What all rounds of one purpose have in common.
+
+    ``does`` says it to people. ``model_sized``: the vectors are as long as an update. ``opens``: what the requester
+    learns about single sites, None for what the rule needs; ``opens_alone`` says so. ``steps_model``: the vectors are
+    updates, so the released average steps the model; only they have weights, are isolated and travel as the study's
+    protection says. ``once``: the clause by which a study has one such round that succeeds.
+    """
+
+    does: str
+    model_sized: bool
+    opens: Needs | None
+    ends_as: RoundState
+    steps_model: bool = False
+    opens_alone: str = ""
+    once: Clause | None = None
+
+    @property
+    def summed(self) -> bool:
+        """Whether the sum is opened to the sites."""
+        return self.ends_as is RoundState.RELEASED
+
+    def opened(self, needs: Needs) -> Needs:
+        """What such a round opens under a rule with these needs."""
+        return needs if self.opens is None else self.opens
+
+
+PLANS: Final[Mapping[Purpose, PurposePlan]] = {
+    Purpose.RANKING: PurposePlan(
+        does="ranks the sites",
+        model_sized=False,
+        opens=Needs.INNER_PRODUCTS,
+        ends_as=RoundState.RANKED,
+        opens_alone="a ranking opens inner products, once a study",
+        once=Clause.RANKED_ONCE,
+    ),
+    Purpose.COUNTS: PurposePlan(
+        does="sums class counts",
+        model_sized=True,
+        opens=Needs.NOTHING,
+        ends_as=RoundState.RELEASED,
+        opens_alone="nothing is ever opened about class counts but their sum",
+        once=Clause.COUNTED_ONCE,
+    ),
+    Purpose.UPDATE: PurposePlan(
+        does="sums updates", model_sized=True, opens=None, ends_as=RoundState.RELEASED, steps_model=True
+    ),
+}
