@@ -7,53 +7,33 @@ message. Everything streams: no more than one ciphertext is in memory besides th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
 
-from client_agent.network.body import Body
-from client_agent.network.server_client import ServerClient
-from client_agent.points import Point
-from client_agent.site.journal import StudyJournal
-from client_agent.study.contribute import EncodedUpdate, seal_into
+from client_agent.study.contribute import EncodedUpdate
 from host.durable import write_pieces
 from host.memory_file import MemoryFile
 from host.randomness import Randomness
 from protocol.arithmetic.fixed_point import scaling_of
-from protocol.bodies.contribution import PartSealing, ciphertext_parts
+from protocol.bodies.contribution import Part, ciphertext_parts
 from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Encryptor
 from protocol.ckks.ciphertext import Kind
 from protocol.ckks.scheme import SecretKey
 from protocol.ckks.update import body_header, contribution
-from protocol.errors import TranscriptMismatch
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Announcement, Receipt, Roster
+from protocol.wire.channel.sealing import Octets
+from protocol.wire.messages import Announcement, Roster
 
 ENCRYPTED: Final = "encrypted.ckks"
-_RECORD: Final = "ciphertext.json"
-_SEALED: Final = "ciphertext.sealed"
-_RECEIPT: Final = "receipt-a.json"
 _READ_BYTES: Final = 2**18
-
-
-class CiphertextRecord(BaseModel):
-    """The sealed ciphertexts of one attempt, ready to be (re)sent; the digest is the sealed message's."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    round: int
-    attempt: int
-    announcement_digest: str
-    digest: str
 
 
 def encrypt_update(
@@ -82,70 +62,21 @@ def encrypt_update(
 
 
 @dataclass(frozen=True)
-class EncryptedContribution:
-    """One site's ciphertexts of one attempt, on their way to server A. ``values`` counts the weight."""
+class EncryptedFile:
+    """An encrypted update on disk. ``length`` counts the values, the weight among them."""
 
-    announcement: Announcement
-    attempt: int
-    site: str
-    roster: Roster
-    journal: StudyJournal
-    values: int
+    path: Path
+    length: int
 
-    @property
-    def _folder(self) -> Path:
-        return self.journal.attempt_folder(self.announcement.round, self.attempt)
+    def parts(self, announcement: Announcement, attempt: int, site: str, roster: Roster) -> dict[Side, Part]:
+        """All of it for side A."""
+        return ciphertext_parts(announcement, attempt, site, self.length)
 
-    def seal(self, randomness: Randomness) -> CiphertextRecord:
-        """Seal and commit; the journalled record when this attempt was sealed before.
-
-        Reveals:  to server A: ciphertexts. To others: the length
-        """
-        made = self.journal.read(self._folder / _RECORD, CiphertextRecord)
-        if made is not None:
-            return made
-        label = f"{self.announcement.study_digest} round {self.announcement.round} attempt {self.attempt}"
-        part = ciphertext_parts(self.announcement, self.attempt, self.site, self.values)[Side.A]
-        salt = randomness.bytes(32, f"commitment salt ciphertext {label}")
-        content_key = randomness.bytes(32, f"content key ciphertext {label}")
-        sealing = {Side.A: PartSealing(part, self.roster.operator_a.sealing, content_key, salt)}
-        record = CiphertextRecord(
-            round=self.announcement.round,
-            attempt=self.attempt,
-            announcement_digest=self.announcement.digest(),
-            digest=seal_into({Side.A: self._folder / _SEALED}, sealing, lambda _: self._pieces())[Side.A],
-        )
-        self.journal.reach(Point.BEFORE_SHARES_SEALED)
-        self.journal.write(self._folder / _RECORD, record)
-        self.journal.reach(Point.AFTER_SHARES_SEALED)
-        return record
-
-    def send(self, record: CiphertextRecord, study: str, clients: Mapping[Side, ServerClient]) -> None:
-        """Upload; returns when server A's receipt is verified and journalled.
-
-        Raises: what the server refused with; Unavailable when it cannot be reached
-        """
-        kept = self._folder / _RECEIPT
-        if kept.exists():
-            return
-        midway = partial(self.journal.reach, Point.UPLOAD_MIDWAY)
-        body = Body.contribution(self._folder / _SEALED, bytes.fromhex(record.digest), midway)
-        receipt = clients[Side.A].contribute(study, record.round, record.attempt, body)
-        expected = Receipt(
-            study_digest=self.announcement.study_digest,
-            round=record.round,
-            attempt=record.attempt,
-            site=self.site,
-            side=Side.A,
-            body_digest=record.digest,
-        )
-        if require_signatures(receipt, self.roster, [self.roster.operator_a.name]) != expected:
-            raise TranscriptMismatch("the receipt of server a is for something else than what was sent")
-        self.journal.reach(Point.BEFORE_RECEIPT_JOURNALLED)
-        self.journal.write(kept, receipt)
-        self.journal.reach(Point.AFTER_RECEIPT_JOURNALLED)
+    def content(self, randomness: Randomness, label: str) -> Callable[[Part], Iterator[Octets]]:
+        """The ciphertexts. Reveals: to holders of the key, everything"""
+        return lambda part: self._pieces()
 
     def _pieces(self) -> Iterator[bytes]:
-        with (self.journal.round_folder(self.announcement.round) / ENCRYPTED).open("rb") as file:
+        with self.path.open("rb") as file:
             while piece := file.read(_READ_BYTES):
                 yield piece

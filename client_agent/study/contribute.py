@@ -1,8 +1,7 @@
-"""From an update to two sealed shares at the servers (docs/protocol.md 2, 3).
+"""From an update to sealed parts at the servers: two shares, or all of it encrypted (docs/protocol.md 2, 3, 11).
 
-The encoded update is journalled once a round; the shares are made from it once an attempt, journalled sealed, and
-resent as they are. A burnt round gets fresh shares of the same encoded update. Everything streams: no more than one
-chunk of a share is in memory.
+The vector is journalled once a round; its parts are made once an attempt, journalled sealed, and resent as they are. A
+burnt round gets fresh shares of the same encoded update. Everything streams: no more than one chunk is in memory.
 """
 
 from __future__ import annotations
@@ -14,11 +13,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from client_agent.network.body import Body
 from client_agent.network.server_client import ServerClient
@@ -38,7 +37,8 @@ from protocol.wire.messages import Announcement, Receipt, Roster, ShareKind, Sig
 
 CHUNK: Final = 2**15
 ENCODED: Final = "encoded.ring"
-RECORD: Final = "contribution.json"
+_RECORD: Final = "contribution.json"
+_CIPHERTEXT: Final = "ciphertext"
 
 
 class EncodedUpdate(BaseModel):
@@ -51,17 +51,46 @@ class EncodedUpdate(BaseModel):
 
 
 class ContributionRecord(BaseModel):
-    """The sealed shares of one attempt, ready to be (re)sent; digests are those of the sealed messages."""
+    """The sealed parts of one attempt, ready to be (re)sent; digests are those of the sealed messages.
+
+    An encrypted update has one part, for side A.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     round: int
     attempt: int
     announcement_digest: str
     digest_a: str
-    digest_b: str
+    digest_b: str | None = None
 
-    def digest_of(self, side: Side) -> str:
-        return self.digest_a if side is Side.A else self.digest_b
+    @model_validator(mode="before")
+    @classmethod
+    def _of_one_part(cls, found: object) -> object:
+        """Agents before wrote the digest of an encrypted update under another name."""
+        if isinstance(found, dict) and "digest" in found:
+            return {"digest_a" if name == "digest" else name: value for name, value in found.items()}
+        return found
+
+    @property
+    def digests(self) -> dict[Side, str]:
+        """Of every part that there is."""
+        return {Side.A: self.digest_a} | ({} if self.digest_b is None else {Side.B: self.digest_b})
+
+    def file(self, side: Side) -> str:
+        """The name of a sealed part in the attempt's folder."""
+        return _sealed_file(side, encrypted=self.digest_b is None)
+
+
+class SentVector(Protocol):
+    """A round's vector in the journal, as it leaves the site."""
+
+    def parts(self, announcement: Announcement, attempt: int, site: str, roster: Roster) -> dict[Side, Part]:
+        """What each server gets of it."""
+        ...
+
+    def content(self, randomness: Randomness, label: str) -> Callable[[Part], Iterator[Octets]]:
+        """Each part's content, piece by piece; a piece holds until the next one is taken."""
+        ...
 
 
 def encode_update(
@@ -120,9 +149,28 @@ class EncodedFile:
                     raise ConfigurationError(f"{self.path} ends before element {start + piece.size}; restore it")
                 yield start, piece
 
+    def parts(self, announcement: Announcement, attempt: int, site: str, roster: Roster) -> dict[Side, Part]:
+        """Two shares."""
+        return share_parts(announcement, attempt, site, roster, self.length)
+
+    def content(self, randomness: Randomness, label: str) -> Callable[[Part], Iterator[Octets]]:
+        """Under one fresh seed. Reveals: nothing: each part holds a uniform share"""
+        seed = randomness.bytes(32, f"share seed {label}")
+        return lambda part: self._share(part, seed)
+
+    def _share(self, part: Part, seed: bytes) -> Iterator[Octets]:
+        if part.kind is ShareKind.SEED:
+            yield seed
+            return
+        buffer = np.empty(min(CHUNK, self.length), dtype=np.uint64)
+        for start, chunk in self.chunks():
+            share = buffer[: chunk.size]
+            split_chunk_into(share, chunk, seed, start)
+            yield share.data
+
 
 def make_contribution(
-    encoded: EncodedFile,
+    vector: SentVector,
     announcement: Announcement,
     attempt: int,
     site: str,
@@ -130,41 +178,46 @@ def make_contribution(
     randomness: Randomness,
     journal: StudyJournal,
 ) -> ContributionRecord:
-    """Split, seal and commit; the journalled one when this attempt was made before.
+    """Seal and commit; the journalled one when this attempt was made before.
 
-    Reveals:  nothing: each sealed file opens at one server and holds a uniform share
+    Reveals:  what the vector's parts do, each to the server that opens it; to others the length
     """
-    folder = journal.attempt_folder(announcement.round, attempt)
-    made = journal.read(folder / RECORD, ContributionRecord)
+    folder, encrypted = journal.attempt_folder(announcement.round, attempt), announcement.encrypted
+    kept = folder / (f"{_CIPHERTEXT}.json" if encrypted else _RECORD)
+    made = journal.read(kept, ContributionRecord)
     if made is not None:
         return made
     label = f"{announcement.study_digest} round {announcement.round} attempt {attempt}"
-    seed = randomness.bytes(32, f"share seed {label}")
-    parts = share_parts(announcement, attempt, site, roster, encoded.length)
+    parts = vector.parts(announcement, attempt, site, roster)
     sealing = {side: _fresh(part, roster, randomness, label) for side, part in parts.items()}
-    files = {side: folder / f"{side}.sealed" for side in Side}
-    digests = seal_into(files, sealing, lambda part: _share(encoded, seed, part))
+    files = {side: folder / _sealed_file(side, encrypted) for side in parts}
+    digests = _seal_into(files, sealing, vector.content(randomness, label))
     record = ContributionRecord(
         round=announcement.round,
         attempt=attempt,
         announcement_digest=announcement.digest(),
         digest_a=digests[Side.A],
-        digest_b=digests[Side.B],
+        digest_b=digests.get(Side.B),
     )
     journal.reach(Point.BEFORE_SHARES_SEALED)
-    journal.write(folder / RECORD, record)
+    journal.write(kept, record)
     journal.reach(Point.AFTER_SHARES_SEALED)
     return record
 
 
+def _sealed_file(side: Side, encrypted: bool) -> str:
+    return f"{_CIPHERTEXT if encrypted else side}.sealed"
+
+
 def _fresh(part: Part, roster: Roster, randomness: Randomness, label: str) -> PartSealing:
-    """A part of a share with a content key and a salt of its own."""
-    content_key = randomness.bytes(32, f"content key {part.side} {label}")
-    salt = randomness.bytes(32, f"commitment salt {part.side} {label}")
+    """A part with a content key and a salt of its own."""
+    name = _CIPHERTEXT if part.kind is ShareKind.CIPHERTEXT else part.side
+    content_key = randomness.bytes(32, f"content key {name} {label}")
+    salt = randomness.bytes(32, f"commitment salt {name} {label}")
     return PartSealing(part, roster.operator(part.side).sealing, content_key, salt)
 
 
-def seal_into(
+def _seal_into(
     files: Mapping[Side, Path], sealing: Mapping[Side, PartSealing], content: Callable[[Part], Iterator[Octets]]
 ) -> dict[Side, str]:
     """The sealed files; the contents come first and the heads, which name all commitments, in front of them.
@@ -187,18 +240,6 @@ def seal_into(
     return digests
 
 
-def _share(encoded: EncodedFile, seed: bytes, part: Part) -> Iterator[Octets]:
-    """One share of the vector, piece by piece; a piece holds until the next one is taken."""
-    if part.kind is ShareKind.SEED:
-        yield seed
-        return
-    buffer = np.empty(min(CHUNK, encoded.length), dtype=np.uint64)
-    for start, chunk in encoded.chunks():
-        share = buffer[: chunk.size]
-        split_chunk_into(share, chunk, seed, start)
-        yield share.data
-
-
 def send_contribution(
     record: ContributionRecord,
     study: str,
@@ -208,7 +249,7 @@ def send_contribution(
     clients: Mapping[Side, ServerClient],
     journal: StudyJournal,
 ) -> None:
-    """Both uploads at once; returns when both servers' receipts are verified and journalled.
+    """All uploads at once; returns when every server's receipt is verified and journalled.
 
     Raises: what a server refused with; Unavailable when one cannot be reached
     """
@@ -218,9 +259,8 @@ def send_contribution(
         kept = folder / f"receipt-{side}.json"
         if kept.exists():
             return
-        digest = record.digest_of(side)
         midway = partial(journal.reach, Point.UPLOAD_MIDWAY)
-        body = Body.contribution(folder / f"{side}.sealed", bytes.fromhex(digest), midway)
+        body = Body.contribution(folder / record.file(side), bytes.fromhex(record.digests[side]), midway)
         receipt = clients[side].contribute(study, record.round, record.attempt, body)
         _check_receipt(receipt, record, site, study_digest, side, roster)
         journal.reach(Point.BEFORE_RECEIPT_JOURNALLED)
@@ -228,7 +268,7 @@ def send_contribution(
         journal.reach(Point.AFTER_RECEIPT_JOURNALLED)
 
     with ThreadPoolExecutor(2, thread_name_prefix="upload") as pool:
-        uploads = [pool.submit(upload, side) for side in Side]
+        uploads = [pool.submit(upload, side) for side in record.digests]
     for done in uploads:
         done.result()
 
@@ -242,7 +282,7 @@ def _check_receipt(
         attempt=record.attempt,
         site=site,
         side=side,
-        body_digest=record.digest_of(side),
+        body_digest=record.digests[side],
     )
     if require_signatures(receipt, roster, [roster.operator(side).name]) != expected:
         raise TranscriptMismatch(f"the receipt of server {side} is for something else than what was sent")

@@ -13,13 +13,14 @@ from client_agent.points import Point
 from client_agent.site.events import RoundEnd
 from client_agent.site.letter import CountedClasses, PastRelease
 from client_agent.study.at_site import StudyAtSite
-from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedContribution, encrypt_update
+from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedFile, encrypt_update
 from client_agent.study.ckks_key import derive_key, require_ckks
 from client_agent.study.ckks_output import EncryptedOutput
 from client_agent.study.contribute import (
     ENCODED,
     EncodedFile,
     EncodedUpdate,
+    SentVector,
     encode_update,
     make_contribution,
     send_contribution,
@@ -187,12 +188,9 @@ class Participant(StudyAtSite):
 
     def contribute(self, announcement: Announcement, attempt: int) -> None:
         """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""
-        if announcement.encrypted:
-            self._contribute_encrypted(announcement, attempt)
-            return
         with self.stopwatch.phase("sharing"):
             record = make_contribution(
-                self.encoded_file(announcement),
+                self._vector(announcement),
                 announcement,
                 attempt,
                 self.context.site,
@@ -211,15 +209,11 @@ class Participant(StudyAtSite):
                 self.journal,
             )
 
-    def _contribute_encrypted(self, announcement: Announcement, attempt: int) -> None:
-        context = self.context
-        made = EncryptedContribution(
-            announcement, attempt, context.site, context.roster, self.journal, self.study.encrypted_values
-        )
-        with self.stopwatch.phase("sharing"):
-            record = made.seal(context.randomness)
-        with self.stopwatch.phase("upload"):
-            made.send(record, self.study.name, context.clients)
+    def _vector(self, announcement: Announcement) -> SentVector:
+        """What this site has encoded, as it leaves it."""
+        if not announcement.encrypted:
+            return self.encoded_file(announcement)
+        return EncryptedFile(self.journal.round_folder(announcement.round) / ENCRYPTED, self.study.encrypted_values)
 
     def has_taken(self, announcement: Announcement) -> bool:
         """Whether a release of this round was applied before this process began."""

@@ -119,7 +119,7 @@ class ScriptedRequester:
 
     def _send_half(self, record: ContributionRecord, side: Side) -> None:
         folder = self.agent.journal(self.study).attempt_folder(record.round, record.attempt)
-        body = Body.contribution(folder / f"{side}.sealed", bytes.fromhex(record.digest_of(side)))
+        body = Body.contribution(folder / record.file(side), bytes.fromhex(record.digests[side]))
         self._clients[side].contribute(self.study.name, record.round, record.attempt, body)
 
     def measure(self, announcement: Announcement, weights: WeightList) -> Opened:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -15,9 +16,10 @@ import pytest
 from client_agent.network.body import Body
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import PastRelease, Welcome
-from client_agent.study.ckks_contribution import ENCRYPTED, CiphertextRecord, EncryptedContribution, encrypt_update
+from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedFile, encrypt_update
 from client_agent.study.ckks_key import check_encrypted, derive_key, require_ckks, welcomed_seed
 from client_agent.study.ckks_output import EncryptedOutput
+from client_agent.study.contribute import ContributionRecord, make_contribution, send_contribution
 from client_agent.study.take_release import own_key_id
 from host.memory_file import MemoryFile
 from host.randomness import SystemRandomness
@@ -184,18 +186,21 @@ def journal(tmp_path: Path) -> StudyJournal:
 
 
 @pytest.fixture
-def made(journal: StudyJournal) -> EncryptedContribution:
-    encrypt_update(update(), LAYERS, 0.5, PARAMETERS, KEY, OWN, journal.round_folder(1) / ENCRYPTED)
-    return EncryptedContribution(ANNOUNCED, 1, SITE, ROSTER, journal, DIMENSION + 1)
+def made(journal: StudyJournal) -> EncryptedFile:
+    path = journal.round_folder(1) / ENCRYPTED
+    encrypt_update(update(), LAYERS, 0.5, PARAMETERS, KEY, OWN, path)
+    return EncryptedFile(path, DIMENSION + 1)
 
 
-def deliver(made: EncryptedContribution, record: CiphertextRecord, server: UploadServer) -> None:
-    made.send(record, "unit", {Side.A: server})  # type: ignore[dict-item]
+def deliver(made: EncryptedFile, journal: StudyJournal, server: UploadServer) -> ContributionRecord:
+    record = make_contribution(made, ANNOUNCED, 1, SITE, ROSTER, SystemRandomness(), journal)
+    send_contribution(record, "unit", SITE, DIGEST, ROSTER, {Side.A: server}, journal)  # type: ignore[dict-item]
+    return record
 
 
-def test_server_a_opens_the_body_that_was_committed_to(made: EncryptedContribution, journal: StudyJournal) -> None:
+def test_server_a_opens_the_body_that_was_committed_to(made: EncryptedFile, journal: StudyJournal) -> None:
     server = UploadServer()
-    deliver(made, made.seal(SystemRandomness()), server)
+    deliver(made, journal, server)
     reader = SealedReader(operator_keys(Side.A).sealing)
     body = b"".join([*reader.feed(server.bodies[0]), reader.finish()])
     assert body == (journal.round_folder(1) / ENCRYPTED).read_bytes()
@@ -209,14 +214,28 @@ def test_server_a_opens_the_body_that_was_committed_to(made: EncryptedContributi
     check_commitment(bytes.fromhex(header.commitment_a), reader.salt, reader.content_key, taken.body_hash())
 
 
-def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: EncryptedContribution) -> None:
+def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: EncryptedFile, journal: StudyJournal) -> None:
     server = UploadServer(failures=1)
     with pytest.raises(Unavailable):
-        deliver(made, made.seal(SystemRandomness()), server)
+        deliver(made, journal, server)
     for _ in range(2):  # the second time the receipt is there already
-        deliver(made, made.seal(SystemRandomness()), server)
+        deliver(made, journal, server)
     assert len(server.bodies) == 2
     assert server.bodies[0] == server.bodies[1]
+
+
+def test_an_attempt_that_an_earlier_agent_sealed_is_sent_and_not_sealed_again(
+    made: EncryptedFile, journal: StudyJournal
+) -> None:
+    server = UploadServer(failures=1)
+    with pytest.raises(Unavailable):
+        deliver(made, journal, server)
+    kept = journal.attempt_folder(1, 1) / "ciphertext.json"
+    found = json.loads(kept.read_bytes())
+    del found["digest_b"]
+    kept.write_text(json.dumps({"digest": found.pop("digest_a")} | found))
+    deliver(made, journal, server)
+    assert server.bodies[0] == server.bodies[1] == (journal.attempt_folder(1, 1) / "ciphertext.sealed").read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -228,10 +247,10 @@ def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: EncryptedCont
     ],
 )
 def test_a_receipt_for_something_else_is_refused(
-    made: EncryptedContribution, server: UploadServer, error: type[Exception]
+    made: EncryptedFile, journal: StudyJournal, server: UploadServer, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        deliver(made, made.seal(SystemRandomness()), server)
+        deliver(made, journal, server)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
