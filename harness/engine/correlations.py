@@ -1,11 +1,13 @@
-"""Correlations for both servers in one process, from either source (docs/protocol.md 7)."""
+"""Both servers' products in one process, with correlations from either source (docs/protocol.md 7)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from protocol.arithmetic.prg import derive
+from protocol.mpc import measurement
 from protocol.mpc.correlation import (
     CorrelationHalf,
     LengthsList,
@@ -15,6 +17,8 @@ from protocol.mpc.correlation import (
     dealer_pair,
     open_ot_sessions,
 )
+from protocol.parameters import Needs, StudyParameters
+from protocol.sharing import Side
 
 SourceName: TypeAlias = Literal["ot", "dealer"]
 Halves: TypeAlias = tuple[list[CorrelationHalf], list[CorrelationHalf]]
@@ -37,3 +41,32 @@ def correlations_from(source: SourceName, seed: bytes) -> DrawCorrelations:
         )
 
     return draw
+
+
+@dataclass(frozen=True)
+class Measuring:
+    """What both servers and the requester know of a measured round; ``context`` tells its zero sharings from others."""
+
+    parameters: StudyParameters
+    numerators: Mapping[str, int]
+    opens: Needs
+    zero_key: bytes = field(repr=False)
+    context: str
+
+    def opened(
+        self, operands: Mapping[Side, list[measurement.Operands]], halves: Halves
+    ) -> tuple[measurement.OpenedSite, ...]:
+        """Each server masks, multiplies and refreshes its shares; the requester opens them."""
+        half_of = dict(zip(Side, halves, strict=True))
+        masked = {
+            side: [measurement.masked(one, half) for one, half in zip(operands[side], half_of[side], strict=True)]
+            for side in Side
+        }
+        shares = {
+            side: [
+                measurement.opening_share(side, one, theirs, half, self.zero_key, self.context, self.parameters)
+                for one, theirs, half in zip(operands[side], masked[side.other], half_of[side], strict=True)
+            ]
+            for side in Side
+        }
+        return measurement.open_all(shares[Side.A], shares[Side.B], self.numerators, self.parameters, self.opens)

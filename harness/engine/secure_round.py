@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.requester.judging import Judgement
-from harness.engine.correlations import DrawCorrelations
+from harness.engine.correlations import DrawCorrelations, Measuring
 from harness.engine.site_inputs import CountsInput, SiteInput
 from harness.engine.summing import Judge
 from protocol import release, sharing
@@ -24,7 +24,6 @@ from protocol.arithmetic.kernels import NUMBA
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, Signed
 from protocol.mpc import distance, measurement, sketch
-from protocol.mpc.correlation import CorrelationHalf
 from protocol.parameters import StudyParameters
 from protocol.rounds import agree
 from protocol.sharing import ChunkSource, Share, Side
@@ -138,12 +137,12 @@ class SecureRound:
         else:
             queries = self._queries(challenge, agreed, own, numerators)
         operands = {side: self._operands(side, challenge, agreed, contributions, queries[side]) for side in Side}
-        halves = dict(zip(Side, self.draw([o.lengths for o in operands[Side.A]], f"round {number}"), strict=True))
-        masked = {side: _masked(operands[side], halves[side]) for side in Side}
-        shares = {side: self._shares(side, operands[side], masked[side.other], halves[side]) for side in Side}
-        return measurement.open_all(
-            shares[Side.A], shares[Side.B], numerators, self.parameters, self.announcement.opens
+        halves = self.draw([one.lengths for one in operands[Side.A]], f"round {number}")
+        context = f"{self.announcement.study_digest} {number} {_ATTEMPT}"
+        measuring = Measuring(
+            self.parameters, numerators, self.announcement.opens, derive(self.seed, "zero sharing"), context
         )
+        return measuring.opened(operands, halves)
 
     def _queries(
         self, challenge: bytes, agreed: AgreedSet, own: Ring, numerators: dict[str, int]
@@ -180,21 +179,6 @@ class SecureRound:
         ]
         return measurement.prepare_all(side, challenge, given, self.parameters, opens=self.announcement.opens)
 
-    def _shares(
-        self,
-        side: Side,
-        operands: list[measurement.Operands],
-        peer_masked: list[Ring],
-        halves: list[CorrelationHalf],
-    ) -> list[measurement.OpeningShare]:
-        """One server: the refreshed shares for the requester."""
-        zero_key = derive(self.seed, "zero sharing")
-        context = f"{self.announcement.study_digest} {self.announcement.round} {_ATTEMPT}"
-        return [
-            measurement.opening_share(side, one, theirs, half, zero_key, context, self.parameters)
-            for one, theirs, half in zip(operands, peer_masked, halves, strict=True)
-        ]
-
     def _release(self, released: tuple[str, ...], contributions: dict[str, _Contribution]) -> Signed:
         """Both servers add, A masks with a fresh seed; a site opens and checks every coordinate."""
         stop, t_seed = self.parameters.dimension, derive(self.seed, "output mask")
@@ -205,10 +189,6 @@ class SecureRound:
 
 def _numerator(given: SiteInput | CountsInput, parameters: StudyParameters) -> int:
     return given.numerator if isinstance(given, SiteInput) else parameters.weight_grid
-
-
-def _masked(operands: list[measurement.Operands], halves: list[CorrelationHalf]) -> list[Ring]:
-    return [measurement.masked(one, half) for one, half in zip(operands, halves, strict=True)]
 
 
 def _sources(side: Side, contributions: dict[str, _Contribution], sites: tuple[str, ...]) -> list[ChunkSource]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.study.ranking import losses_of
-from harness.engine.correlations import SourceName, correlations_from
+from harness.engine.correlations import Measuring, correlations_from
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.prg import derive
@@ -54,7 +54,6 @@ def open_losses(
     *,
     clip_norm: float,
     seed: bytes,
-    source: SourceName = "ot",
 ) -> OpenedLosses:
     """Both servers hold shares of the form and of every predictor; the requester opens one loss a site.
 
@@ -85,29 +84,11 @@ def open_losses(
         )
         for side in Side
     }
-    losses, failed = losses_of(_opened(operands, parameters, seed, source), form.constant, scale)
+    halves = correlations_from("ot", derive(seed, "correlations"))([o.lengths for o in operands[Side.A]], "ranking")
+    numerators = dict.fromkeys(predictors, GRID)
+    measuring = Measuring(parameters, numerators, Needs.INNER_PRODUCTS, derive(seed, "zero sharing"), "ranking")
+    losses, failed = losses_of(measuring.opened(operands, halves), form.constant, scale)
     return OpenedLosses(losses, failed, error_bound(parameters, form.length))
-
-
-def _opened(
-    operands: Mapping[Side, list[measurement.Operands]], parameters: StudyParameters, seed: bytes, source: SourceName
-) -> tuple[measurement.OpenedSite, ...]:
-    """Products, refreshed shares, and the requester's opening."""
-    draw = correlations_from(source, derive(seed, "correlations"))
-    halves = dict(zip(Side, draw([one.lengths for one in operands[Side.A]], "ranking"), strict=True))
-    masked = {
-        side: [measurement.masked(o, h) for o, h in zip(operands[side], halves[side], strict=True)] for side in Side
-    }
-    zero_key = derive(seed, "zero sharing")
-    shares = {
-        side: [
-            measurement.opening_share(side, own, theirs, half, zero_key, "ranking", parameters)
-            for own, theirs, half in zip(operands[side], masked[side.other], halves[side], strict=True)
-        ]
-        for side in Side
-    }
-    numerators = {one.site: GRID for one in operands[Side.A]}
-    return measurement.open_all(shares[Side.A], shares[Side.B], numerators, parameters, Needs.INNER_PRODUCTS)
 
 
 def _shared(site: str, vector: NDArray[np.float64], parameters: StudyParameters, seed: bytes) -> dict[Side, Share]:
