@@ -186,7 +186,7 @@ class Agent:
         Whatever a server answers, the agent looks again: a list that cannot be read, a clock that is off, a proxy in
         between are mended without it.
         """
-        find = self._find_own if self._site.is_requester else self._find_listed
+        find = self.find_own if self._site.is_requester else self.find_listed
         try:
             while not self._stop.is_set():
                 try:
@@ -207,7 +207,7 @@ class Agent:
 
     # --- finding studies ---
 
-    def _find_own(self) -> None:
+    def find_own(self) -> None:
         """The requester's studies: new ones in the outbox, and those of the journal that have not ended."""
         for path in sorted(outbox(self._context.state_dir).glob("*.json")):
             self._take_from_outbox(path)
@@ -248,7 +248,7 @@ class Agent:
         else:
             path.unlink()
 
-    def _find_listed(self) -> None:
+    def find_listed(self) -> None:
         """Studies at the servers, countersigned by both, that this site takes part in."""
         for signed in self._context.clients[Side.A].studies().studies:
             name, digest, now = signed.message.name, signed.message.digest(), time.monotonic()

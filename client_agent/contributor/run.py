@@ -54,7 +54,7 @@ class Contributor(Participant):
 
     def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
         super().__init__(context, signed_study, journal)
-        self._decisions = Decisions(self, self._take_missed)
+        self.decisions = Decisions(self, self._take_missed)
         self._refused_welcome = -1
         self._named: set[str] = set()
 
@@ -73,7 +73,7 @@ class Contributor(Participant):
             while True:
                 seen = self.watch.serial
                 try:
-                    if self._react():
+                    if self.react():
                         return
                     pause_s = _IDLE_S
                 except (Unavailable, UnknownResource) as later:
@@ -126,19 +126,19 @@ class Contributor(Participant):
             if waiting and self.context.stop.wait(pause_s):
                 raise Stopped
 
-    def _react(self) -> bool:
+    def react(self) -> bool:
         """One look at both views; True when this site's part is over."""
         views = self.watch.both()
         if views is None:
             return False
         try:
-            self._take_welcome(views[0])
+            self.take_welcome(views[0])
         except PolicyRefusal as crafted:  # no model that this site derives: it has no part in what comes of it
             self._refuse(crafted)
             return True
         rounds = same_round(views)
         if rounds is not None:
-            self._follow(*rounds)
+            self.follow(*rounds)
         shown = shown_ends(views, self.context.roster, self.study_digest)
         for forged in shown.refused:
             self._name_once(forged)
@@ -168,7 +168,7 @@ class Contributor(Participant):
 
     # --- the welcome ---
 
-    def _take_welcome(self, view: StudyView) -> None:
+    def take_welcome(self, view: StudyView) -> None:
         """The newest welcome beyond our model: the sites' key and the model itself, once the site may take it."""
         requester = self.context.roster.requester
         prefix, suffix = paths.fill(paths.WELCOME_TOPIC, version=""), f"/{requester}"
@@ -194,15 +194,16 @@ class Contributor(Participant):
 
     # --- a round ---
 
-    def _follow(self, a: RoundView, b: RoundView) -> None:
+    def follow(self, a: RoundView, b: RoundView) -> None:
+        """Decide on the round that both views show, carry the decision out, and settle the round once it has ended."""
         if a.round <= self.state.last_recorded_round:
             return
-        decision = self._decisions.decide(a, b)
+        decision = self.decisions.decide(a, b)
         if not decision.listed:
             return
         both_open = a.state in _OPEN and b.state in _OPEN and a.attempt == b.attempt
         if decision.accepted and both_open:
-            decision = self._contribute(decision, a.attempt)
+            decision = self.carry_out(decision, a.attempt)
         if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
             self._finish(decision, a, b)
         elif a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
@@ -225,7 +226,8 @@ class Contributor(Participant):
         if shown_outcome(a, b, self.context.roster, self.study_digest, RoundState.RANKED) is None:
             raise UnknownResource(f"round {a.round}: no server shows the ranking's end with both signatures yet")
 
-    def _contribute(self, decision: Decision, attempt: int) -> Decision:
+    def carry_out(self, decision: Decision, attempt: int) -> Decision:
+        """Contribute, if it was accepted. -> the decision, a decline where nothing could be contributed"""
         announcement = decision.announcement
         done = self.journal.attempt_folder(announcement.round, attempt) / "done"
         if done.exists() or decision.weight_list is None:
@@ -239,7 +241,7 @@ class Contributor(Participant):
         except RefusedMessage as refused:  # late, or the servers' view moved on: the round goes on without this site
             self.problem(announcement.round, refused.detail)
         except MoietyError as error:
-            return self._decisions.decline(announcement, decision.weight_list, error)
+            return self.decisions.decline(announcement, decision.weight_list, error)
         else:
             self.event(EventKind.PHASE, announcement.round, "contributed")
         self.journal.reach(Point.BEFORE_DONE_JOURNALLED)

@@ -106,9 +106,10 @@ class StudyWatch:
                 self._complaints.mended(side.value)
                 if view.cursor != cursor:
                     cursor = view.cursor
-                    self._publish(side, view)
+                    self.publish(side, view)
 
-    def _publish(self, side: Side, view: StudyView) -> None:
+    def publish(self, side: Side, view: StudyView) -> None:
+        """A newer view of one server's, for whoever waits."""
         with self._changed:
             self._views[side] = view
             self._serial += 1

@@ -42,19 +42,19 @@ class RankingRound(RequesterRound):
         self._parameters = owner.study.parameters_in(Purpose.RANKING)
         self._judging: Judging | None = None
 
-    def _prepare_own(self) -> None:
+    def prepare_own(self) -> None:
         """The requester's part of the vectors is zeros; what it asks with is its query. Raises: UnusableUpdate"""
-        self._encoded = self._owner.encode(self._announcement, self._plan.weight_list.grid)
+        self._encoded = self._owner.encode(self._announcement, self.plan.weight_list.grid)
         self._judging = make_judging(self._owner, self._number)
 
-    def _due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
+    def due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
         """As in other rounds, but nothing is released."""
-        return None if {a.state, b.state} == {RoundState.MEASURED} else super()._due(a, b)
+        return None if {a.state, b.state} == {RoundState.MEASURED} else super().due(a, b)
 
-    def _ended(self, a: RoundView, b: RoundView) -> Settled | None:
+    def ended(self, a: RoundView, b: RoundView) -> Settled | None:
         """Once both servers have ended the ranking: what it opened is on disk before the round is settled."""
         if not (a.state is RoundState.RANKED and b.state is RoundState.RANKED):
-            return super()._ended(a, b)
+            return super().ended(a, b)
         if self._shown_end(a, b, RoundState.RANKED) is None:
             return None
         ranking = self._opened(a, b)
@@ -68,7 +68,7 @@ class RankingRound(RequesterRound):
             requester_norm=None,
         )
 
-    def _query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
+    def query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
         """The same query for every site."""
         ones = (self._parameters.weight_grid,) * len(targets)
         query = judging_file(self._owner, self._number, self._parameters)

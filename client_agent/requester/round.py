@@ -60,7 +60,7 @@ class RequesterRound:
     def __init__(self, owner: RequesterStudy, plan: RoundPlan) -> None:
         self._owner = owner
         self._context = owner.context
-        self._plan = plan
+        self.plan = plan
         self._announcement = plan.announcement.message
         self._number = self._announcement.round
         self._openings = Openings(owner, plan)
@@ -81,13 +81,13 @@ class RequesterRound:
         with owner.stopwatch.phase("announcing"):
             self._announce()
         owner.event(EventKind.PHASE, self._number, f"announced to {len(self._announcement.listed)} sites")
-        self._prepare_own()
+        self.prepare_own()
         return owner.until(self._turn)
 
     # --- announcing ---
 
     def _announce(self) -> None:
-        plan, owner = self._plan, self._owner
+        plan, owner = self.plan, self._owner
         mail = WeightMail(
             weight_list=plan.weight_list, previous=plan.previous, skipped=plan.skipped, counted=plan.counted
         )
@@ -104,9 +104,9 @@ class RequesterRound:
 
         at_both(announce)
 
-    def _prepare_own(self) -> None:
+    def prepare_own(self) -> None:
         """The requester's own update has weight 1. Raises: UnusableUpdate, LocalOptimumReached"""
-        self._encoded = self._owner.encode(self._announcement, self._plan.weight_list.grid)
+        self._encoded = self._owner.encode(self._announcement, self.plan.weight_list.grid)
         if self._announcement.opens is Needs.DISTANCES and self._encoded.norm == 0:
             raise LocalOptimumReached(
                 f"round {self._number}: the requester's update is zero, so relative distances are undefined: "
@@ -126,23 +126,23 @@ class RequesterRound:
         a, b = rounds
         if a.attempt != b.attempt:
             return None
-        settled = self._ended(a, b)
+        settled = self.ended(a, b)
         if settled is not None:
             return settled
-        due = self._due(a, b)
+        due = self.due(a, b)
         if due is not None:
-            self._once(due, a, b)
+            self.once(due, a, b)
         return None
 
-    def _ended(self, a: RoundView, b: RoundView) -> Settled | None:
+    def ended(self, a: RoundView, b: RoundView) -> Settled | None:
         """The round's end, once both servers show it."""
         if a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
-            return self._skipped(a, b)
+            return self.skipped(a, b)
         if a.state is RoundState.RELEASED and b.state is RoundState.RELEASED:
             return self._finish(a, b)
         return None
 
-    def _due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
+    def due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
         """The step that the attempt is waiting for, if it was not taken yet."""
         states = {a.state, b.state}
         if self._encoded is not None and states <= _OPEN and a.attempt not in self._shared:
@@ -152,10 +152,10 @@ class RequesterRound:
         if queried and tossed and RoundState.LOCKED in states and a.attempt not in self._queried:
             return self._query
         if states == {RoundState.MEASURED} and a.attempt not in self._released:
-            return self._release
+            return self.release
         return None
 
-    def _once(self, step: Callable[[RoundView, RoundView], None], a: RoundView, b: RoundView) -> None:
+    def once(self, step: Callable[[RoundView, RoundView], None], a: RoundView, b: RoundView) -> None:
         """Take a step; a server that refuses it as too late lets the round go on to its skip or next attempt.
 
         Evidence that one server shows without the signatures that it needs is nobody's word: it ends nothing.
@@ -183,7 +183,7 @@ class RequesterRound:
             if not all(path.exists() for path in kept.values()):
                 agreed, challenge, transcript_digest = self._openings.transcript(a, b)
                 targets = tuple(site for site in agreed.sites if site != self._context.site)
-                queries = self._query_vector(challenge, targets)
+                queries = self.query_vector(challenge, targets)
                 label = f"{owner.study_digest} round {self._number} attempt {a.attempt}"
                 sealed = seal_queries(
                     queries,
@@ -208,7 +208,7 @@ class RequesterRound:
         self._queried.add(a.attempt)
         owner.event(EventKind.PHASE, self._number, "queries sent")
 
-    def _query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
+    def query_vector(self, challenge: bytes, targets: tuple[str, ...]) -> Ring:
         """Every target's query: its weight times the own sketched update; with the probe, the probe's sketch."""
         owner, parameters = self._owner, self._owner.study.parameters
         if self._probe is not None:
@@ -223,7 +223,7 @@ class RequesterRound:
             return RequesterFacts(own, norm)
         return RequesterFacts(own, norm, self._probe.norm, self._probe.inner_product)
 
-    def _release(self, a: RoundView, b: RoundView) -> None:
+    def release(self, a: RoundView, b: RoundView) -> None:
         """Open both servers' shares, leave out who fails, sign the release set."""
         owner = self._owner
         with owner.stopwatch.phase("opening"):
@@ -275,7 +275,7 @@ class RequesterRound:
             self._named.add(forged.detail)
             self._owner.problem(self._number, forged.detail)
 
-    def _skipped(self, a: RoundView, b: RoundView) -> Settled | None:
+    def skipped(self, a: RoundView, b: RoundView) -> Settled | None:
         """None until a view shows the skip with both signatures, as the sites need it."""
         skip = self._shown_end(a, b, RoundState.SKIPPED)
         if skip is None:
@@ -298,7 +298,7 @@ class RequesterRound:
             raise ProtocolViolation(f"round {self._number} was released without this requester's release set")
         past = PastRelease(
             announcement=self._announcement,
-            weight_list=self._plan.weight_list,
+            weight_list=self.plan.weight_list,
             agreed_set=a.agreed_set,
             release_set=opened.release_set,
             sum_release=a.sum_release,

@@ -126,24 +126,25 @@ class Requester(RequesterStudy):
             await_contributors(self)
         while self.progress.end is None and self.progress.updates_done < self.study.rounds:
             admit(self)
-            plan = self._plan()
+            plan = self.next_plan()
             if plan is None:
                 break
             try:
-                self._settle(plan, self._round(plan).run())
+                self.settle(plan, self.round_of(plan).run())
             except LocalOptimumReached as optimum:
                 self.end_study(StudyEndState.COMPLETED, EndCause.LOCAL_OPTIMUM, optimum.detail)
         if self.progress.end is None:
             self.end_study(StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE, "all rounds are done")
         self._deliver_end()
 
-    def _round(self, plan: RoundPlan) -> RequesterRound:
+    def round_of(self, plan: RoundPlan) -> RequesterRound:
+        """What drives the planned round: a ranking, or a round that sums."""
         summed = plan.announcement.message.purpose.plan.summed
         return RequesterRound(self, plan) if summed else RankingRound(self, plan)
 
     # --- a round ---
 
-    def _plan(self) -> RoundPlan | None:
+    def next_plan(self) -> RoundPlan | None:
         """The round's announcement and weight list; None when the study was ended instead."""
         path = self.journal.round_folder(self.progress.next_round) / "plan.json"
         plan = self.journal.read(path, RoundPlan)
@@ -166,10 +167,10 @@ class Requester(RequesterStudy):
 
     # --- after a round ---
 
-    def _settle(self, plan: RoundPlan, settled: Settled) -> None:
+    def settle(self, plan: RoundPlan, settled: Settled) -> None:
         """Rule, memory and list of absentees after a round; then its record."""
         purpose = plan.announcement.message.purpose
-        changes = self._after_declines(settled) if purpose.plan.summed else {}
+        changes = self.after_declines(settled) if purpose.plan.summed else {}
         if any(refused.clause is Clause.ISOLATION for refused in settled.declines):
             changes["exposing"] = Candidate(plan.weight_list.weights, plan.announcement.message.least_contributors)
         if not purpose.plan.summed:
@@ -214,7 +215,7 @@ class Requester(RequesterStudy):
         short_rounds = self.progress.short_rounds + 1 if willing < announcement.least_contributors else 0
         return self.after_skip(settled, announcement.round) | {"short_rounds": short_rounds, "too_few": True}
 
-    def _after_declines(self, settled: Settled) -> dict[str, object]:
+    def after_declines(self, settled: Settled) -> dict[str, object]:
         """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time.
 
         A site that declines for isolation stays; the list does not come again.

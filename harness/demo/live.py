@@ -45,13 +45,14 @@ class LiveRun:
     def show(self, progress: Progress) -> None:
         """Bring the display up to date."""
         if self._live is not None:
-            self._live.update(self._picture(progress))
+            self._live.update(self.picture(progress))
             return
         for record in progress.records[self._printed :]:
             self._console.print(_line(self._title, self._rounds, record), soft_wrap=True, highlight=False)
         self._printed = len(progress.records)
 
-    def _picture(self, progress: Progress) -> Group:
+    def picture(self, progress: Progress) -> Group:
+        """What the terminal shows now."""
         done = len(progress.records)
         head = Text(f"{self._title}: round {progress.round} of {self._rounds}, {progress.phase}", style="bold")
         if not done:

@@ -179,12 +179,12 @@ def _panel(setting: Setting, data: Path | None) -> Panel:
 
 def _weights_panel(setting: Setting, data: Path | None) -> Panel:
     runs = of_variant(setting.lines, "weight_erosion")
-    ours = curve("Weight Erosion", [_mean_weight(run) for run in runs])
+    ours = curve("Weight Erosion", [mean_weight(run) for run in runs])
     found = mnist_curves(data, setting.name, "weight_erosion", "mean_alpha")
     return Panel(setting.title, (ours,), () if found is None else (_named(found, "Weight Erosion"),))
 
 
-def _mean_weight(run: RunLine) -> tuple[float | None, ...]:
+def mean_weight(run: RunLine) -> tuple[float | None, ...]:
     """Over all sites and the requester's 1."""
     rounds = zip(*run.alpha.values(), strict=True)
     return tuple((1 + sum(value or 0.0 for value in values)) / (1 + len(run.alpha)) for values in rounds)

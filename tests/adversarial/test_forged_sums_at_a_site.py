@@ -237,7 +237,7 @@ def decided(bench: Bench, number: int):
         theirs = sign(announced(number), operator.name, operator.signing).signatures
         signed = own.model_copy(update={"signatures": (*own.signatures, *theirs)})
         views.append(RoundView(round=number, attempt=1, state=RoundState.ANNOUNCED, announcement=signed))
-    return bench.contributor._decisions.decide(*views)
+    return bench.contributor.decisions.decide(*views)
 
 
 def test_the_requester_ends_the_study_then(tmp_path: Path) -> None:

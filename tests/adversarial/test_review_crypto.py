@@ -288,7 +288,7 @@ def test_an_unasked_welcome_with_the_same_model_does_not_reset_what_the_site_rem
     monkeypatch.setattr("client_agent.contributor.run.open_checkpoint", lambda *_: model.copy())
     site.adopt_model(model, 0, site_key="1" * 64)
     entry = paths.fill(paths.WELCOME_TOPIC, version=1) + "/a"
-    site._take_welcome(SimpleNamespace(mail=(entry,)))  # type: ignore[arg-type]
+    site.take_welcome(SimpleNamespace(mail=(entry,)))  # type: ignore[arg-type]
     assert site.state.model_version == 0
 
 

@@ -131,7 +131,7 @@ def test_a_genuine_release_lends_its_version_to_no_other_model(tmp_path: Path, m
 
 def react(bench: Bench, view: StudyView, patch: pytest.MonkeyPatch) -> None:
     patch.setattr(bench.contributor.watch, "both", lambda: (view, view))
-    bench.contributor._react()
+    bench.contributor.react()
 
 
 def test_trap_weights_read_records_out_of_the_average_of_four_sites() -> None:

@@ -63,7 +63,7 @@ def receiver_message(session_id: bytes, delta: bytes, rand: bytes) -> tuple[Base
         scalar = _scalar(rand, b"known", i)
         other = sodium.crypto_scalarmult_ed25519_base_noclamp(_scalar(rand, b"unknown", i))
         mine = sodium.crypto_core_ed25519_sub(
-            sodium.crypto_scalarmult_ed25519_base_noclamp(scalar), _hash_to_point(session_id, i, choice, other)
+            sodium.crypto_scalarmult_ed25519_base_noclamp(scalar), hash_to_point(session_id, i, choice, other)
         )
         scalars.append(scalar)
         parts += [other, mine] if choice else [mine, other]
@@ -87,7 +87,7 @@ def sender_reply(session_id: bytes, message: bytes, rand: bytes) -> tuple[Keys, 
         scalar = _scalar(rand, b"reply", i)
         own = sodium.crypto_scalarmult_ed25519_base_noclamp(scalar)
         for branch in (0, 1):
-            base = sodium.crypto_core_ed25519_add(pair[branch], _hash_to_point(session_id, i, branch, pair[1 - branch]))
+            base = sodium.crypto_core_ed25519_add(pair[branch], hash_to_point(session_id, i, branch, pair[1 - branch]))
             keys[branch].append(_key(session_id, i, branch, b"".join(pair) + own, _multiply(scalar, base)))
         reply.append(own)
     return _as_rows(keys[0]), _as_rows(keys[1]), b"".join(reply)
@@ -143,7 +143,8 @@ def _scalar(rand: bytes, label: bytes, i: int) -> bytes:
     return scalar
 
 
-def _hash_to_point(session_id: bytes, i: int, branch: int, point: bytes) -> bytes:
+def hash_to_point(session_id: bytes, i: int, branch: int, point: bytes) -> bytes:
+    """A point whose logarithm nobody knows, bound to session, place, branch and the other branch's point."""
     place = i.to_bytes(2, "big") + bytes([branch])
     wide = hashlib.sha512(b"moiety/2 base ot point" + session_tag(session_id) + place + point).digest()
     hashed: bytes = sodium.crypto_core_ed25519_add(

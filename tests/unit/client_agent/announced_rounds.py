@@ -92,7 +92,7 @@ def post(bench: Bench, listed: WeightList, skipped: tuple[Signed[RoundOutcome], 
 
 def decided(bench: Bench, listed: WeightList, at: tuple[RoundView, RoundView]) -> Decision:
     post(bench, listed)
-    return bench.contributor._decisions.decide(*at)
+    return bench.contributor.decisions.decide(*at)
 
 
 def released(

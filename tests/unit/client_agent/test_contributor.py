@@ -60,7 +60,7 @@ def test_a_sound_round_is_accepted_and_remembered_before_anything_leaves(bench: 
     assert decision.accepted
     assert bench.contributor.state.memory.last_listed == listed.weights
     assert bench.contributor.state.memory.measured_rounds == (1,)
-    assert bench.contributor._decisions.decide(*views(announced(listed))) == decision
+    assert bench.contributor.decisions.decide(*views(announced(listed))) == decision
     assert bench.servers[Side.A].sent == {}
 
 
@@ -111,7 +111,7 @@ def test_what_does_not_hold_is_declined_with_the_reason(
     assert (bench.decline().code, bench.decline().clause) == expected
     assert reason in bench.decline().reason
     assert bench.contributor.state.memory.last_listed == ()
-    again = bench.contributor._decisions.decide(*change(listed))
+    again = bench.contributor.decisions.decide(*change(listed))
     assert again == decision
     assert [event.kind for event in bench.events].count(EventKind.DECLINED) == 1
 
@@ -142,7 +142,7 @@ def test_a_site_that_is_not_listed_says_nothing(bench: Bench) -> None:
 def test_a_topic_that_names_no_version_is_no_welcome(bench: Bench, number: str) -> None:
     """What one server lists as letters is its word alone, and must not end the look at both views."""
     shown = StudyView(study="unit", study_digest=DIGEST, cursor=1, ready=(), mail=(f"welcome-{number}/r0",))
-    bench.contributor._take_welcome(shown)
+    bench.contributor.take_welcome(shown)
     assert bench.servers[Side.A].sent == {}
 
 
@@ -164,7 +164,7 @@ def test_too_late_is_no_reason_to_decline(bench: Bench) -> None:
     at = views(announced(listed))
     decision = decided(bench, listed, at)
     bench.servers[Side.A].refuses = bench.servers[Side.B].refuses = WrongRound("locked")
-    assert bench.contributor._contribute(decision, 1) == decision
+    assert bench.contributor.carry_out(decision, 1) == decision
     assert [event.text for event in bench.events if event.kind is EventKind.PROBLEM] == ["locked"]
     assert bench.servers[Side.A].sent == {}
 
@@ -175,10 +175,10 @@ def test_a_server_that_is_away_leaves_the_contribution_to_be_resent(bench: Bench
     bench.servers[Side.A].refuses = bench.servers[Side.B].refuses = Unavailable("down")
     folder = bench.contributor.journal.attempt_folder(1, 1)
     with pytest.raises(Unavailable):
-        bench.contributor._contribute(decision, 1)
+        bench.contributor.carry_out(decision, 1)
     first = (folder / "a.sealed").read_bytes()
     with pytest.raises(Unavailable):
-        bench.contributor._contribute(decision, 1)
+        bench.contributor.carry_out(decision, 1)
     assert (folder / "a.sealed").read_bytes() == first
     assert not (folder / "done").exists()
 
@@ -209,8 +209,8 @@ def test_a_skipped_round_is_recorded_once_and_settled(bench: Bench) -> None:
     decided(bench, listed, views(announced(listed)))
     assert bench.contributor.state.memory.unsettled == 1
     at = with_outcomes(views(announced(listed), state=RoundState.SKIPPED), skip_of(signers=(Side.A,)), skip_of())
-    bench.contributor._follow(*at)
-    bench.contributor._follow(*at)
+    bench.contributor.follow(*at)
+    bench.contributor.follow(*at)
     records = [event.record for event in bench.events if event.record is not None]
     assert [(record.round, record.state, record.reason) for record in records] == [
         (1, RoundEnd.SKIPPED, outcome_text(OutcomeCause.NOT_AGREED_IN_TIME, None, None))
@@ -234,7 +234,7 @@ def test_a_skip_that_not_both_servers_signed_settles_nothing(
     listed = weights()
     decided(bench, listed, views(announced(listed)))
     with pytest.raises(error):
-        bench.contributor._follow(*with_outcomes(views(announced(listed), state=RoundState.SKIPPED), outcome, outcome))
+        bench.contributor.follow(*with_outcomes(views(announced(listed), state=RoundState.SKIPPED), outcome, outcome))
     assert bench.contributor.state.memory.unsettled == 1
     assert bench.contributor.state.last_recorded_round == 0
 
@@ -256,7 +256,7 @@ def test_a_site_that_missed_a_rounds_end_needs_proof_before_the_next_on_the_same
     first, third = weights(), weights(round_number=3)
     decided(bench, first, views(announced(first)))
     post(bench, third, skipped)
-    decision = bench.contributor._decisions.decide(*views(announced(third)))
+    decision = bench.contributor.decisions.decide(*views(announced(third)))
     assert (decision.accepted, decision.clause or decision.code) == (code is None, code)
     assert bench.contributor.state.memory.unsettled == (3 if decision.accepted else 1)
 
@@ -276,7 +276,7 @@ def test_an_old_view_does_not_hide_the_last_release(bench: Bench, old: Side) -> 
     now = views(announced(listed), state=RoundState.RELEASED)[0]
     both = {old: seen(StudyState.OPEN, past), old.other: seen(StudyState.COMPLETED, now)}
     bench.contributor.watch.both = lambda: (both[Side.A], both[Side.B])  # type: ignore[method-assign]
-    assert not bench.contributor._react()
+    assert not bench.contributor.react()
     assert bench.contributor.state.finished is None
 
 
@@ -288,5 +288,5 @@ def test_a_study_that_ended_before_both_released_is_over(bench: Bench) -> None:
     )
     ended = seen(StudyState.CANCELLED, measured), seen(StudyState.CANCELLED, released)
     bench.contributor.watch.both = lambda: ended  # type: ignore[method-assign]
-    assert bench.contributor._react()
+    assert bench.contributor.react()
     assert bench.contributor.state.finished == "cancelled: as asked"

@@ -136,8 +136,8 @@ def offered(site: Site, at_a: Signed[Study], *at_b: Signed[Study]) -> tuple[tupl
     site.clients.update({Side.A: FakeServer(at_a), Side.B: FakeServer(*at_b)})  # type: ignore[dict-item]
     events: list[AgentEvent] = []
     made = agent(site, events)
-    made._find_listed()
-    made._find_listed()
+    made.find_listed()
+    made.find_listed()
     return made.started, [event.text for event in events]
 
 
@@ -192,7 +192,7 @@ def test_the_outbox_is_signed_journalled_and_emptied(sites: dict[str, Site]) -> 
     state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
     path = create_study(state, study())
     made = agent(sites[REQUESTER], events)
-    made._find_own()
+    made.find_own()
     assert made.started == ("unit",)
     assert not path.exists()
     journal = StudyJournal(state, "unit")
@@ -200,7 +200,7 @@ def test_the_outbox_is_signed_journalled_and_emptied(sites: dict[str, Site]) -> 
     assert signed is not None
     assert signed.signature_of(REQUESTER) is not None
     create_study(state, study(seed=2))
-    made._find_own()
+    made.find_own()
     assert "choose another name" in events[0].text
     assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]
 
@@ -210,7 +210,7 @@ def test_an_unusable_file_in_the_outbox_is_put_aside(sites: dict[str, Site], con
     state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
     path = create_study(state, study())
     path.write_bytes(content)
-    agent(sites[REQUESTER], events)._find_own()
+    agent(sites[REQUESTER], events).find_own()
     assert len(events) == 1
     assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]
 
@@ -231,7 +231,7 @@ def test_the_requester_creates_no_study_that_its_own_policy_forbids(
     state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
     create_study(state, study().model_copy(update=changes))
     made = agent(sites[REQUESTER], events)
-    made._find_own()
+    made.find_own()
     assert made.started == ()
     assert events[0].text.startswith(f"policy_refusal: {clause}: ")
     assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]

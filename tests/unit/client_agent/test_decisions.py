@@ -100,7 +100,7 @@ def decided(bench: Bench, number: int, *, counted: Signed[CountedClasses] | None
         own = sign(announced, REQUESTER, keys(REQUESTER).signing)
         signed = countersign(own, operator.name, operator.signing)
         views.append(RoundView(round=number, attempt=1, state=RoundState.ANNOUNCED, announcement=signed))
-    return bench.contributor._decisions.decide(views[0], views[1])
+    return bench.contributor.decisions.decide(views[0], views[1])
 
 
 def test_class_counts_are_contributed_once_and_carry_no_weight(bench: Bench) -> None:
@@ -205,7 +205,7 @@ def test_the_own_weight_is_held_against_the_smallest_others(tmp_path: Path, grid
 def test_class_counts_that_cannot_be_shared_are_not_told(tmp_path: Path) -> None:
     with contributor_bench(tmp_path, WFEDAVG, MODEL, counts=(10, 2**31)) as bench:
         accepted = decided(bench, 1, purpose=Purpose.COUNTS)
-        declined = bench.contributor._contribute(accepted, 1)
+        declined = bench.contributor.carry_out(accepted, 1)
         assert (declined.accepted, declined.code) == (False, ErrorCode.UNUSABLE_UPDATE)
         assert str(2**31) in declined.reason
         assert not re.search(r"\d", bench.decline().reason)

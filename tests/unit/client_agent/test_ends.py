@@ -72,11 +72,11 @@ def test_what_the_requester_did_not_sign_ends_nothing_and_hides_no_genuine_end(f
 def test_a_contributor_that_is_told_so_names_it_once_and_goes_on(tmp_path: Path, forged: Signed[StudyEnd]) -> None:
     with contributor_bench(tmp_path, STUDY, MODEL) as bench:
         bench.contributor.watch.both = lambda: (view(forged), view(forged))  # type: ignore[method-assign]
-        assert [bench.contributor._react() for _ in range(3)] == [False] * 3
+        assert [bench.contributor.react() for _ in range(3)] == [False] * 3
         assert bench.contributor.state.finished is None
         assert [event.kind for event in bench.events].count(EventKind.PROBLEM) == 1
         bench.contributor.watch.both = lambda: (view(forged), view(GENUINE))  # type: ignore[method-assign]
-        assert bench.contributor._react()
+        assert bench.contributor.react()
         assert (bench.contributor.state.ended_by, bench.contributor.state.over) == (GENUINE, True)
 
 
@@ -84,9 +84,9 @@ def test_a_contributor_that_is_told_so_names_it_once_and_goes_on(tmp_path: Path,
 def test_a_requester_that_is_told_so_goes_on(tmp_path: Path, forged: Signed[StudyEnd]) -> None:
     with requester_bench(tmp_path, STUDY, MODEL) as bench:
         for side in Side:
-            bench.requester.watch._publish(side, view(forged))
+            bench.requester.watch.publish(side, view(forged))
         assert bench.requester.until(lambda a, b: "still here") == "still here"
-        bench.requester.watch._publish(Side.B, view(GENUINE))
+        bench.requester.watch.publish(Side.B, view(GENUINE))
         with pytest.raises(StudyOver, match="completed: as asked"):
             bench.requester.until(lambda a, b: "still here")
 

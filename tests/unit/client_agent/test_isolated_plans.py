@@ -40,7 +40,7 @@ def bench(tmp_path: Path) -> Iterator[RequesterBench]:
 
 
 def planned(bench: RequesterBench) -> RoundPlan:
-    plan = bench.requester._plan()
+    plan = bench.requester.next_plan()
     assert plan is not None
     return plan
 
@@ -53,7 +53,7 @@ def settle(bench: RequesterBench, plan: RoundPlan, *, far: float = 5.0, declines
     """The round's sum is released, if nobody declines; c1 is ``far`` from the requester, so its weight erodes."""
     told, number = plan.announcement.message, plan.announcement.message.round
     if declines:
-        bench.requester._settle(plan, Settled(RoundEnd.SKIPPED, 1, "too few", declines, None, 1.0))
+        bench.requester.settle(plan, Settled(RoundEnd.SKIPPED, 1, "too few", declines, None, 1.0))
         return
     sites = (REQUESTER, *told.listed)
     agreed = AgreedSet(
@@ -80,7 +80,7 @@ def settle(bench: RequesterBench, plan: RoundPlan, *, far: float = 5.0, declines
     owner.take_release(past)
     distances = tuple((site, far if site == "c1" else 0.0) for site in told.listed)
     measured = Measured(round=number, requester_norm=1.0, took_part=told.listed, distances=distances)
-    owner._settle(plan, Settled(RoundEnd.RELEASED, 1, "", (), False, 1.0, past, measured))
+    owner.settle(plan, Settled(RoundEnd.RELEASED, 1, "", (), False, 1.0, past, measured))
 
 
 def test_a_first_round_asks_for_everybody_and_says_how_well_it_hides_them(bench: RequesterBench) -> None:
@@ -137,7 +137,7 @@ def test_a_dropped_site_may_not_leave_where_that_shows_it(bench: RequesterBench)
     bench.requester.study = bench.requester.study.model_copy(update={"parameters": wanted})
     lenient = SitePolicy(least_contributors=1, largest_share=1.0)
     object.__setattr__(bench.requester.context, "policy", lenient)
-    assert bench.requester._plan() is None
+    assert bench.requester.next_plan() is None
     end = bench.requester.progress.end
     assert end is not None
     assert (end.message.state, end.message.cause) == (StudyEndState.LOCAL_ONLY, EndCause.ISOLATION)

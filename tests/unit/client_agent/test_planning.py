@@ -43,7 +43,7 @@ def bench(tmp_path: Path) -> Iterator[RequesterBench]:
 
 
 def planned(bench: RequesterBench) -> RoundPlan:
-    plan = bench.requester._plan()
+    plan = bench.requester.next_plan()
     assert plan is not None
     return plan
 
@@ -64,7 +64,7 @@ def skip(bench: RequesterBench) -> None:
     plan = planned(bench)
     number = plan.announcement.message.round
     settled = Settled(RoundEnd.SKIPPED, 1, "a site is late", (), None, None, skip=skip_of(number))
-    bench.requester._settle(plan, settled)
+    bench.requester.settle(plan, settled)
 
 
 def count(bench: RequesterBench, totals: tuple[int, ...] = TOTALS) -> None:
@@ -105,7 +105,7 @@ def test_updates_follow_with_the_totals_for_sites_that_missed_them(bench: Reques
 
 def ended(bench: RequesterBench) -> tuple[str, str]:
     """What the servers read, and what this site keeps, of a study that failed."""
-    assert bench.requester._plan() is None
+    assert bench.requester.next_plan() is None
     end = bench.requester.progress.end
     assert end is not None
     assert end.message.state is StudyEndState.FAILED
@@ -172,6 +172,6 @@ def test_a_settled_round_of_counts_is_none_that_the_rule_sees(bench: RequesterBe
     """A released round raises every site's count of rounds taken part in; one of class counts does not."""
     before = bench.requester.progress.rule_state
     measured = Measured(round=1, requester_norm=0.0, took_part=CONTRIBUTORS)
-    bench.requester._settle(planned(bench), Settled(RoundEnd.RELEASED, 1, "", (), None, None, measured=measured))
+    bench.requester.settle(planned(bench), Settled(RoundEnd.RELEASED, 1, "", (), None, None, measured=measured))
     assert bench.requester.progress.rule_state == before
     assert all(site.rounds == 0 for site in before.sites)

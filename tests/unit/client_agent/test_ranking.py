@@ -137,7 +137,7 @@ class TestContributor:
         self, site: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(FakeLearner, "ridge", lambda _, penalty: 50 * MODELS)
-        decision = site.contributor._contribute(decided(site, 1, **RANKS), 1)
+        decision = site.contributor.carry_out(decided(site, 1, **RANKS), 1)
         length = f"{np.linalg.norm(predictor(50 * MODELS)):.3g}"
         assert (decision.accepted, decision.code) == (False, ErrorCode.UNUSABLE_UPDATE)
         assert length in decision.reason
@@ -151,7 +151,7 @@ class TestContributor:
         self, site: Bench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(FakeLearner, "ridge", lambda _, penalty: ridge_model(EQUAL_COLUMNS, CLASSES, penalty))
-        decision = site.contributor._contribute(decided(site, 1, **RANKS), 1)
+        decision = site.contributor.carry_out(decided(site, 1, **RANKS), 1)
         assert (decision.accepted, decision.code) == (False, ErrorCode.UNUSABLE_UPDATE)
         assert "rounding hides the penalty" in decision.reason
         assert "rounding" not in site.decline().reason
@@ -182,7 +182,7 @@ class TestContributor:
         for number in range(1, tries + 1):
             decision = decided(site, number, **RANKS)
             if decision.accepted:
-                site.contributor._contribute(decision, 1)
+                site.contributor.carry_out(decision, 1)
             saw_skip(site, number)
         for number in range(tries + 1, tries + STUDY.rounds + 1):
             assert decided(site, number).accepted
@@ -194,8 +194,8 @@ class TestContributor:
         signed = sign(decision.announcement, REQUESTER, keys(REQUESTER).signing)
         view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
         with pytest.raises(UnknownResource, match="no server shows the ranking's end with both signatures"):
-            site.contributor._follow(view, view)
-        site.contributor._follow(view, view.model_copy(update={"outcome": ranked_of(1)}))
+            site.contributor.follow(view, view)
+        site.contributor.follow(view, view.model_copy(update={"outcome": ranked_of(1)}))
         (record,) = [event.record for event in site.events if event.kind is EventKind.ROUND]
         assert record is not None
         assert (record.purpose, record.state, record.took_part) == (Purpose.RANKING, RoundEnd.RANKED, ())
@@ -209,7 +209,7 @@ class TestContributor:
 
 
 def planned(bench: RequesterBench) -> RoundPlan:
-    plan = bench.requester._plan()
+    plan = bench.requester.next_plan()
     assert plan is not None
     return plan
 
@@ -246,17 +246,17 @@ class TestRequester:
         plan = planned(bench)
         announced = plan.announcement.message
         assert (announced.round, announced.purpose, announced.opens) == (1, Purpose.RANKING, Needs.INNER_PRODUCTS)
-        assert isinstance(bench.requester._round(plan), RankingRound)
-        bench.requester._settle(plan, ended(RoundEnd.RANKED, 1))
+        assert isinstance(bench.requester.round_of(plan), RankingRound)
+        bench.requester.settle(plan, ended(RoundEnd.RANKED, 1))
         following = planned(bench).announcement.message
         assert (following.round, following.purpose) == (2, Purpose.UPDATE)
-        assert not isinstance(bench.requester._round(planned(bench)), RankingRound)
+        assert not isinstance(bench.requester.round_of(planned(bench)), RankingRound)
         assert bench.requester.progress.updates_done == 0
         assert bench.requester.progress.memory.ranked == 1
 
     def test_a_site_that_declined_to_be_ranked_is_asked_to_train(self, bench: RequesterBench) -> None:
         declined = Refused("c2", ErrorCode.POLICY_REFUSAL, Clause.MAY_RANK, "may_rank: no")
-        bench.requester._settle(planned(bench), ended(RoundEnd.RANKED, 1, declined))
+        bench.requester.settle(planned(bench), ended(RoundEnd.RANKED, 1, declined))
         assert planned(bench).announcement.message.listed == CONTRIBUTORS
 
     def test_skipped_rankings_are_tried_again_until_training_goes_on_without(self, bench: RequesterBench) -> None:
@@ -264,7 +264,7 @@ class TestRequester:
             plan = planned(bench)
             assert (plan.announcement.message.round, plan.announcement.message.purpose) == (number, Purpose.RANKING)
             assert kept(bench) is None
-            bench.requester._settle(plan, ended(RoundEnd.SKIPPED, number))
+            bench.requester.settle(plan, ended(RoundEnd.SKIPPED, number))
         plan = planned(bench)
         assert plan.announcement.message.purpose is Purpose.UPDATE
         assert len(plan.skipped) == MOST_RANKING_ROUNDS
@@ -277,7 +277,7 @@ class TestRequester:
     def test_a_ranking_that_too_few_sites_want_is_not_tried_again(self, bench: RequesterBench) -> None:
         plan = planned(bench)
         long = Refused("c2", ErrorCode.UNUSABLE_UPDATE, None, "no ridge regression within clip_norm")
-        bench.requester._settle(plan, ended(RoundEnd.SKIPPED, 1, long))
+        bench.requester.settle(plan, ended(RoundEnd.SKIPPED, 1, long))
         following = planned(bench).announcement.message
         assert (following.round, following.purpose, following.listed) == (2, Purpose.UPDATE, CONTRIBUTORS)
         assert bench.requester.progress.updates_done == 0
@@ -289,7 +289,7 @@ class TestRequester:
     @pytest.mark.parametrize("passing", [Clause.MODEL_BEHIND, Clause.OUTCOME_UNKNOWN])
     def test_a_site_that_was_only_late_is_waited_for(self, bench: RequesterBench, passing: Clause) -> None:
         away = Refused("c2", ErrorCode.POLICY_REFUSAL, passing, "it was away")
-        bench.requester._settle(planned(bench), ended(RoundEnd.SKIPPED, 1, away))
+        bench.requester.settle(planned(bench), ended(RoundEnd.SKIPPED, 1, away))
         assert planned(bench).announcement.message.purpose is Purpose.RANKING
         assert kept(bench) is None
 
@@ -305,13 +305,13 @@ class TestRequester:
         ) as eroding:
             told = planned(eroding).weight_list.weights
             assert told == tuple(ListedWeight(site=site, numerator=GRID) for site in CONTRIBUTORS)
-            eroding.requester._settle(planned(eroding), ended(RoundEnd.RANKED, 1))
+            eroding.requester.settle(planned(eroding), ended(RoundEnd.RANKED, 1))
             told = planned(eroding).weight_list.weights
             assert [(one.site, one.numerator) for one in told] == [("c1", 1), ("c3", GRID)]
 
     def test_its_own_vector_is_zeros_and_its_query_the_scaled_form(self, bench: RequesterBench) -> None:
-        ranking = bench.requester._round(planned(bench))
-        ranking._prepare_own()
+        ranking = bench.requester.round_of(planned(bench))
+        ranking.prepare_own()
         own = bench.requester.encoded_file(planned(bench).announcement.message)
         assert not own(0, own.length).any()
         judging = make_judging(bench.requester, 1)
@@ -319,7 +319,7 @@ class TestRequester:
         assert judging.scale == pytest.approx(CLIP_NORM / form.length)
         assert judging.own_loss == form.loss(predictor(MODELS))
         assert judging.judged_on is JudgedOn.TRAINING
-        query = decode(ranking._query_vector(bytes(32), ("c1", "c2")), PARAMETERS).reshape(2, -1)
+        query = decode(ranking.query_vector(bytes(32), ("c1", "c2")), PARAMETERS).reshape(2, -1)
         np.testing.assert_array_equal(query[0], query[1])
         np.testing.assert_allclose(query[0], form.vector * judging.scale, rtol=0, atol=1 / PARAMETERS.scale)
 
@@ -331,13 +331,13 @@ class TestRequester:
         assert make_judging(bench.requester, 1) == first
 
     def test_a_half_that_a_server_lost_leaves_the_study_without_a_ranking(self, bench: RequesterBench) -> None:
-        ranking = bench.requester._round(planned(bench))
+        ranking = bench.requester.round_of(planned(bench))
         assert isinstance(ranking, RankingRound)
-        ranking._prepare_own()
+        ranking.prepare_own()
         signed = planned(bench).announcement
         view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
-        assert ranking._ended(view, view) is None
-        settled = ranking._ended(view.model_copy(update={"outcome": ranked_of(1)}), view)
+        assert ranking.ended(view, view) is None
+        settled = ranking.ended(view.model_copy(update={"outcome": ranked_of(1)}), view)
         assert settled is not None
         assert (settled.end, settled.past, settled.skip) == (RoundEnd.RANKED, None, None)
         lost = kept(bench)
@@ -347,36 +347,36 @@ class TestRequester:
     def test_what_was_opened_once_is_not_opened_again(
         self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ranking = bench.requester._round(planned(bench))
+        ranking = bench.requester.round_of(planned(bench))
         assert isinstance(ranking, RankingRound)
-        ranking._prepare_own()
+        ranking.prepare_own()
         made = Ranking(study=STUDY.name, requester=REQUESTER, round=1, sites=(RankedSite(site="c1", loss=0.5),))
         monkeypatch.setattr(ranking, "_open", lambda a, b: made)
         signed = planned(bench).announcement
         outcome = ranked_of(1)
         view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed, outcome=outcome)
-        assert ranking._ended(view, view) is not None
+        assert ranking.ended(view, view) is not None
         monkeypatch.setattr(ranking, "_open", _not_again)
-        assert ranking._ended(view, view) is not None
+        assert ranking.ended(view, view) is not None
         assert kept(bench) == made
 
     def test_evidence_that_does_not_hold_ends_the_study(
         self, bench: RequesterBench, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        ranking = bench.requester._round(planned(bench))
+        ranking = bench.requester.round_of(planned(bench))
         assert isinstance(ranking, RankingRound)
-        ranking._prepare_own()
+        ranking.prepare_own()
         monkeypatch.setattr(ranking, "_open", _refuses)
         signed, outcome = planned(bench).announcement, ranked_of(1)
         view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed, outcome=outcome)
         with pytest.raises(ProtocolViolation, match="round 1: another server's answer"):
-            ranking._ended(view, view)
+            ranking.ended(view, view)
 
     def test_nothing_is_released_while_it_is_measured(self, bench: RequesterBench) -> None:
-        ranking = bench.requester._round(planned(bench))
+        ranking = bench.requester.round_of(planned(bench))
         view = RoundView(round=1, attempt=1, state=RoundState.MEASURED, announcement=planned(bench).announcement)
-        assert ranking._due(view, view) is None
-        assert ranking._ended(view, view) is None
+        assert ranking.due(view, view) is None
+        assert ranking.ended(view, view) is None
 
 
 def _changed_data(_: object) -> JudgingForm:

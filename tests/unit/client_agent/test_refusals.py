@@ -54,7 +54,7 @@ def view(*mail: str, ready: tuple[str, ...] = ()) -> StudyView:
 
 def hand_views(bench: RequesterBench, seen: StudyView) -> None:
     for side in Side:
-        bench.requester.watch._publish(side, seen)
+        bench.requester.watch.publish(side, seen)
 
 
 def test_only_what_the_policy_forbids_is_refused(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def skipped(number: int, declines: tuple[Refused, ...] = ()) -> Settled:
 
 
 def planned(requester: Requester) -> RoundPlan:
-    plan = requester._plan()
+    plan = requester.next_plan()
     assert plan is not None
     return plan
 
@@ -92,7 +92,7 @@ def test_a_skip_is_settled_and_enclosed_until_the_next_release(requester: Reques
     with pytest.raises(PolicyRefusal, match="outcome_unknown"):
         new_plan(requester)
     requester.keep(next_round=1)
-    requester._settle(first, skipped(1))
+    requester.settle(first, skipped(1))
     second = planned(requester)
     assert second.skipped == (skip_of(1),)
     mail = WeightMail(weight_list=second.weight_list, previous=second.previous, skipped=second.skipped)
@@ -100,7 +100,7 @@ def test_a_skip_is_settled_and_enclosed_until_the_next_release(requester: Reques
     assert letter(requester, WeightMail, "weights", "weights-2", "c1", 2).skipped == (skip_of(1),)
     past = release(2).past
     discarded = Settled(RoundEnd.DISCARDED, 1, "", (), None, None, past=past)
-    requester._settle(second, discarded)
+    requester.settle(second, discarded)
     assert (requester.progress.skipped, requester.progress.previous) == ((), past)
 
 
@@ -114,17 +114,17 @@ def test_only_the_last_skips_are_kept(requester: Requester) -> None:
 def test_a_site_without_the_evidence_stays_listed(requester: Requester, clause: Clause) -> None:
     """Whatever the text says: only the clause decides."""
     said = f"{Clause.OUTCOME_UNKNOWN.value}: the requester's own contribution is missing"
-    changes = requester._after_declines(skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, clause, said),)))
+    changes = requester.after_declines(skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, clause, said),)))
     lacks = (Clause.OUTCOME_UNKNOWN, Clause.MODEL_BEHIND, Clause.MEMORY_UNRECONCILED, Clause.ISOLATION)
     assert changes["dropped"] == (() if clause in lacks else ("c2",))
 
 
 def test_an_unusable_update_drops_a_site_the_second_time(requester: Requester) -> None:
     refused = Refused("c2", ErrorCode.UNUSABLE_UPDATE, None, "NaN")
-    first = requester._after_declines(skipped(1, (refused,)))
+    first = requester.after_declines(skipped(1, (refused,)))
     assert first == {"unusable": ("c2",), "dropped": ()}
     requester.keep(**first)
-    assert requester._after_declines(skipped(2, (refused,)))["dropped"] == ("c2",)
+    assert requester.after_declines(skipped(2, (refused,)))["dropped"] == ("c2",)
 
 
 def attested(requester: Requester, past: PastRelease, site: str, **changes: object) -> str:
@@ -160,7 +160,7 @@ def test_sites_that_fell_behind_are_shown_the_release_they_missed_and_who_vouche
     requester.adopt_model(requester.require_kept(), 1)
     show(requester, [attested(requester, past, "c1"), attested(requester, past, "c3"), "decline-1/c2"], monkeypatch)
     behind = (Refused("c2", ErrorCode.POLICY_REFUSAL, Clause.MODEL_BEHIND, "why"),)
-    requester._settle(plan, replace(skipped(1, behind), past=past, end=RoundEnd.RELEASED))
+    requester.settle(plan, replace(skipped(1, behind), past=past, end=RoundEnd.RELEASED))
     signed = letter(requester, Signed[Welcome], "welcome", "welcome-1", "c2", 1)
     sent = require_signatures(signed, ROSTER, (REQUESTER,))
     assert sent.previous == past
@@ -223,9 +223,9 @@ def test_a_skip_counts_once_either_view_shows_both_signatures(requester: Request
     plan = planned(requester)
     turn = RequesterRound(requester, plan)
     one = sign(skip_of(1).message, operator_keys(Side.A).name, operator_keys(Side.A).signing)
-    assert turn._skipped(seen(plan, one), seen(plan, None)) is None
+    assert turn.skipped(seen(plan, one), seen(plan, None)) is None
     for at_a, at_b in ((one, skip_of(1)), (skip_of(1), None)):
-        settled = turn._skipped(seen(plan, at_a), seen(plan, at_b))
+        settled = turn.skipped(seen(plan, at_a), seen(plan, at_b))
         assert settled is not None
         assert (settled.end, settled.reason, settled.skip) == (RoundEnd.SKIPPED, skip_of(1).message.reason, skip_of(1))
 
@@ -236,7 +236,7 @@ def test_a_forged_skip_is_named_once_and_ends_nothing(requester: Requester) -> N
     plan = planned(requester)
     turn = RequesterRound(requester, plan)
     for _ in range(3):
-        assert turn._skipped(seen(plan, skip_of(2)), seen(plan, None)) is None
+        assert turn.skipped(seen(plan, skip_of(2)), seen(plan, None)) is None
     assert told == ["round 1: what the servers signed does not say that this study's round 1 is skipped"]
 
 
@@ -246,9 +246,9 @@ def test_evidence_that_nobody_signed_ends_no_study(requester: Requester) -> None
     requester.problem = lambda number, text: told.append(text)  # type: ignore[method-assign]
     turn = RequesterRound(requester, planned(requester))
     bare = Signed[AgreedSet](message=release().agreed)
-    shown = seen(turn._plan, None).model_copy(update={"state": RoundState.MEASURED, "agreed_set": bare})
+    shown = seen(turn.plan, None).model_copy(update={"state": RoundState.MEASURED, "agreed_set": bare})
     for _ in range(3):
-        turn._once(turn._release, shown, shown)
+        turn.once(turn.release, shown, shown)
     assert len(told) == 1
     assert "agreed_set: the signature of" in told[0]
     assert requester.progress.end is None

@@ -51,7 +51,7 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def test_a_welcome_with_a_missed_release_replaces_model_and_key(bench: Bench) -> None:
     """The site holds model 0 and was away for several rounds: the last release is evidence enough."""
-    bench.contributor._take_welcome(welcome_mail(bench, 3, previous=released(7, 2)))
+    bench.contributor.take_welcome(welcome_mail(bench, 3, previous=released(7, 2)))
     assert bench.contributor.state.model_version == 3
     assert bench.contributor.state.site_key == "77" * 32
     np.testing.assert_array_equal(bench.contributor.require_model(), MODEL * 2)
@@ -64,7 +64,7 @@ def test_the_first_welcome_names_the_model_that_the_site_derives(bench: Bench) -
     bench.contributor.save(model_version=None)
     view = welcome_mail(bench, 0, digest=hashlib.sha256(first.tobytes()).hexdigest())
     del bench.servers[Side.A].mail["checkpoint-0/every-site"]
-    bench.contributor._take_welcome(view)
+    bench.contributor.take_welcome(view)
     assert bench.contributor.state.model_version == 0
     assert bench.contributor.state.site_key == "77" * 32
     np.testing.assert_array_equal(bench.contributor.require_kept(), first)
@@ -73,7 +73,7 @@ def test_the_first_welcome_names_the_model_that_the_site_derives(bench: Bench) -
 def test_another_first_model_is_refused(bench: Bench) -> None:
     bench.contributor.save(model_version=None)
     with pytest.raises(PolicyRefusal, match="first_model: the requester's welcome names the first model"):
-        bench.contributor._take_welcome(welcome_mail(bench, 0))
+        bench.contributor.take_welcome(welcome_mail(bench, 0))
     assert bench.contributor.state.model_version is None
 
 
@@ -86,11 +86,11 @@ def test_a_pretrained_first_model_is_the_one_that_the_study_pins(tmp_path: Path)
             bench.contributor.save(model_version=None)
             view = welcome_mail(bench, 0, study=of)
             if taken:
-                bench.contributor._take_welcome(view)
+                bench.contributor.take_welcome(view)
                 np.testing.assert_array_equal(bench.contributor.require_model(), MODEL * 2)
             else:
                 with pytest.raises(PolicyRefusal, match=r"first_model: .* the study pins 0000"):
-                    bench.contributor._take_welcome(view)
+                    bench.contributor.take_welcome(view)
                 assert bench.contributor.state.model_version is None
 
 
@@ -116,7 +116,7 @@ def test_a_welcome_without_a_missed_release_is_not_taken(bench: Bench, previous:
     assert decided(bench, listed, views(announced(listed))).accepted
     before = bench.contributor.state
     for _ in range(2):
-        bench.contributor._take_welcome(welcome_mail(bench, 3, previous=previous))
+        bench.contributor.take_welcome(welcome_mail(bench, 3, previous=previous))
     assert bench.contributor.state == before
     (problem,) = [event.text for event in bench.events if event.kind is EventKind.PROBLEM]
     assert problem.startswith("model 3 came without ")
@@ -125,7 +125,7 @@ def test_a_welcome_without_a_missed_release_is_not_taken(bench: Bench, previous:
 def test_a_site_that_declined_a_round_may_take_the_welcome_after_it(bench: Bench) -> None:
     """It had no part in round 3, even if it has recorded the round."""
     bench.contributor.save(last_recorded_round=4)
-    bench.contributor._take_welcome(welcome_mail(bench, 3, previous=released(3, 2)))
+    bench.contributor.take_welcome(welcome_mail(bench, 3, previous=released(3, 2)))
     assert bench.contributor.state.model_version == 3
 
 
@@ -133,7 +133,7 @@ def test_a_welcome_with_evidence_that_does_not_hold_is_refused(bench: Bench) -> 
     sound = released(7, 2)
     one_server = sound.agreed_set.model_copy(update={"signatures": sound.agreed_set.signatures[:1]})
     with pytest.raises(BadSignature):
-        bench.contributor._take_welcome(
+        bench.contributor.take_welcome(
             welcome_mail(bench, 3, previous=sound.model_copy(update={"agreed_set": one_server}))
         )
     assert bench.contributor.state.model_version == 0
@@ -146,7 +146,7 @@ def test_a_missed_sum_that_no_server_keeps_leaves_the_site_behind(bench: Bench) 
     assert party is not None
     letter = WeightMail(weight_list=listed, previous=released(2, 0))
     bench.servers[Side.A].mail[f"weights-3/{SITE}"] = seal_letter(letter, "weights", DIGEST, REQUESTER, party, 3)
-    decision = bench.contributor._decisions.decide(*views(announced(listed, model_version=1)))
+    decision = bench.contributor.decisions.decide(*views(announced(listed, model_version=1)))
     assert (decision.accepted, decision.clause) == (False, Clause.MODEL_BEHIND)
     assert any("the output of round 2 is no longer kept" in event.text for event in bench.events)
 
@@ -171,7 +171,7 @@ def test_a_checkpoint_needs_the_word_of_more_than_half_of_its_contributors(
     """The release is genuine and newer; what the model is after it only its contributors can say."""
     for _ in range(2):
         view = welcome_mail(bench, 3, previous=released(7, 2), attested_by=by, attested=changes)
-        bench.contributor._take_welcome(view)
+        bench.contributor.take_welcome(view)
         bench.servers[Side.A].mail.clear()
     assert bench.contributor.state.model_version == 0
     (problem,) = [event.text for event in bench.events if event.kind is EventKind.PROBLEM]
@@ -182,7 +182,7 @@ def test_a_checkpoint_needs_the_word_of_more_than_half_of_its_contributors(
 def test_more_than_may_collude_vouch_for_a_checkpoint(tmp_path: Path) -> None:
     """The larger of the study's and the site's own number counts: two may lie here, so three must speak."""
     with contributor_bench(tmp_path, STUDY, MODEL, SitePolicy(assumed_colluders=2)) as bench:
-        bench.contributor._take_welcome(welcome_mail(bench, 3, previous=released(7, 2)))
+        bench.contributor.take_welcome(welcome_mail(bench, 3, previous=released(7, 2)))
         assert bench.contributor.state.model_version == 0
         sites = ("c2", "c3", "r0")
         listed = needed(bench.contributor, released(7, 2, sites=sites))
@@ -192,18 +192,18 @@ def test_more_than_may_collude_vouch_for_a_checkpoint(tmp_path: Path) -> None:
 def test_a_forged_word_for_a_checkpoint_is_refused(bench: Bench) -> None:
     view = welcome_mail(bench, 3, previous=released(7, 2), attested={"site": "c3"})
     with pytest.raises(BadSignature):
-        bench.contributor._take_welcome(view)
+        bench.contributor.take_welcome(view)
     assert bench.contributor.state.model_version == 0
 
 
 def test_an_old_welcome_changes_nothing(bench: Bench) -> None:
-    bench.contributor._take_welcome(welcome_mail(bench, 0))
+    bench.contributor.take_welcome(welcome_mail(bench, 0))
     assert bench.contributor.state.site_key == SITE_KEY.hex()
 
 
 def test_a_welcome_of_somebody_else_or_with_another_model_is_refused(bench: Bench) -> None:
     with pytest.raises(BadSignature):
-        bench.contributor._take_welcome(welcome_mail(bench, 3, signer="c2"))
+        bench.contributor.take_welcome(welcome_mail(bench, 3, signer="c2"))
     with pytest.raises(BrokenSeal, match="not the one that the welcome names"):
-        bench.contributor._take_welcome(welcome_mail(bench, 3, digest="00" * 32, previous=released(7, 2)))
+        bench.contributor.take_welcome(welcome_mail(bench, 3, digest="00" * 32, previous=released(7, 2)))
     assert bench.contributor.state.model_version == 0

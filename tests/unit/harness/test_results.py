@@ -116,7 +116,7 @@ def test_on_a_terminal_the_picture_shows_phase_weights_and_totals() -> None:
     with LiveRun(console, "title", ROUNDS) as live:
         live.show(Progress("s", 1, "collecting", ()))
         live.show(Progress("s", 2, "locked", records[:2]))
-        console.print(live._picture(Progress("s", 2, "locked", records[:2])))
+        console.print(live.picture(Progress("s", 2, "locked", records[:2])))
     shown = out.getvalue()
     for text in ("title: round 2 of 3, locked", "oncology-centre", "bytes up 2,000, down 468", "1.0 s"):
         assert text in shown

@@ -102,7 +102,7 @@ def test_mnist_page_names_missing_settings_and_judges_against_the_published(tmp_
     assert "C, 10 sites: Weight Erosion .900, published .9981: -0.0981, **not** within 0.01." in text
     assert (tmp_path / "mnist_accuracy.svg").read_text().startswith("<svg")
     # Mean of the requester's 1 and the site's 0.5 after round 2.
-    assert mnist._mean_weight(line("weight_erosion")) == (1.0, 0.75)
+    assert mnist.mean_weight(line("weight_erosion")) == (1.0, 0.75)
 
 
 def test_heart_page_says_which_rule_beats_training_alone(tmp_path):

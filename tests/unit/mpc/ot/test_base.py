@@ -111,7 +111,7 @@ def test_points_that_cancel_against_their_hash_are_refused():
     _, message = base.receiver_message(SESSION, DELTA, seed(1))
     other = message[32:64]
     zero = sodium.crypto_core_ed25519_sub(other, other)
-    cancelling = sodium.crypto_core_ed25519_sub(zero, base._hash_to_point(SESSION, 0, 0, other))
+    cancelling = sodium.crypto_core_ed25519_sub(zero, base.hash_to_point(SESSION, 0, 0, other))
     with pytest.raises(MalformedMessage, match="cancel to the identity"):
         base.sender_reply(SESSION, cancelling + message[32:], seed(2))
 
