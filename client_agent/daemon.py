@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import fcntl
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TextIO
 
+import httpx
 import structlog
 
 from client_agent.contributor.run import Contributor
-from client_agent.learning.learner import Learner, TorchLearner, training_seed
+from client_agent.learning.learner import Learner, TorchLearner
 from client_agent.learning.pretrained import PRETRAINED
+from client_agent.learning.training_seeds import training_seed
 from client_agent.network.complaints import Complaints
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
@@ -30,6 +31,7 @@ from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.study.participant import Participant
+from host.clock import SYSTEM, Clock
 from host.durable import new_folder, write_durably
 from host.private_files import private_folder, read_secret
 from host.randomness import site_randomness
@@ -52,24 +54,26 @@ _LOOK_AGAIN_S = 60.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 600.0
 _ALL_STUDIES = ""
+Connect = Callable[[str, Ledger], httpx.BaseTransport]
+"""The way to the server of that name."""
 _log = structlog.get_logger("agent")
 
 
 class Site:
     """This site's identity, its connections to both servers and its ledger; a context manager."""
 
-    def __init__(self, settings: AgentSettings) -> None:
+    def __init__(self, settings: AgentSettings, connect: Connect | None = None, clock: Clock = SYSTEM) -> None:
         self.settings = settings
+        self.clock = clock
         self.roster, self.keys = load_identity(settings)
         private_folder(settings.state_dir)
         self.ledger = Ledger(settings.state_dir / "ledger.jsonl")
-        context = tls_context(settings.ca, settings.tls.minimum)
-        self.transports: dict[Side, CountingTransport] = {}
+        connect = connect or _over_tls(settings)
         self.clients: dict[Side, ServerClient] = {}
         for side in Side:
             operator = self.roster.operator(side)
-            self.transports[side] = CountingTransport(operator.name, context, self.ledger)
-            self.clients[side] = ServerClient(side, operator, self.keys, self.transports[side])
+            transport = connect(operator.name, self.ledger)
+            self.clients[side] = ServerClient(side, operator, self.keys, transport, clock=clock.now)
 
     def __enter__(self) -> Site:
         return self
@@ -89,6 +93,11 @@ class Site:
     @property
     def is_requester(self) -> bool:
         return self.settings.site == self.roster.requester
+
+
+def _over_tls(settings: AgentSettings) -> Connect:
+    context = tls_context(settings.ca, settings.tls.minimum)
+    return lambda server, ledger: CountingTransport(server, context, ledger)
 
 
 def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
@@ -154,6 +163,7 @@ class Agent:
     ) -> None:
         self._site = site
         self._stop = stop
+        self._clock = site.clock
         self._emit = emit
         self._running: dict[str, threading.Thread] = {}
         self._participants: dict[str, Participant] = {}
@@ -175,6 +185,7 @@ class Agent:
             emit=emit,
             ledger=site.ledger,
             stop=stop,
+            clock=site.clock,
             start_when=None if settings.start_when == "all" else settings.start_when,
             start_timeout_s=settings.start_timeout_s,
         )
@@ -194,7 +205,7 @@ class Agent:
                     self._complaints.mended(_ALL_STUDIES)
                 except MoietyError as later:
                     self._complaints.about(_ALL_STUDIES, _text(later))
-                self._stop.wait(self._site.settings.poll_s)
+                self._clock.wait(self._stop, self._site.settings.poll_s)
         finally:
             self._stop.set()
             for participant in tuple(self._participants.values()):
@@ -251,7 +262,7 @@ class Agent:
     def find_listed(self) -> None:
         """Studies at the servers, countersigned by both, that this site takes part in."""
         for signed in self._context.clients[Side.A].studies().studies:
-            name, digest, now = signed.message.name, signed.message.digest(), time.monotonic()
+            name, digest, now = signed.message.name, signed.message.digest(), self._clock.monotonic()
             if name in self._running or not self._site.settings.takes_part_in(name):
                 continue
             if self._look_again_at_s.get(digest, now) > now:
@@ -319,7 +330,7 @@ class Agent:
                 self._failed(name, f"{text}; tried again in {pause_s:g} s")
             else:
                 return
-            self._stop.wait(pause_s)
+            self._clock.wait(self._stop, pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     def _failed(self, study: str, text: str) -> None:
@@ -353,15 +364,17 @@ def run_agent(
     stop: threading.Event,
     emit: EventSink = lambda event: None,
     make_learner: Callable[[Study, int], Learner] | None = None,
+    connect: Connect | None = None,
+    clock: Clock = SYSTEM,
 ) -> None:
-    """Run one site's agent until ``stop`` is set.
+    """Run one site's agent until ``stop`` is set; ``connect`` and ``clock`` are not the machine's where a test says so.
 
     Raises: ConfigurationError before anything starts
     """
     if make_learner is None:
         _require_training(settings)
     private_folder(settings.state_dir)
-    with only_one(settings.state_dir), Site(settings) as site:
+    with only_one(settings.state_dir), Site(settings, connect, clock) as site:
         Agent(site, stop, emit, make_learner).run()
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any
 
+import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
@@ -20,6 +22,7 @@ from protocol.sharing import Side
 from protocol.wire.channel.signing import require_own_version
 from servers.correlations.pool import CorrelationPool
 from servers.correlations.sender import OtSessions
+from servers.correlations.transfer import OBLIVIOUS, Transfer
 from servers.http.envelope import Envelope
 from servers.http.peer_client import PeerClient
 from servers.http.problems import MEDIA_TYPE, internal_problem
@@ -39,17 +42,26 @@ _LOGGED_CHARACTERS = 200
 _log = log.logger("http")
 
 
-def create_app(settings: ServerSettings) -> FastAPI:
+def create_app(
+    settings: ServerSettings,
+    *,
+    clock: Callable[[], float] = time.time,
+    to_peer: httpx.AsyncBaseTransport | None = None,
+    transfer: Transfer = OBLIVIOUS,
+) -> FastAPI:
     """The application; state and background tasks begin with its lifespan.
+
+    Clock, way to the peer (None: TLS, as the settings say) and oblivious transfer are arguments for whoever runs both
+    servers in one process.
 
     Raises: ConfigurationError
     """
-    server = open_server(settings)
+    server = open_server(settings, clock)
     app = FastAPI(
         title="Moiety server",
         description=f"Side {server.side.value.upper()} of a federation in which the servers see nothing.",
         version="1",
-        lifespan=_lifespan,
+        lifespan=lambda app: _lifespan(app, to_peer, transfer),
         separate_input_output_schemas=False,
         openapi_url=None,
     )
@@ -85,20 +97,20 @@ def create_operations(app: FastAPI) -> FastAPI:
 
 
 @asynccontextmanager
-async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, transfer: Transfer) -> AsyncIterator[None]:
     server: Server = app.state.server
     sketches = Sketches(server)
     tasks = [asyncio.create_task(_purge(server))]
     client: PeerClient | None = None
     if server.side is Side.A:
-        client = PeerClient(server)
+        client = PeerClient(server, to_peer)
         app.state.peer = client
-        app.state.pool = CorrelationPool(server, client)
+        app.state.pool = CorrelationPool(server, client, transfer)
         tasks.append(
             asyncio.create_task(Driver(server, client, app.state.pool, sketches, Endings(server, client)).run())
         )
     else:
-        app.state.answering = Answering(server, sketches, OtSessions(server))
+        app.state.answering = Answering(server, sketches, OtSessions(server, transfer))
     try:
         yield
     finally:

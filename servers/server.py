@@ -101,7 +101,7 @@ class Server:
         return signature_by(self.name, self.keys.signing, message)
 
 
-def open_server(settings: ServerSettings) -> Server:
+def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time) -> Server:
     """Read roster and keys, bring the database up to date, delete what a crash left behind.
 
     Raises: ConfigurationError
@@ -124,6 +124,7 @@ def open_server(settings: ServerSettings) -> Server:
         randomness=server_randomness(settings.seed, keys.name),
         boot=store.next_boot(),
         changes=changes,
+        clock=clock,
         failpoints=failpoints,
     )
 

@@ -95,7 +95,7 @@ class Contributor(Participant):
                 send_refusal(self, refusal)
             except Unavailable as later:
                 self.problem(None, later.detail)
-                if self.context.stop.wait(pause_after(later, _RETRY_S)):
+                if self.context.pause(pause_after(later, _RETRY_S)):
                     raise Stopped from None
             except RefusedMessage as ended:  # or said before with other bytes: this site takes no part all the same
                 self.problem(None, ended.detail)
@@ -123,7 +123,7 @@ class Contributor(Participant):
                 except RefusedMessage as refused:
                     self.problem(None, refused.detail)
                     pause_s = _IDLE_S
-            if waiting and self.context.stop.wait(pause_s):
+            if waiting and self.context.pause(pause_s):
                 raise Stopped
 
     def react(self) -> bool:
@@ -309,7 +309,7 @@ class Contributor(Participant):
         encoded = self.journal.round_folder(announcement.round) / "encoded.json"
         self.record(
             RoundRecord(
-                time_s=self.context.clock(),
+                time_s=self.context.clock.now(),
                 study=self.study.name,
                 site=self.context.site,
                 round=announcement.round,

@@ -190,16 +190,6 @@ class TorchLearner:
         return build_model(self._study.model, PERSONAL_SEED)
 
 
-def training_seed(local_seed: int | None, site: str, drawn: bytes) -> int:
-    """From this site's own random bytes; in a seeded federation on loopback from the seed in its settings.
-
-    Never from the study: a requester that knew the order of the batches would know which examples an update is of.
-    """
-    from client_agent.learning.trainer import site_seed
-
-    return site_seed(int.from_bytes(drawn[:8], "big") if local_seed is None else local_seed, site)
-
-
 def _plugin(study: Study, path: Path | None) -> Plugin | None:
     if study.model.kind != "plugin":
         return None

@@ -6,7 +6,6 @@ torch is left as it was found.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ from client_agent.learning.flat_vector import (
 )
 from client_agent.learning.personal import personal_parameters, shared_parameters
 from client_agent.learning.seeding import private_state
+from client_agent.learning.training_seeds import derived
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 
@@ -100,11 +100,6 @@ def training_loss(training: TrainingSpec, labels: NDArray[np.int64]) -> Loss:
     return cross_entropy if training.class_weights == "none" else weighted_cross_entropy(labels)
 
 
-def site_seed(study_seed: int, site: str) -> int:
-    """The seed of one site's training order, from the study's seed; 63 bits."""
-    return _derived(study_seed, f"site {site}")
-
-
 def compute_update(
     model: nn.Module,
     data: Examples,
@@ -167,7 +162,7 @@ def epoch_rows(examples: int, training: TrainingSpec, round: int, seed: int) -> 
     """The rows of every mini-batch of a round of local SGD, in order."""
     cycled = training.batches == "cycled"
     labels = ("batches" if cycled else f"round {round} epoch {epoch}" for epoch in range(training.epochs))
-    orders = (_derived(seed, label) for label in labels)
+    orders = (derived(seed, label) for label in labels)
     return [rows for order in orders for rows in _batches(examples, training.batch_size, order)]
 
 
@@ -175,7 +170,7 @@ def gradient_rows(examples: int, training: TrainingSpec, round: int, seed: int) 
     """The rows of the mini-batch that a round's gradient is computed on."""
     passes, place = divmod(round - 1, -(-examples // training.batch_size))
     label = "batches" if passes == 0 or training.batches == "cycled" else f"batches of pass {passes}"
-    return _batches(examples, training.batch_size, _derived(seed, label))[place]
+    return _batches(examples, training.batch_size, derived(seed, label))[place]
 
 
 def apply_aggregate(vector: Vector, aggregate: Vector, server_lr: float) -> Vector:
@@ -296,7 +291,7 @@ def private_randomness(seed: int, purpose: str, device: torch.device) -> Iterato
 
     On a GPU, convolutions run deterministically and in full float32 meanwhile, not in TF32.
     """
-    drawn = _derived(seed, purpose)
+    drawn = derived(seed, purpose)
     devices = [device] if device.type == "cuda" else []
     full_precision = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
     with private_state(devices), full_precision:
@@ -306,7 +301,3 @@ def private_randomness(seed: int, purpose: str, device: torch.device) -> Iterato
             with torch.cuda.device(device):
                 torch.cuda.manual_seed(drawn)
         yield
-
-
-def _derived(seed: int, label: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{seed} {label}".encode()).digest()[:8], "big") >> 1

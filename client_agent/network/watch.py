@@ -12,6 +12,7 @@ import structlog
 from client_agent.network.complaints import Complaints
 from client_agent.network.exchange import TransportFailure
 from client_agent.network.server_client import ServerClient
+from host.clock import SYSTEM, Clock
 from protocol.errors import MoietyError, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.messages import RoundView, StudyView
@@ -36,11 +37,13 @@ class StudyWatch:
         clients: Mapping[Side, ServerClient],
         stop: threading.Event,
         say: Callable[[str, str], None] = lambda server, text: None,
+        clock: Clock = SYSTEM,
     ) -> None:
         """``say`` hears once what keeps a server's views from coming, other than that it cannot be reached."""
         self._study = study
         self._clients = clients
         self._stop = stop
+        self._clock = clock
         self._changed = threading.Condition()
         self._views: dict[Side, StudyView] = {}
         self._serial = 0
@@ -79,7 +82,7 @@ class StudyWatch:
     def wait(self, seen: int, timeout_s: float) -> None:
         """Until something changes after ``seen``, or the time is over. Raises: Stopped"""
         with self._changed:
-            self._changed.wait_for(lambda: self._serial != seen or self._stop.is_set(), timeout_s)
+            self._clock.wait_for(self._changed, lambda: self._serial != seen or self._stop.is_set(), timeout_s)
         if self._stop.is_set():
             raise Stopped
 
@@ -94,14 +97,14 @@ class StudyWatch:
             try:
                 view = self._clients[side].view(self._study, cursor, _LONG_POLL_S)
             except UnknownStudy:
-                self._stop.wait(_UNKNOWN_PAUSE_S)
+                self._clock.wait(self._stop, _UNKNOWN_PAUSE_S)
             except MoietyError as error:
                 if not isinstance(error, TransportFailure):
                     self._complaints.about(side.value, error.detail)
-                self._stop.wait(_PROBLEM_PAUSE_S)
+                self._clock.wait(self._stop, _PROBLEM_PAUSE_S)
             except Exception:  # whatever came from there, the next view is asked for all the same
                 _log.exception("view_failed", study=self._study, server=side.value)
-                self._stop.wait(_PROBLEM_PAUSE_S)
+                self._clock.wait(self._stop, _PROBLEM_PAUSE_S)
             else:
                 self._complaints.mended(side.value)
                 if view.cursor != cursor:

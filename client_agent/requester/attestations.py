@@ -43,14 +43,14 @@ def gathered(owner: RequesterStudy, waiting: Sequence[str]) -> tuple[Signed[Atte
     past = owner.led_here()
     if past is None:
         return ()
-    give_up = owner.context.clock() + min(_LONGEST_WAIT_S, owner.study.round_deadline_s)
+    give_up = owner.context.clock.now() + min(_LONGEST_WAIT_S, owner.study.round_deadline_s)
     read: dict[str, Signed[Attestation] | None] = {}
 
     def enough(a: StudyView, _: StudyView) -> bool | None:
         _read_new(owner, past, a, read)
         if sum(one is not None for one in read.values()) >= needed(owner, past):
             return True
-        return False if owner.context.clock() >= give_up else None
+        return False if owner.context.clock.now() >= give_up else None
 
     if owner.until(enough):
         return tuple(one for one in read.values() if one is not None)

@@ -24,14 +24,14 @@ def await_contributors(owner: RequesterStudy) -> None:
     everybody = len(owner.context.roster.contributors)
     wanted = everybody if owner.context.start_when is None else min(owner.context.start_when, everybody)
     least = owner.study.parameters.least_contributors
-    give_up = owner.context.clock() + owner.context.start_timeout_s
+    give_up = owner.context.clock.now() + owner.context.start_timeout_s
     owner.event(EventKind.STUDY, None, f"waiting for {wanted} of {everybody} contributors")
 
     def enough(a: StudyView, b: StudyView) -> bool | None:
         if _hear_refusal(owner, a):
             return False
         ready = len(_ready(owner, a, b))
-        late = owner.context.clock() >= give_up
+        late = owner.context.clock.now() >= give_up
         return True if ready >= wanted or (late and ready >= least) else None
 
     owner.until(enough)

@@ -126,7 +126,7 @@ def _announced(
         model_version=owner.state.model_version or 0,
         model_digest=_model_digest(owner, number),
         weight_list_digest=weight_list.digest(),
-        closes_at_s=math.ceil(owner.context.clock() + study.round_deadline_s),
+        closes_at_s=math.ceil(owner.context.clock.now() + study.round_deadline_s),
         ckks_key_id=owner.ckks_key_id() if purpose.plan.steps_model else None,
     )
     return announcement, weight_list

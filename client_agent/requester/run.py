@@ -234,7 +234,7 @@ class Requester(RequesterStudy):
         opened = settled.measured or _NOTHING_OPENED
         self.record(
             RoundRecord(
-                time_s=self.context.clock(),
+                time_s=self.context.clock.now(),
                 study=self.study.name,
                 site=self.context.site,
                 round=plan.announcement.message.round,

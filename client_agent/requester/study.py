@@ -147,5 +147,5 @@ class RequesterStudy(Participant):
                 return call()
             except Unavailable as later:
                 self.problem(None, later.detail)
-                if self.context.stop.wait(pause_after(later, _RETRY_S)):
+                if self.context.pause(pause_after(later, _RETRY_S)):
                     raise Stopped from None

@@ -30,7 +30,7 @@ def _round_alone(owner: RequesterStudy, number: int, reason: str) -> None:
         version = (owner.state.model_version or 0) + 1
         # one write of the state steps the model and closes the round: a restart repeats both or neither
         record = RoundRecord(
-            time_s=owner.context.clock(),
+            time_s=owner.context.clock.now(),
             study=owner.study.name,
             site=owner.context.site,
             round=number,

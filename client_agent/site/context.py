@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -14,6 +13,7 @@ from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.site.events import EventSink
 from client_agent.site.remembered_sums import SumMemory, sum_memory
+from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
@@ -43,7 +43,11 @@ class SiteContext:
     stop: threading.Event
     start_when: int | None = None
     start_timeout_s: float = 3600.0
-    clock: Callable[[], float] = time.time
+    clock: Clock = SYSTEM
+
+    def pause(self, seconds: float) -> bool:
+        """Whether the agent was stopped meanwhile."""
+        return self.clock.wait(self.stop, seconds)
 
     @cached_property
     def sums(self) -> SumMemory:

@@ -26,7 +26,7 @@ def reconcile(context: SiteContext) -> None:
     A server that names rounds that never were keeps the site from contributing, which it can do anyway.
     Raises: Unavailable while one of them cannot be reached; PolicyRefusal, clause ``memory_unreconciled``
     """
-    now_s, last_s = context.clock(), context.sums.reconciled_at_s
+    now_s, last_s = context.clock.now(), context.sums.reconciled_at_s
     if last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S:
         return
     lost = lost_rounds(context.sums, context.clients, context.roster, context.site)

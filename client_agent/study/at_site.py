@@ -26,7 +26,7 @@ class StudyAtSite:
         self.study = signed_study.message
         self.study_digest = self.study.digest()
         self.journal = journal
-        self.watch = StudyWatch(self.study.name, context.clients, context.stop, self._no_view)
+        self.watch = StudyWatch(self.study.name, context.clients, context.stop, self._no_view, context.clock)
         self.stopwatch = Stopwatch()
         self.state = journal.site_state() or self._first_state()
         self._learner: Learner | None = None

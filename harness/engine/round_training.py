@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from client_agent.learning.trainer import site_seed
+from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.run_state import Run, RunState
 from harness.engine.site_updates import ClippedUpdate, clipped, clipped_update

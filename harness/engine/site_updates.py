@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.learning.flat_vector import Vector, layer_sizes, load_personal, load_vector
-from client_agent.learning.trainer import loss_gradient, site_seed, train_round
+from client_agent.learning.trainer import loss_gradient, train_round
+from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.rules.self_weights import class_weight, sample_weight

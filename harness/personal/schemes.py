@@ -20,7 +20,8 @@ from torch import nn
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, load_personal, load_vector, model_vector, personal_vector
-from client_agent.learning.trainer import apply_aggregate, site_seed
+from client_agent.learning.trainer import apply_aggregate
+from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.site_updates import ClippedUpdate
 from harness.personal.apfl import MixedSite, MixedTraining

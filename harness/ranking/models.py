@@ -8,7 +8,8 @@ from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import checked_study_table, study_from_table
-from client_agent.learning.trainer import Evaluation, apply_aggregate, compute_update, evaluate, site_seed
+from client_agent.learning.trainer import Evaluation, apply_aggregate, compute_update, evaluate
+from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.site_updates import CPU

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from host import log
 from protocol.errors import MoietyError, UnknownResource
-from protocol.mpc.ot.session import OtReceiver, products_message_bytes
+from protocol.mpc.ot.session import products_message_bytes
 from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.paths import PEER_ANSWER, PEER_BASE, PEER_EXTEND, PEER_SESSION, fill
 from protocol.wire.peer_messages import BatchHeader, SessionOpen, SessionOpened, pack_frame, unpack_frame
@@ -22,6 +22,7 @@ from servers.correlations.sessions import (
     seal_key_part,
     zero_key,
 )
+from servers.correlations.transfer import OBLIVIOUS, Receiver, Transfer
 from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.server import Server
@@ -40,7 +41,7 @@ class Stock:
 @dataclass(eq=False)
 class _Session:
     name: str
-    receiver: OtReceiver
+    receiver: Receiver
     zero_key: bytes = field(repr=False)
     batches: int = 0
 
@@ -48,9 +49,10 @@ class _Session:
 class CorrelationPool:
     """Opens sessions, makes batches in a thread, hands correlations out once."""
 
-    def __init__(self, server: Server, peer: PeerClient) -> None:
+    def __init__(self, server: Server, peer: PeerClient, transfer: Transfer = OBLIVIOUS) -> None:
         self._server = server
         self._peer = peer
+        self._transfer = transfer
         self._lock = asyncio.Lock()
         self._session: _Session | None = None
         self._opened = 0
@@ -117,7 +119,7 @@ class CorrelationPool:
         opened, message = unpack_frame(answer, SessionOpened)
         other = open_key_part(self._server, name, opened.sealed_key_part)
         rand = self._server.randomness.bytes(32, f"{label} base")
-        receiver, reply = await asyncio.to_thread(OtReceiver.open, bytes.fromhex(name), bytes(message), rand)
+        receiver, reply = await asyncio.to_thread(self._transfer.receiver, bytes.fromhex(name), bytes(message), rand)
         self._server.failpoints.reach(Point.OT_BASE_MIDWAY)
         await self._peer.post(fill(PEER_BASE, session=name), reply, "session")
         self._session = _Session(name, receiver, zero_key(part, other))

@@ -14,7 +14,7 @@ from protocol.errors import (
     UnknownResource,
 )
 from protocol.mpc.correlation import CorrelationHalf
-from protocol.mpc.ot.session import OtSender, OtSenderOpening, SenderBatch
+from protocol.mpc.ot.session import SenderBatch
 from protocol.wire.peer_messages import (
     BatchHeader,
     CorrelationRef,
@@ -24,6 +24,7 @@ from protocol.wire.peer_messages import (
     unpack_frame,
 )
 from servers.correlations.sessions import KEY_PART_BYTES, open_key_part, seal_key_part, zero_key
+from servers.correlations.transfer import OBLIVIOUS, Sender, SenderOpening, Transfer
 from servers.points import Point
 from servers.server import Server
 
@@ -34,8 +35,8 @@ _log = log.logger("correlations")
 class _Session:
     name: str
     zero_key: bytes = field(repr=False)
-    opening: OtSenderOpening | None
-    sender: OtSender | None = None
+    opening: SenderOpening | None
+    sender: Sender | None = None
     pending: tuple[BatchHeader, SenderBatch] | None = None
     halves: dict[tuple[int, int], CorrelationHalf] = field(default_factory=dict, repr=False)
 
@@ -43,8 +44,9 @@ class _Session:
 class OtSessions:
     """At most one session at a time; a new one replaces the old, and its unused correlations with it."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, transfer: Transfer = OBLIVIOUS) -> None:
         self._server = server
+        self._transfer = transfer
         self._session: _Session | None = None
         self._lock = asyncio.Lock()
 
@@ -65,7 +67,7 @@ class OtSessions:
             part_a = open_key_part(self._server, name, message.sealed_key_part)
             part_b = self._server.randomness.bytes(KEY_PART_BYTES, f"ot session {name} zero key")
             rand = self._server.randomness.bytes(32, f"ot session {name} base")
-            opening, base = await asyncio.to_thread(OtSender.open, bytes.fromhex(name), rand)
+            opening, base = await asyncio.to_thread(self._transfer.sender, bytes.fromhex(name), rand)
             self._drop()
             self._session = _Session(name, zero_key(part_a, part_b), opening)
         self._server.failpoints.reach(Point.OT_BASE_MIDWAY)
@@ -136,7 +138,7 @@ class OtSessions:
             raise UnknownResource("this session is not open here; open a new one")
         return self._session
 
-    def _ready(self, name: str) -> tuple[_Session, OtSender]:
+    def _ready(self, name: str) -> tuple[_Session, Sender]:
         session = self._named(name)
         if session.sender is None:
             raise UnknownResource("this session's base OTs are not done; open a new one")

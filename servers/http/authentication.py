@@ -43,7 +43,7 @@ class Caller:
             raise BadSignature("the body is not the one whose digest was signed; sign the bytes that are sent")
 
 
-def server_of(request: Request) -> Server:
+async def server_of(request: Request) -> Server:
     server: Server = request.app.state.server
     return server
 
@@ -84,21 +84,21 @@ async def authenticated(request: Request) -> Caller:
     )
 
 
-def site(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
+async def site(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
     """A site of the roster, not an operator."""
     if caller.party not in server.roster.sites:
         raise NotListed(f"{caller.name!r} is an operator; this is for sites")
     return caller
 
 
-def requester(caller: Annotated[Caller, Depends(site)], server: ThisServer) -> Caller:
+async def requester(caller: Annotated[Caller, Depends(site)], server: ThisServer) -> Caller:
     """The roster's requester."""
     if caller.name != server.roster.requester:
         raise NotListed(f"only the requester {server.roster.requester!r} may do this, not {caller.name!r}")
     return caller
 
 
-def peer(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
+async def peer(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
     """The other server's operator."""
     if caller.party != server.peer:
         raise NotListed(f"only the other server's operator {server.peer.name!r} may do this, not {caller.name!r}")

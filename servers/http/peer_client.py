@@ -13,6 +13,7 @@ import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Final, Literal
 
 import httpx
@@ -41,14 +42,12 @@ _EMPTY: Final = hashlib.sha256(b"").digest()
 class PeerClient:
     """Every method raises PeerUnreachable, or the error that the peer answered with."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, transport: httpx.AsyncBaseTransport | None = None) -> None:
+        """``transport``: the way to the peer, where it is none over TLS."""
         self._server = server
-        ca = server.settings.peer_ca
-        context = ssl.create_default_context(cafile=None if ca is None else str(ca))
         timeout = httpx.Timeout(server.settings.limits.peer_timeout_s, connect=_CONNECT_TIMEOUT_S)
-        self._client = httpx.AsyncClient(
-            verify=context, timeout=timeout, limits=_CONNECTIONS, trust_env=False, cookies=no_cookies()
-        )
+        transport = transport or _over_tls(server.settings.peer_ca)
+        self._client = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False, cookies=no_cookies())
 
     async def close(self) -> None:
         await self._client.aclose()
@@ -187,6 +186,11 @@ class PeerClient:
         return PeerUnreachable(
             f"the peer at {self._server.settings.peer_url} is out of reach ({type(error).__name__}); it is tried again"
         )
+
+
+def _over_tls(ca: Path | None) -> httpx.AsyncHTTPTransport:
+    context = ssl.create_default_context(cafile=None if ca is None else str(ca))
+    return httpx.AsyncHTTPTransport(verify=context, limits=_CONNECTIONS, trust_env=False)
 
 
 async def _content(envelope: bytes, follows: AsyncIterator[bytes] | None) -> AsyncIterator[bytes]:

@@ -48,7 +48,7 @@ from servers.store.interface import RoundRecord, StudyRecord
 from servers.studies import study_named
 
 
-def side_b(request: Request, server: ThisServer, caller: ThePeer) -> Answering:
+async def side_b(request: Request, server: ThisServer, caller: ThePeer) -> Answering:
     """Only side B answers; side A calls."""
     if server.side is not Side.B:
         raise NotListed("this server is side A: it calls side B and is not called by it")

@@ -6,21 +6,19 @@ import asyncio
 import re
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
-import pytest
 from structlog.testing import capture_logs
 
 from harness.engine.parties import Parties
 from protocol.sharing import Side
 from protocol.wire.channel.envelope import ANSWER_TYPE, LENGTH_BYTES, Correspondence, open_answer, open_request
 from protocol.wire.paths import PEER_SEALED, SEALED
-from servers import app as server_app
-from servers.http.peer_client import PeerClient
+from servers.app import create_app
 from servers.server import Server
 from servers.settings import load_settings
 from tests.integration.federation import Federation
@@ -112,22 +110,16 @@ class RunningApps:
 
 
 @contextmanager
-def running_apps(federation: Federation, now_s: float, patch: pytest.MonkeyPatch) -> Iterator[RunningApps]:
-    """Both applications, from the settings that real processes would read, with a clock that stands still."""
+def running_apps(federation: Federation, clock: Callable[[], float]) -> Iterator[RunningApps]:
+    """Both applications, from the settings that real processes would read."""
     messages = {side: Messages() for side in Side}
-    apps = {side: server_app.create_app(load_settings(federation.servers[side].config)) for side in Side}
-    for app in apps.values():
-        app.state.server.clock = lambda: now_s
-    by_url = {federation.url(side): apps[side] for side in Side}
+    by_url: dict[str, Any] = {}
     peers = Wire(by_url, {federation.url(side): list(messages.values()) for side in Side}, federation.parties)
     agents = Wire(by_url, {federation.url(side): [messages[side]] for side in Side}, federation.parties)
-
-    class InProcessPeer(PeerClient):
-        def __init__(self, server: Server) -> None:
-            super().__init__(server)
-            self._client = httpx.AsyncClient(transport=peers)
-
-    patch.setattr(server_app, "PeerClient", InProcessPeer)
+    apps = {}
+    for side in Side:
+        settings = load_settings(federation.servers[side].config)
+        apps[side] = by_url[federation.url(side)] = create_app(settings, clock=clock, to_peer=peers)
     loop = asyncio.new_event_loop()
     ready, stop = threading.Event(), asyncio.Event()
 

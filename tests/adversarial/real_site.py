@@ -85,7 +85,7 @@ class RealSite:
             ledger=self.ledger,
             stop=threading.Event(),
         )
-        context.sums.reconciled_at_s = context.clock() if reconciled else None
+        context.sums.reconciled_at_s = context.clock.now() if reconciled else None
         signed = sign(opened.sites.study, REQUESTER, federation.keys(REQUESTER).signing)
         self.agent = Contributor(context, signed, StudyJournal(folder, opened.sites.study.name))
         self.agent.adopt_model(MODEL, 0, site_key=SITE_KEY.hex(), memory=memory)

@@ -46,6 +46,7 @@ from protocol.wire.messages import (
     TrainingSpec,
     WeightList,
 )
+from tests.kit.clocks import ToldClock
 
 REQUESTER = "r0"
 SITES = tuple(f"c{number}" for number in range(1, 8))
@@ -190,7 +191,7 @@ class Federation:
                 emit=lambda _: None,
                 ledger=ledger,
                 stop=threading.Event(),
-                clock=lambda: 1e9,
+                clock=ToldClock(lambda: 1e9),
             )
         return self._contexts[site]
 

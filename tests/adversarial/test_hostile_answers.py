@@ -179,7 +179,7 @@ def _nothing() -> Any:
     return Body.of(b"")
 
 
-def a_peer(url: str, ca: Path) -> PeerClient:
+def a_peer(url: str, ca: Path, transport: httpx.AsyncBaseTransport | None = None) -> PeerClient:
     settings = SimpleNamespace(peer_ca=ca, peer_url=url, limits=SimpleNamespace(peer_timeout_s=2.0))
     own = operator_keys(Side.A)
     peer = ROSTER.operator_b
@@ -193,7 +193,7 @@ def a_peer(url: str, ca: Path) -> PeerClient:
         verify_keys={peer.key_id: VerifyKey.from_bytes(bytes.fromhex(peer.signing_key))},
         sealing_key_of=lambda name: SealingPublicKey.from_bytes(bytes.fromhex(peer.sealing_key)),
     )
-    return PeerClient(server)
+    return PeerClient(server, transport)
 
 
 def asked(url: str, ca: Path) -> None:
@@ -218,9 +218,7 @@ def test_side_a_takes_no_more_from_its_peer_than_it_asked_for(script: Script, ca
 def test_a_masked_sum_without_an_end_stops_at_its_length(ca: Path) -> None:
     taken: list[int] = []
     bodies: list[Endless] = []
-    client = a_peer("https://b.invalid", ca)
-    answer = signed_endless_peer(bodies)
-    client._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    client = a_peer("https://b.invalid", ca, httpx.MockTransport(signed_endless_peer(bodies)))
 
     async def fetch() -> None:
         async for piece in client.stream("/v1/peer/x", "masked_sum", 3 * MEGABYTE):
@@ -266,8 +264,7 @@ def test_an_answer_that_was_made_longer_on_its_way_is_no_refusal(ca: Path) -> No
         )
         return httpx.Response(200, headers=list(signed), stream=bodies[-1])
 
-    client = a_peer("https://b.invalid", ca)
-    client._client = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    client = a_peer("https://b.invalid", ca, httpx.MockTransport(answer))
     with pytest.raises(PeerUnreachable, match="not over its signature"):
         asyncio.run(client.get("/v1/peer/x", "products"))
     assert bodies[0].taken_bytes < LITTLE

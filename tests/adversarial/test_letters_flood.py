@@ -57,9 +57,7 @@ class Flood:
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation, RunningApps]]:
     made = prepare_servers(tmp_path_factory.mktemp("flood"), SITES, seed=7)
-    with pytest.MonkeyPatch.context() as patch, running_apps(made, time.time(), patch) as apps:
-        for server in apps.servers.values():
-            server.clock = time.time
+    with running_apps(made, time.time) as apps:
         yield made, apps
 
 

@@ -98,9 +98,7 @@ class Meddled:
 @pytest.fixture(scope="module")
 def meddled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meddled]:
     made = prepare_servers(tmp_path_factory.mktemp("meddled"), SITES, seed=7)
-    with pytest.MonkeyPatch.context() as patch, running_apps(made, time.time(), patch) as apps:
-        for server in apps.servers.values():
-            server.clock = time.time
+    with running_apps(made, time.time) as apps:
         sites = FakeSites(made, make_study(made, DIMENSION))
         for client in sites.clients.values():
             client.http.close()

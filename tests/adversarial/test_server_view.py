@@ -228,7 +228,7 @@ def live(folder: Path, world: World, x: Updates) -> View:
     with pytest.MonkeyPatch.context() as patch:
         world.install(patch)
         made = prepare_servers(folder, SITES, seed=7)
-        with running_apps(made, NOW_S, patch) as apps:
+        with running_apps(made, lambda: NOW_S) as apps:
             sites = FakeSites(made, make_study(made, D))
             connect(sites, apps)
             sites.create()

@@ -18,27 +18,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import client_agent.daemon
 import servers.cli
-from client_agent.learning.data import Examples, LocalData
-from client_agent.learning.learner import Vector
-from client_agent.learning.ridge import JudgingForm, Matrix, judging_form
+from client_agent.daemon import run_agent
 from client_agent.settings import load_settings
 from client_agent.site.events import RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from client_agent.site.remembered_sums import RememberedRow
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.forked import Forked
-from harness.federation.processes import FederationSpec, Running, RunningFederation, SiteSpec, toml_lines
-from protocol.parameters import StudyParameters
+from harness.federation.processes import FederationSpec, Running, RunningFederation, toml_lines
 from protocol.policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import (
     Announcement,
-    LayerShape,
-    ModelSpec,
     Purpose,
     Receipt,
     RoundState,
@@ -46,56 +38,15 @@ from protocol.wire.messages import (
     RuleSpec,
     Signed,
     Study,
-    TrainingSpec,
 )
+from tests.kit.light_learner import EROSION, light_learner, light_sites, light_study
 from tests.ports import free_ports
 
 REQUESTER = "requester"
 SITES = (REQUESTER, "c1", "c2", "c3")
 A, B = OPERATOR_NAMES[Side.A], OPERATOR_NAMES[Side.B]
 ROUNDS = 2
-INPUTS = 2
-_GRID = 256.0
 _OVER_WITHIN_S = 90.0
-
-
-class LightLearner:
-    """Every site pulls the model towards its own point; steps are multiples of 1/256, below the clip norm."""
-
-    def __init__(self, study: Study, site: str) -> None:
-        self._site = site
-        self._dimension = study.model_dimension
-        self._rate = np.float32(study.training.server_learning_rate)
-        drawn = np.random.default_rng(SITES.index(site)).normal(size=self._dimension)
-        self._point = drawn / np.sqrt(self._dimension)
-
-    def prepare(self) -> None:
-        """Nothing to load."""
-
-    def update(self, model: Vector, round_number: int) -> Vector:
-        return (np.round((model - self._point) * _GRID) / _GRID).astype(np.float32)
-
-    def apply(self, model: Vector, aggregate: Vector) -> Vector:
-        return np.subtract(model, np.multiply(self._rate, aggregate, dtype=np.float32), dtype=np.float32)
-
-    def class_counts(self) -> tuple[int, ...]:
-        return class_counts(self._site)
-
-    def ridge(self, penalty: float) -> Matrix:
-        """One a site, whose vector is no longer than a ranking's default clip norm."""
-        return np.random.default_rng(SITES.index(self._site)).normal(size=(INPUTS + 1, 2))
-
-    def judging_form(self) -> JudgingForm:
-        drawn = np.random.default_rng(7).normal(size=(9, INPUTS)).astype(np.float32)
-        return judging_form(Examples(drawn, np.arange(9) % 2), None, 2)
-
-    def accuracy(self, model: Vector) -> float | None:
-        return None
-
-
-def class_counts(site: str) -> tuple[int, int]:
-    """How many examples of each class a site says it has."""
-    return 20 + 5 * SITES.index(site), 30
 
 
 # --- what runs in the forked processes --------------------------------------------------------------------------------
@@ -106,15 +57,14 @@ def run_server(config: str) -> None:
 
 
 def run_site(config: str) -> None:
-    client_agent.daemon.training_seed = lambda local, site, drawn: 0  # the real one loads torch
     settings = load_settings(Path(config))
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
-    client_agent.daemon.run_agent(
+    run_agent(
         settings,
         stop,
         lambda event: print(event.kind, event.study, event.round, event.text, flush=True),
-        lambda study, seed: LightLearner(study, settings.site),
+        lambda study, seed: light_learner(settings, study, seed),
     )
 
 
@@ -146,10 +96,7 @@ class CrashFederation(RunningFederation):
     """Two servers and four sites; any of them can be armed."""
 
     def __init__(self, folder: Path, limits: dict[str, Any] | None = None, policy: SitePolicy | None = None) -> None:
-        nothing = Examples(np.zeros((1, 1), dtype=np.float32), np.zeros(1, dtype=np.int64))
-        sites = tuple(
-            SiteSpec(name, LocalData(nothing, nothing), policy or SitePolicy(least_isolation=0.0)) for name in SITES
-        )
+        sites = light_sites(SITES, policy)
         self._own_limits = limits or {}
         super().__init__(FederationSpec("crashes", REQUESTER, sites, seed=5, ports=free_ports()), folder)
         self._plain = {name: self.config(name).read_text() for name in (A, B, *SITES)}
@@ -187,19 +134,9 @@ class CrashFederation(RunningFederation):
 
     def study(self, name: str, *, large: bool = False) -> Study:
         """Two rounds: of 12 parameters with distances, or of many (several chunks a share) without."""
-        dimension = 12 if not large else 100_000
-        erosion = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.02, size_penalty=0.1)
-        return Study(
-            name=name,
-            roster_digest=self.parties.roster.message.digest(),
-            parameters=StudyParameters(dimension=dimension, clip_norm=4.0, least_contributors=len(SITES) - 1),
-            rule=RuleSpec(name=RuleName.FEDAVG) if large else erosion,
-            model=ModelSpec(kind="linear", inputs=(INPUTS,), layers=(LayerShape(name="w", shape=(dimension,)),)),
-            training=TrainingSpec(server_learning_rate=0.5),
-            rounds=ROUNDS,
-            round_deadline_s=60.0,
-            seed=1,
-        )
+        if large:
+            return light_study(self.parties, name, RuleSpec(name=RuleName.FEDAVG), rounds=ROUNDS, dimension=100_000)
+        return light_study(self.parties, name, EROSION, rounds=ROUNDS)
 
     def run(self, study: Study, kills: Sequence[Kill] = ()) -> Outcome:
         """Run the study; a party dies at each of its points in turn and is started again, armed with the next."""

@@ -17,8 +17,9 @@ from protocol.sharing import Side
 from protocol.wire.causes import outcome_text
 from protocol.wire.messages import OutcomeCause, Study, StudyProtection
 from tests.integration.agents import wait_for
-from tests.integration.crash_federation import REQUESTER, SITES, CrashFederation, LightLearner
+from tests.integration.crash_federation import REQUESTER, SITES, CrashFederation
 from tests.integration.test_ckks_study import FEDAVG
+from tests.kit.light_learner import LightLearner
 
 pytest.importorskip("tenseal")
 LATE = "c3"
@@ -67,7 +68,7 @@ def assert_model_of(federation: CrashFederation, study: Study, took_part: Sequen
     """
     models = set(federation.outcome(study).models)
     assert len(models) == 1
-    learners = {site: LightLearner(study, site) for site in SITES}
+    learners = {site: LightLearner(study, place) for place, site in enumerate(SITES)}
     plain, allowed = first_model(study), 0.0
     step, clip_norm = study.training.server_learning_rate, study.parameters.clip_norm
     for number, sites in enumerate(took_part, 1):

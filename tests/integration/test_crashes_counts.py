@@ -10,9 +10,10 @@ import pytest
 from client_agent.site.events import RoundEnd
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import Purpose, RuleName, RuleSpec, Study
-from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, CrashFederation, Kill, audit, class_counts
+from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, CrashFederation, Kill, audit
+from tests.kit.light_learner import class_counts
 
-TOTALS = tuple(sum(counts) for counts in zip(*map(class_counts, SITES), strict=True))
+TOTALS = tuple(sum(counts) for counts in zip(*map(class_counts, range(len(SITES))), strict=True))
 GRID = 2
 
 
@@ -32,9 +33,10 @@ def counting_study(federation: CrashFederation, name: str) -> Study:
 
 def expected_weight(site: str) -> float:
     """1 / sum_j P_j p_ij^2 over its largest possible value sum_j 1 / P_j, not below 1 / grid."""
-    own, everywhere = sum(class_counts(site)), sum(TOTALS)
+    counts = class_counts(SITES.index(site))
+    own, everywhere = sum(counts), sum(TOTALS)
     shares = [Fraction(total, everywhere) for total in TOTALS]
-    spread = sum(P * Fraction(n, own) ** 2 for P, n in zip(shares, class_counts(site), strict=True))
+    spread = sum(P * Fraction(n, own) ** 2 for P, n in zip(shares, counts, strict=True))
     return max(1 / GRID, float(1 / (spread * sum(1 / P for P in shares))))
 
 

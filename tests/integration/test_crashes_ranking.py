@@ -23,9 +23,9 @@ from tests.integration.crash_federation import (
     B,
     CrashFederation,
     Kill,
-    LightLearner,
     audit,
 )
+from tests.kit.light_learner import LightLearner
 
 CONTRIBUTORS = SITES[1:]
 QUICK = (
@@ -83,7 +83,7 @@ def test_the_sites_are_ranked_once_wherever_a_party_dies(federation: CrashFedera
     study = ranking_study(federation, kill)
     ranking = ranked(federation, study, kill)
     assert ranking.problem == ""
-    learners = {site: LightLearner(study, site) for site in SITES}
+    learners = {site: LightLearner(study, place) for place, site in enumerate(SITES)}
     form = learners[REQUESTER].judging_form().form
     plain = {site: form.loss(predictor(learner.ridge(0.01))) for site, learner in learners.items()}
     assert ranking.own_loss == plain[REQUESTER]

@@ -25,6 +25,7 @@ from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, ContributedRounds, Decline, Signed, Study
+from tests.kit.clocks import ToldClock
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys
 
 SITE = "c1"
@@ -183,7 +184,7 @@ def _context(
             emit=events.append,
             ledger=ledger,
             stop=threading.Event(),
-            clock=lambda: 1e9,
+            clock=ToldClock(lambda: 1e9),
         )
     finally:
         ledger.close()

@@ -10,8 +10,7 @@ import pytest
 import trustme
 
 from client_agent.daemon import Agent, Site, create_study, load_identity, only_one, outbox, run_agent
-from client_agent.learning.learner import training_seed
-from client_agent.learning.trainer import site_seed
+from client_agent.learning.training_seeds import site_seed, training_seed
 from client_agent.settings import AgentSettings
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal

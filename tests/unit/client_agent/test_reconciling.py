@@ -15,6 +15,7 @@ from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, ContributedRounds, Signed
+from tests.kit.clocks import ToldClock
 from tests.unit.client_agent.announced_rounds import MODEL, STUDY, announced, decided, views, weights
 from tests.unit.client_agent.benches import SITE, Bench, contributor_bench
 from tests.unit.client_agent.federation import operator_keys
@@ -53,7 +54,7 @@ def test_a_round_that_one_server_knows_of_is_missed(bench: Bench, side: Side) ->
 def test_a_memory_that_knows_them_is_asked_now_and_then(bench: Bench) -> None:
     """A second agent with this key contributes elsewhere in the meantime: this one notices, and stops."""
     now_s = 1e6
-    context = replace(context_of(bench), clock=lambda: now_s)
+    context = replace(context_of(bench), clock=ToldClock(lambda: now_s))
     context.__dict__["sums"] = context_of(bench).sums
     bench.servers[Side.A].receipts = HELD[:1]
     context.sums.remember(row(1, study="ab" * 32), UPDATE)

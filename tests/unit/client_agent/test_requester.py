@@ -34,6 +34,7 @@ from protocol.wire.messages import (
     Signed,
     StudyView,
 )
+from tests.kit.clocks import ToldClock
 from tests.unit.client_agent.benches import FakeServer, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -150,7 +151,7 @@ def show(requester: Requester, mail: list[str], patch: pytest.MonkeyPatch) -> No
     view = StudyView(study="unit", study_digest=DIGEST, cursor=1, ready=(), mail=tuple(mail))
     patch.setattr(requester.watch, "both", lambda: (view, view))
     patch.setattr(requester.watch, "wait", lambda *_: None)
-    requester.context = replace(requester.context, clock=count(0, 10).__next__)
+    requester.context = replace(requester.context, clock=ToldClock(count(0, 10).__next__))
 
 
 def test_sites_that_fell_behind_are_shown_the_release_they_missed_and_who_vouches(

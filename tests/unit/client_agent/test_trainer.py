@@ -21,8 +21,8 @@ from client_agent.learning.trainer import (
     loss_gradient,
     predicted,
     rate_factor,
-    site_seed,
 )
+from client_agent.learning.training_seeds import site_seed
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 

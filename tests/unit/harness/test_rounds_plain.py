@@ -11,7 +11,8 @@ import torch
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model, dimension, model_spec
-from client_agent.learning.trainer import compute_update, site_seed
+from client_agent.learning.trainer import compute_update
+from client_agent.learning.training_seeds import site_seed
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import SiteData

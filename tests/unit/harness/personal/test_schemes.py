@@ -9,7 +9,8 @@ import pytest
 
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import load_vector, model_vector
-from client_agent.learning.trainer import compute_update, site_seed
+from client_agent.learning.trainer import compute_update
+from client_agent.learning.training_seeds import site_seed
 from harness.personal.apfl import MixedSite, MixedTraining
 from harness.personal.schemes import Alone, Averaged, Centralised, Mixed, Mixing, SchemeName, load_site, scheme_of
 from harness.training.batched import Batched

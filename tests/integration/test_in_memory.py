@@ -1,0 +1,100 @@
+"""A whole federation in one process: what it decides is what processes decide, and its time is its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from client_agent.site.events import RoundEnd
+from harness.federation.processes import FederationSpec
+from protocol.policy import SitePolicy
+from protocol.wire.messages import RuleName, RuleSpec
+from tests.integration.agents import final_model, finished, rounds_of
+from tests.kit.clocks import Stop, VirtualClock
+from tests.kit.in_memory import InMemoryFederation
+from tests.kit.light_learner import EROSION, light_learner, light_sites, light_study
+from tests.ports import free_ports
+
+SITES = ("requester", "c1", "c2", "c3")
+ROUNDS = 3
+MANY = 4
+AWAY_S = 60.0
+POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
+
+
+def federation(folder: Path, *, real_transfer: bool = False) -> InMemoryFederation:
+    spec = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
+    return InMemoryFederation(spec, folder, light_learner, real_transfer=real_transfer)
+
+
+def test_dealt_correlations_give_the_same_study_as_oblivious_transfer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ends = []
+    for real in (False, True):
+        with federation(tmp_path / f"real-{real}", real_transfer=real) as running:
+            study = light_study(running.parties, "trial", EROSION, rounds=ROUNDS)
+            running.start()
+            running.hand_in(study)
+            began = time.perf_counter()
+            running.until("the end", finished(running, "trial", *SITES))
+            with capsys.disabled():
+                print(f"\n{(time.perf_counter() - began) / ROUNDS * 1000:.0f} ms per round, real transfer: {real}")
+            records = rounds_of(running, SITES[0], "trial")
+            models = {final_model(running, site, "trial") for site in SITES}
+        assert len(models) == 1
+        assert [record.state for record in records] == [RoundEnd.RELEASED] * ROUNDS
+        ends.append((models, [(r.took_part, r.weights, r.distances, r.alphas) for r in records]))
+        assert all(record.distances for record in records)
+    assert ends[0] == ends[1]
+
+
+def test_a_site_that_stays_away_costs_its_deadlines_on_their_clock_alone(tmp_path: Path) -> None:
+    with federation(tmp_path) as running:
+        study = light_study(running.parties, "away", RuleSpec(name=RuleName.FEDAVG), rounds=MANY)
+        study = study.model_copy(
+            update={
+                "parameters": study.parameters.model_copy(update={"least_contributors": 2}),
+                "round_deadline_s": AWAY_S,
+            }
+        )
+        running.start()
+        running.hand_in(study)
+        running.until("the first round", lambda: len(rounds_of(running, "c3", "away")) >= 1)
+        began = running.clock.monotonic()
+        running.stop_agents("c3")
+        running.until("the end", finished(running, "away", *SITES[:3]))
+        assert running.clock.monotonic() - began >= AWAY_S
+        took_part = [record.took_part for record in rounds_of(running, SITES[0], "away")]
+    assert took_part[0] == SITES
+    assert SITES[:3] in took_part
+
+
+def test_time_stands_still_while_somebody_works() -> None:
+    clock = VirtualClock()
+    stop = Stop(clock)
+    passed: list[float] = []
+    thread = threading.Thread(target=lambda: passed.extend([clock.wait(stop, 5.0), clock.monotonic()]))
+    thread.start()
+    assert not clock.pass_time(None)  # this thread works
+    assert clock.monotonic() == 0.0
+    with clock.outside():
+        while not clock.pass_time(None):
+            pass  # until the other one waits
+    thread.join()
+    assert passed == [False, 5.0]
+
+
+def test_who_sets_the_event_wakes_those_who_wait() -> None:
+    clock = VirtualClock()
+    stop = Stop(clock)
+    woken: list[bool] = []
+    thread = threading.Thread(target=lambda: woken.append(clock.wait(stop, 1e9)))
+    thread.start()
+    stop.set()
+    thread.join()
+    assert woken == [True]
+    assert clock.monotonic() == 0.0

@@ -1,0 +1,195 @@
+"""Clocks for tests: one that a test reads out, and one that goes on by itself whenever everybody waits."""
+
+from __future__ import annotations
+
+import asyncio
+import selectors
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from host.clock import SystemClock
+
+START_S: Final = 1_800_000_000.0
+_ANYIO: Final = "AnyIO worker"
+_LOOK_AGAIN_S: Final = 0.002
+_STUCK_AFTER_S: Final = 60.0
+
+
+class ToldClock(SystemClock):
+    """Says what ``read`` says; whoever waits waits on the machine's clock."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self._read = read
+
+    def now(self) -> float:
+        return self._read()
+
+
+@dataclass(eq=False)
+class _Waiting:
+    """A thread that goes on once ``holds``, or at its deadline; whoever changes something notifies ``changed``."""
+
+    changed: threading.Condition
+    holds: Callable[[], bool]
+    until_s: float
+
+
+class VirtualClock:
+    """Time that stands still while anybody works, and jumps to the next deadline when everybody waits.
+
+    Everybody: every thread of the process but those that were there before, the test's own included, and the one event
+    loop. A thread waits while it is in ``wait``, ``wait_for`` or ``waiting``; any other one works, also one that joins
+    others or sleeps.
+    """
+
+    def __init__(self) -> None:
+        self._passed_s = 0.0
+        self._lock = threading.Lock()
+        self._waiting: dict[int, _Waiting] = {}
+        self._begun = 0
+        self._outside = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
+        self._work: list[Callable[[], bool]] = []
+
+    def now(self) -> float:
+        return START_S + self._passed_s
+
+    def monotonic(self) -> float:
+        return self._passed_s
+
+    def wait(self, event: threading.Event, at_most_s: float) -> bool:
+        """Whoever sets the event wakes everybody: see ``Stop``."""
+        changed = threading.Condition()
+        with changed:
+            return self.wait_for(changed, event.is_set, at_most_s)
+
+    def wait_for(self, changed: threading.Condition, holds: Callable[[], bool], at_most_s: float) -> bool:
+        until_s = self._passed_s + at_most_s
+        with self._entered(_Waiting(changed, holds, until_s)):
+            while not holds() and self._passed_s < until_s:
+                changed.wait()
+        return holds()
+
+    @contextmanager
+    def waiting(self, holds: Callable[[], bool]) -> Iterator[None]:
+        """This thread waits by its own means, until ``holds``."""
+        with self._entered(_Waiting(threading.Condition(), holds, float("inf"))):
+            yield
+
+    def wake_all(self) -> None:
+        """Everybody looks again at what they wait for."""
+        with self._lock:
+            waiting = tuple(self._waiting.values())
+        for one in waiting:
+            with one.changed:
+                one.changed.notify_all()
+
+    @contextmanager
+    def outside(self) -> Iterator[None]:
+        """This thread does not count: it is the event loop, which makes the time pass."""
+        own = threading.get_ident()
+        self._outside.add(own)
+        try:
+            yield
+        finally:
+            self._outside.discard(own)
+
+    @contextmanager
+    def _entered(self, waiting: _Waiting) -> Iterator[None]:
+        own = threading.get_ident()
+        with self._lock:
+            self._begun += 1
+            self._waiting[own] = waiting
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._waiting[own]
+
+    # --- for the event loop ---
+
+    def count_work(self, working: Callable[[], bool]) -> None:
+        """anyio keeps its threads while they have nothing to do: it says itself whether they work."""
+        self._work.append(working)
+
+    def pass_time(self, at_most_s: float | None) -> bool:
+        """To the next deadline, at most so far, when everybody waits; False when somebody works."""
+        with self._lock:
+            begun, waiting = self._begun, dict(self._waiting)
+        alive = {t.ident for t in threading.enumerate() if not t.name.startswith(_ANYIO)}
+        if alive - self._outside - waiting.keys() or any(working() for working in self._work):
+            return False
+        if any(one.holds() or one.until_s <= self._passed_s for one in waiting.values()):
+            return False
+        with self._lock:
+            if begun != self._begun or waiting.keys() != self._waiting.keys():
+                return False  # somebody woke another one and went to wait, while this looked at them in turn
+        loops_s = float("inf") if at_most_s is None else self._passed_s + at_most_s
+        next_s = min([loops_s, *(one.until_s for one in waiting.values())])
+        if next_s == float("inf"):
+            return False
+        self._passed_s = max(self._passed_s, next_s)
+        for one in waiting.values():
+            if one.until_s <= self._passed_s:
+                with one.changed:
+                    one.changed.notify_all()
+        return True
+
+
+class Stop(threading.Event):
+    """An event that ends waits on a virtual clock."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def set(self) -> None:
+        super().set()
+        self._clock.wake_all()
+
+
+class _Selector(selectors.DefaultSelector):
+    """Where the event loop would sleep, the time passes."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        found = super().select(0)
+        quiet_since_s = time.monotonic()
+        while not found and (timeout is None or timeout > 0) and not self._clock.pass_time(timeout):
+            found = super().select(_LOOK_AGAIN_S)
+            if time.monotonic() > quiet_since_s + _STUCK_AFTER_S:
+                _say_where_everybody_is()
+                quiet_since_s = time.monotonic()
+        return found
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop on a virtual clock; what it hands to threads is done at once."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__(_Selector(clock))
+        self._virtual = clock
+
+    def time(self) -> float:
+        return self._virtual.monotonic()
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:
+        done: asyncio.Future[Any] = self.create_future()
+        try:
+            done.set_result(func(*args))
+        except BaseException as error:
+            done.set_exception(error)
+        return done
+
+
+def _say_where_everybody_is() -> None:
+    for ident, frame in sys._current_frames().items():  # the only way to see other threads
+        print(f"--- thread {ident}\n", "".join(traceback.format_stack(frame)[-8:]), file=sys.stderr)
