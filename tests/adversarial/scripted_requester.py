@@ -276,7 +276,7 @@ class Federation:
         )
         for relay in self.relays[site].values():
             relay.mail[f"{of.name}/weights-{weights.round}/{site}"] = mail
-        return self.agent(site, of)._decisions.decide(*views)
+        return self.agent(site, of).decisions.decide(*views)
 
     def _view(self, told: Announcement, side: Side) -> RoundView:
         operator = PARTIES.keys_of(ROSTER.operator(side).name)
