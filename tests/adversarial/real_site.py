@@ -96,7 +96,7 @@ class RealSite:
         self.ledger.close()
 
     def decide(self) -> Decision:
-        return self.agent._decisions.decide(*self.views())
+        return self.agent.decisions.decide(*self.views())
 
     def views(self) -> tuple[RoundView, RoundView]:
         a, b = (self.clients[side].view(self.agent.study.name).current for side in Side)

@@ -273,7 +273,7 @@ def contributor(of: Study, folder: Path) -> Contributor:
     roster = SimpleNamespace(requester="a", contributors=[SimpleNamespace(name=name) for name in EVEN])
     site.context = SimpleNamespace(roster=roster, site="b", policy=SitePolicy())  # type: ignore[assignment]
     site.event = lambda *_: None  # type: ignore[method-assign]
-    site._decisions, site._refused_welcome = Decisions(site, lambda *_: None), -1
+    site.decisions, site._refused_welcome = Decisions(site, lambda *_: None), -1
     return site
 
 
@@ -300,7 +300,7 @@ def test_measuring_under_a_rule_that_opens_nothing_is_refused(opens: Needs, tmp_
     of = weight_list(EVEN, 1)
     announcement = told(of).model_copy(update={"opens": opens})
     if opens is Needs.NOTHING:
-        site._decisions._check_policy(announcement, of)
+        site.decisions._check_policy(announcement, of)
         return
     with pytest.raises(PolicyRefusal):
-        site._decisions._check_policy(announcement, of)
+        site.decisions._check_policy(announcement, of)
