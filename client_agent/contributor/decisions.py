@@ -14,14 +14,7 @@ from client_agent.network.body import Body
 from client_agent.points import Point
 from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
-from client_agent.site.letter import (
-    CountedClasses,
-    PastRelease,
-    WeightMail,
-    open_letter,
-    seal_letter,
-    told,
-)
+from client_agent.site.letter import CountedClasses, PastRelease, WeightMail
 from client_agent.site.reconciling import reconcile
 from client_agent.study.ckks_key import check_encrypted
 from client_agent.study.evidence import require_skip
@@ -29,6 +22,7 @@ from client_agent.study.isolating import agree_to_sum, note_sum
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from host.durable import write_durably
+from protocol.bodies.letter import open_letter, seal_letter, told
 from protocol.errors import (
     AnnouncementMismatch,
     ErrorCode,

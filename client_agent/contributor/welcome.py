@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import hmac
-
-import numpy as np
 
 from client_agent.learning.learner import Vector
 from client_agent.site.context import RELAY
-from client_agent.site.letter import Welcome, open_letter, require_same
+from client_agent.site.letter import Welcome, require_same
 from client_agent.study.attestation import require_attested
 from client_agent.study.participant import Participant
 from client_agent.study.take_release import check_release
-from protocol.errors import BrokenSeal, PolicyRefusal
+from protocol.bodies import letter
+from protocol.bodies.letter import LetterKind, most_bytes, open_letter
+from protocol.errors import PolicyRefusal
 from protocol.first_model import model_digest_of
 from protocol.policy import check_first_model
-from protocol.rules.server_optimiser import initial_state, model_part, state_vectors
+from protocol.rules.server_optimiser import initial_state, model_part
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.channel.sealing import BodyReader, sealed_length
 from protocol.wire.messages import Signed
 
 
@@ -106,14 +104,8 @@ def open_checkpoint(owner: Participant, welcome: Welcome) -> Vector:
     topic = paths.fill(paths.CHECKPOINT_TOPIC, version=welcome.model_version)
     path = owner.journal.folder / "checkpoint.sealed"
     requester = owner.context.roster.requester
-    expected = 4 * owner.study.model_dimension * state_vectors(owner.study.rule.name)
-    most = sealed_length(expected)
+    most = most_bytes(LetterKind.CHECKPOINT, owner.study, len(owner.context.roster.sites))
     owner.context.clients[RELAY].fetch_mail(owner.study.name, topic, paths.EVERY_SITE, requester, path, most)
-    reader = BodyReader(bytes.fromhex(welcome.content_key))
-    data = b"".join(reader.feed(path.read_bytes())) + reader.finish()
+    sealed = path.read_bytes()
     path.unlink()
-    if not hmac.compare_digest(hashlib.sha256(data).hexdigest(), welcome.checkpoint_digest):
-        raise BrokenSeal("the checkpoint is not the one that the welcome names")
-    if len(data) != expected:
-        raise BrokenSeal(f"the checkpoint holds {len(data)} bytes, expected {expected}")
-    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+    return letter.open_checkpoint(sealed, bytes.fromhex(welcome.content_key), welcome.checkpoint_digest, owner.study)

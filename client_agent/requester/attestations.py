@@ -9,8 +9,9 @@ from client_agent.requester.mailing import Evidence
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
-from client_agent.site.letter import NOTICE_SEALED_BYTES, Attestation, PastRelease, open_letter
+from client_agent.site.letter import Attestation, PastRelease
 from client_agent.study.attestation import ATTESTED, checkpoint_digest, contributors_of, needed
+from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter
 from protocol.errors import BadSignature, RefusedMessage
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures

@@ -14,22 +14,13 @@ from client_agent.network.body import Body
 from client_agent.points import Point
 from client_agent.site.context import RELAY
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import (
-    NOTICE_SEALED_BYTES,
-    Attestation,
-    PastRelease,
-    WeightMail,
-    Welcome,
-    open_letter,
-    require_same,
-    seal_letter,
-)
+from client_agent.site.letter import Attestation, PastRelease, WeightMail, Welcome, require_same
 from client_agent.study.participant import Participant
 from host.durable import new_folder, write_durably
+from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_checkpoint, seal_letter
 from protocol.errors import MoietyError
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.channel.sealing import encrypt_body
 from protocol.wire.messages import Decline, Message, Party, Signed
 
 
@@ -143,7 +134,7 @@ class Postbox:
     def _send_checkpoint(self, folder: Path, version: int, key: CheckpointKey, model: bytes) -> None:
         sealed = folder / "checkpoint.sealed"
         if not sealed.exists():
-            write_durably(sealed, b"".join(encrypt_body(bytes.fromhex(key.content_key), [model])))
+            write_durably(sealed, seal_checkpoint(model, bytes.fromhex(key.content_key)))
         topic = paths.fill(paths.CHECKPOINT_TOPIC, version=version)
         body = Body.file(sealed, hashlib.sha256(sealed.read_bytes()).digest())
         self._context.clients[RELAY].put_mail(self._owner.study.name, topic, paths.EVERY_SITE, body)

@@ -6,24 +6,18 @@ cannot write one. It is padded inside its seal, so that its length says nothing 
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, TypeVar
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from protocol.bodies.letter import NOTICE_BYTES, NOTICE_REASON_BYTES, LetterKind
 from protocol.clauses import Clause
 from protocol.errors import BadSignature, ErrorCode
-from protocol.parameters import PROTOCOL_VERSION
-from protocol.wire.channel.padding import pad, require_shown_length, shortened, shown_length, unpad
-from protocol.wire.channel.sealing import open_small, seal_small, sealed_small_length
-from protocol.wire.keys import SealingKey
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     Digest,
     KeyId,
     Message,
-    Party,
     PartyName,
     ReleaseSet,
     RoundNumber,
@@ -33,8 +27,6 @@ from protocol.wire.messages import (
     SumRelease,
     WeightList,
 )
-
-M = TypeVar("M", bound=Message)
 
 
 class PastRelease(Message):
@@ -124,52 +116,6 @@ class WeightMail(Message):
     missed: tuple[PastRelease, ...] = ()
     skipped: tuple[Signed[RoundOutcome], ...] = ()
     counted: Signed[CountedClasses] | None = None
-
-
-def letter_info(kind: str, study_digest: str, sender: str, recipient: str, number: int) -> bytes:
-    """What a letter's seal is bound to; names hold no spaces."""
-    return f"{PROTOCOL_VERSION} letter {kind} {study_digest} {sender} {recipient} {number}".encode()
-
-
-def padded_bytes(message: Message, kind: str) -> int:
-    """How long a letter is inside its seal: one length for all notices, else what the servers know anyway makes it."""
-    return NOTICE_BYTES if LetterKind(kind).notice else shown_length(message)
-
-
-def seal_letter(message: Message, kind: str, study_digest: str, sender: str, recipient: Party, number: int) -> bytes:
-    """Seal a letter to one site; ``number`` is its round or model version.
-
-    Reveals: to the relaying servers, its kind and what ``padded_bytes`` follows from
-    Raises:  MalformedMessage, when a notice's text does not fit
-    """
-    padded = pad(message.canonical(), padded_bytes(message, kind))
-    return seal_small(padded, recipient.sealing, letter_info(kind, study_digest, sender, recipient.name, number))
-
-
-def open_letter(
-    sealed: bytes,
-    form: type[M],
-    kind: str,
-    study_digest: str,
-    sender: str,
-    recipient: str,
-    number: int,
-    key: SealingKey,
-) -> M:
-    """The inverse of ``seal_letter``. Raises: BrokenSeal, MalformedMessage, also for a letter that is not padded"""
-    padded = open_small(sealed, key, letter_info(kind, study_digest, sender, recipient, number))
-    message = form.parse(unpad(padded))
-    require_shown_length(padded, padded_bytes(message, kind))
-    return message
-
-
-NOTICE_SEALED_BYTES: Final = sealed_small_length(NOTICE_BYTES)
-"""How much of a decline or a refusal is ever read."""
-
-
-def told(reason: str) -> str:
-    """As much of a reason as a notice holds."""
-    return shortened(reason, NOTICE_REASON_BYTES)
 
 
 def require_same(what: str, found: str, expected: str) -> None:

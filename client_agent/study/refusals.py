@@ -11,9 +11,10 @@ from typing import Final
 
 from client_agent.network.body import Body
 from client_agent.site.context import RELAY
-from client_agent.site.letter import NOTICE_SEALED_BYTES, StudyRefusal, open_letter, require_same, seal_letter, told
+from client_agent.site.letter import StudyRefusal, require_same
 from client_agent.study.participant import Participant
 from host.durable import write_durably
+from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_letter, told
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
 from protocol.policy import check_study_allowed

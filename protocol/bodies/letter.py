@@ -1,4 +1,7 @@
-"""The kinds of letters: their topics, who may send one to whom, and how long one can be (docs/protocol.md 3, 4, 9).
+"""Letters: their topics, who may send one to whom, how long one can be, how it is sealed (docs/protocol.md 3, 4, 9).
+
+    letter      a message, padded inside its seal and bound to kind, study, sender, recipient and number
+    checkpoint  the kept vector, 4 bytes a coordinate, under a key that the welcome letter brings
 
 The servers relay letters and cannot open them. What they can check is here, so that no site can leave more with them
 than a study needs: a topic stands for one thing that was announced, and every kind has its own small cap.
@@ -6,21 +9,40 @@ than a study needs: a topic stands for one thing that was announced, and every k
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeVar
 
-from protocol.errors import MalformedMessage, NotListed, UnknownParty
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.errors import BrokenSeal, MalformedMessage, NotListed, UnknownParty
+from protocol.parameters import PROTOCOL_VERSION
 from protocol.rules.server_optimiser import state_vectors
-from protocol.wire.channel.sealing import sealed_length, sealed_small_length
-from protocol.wire.messages import MAX_CONTROL_BYTES, Roster, Study
+from protocol.wire.channel.padding import pad, require_shown_length, shortened, shown_length, unpad
+from protocol.wire.channel.sealing import (
+    BodyReader,
+    encrypt_body,
+    open_small,
+    seal_small,
+    sealed_length,
+    sealed_small_length,
+)
+from protocol.wire.keys import SealingKey
+from protocol.wire.messages import MAX_CONTROL_BYTES, Message, Party, Roster, Study
 from protocol.wire.paths import EVERY_SITE
+
+M = TypeVar("M", bound=Message)
 
 NOTICE_BYTES: Final = 2048
 """Every decline, refusal and attestation, padded, inside its seal."""
 NOTICE_REASON_BYTES: Final = 1024
 """Of a reason as JSON: with the longest names and codes around it, it fits a notice."""
+NOTICE_SEALED_BYTES: Final = sealed_small_length(NOTICE_BYTES)
+"""How much of a decline, a refusal or an attestation is ever read."""
 _COORDINATE_BYTES: Final = 4
 _FIXED_BYTES: Final = 2**16
 _SITE_BYTES: Final = 2**13
@@ -107,7 +129,7 @@ def most_bytes(kind: LetterKind, study: Study, sites: int) -> int:
     releases: a weight, a commitment and a name or two for every site; the skips since, and the classes' totals.
     """
     if kind is LetterKind.CHECKPOINT:
-        return sealed_length(_COORDINATE_BYTES * study.model_dimension * state_vectors(study.rule.name))
+        return sealed_length(_kept_bytes(study))
     if kind.notice:
         return sealed_small_length(NOTICE_BYTES)
     totals = _CLASS_BYTES * study.model.classes if study.rule.name.counts_classes else 0
@@ -120,3 +142,70 @@ def require_length(kind: LetterKind, found: int, most: int) -> None:
         raise MalformedMessage(
             f"a letter {kind.value!r} of this study has {most} bytes, this one has {found}: a sender pads it to that"
         )
+
+
+# --- written and read by sites ----------------------------------------------------------------------------------------
+
+
+def letter_info(kind: str, study_digest: str, sender: str, recipient: str, number: int) -> bytes:
+    """What a letter's seal is bound to; names hold no spaces."""
+    return f"{PROTOCOL_VERSION} letter {kind} {study_digest} {sender} {recipient} {number}".encode()
+
+
+def padded_bytes(message: Message, kind: str) -> int:
+    """How long a letter is inside its seal: one length for all notices, else what the servers know anyway makes it."""
+    return NOTICE_BYTES if LetterKind(kind).notice else shown_length(message)
+
+
+def seal_letter(message: Message, kind: str, study_digest: str, sender: str, recipient: Party, number: int) -> bytes:
+    """Seal a letter to one site; ``number`` is its round or model version.
+
+    Reveals: to the relaying servers, its kind and what ``padded_bytes`` follows from
+    Raises:  MalformedMessage, when a notice's text does not fit
+    """
+    padded = pad(message.canonical(), padded_bytes(message, kind))
+    return seal_small(padded, recipient.sealing, letter_info(kind, study_digest, sender, recipient.name, number))
+
+
+def open_letter(
+    sealed: bytes,
+    form: type[M],
+    kind: str,
+    study_digest: str,
+    sender: str,
+    recipient: str,
+    number: int,
+    key: SealingKey,
+) -> M:
+    """The inverse of ``seal_letter``. Raises: BrokenSeal, MalformedMessage, also for a letter that is not padded"""
+    padded = open_small(sealed, key, letter_info(kind, study_digest, sender, recipient, number))
+    message = form.parse(unpad(padded))
+    require_shown_length(padded, padded_bytes(message, kind))
+    return message
+
+
+def told(reason: str) -> str:
+    """As much of a reason as a notice holds."""
+    return shortened(reason, NOTICE_REASON_BYTES)
+
+
+def seal_checkpoint(kept: bytes, content_key: bytes) -> bytes:
+    """The kept vector under a key that the welcomes bring. Requires: ``content_key`` fresh, for this version alone"""
+    return b"".join(encrypt_body(content_key, [kept]))
+
+
+def open_checkpoint(sealed: bytes, content_key: bytes, digest: str, study: Study) -> NDArray[np.float32]:
+    """The kept vector whose SHA-256 the welcome names. Raises: BrokenSeal"""
+    reader = BodyReader(content_key)
+    data = b"".join(reader.feed(sealed)) + reader.finish()
+    if not hmac.compare_digest(hashlib.sha256(data).hexdigest(), digest):
+        raise BrokenSeal("the checkpoint is not the one that the welcome names")
+    expected = _kept_bytes(study)
+    if len(data) != expected:
+        raise BrokenSeal(f"the checkpoint holds {len(data)} bytes, expected {expected}")
+    return np.frombuffer(data, dtype="<f4").astype(np.float32)
+
+
+def _kept_bytes(study: Study) -> int:
+    """What a site keeps of the model: its coordinates, with the server optimiser's moments behind them."""
+    return _COORDINATE_BYTES * study.model_dimension * state_vectors(study.rule.name)

@@ -25,7 +25,7 @@ from client_agent.requester.await_sites import _hear_refusal
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.run import Requester
 from client_agent.site.events import AgentEvent, EventKind
-from client_agent.site.letter import NOTICE_SEALED_BYTES
+from protocol.bodies.letter import NOTICE_SEALED_BYTES
 from protocol.errors import (
     BadSignature,
     ConfigurationError,

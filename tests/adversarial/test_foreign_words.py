@@ -26,11 +26,12 @@ from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.requester.await_sites import await_contributors
 from client_agent.requester.round import RequesterRound
 from client_agent.site.events import AgentEvent, EventKind
-from client_agent.site.letter import StudyRefusal, seal_letter
+from client_agent.site.letter import StudyRefusal
 from client_agent.study.ranking import RANKING_FILE, Ranking, UnrankedSite
 from harness.demo.plots import _chart
 from harness.engine.history import Series
 from host import log as server_log
+from protocol.bodies.letter import seal_letter
 from protocol.errors import ErrorCode, MalformedMessage, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

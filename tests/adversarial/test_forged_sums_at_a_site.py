@@ -18,11 +18,12 @@ import pytest
 from client_agent.requester.plan import hindrance
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import PastRelease, WeightMail, seal_letter
+from client_agent.site.letter import PastRelease, WeightMail
 from client_agent.study.ckks_key import derive_key
 from client_agent.study.take_release import own_key_id
 from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
+from protocol.bodies.letter import seal_letter
 from protocol.ckks.check import SiteChecks
 from protocol.ckks.cipher import Adder, Encryptor
 from protocol.ckks.ciphertext import Kind, chunks_of

@@ -16,10 +16,11 @@ import pytest
 
 from client_agent.contributor.decisions import Decision
 from client_agent.site.events import RoundEnd
-from client_agent.site.letter import PastRelease, WeightMail, open_letter, seal_letter
+from client_agent.site.letter import PastRelease, WeightMail
 from client_agent.site.reconciling import lost_rounds
 from harness.adversaries import requester as malicious
 from harness.adversaries.vectors import entry_near_the_range_bound
+from protocol.bodies.letter import open_letter, seal_letter
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
 from protocol.policy import Clause, LeftOut, ReleasedSum, SiteMemory, SitePolicy

@@ -20,18 +20,9 @@ import pytest
 from client_agent.daemon import create_study
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import EventKind
-from client_agent.site.letter import (
-    CountedClasses,
-    PastRelease,
-    StudyRefusal,
-    WeightMail,
-    letter_info,
-    open_letter,
-    padded_bytes,
-    seal_letter,
-    told,
-)
+from client_agent.site.letter import CountedClasses, PastRelease, StudyRefusal, WeightMail
 from harness.federation.processes import RunningFederation
+from protocol.bodies.letter import letter_info, open_letter, padded_bytes, seal_letter, told
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, MalformedMessage, UnusableUpdate
 from protocol.policy import SitePolicy

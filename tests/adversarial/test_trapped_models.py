@@ -17,17 +17,17 @@ from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
 from client_agent.site.events import EventKind
-from client_agent.site.letter import PastRelease, Welcome, seal_letter
+from client_agent.site.letter import PastRelease, Welcome
 from harness.adversaries.trap_weights import Trap, records_read, steered
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import to_signed
+from protocol.bodies.letter import seal_checkpoint, seal_letter
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
 from protocol.policy import SitePolicy
 from protocol.release import average_chunk
 from protocol.wire.authentic import sign
-from protocol.wire.channel.sealing import encrypt_body
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyView, TrainingSpec
 from tests.unit.client_agent import announced_rounds
 from tests.unit.client_agent.benches import SITE, Bench, contributor_bench
@@ -108,7 +108,7 @@ def hostile_welcome(
     for box in (server.mail for server in bench.servers.values()):
         signed = sign(welcome, REQUESTER, keys(REQUESTER).signing)
         box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", digest, REQUESTER, party, version)
-        box[f"checkpoint-{version}/every-site"] = b"".join(encrypt_body(bytes.fromhex("55" * 32), [data]))
+        box[f"checkpoint-{version}/every-site"] = seal_checkpoint(data, bytes.fromhex("55" * 32))
     return StudyView(
         study="unit",
         study_digest=digest,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -11,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.arithmetic.ring import to_bytes
-from protocol.bodies import contribution, masked_sum, opening, output, query, sealed
+from protocol.bodies import contribution, letter, masked_sum, opening, output, query, sealed
 from protocol.bodies.contribution import Part, PartSealing
 from protocol.errors import (
     AnnouncementMismatch,
     BrokenSeal,
     CommitmentMismatch,
+    ErrorCode,
     MalformedMessage,
     MoietyError,
     NotListed,
@@ -32,7 +34,7 @@ from protocol.sharing import Side, seed_side, split
 from protocol.wire.channel.sealing import CHUNK_BYTES
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest
-from protocol.wire.messages import ContributionHeader, OpeningHeader, OutputHeader, QueryHeader, ShareKind
+from protocol.wire.messages import ContributionHeader, Decline, OpeningHeader, OutputHeader, QueryHeader, ShareKind
 from protocol.wire.peer_messages import MaskedSumHeader
 from servers.http.authentication import Caller
 from servers.http.bodies import ContributionIntake
@@ -45,6 +47,7 @@ from tests.unit.client_agent.federation import (
     announcement,
     keys,
     operator_keys,
+    study,
 )
 
 SITE = "c2"
@@ -369,3 +372,44 @@ def read_masked_sum(header: MaskedSumHeader, body: bytes) -> None:
     reader.feed(body)
     reader.last()
     reader.finish()
+
+
+# --- letters ----------------------------------------------------------------------------------------------------------
+
+
+@FEW
+@given(st.text(max_size=300), st.integers(0, 9))
+def test_a_letter_is_read_as_it_was_written_and_where_it_was_sent_only(reason: str, number: int) -> None:
+    to = next(party for party in ROSTER.sites if party.name == REQUESTER)
+    said = Decline(study_digest=DIGEST, round=1, site=SITE, code=ErrorCode.WRONG_ROUND, reason=letter.told(reason))
+    body = letter.seal_letter(said, "decline", DIGEST, SITE, to, number)
+    assert len(body) == letter.NOTICE_SEALED_BYTES
+
+    def read(body: bytes, kind: str = "decline", sender: str = SITE, of: int = number) -> Decline:
+        return letter.open_letter(body, Decline, kind, DIGEST, sender, REQUESTER, of, KEY)
+
+    assert read(body) == said
+    for wrong in damaged(body):
+        with pytest.raises(BrokenSeal):
+            read(wrong)
+    for changes in ({"kind": "refusal"}, {"sender": "c1"}, {"of": number + 1}):
+        with pytest.raises(BrokenSeal):
+            read(body, **changes)  # type: ignore[arg-type]
+
+
+def test_a_checkpoint_is_read_as_it_was_written() -> None:
+    of = study()
+    kept = np.random.default_rng(1).normal(size=of.model_dimension).astype("<f4")
+    body, digest = letter.seal_checkpoint(kept.tobytes(), SECRET[:32]), hashlib.sha256(kept.tobytes()).hexdigest()
+    assert len(body) == letter.most_bytes(letter.LetterKind.CHECKPOINT, of, 4)
+    np.testing.assert_array_equal(letter.open_checkpoint(body, SECRET[:32], digest, of), kept)
+    for wrong in damaged(body):
+        with pytest.raises(BrokenSeal):
+            letter.open_checkpoint(wrong, SECRET[:32], digest, of)
+    with pytest.raises(BrokenSeal, match="not the one that the welcome names"):
+        letter.open_checkpoint(body, SECRET[:32], OTHER, of)
+    short = kept[:-1].tobytes()
+    with pytest.raises(BrokenSeal, match="holds 3996 bytes, expected 4000"):
+        letter.open_checkpoint(
+            letter.seal_checkpoint(short, SECRET[:32]), SECRET[:32], hashlib.sha256(short).hexdigest(), of
+        )

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from client_agent.contributor.decisions import Decision
-from client_agent.site.letter import Attestation, PastRelease, WeightMail, Welcome, seal_letter
+from client_agent.site.letter import Attestation, PastRelease, WeightMail, Welcome
+from protocol.bodies.letter import seal_checkpoint, seal_letter
 from protocol.parameters import Needs
 from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
-from protocol.wire.channel.sealing import encrypt_body
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -168,7 +168,7 @@ def welcome_mail(
     signed = sign(welcome, signer, keys(signer).signing)
     box = bench.servers[Side.A].mail
     box[f"welcome-{version}/{SITE}"] = seal_letter(signed, "welcome", of, REQUESTER, party, version)
-    box[f"checkpoint-{version}/every-site"] = b"".join(encrypt_body(bytes.fromhex("55" * 32), [data]))
+    box[f"checkpoint-{version}/every-site"] = seal_checkpoint(data, bytes.fromhex("55" * 32))
     return StudyView(
         study="unit",
         study_digest=of,

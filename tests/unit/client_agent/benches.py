@@ -17,8 +17,8 @@ from client_agent.requester.run import Requester
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import open_letter
 from host.randomness import SystemRandomness
+from protocol.bodies.letter import open_letter
 from protocol.errors import MoietyError, OutputGone, TooLarge
 from protocol.policy import SitePolicy
 from protocol.rules.interface import SiteFacts

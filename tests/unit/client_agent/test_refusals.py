@@ -11,8 +11,9 @@ import pytest
 from client_agent.network.watch import Stopped
 from client_agent.requester.await_sites import await_contributors
 from client_agent.site.events import EventKind
-from client_agent.site.letter import StudyRefusal, seal_letter
+from client_agent.site.letter import StudyRefusal
 from client_agent.study.refusals import read_refusal, refused_study, refusing_sites, send_refusal
+from protocol.bodies.letter import seal_letter
 from protocol.errors import BadSignature, ErrorCode, PolicyRefusal, Unavailable, WrongRound
 from protocol.parameters import Needs
 from protocol.policy import Clause, SitePolicy

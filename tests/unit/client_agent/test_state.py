@@ -9,11 +9,12 @@ import pytest
 
 from client_agent.settings import load_settings
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.letter import Welcome, open_letter, require_same, seal_letter
+from client_agent.site.letter import Welcome, require_same
 from host import durable
 from host.durable import write_durably, write_pieces
 from host.loopback import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness
+from protocol.bodies.letter import open_letter, seal_letter
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
 from protocol.policy import SitePolicy
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys

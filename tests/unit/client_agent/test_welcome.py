@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from client_agent.site.events import EventKind
-from client_agent.site.letter import PastRelease, WeightMail, seal_letter
+from client_agent.site.letter import PastRelease, WeightMail
 from client_agent.study.attestation import needed
+from protocol.bodies.letter import seal_letter
 from protocol.errors import (
     BadSignature,
     BrokenSeal,
