@@ -42,7 +42,7 @@ from protocol.errors import (
     MoietyError,
     UnknownStudy,
 )
-from protocol.policy import check_study_allowed
+from protocol.policy.clauses import check_study_allowed
 from protocol.sharing import Side
 from protocol.wire.authentic import require_roster, require_signatures, sign
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster

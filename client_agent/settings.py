@@ -15,7 +15,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import PartyName, StudyName
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"

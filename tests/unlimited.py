@@ -13,7 +13,7 @@ from harness.engine import ckks as rounds_ckks
 from harness.engine import loop as rounds_plain
 from harness.engine import secure as rounds_secure
 from harness.engine.history import RunHistory
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import TrainingSpec
 
 LONG_BREAST_CANCER: Final[StudySettings] = replace(

@@ -30,7 +30,7 @@ from host.log import configure
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy
 from protocol.first_model import model_digest_of
-from protocol.policy import check_study_allowed
+from protocol.policy.clauses import check_study_allowed
 from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

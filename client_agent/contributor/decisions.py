@@ -23,6 +23,7 @@ from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from host.durable import write_durably
 from protocol.bodies.letter import open_letter, seal_letter, told
+from protocol.clauses import Clause
 from protocol.errors import (
     AnnouncementMismatch,
     ErrorCode,
@@ -35,14 +36,9 @@ from protocol.errors import (
     UnknownResource,
     UnusableUpdate,
 )
-from protocol.policy import (
-    Clause,
-    Terms,
-    check_discarded_sums,
-    check_weight_list,
-    remember_contribution,
-    remember_skip,
-)
+from protocol.policy.check import Terms, check_weight_list
+from protocol.policy.clauses import check_discarded_sums
+from protocol.policy.memory import remember_contribution, remember_skip
 from protocol.rounds.agree import model_digest
 from protocol.rules.registry import rule_for
 from protocol.wire import paths

@@ -37,7 +37,7 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.policy import remember_skip
+from protocol.policy.memory import remember_skip
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import ReadyNotice, RoundState, RoundView, Signed, Study, StudyView

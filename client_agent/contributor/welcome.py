@@ -14,7 +14,7 @@ from protocol.bodies import letter
 from protocol.bodies.letter import LetterKind, most_bytes, open_letter
 from protocol.errors import PolicyRefusal
 from protocol.first_model import model_digest_of
-from protocol.policy import check_first_model
+from protocol.policy.clauses import check_first_model
 from protocol.rules.server_optimiser import initial_state, model_part
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures

@@ -10,8 +10,11 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.isolating import propose_sum
+from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
-from protocol.policy import MOST_DISCARDED_SUMS, Candidate, Clause, Terms, candidates, check_for_every_site
+from protocol.policy.candidates import Candidate, candidates
+from protocol.policy.check import Terms, check_for_every_site
+from protocol.policy.clauses import MOST_DISCARDED_SUMS
 from protocol.rounds.agree import model_digest
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (

@@ -25,6 +25,7 @@ from client_agent.requester.train_alone import go_alone
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, site_values
 from client_agent.site.letter import PastRelease
 from client_agent.study.ckks_key import SEED_BYTES
+from protocol.clauses import Clause
 from protocol.errors import (
     ConfigurationError,
     ErrorCode,
@@ -36,7 +37,8 @@ from protocol.errors import (
 )
 from protocol.first_model import first_model, model_digest_of
 from protocol.parameters import Needs
-from protocol.policy import Candidate, Clause, remember_contribution
+from protocol.policy.candidates import Candidate
+from protocol.policy.memory import remember_contribution
 from protocol.rules.interface import Measured
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import Side

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.site.letter import CountedClasses, PastRelease
-from protocol.policy import Candidate, SiteMemory
+from protocol.policy.candidates import Candidate
+from protocol.policy.memory import SiteMemory
 from protocol.rules.interface import RuleState
 from protocol.wire.messages import Announcement, RoundOutcome, Signed, StudyEnd, WeightList
 

@@ -18,8 +18,9 @@ from client_agent.site.letter import PastRelease
 from client_agent.study.ends import shown_ends
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
+from protocol.clauses import Clause
 from protocol.errors import MoietyError, Unavailable
-from protocol.policy import Clause, remember_skip
+from protocol.policy.memory import remember_skip
 from protocol.rules.registry import rule_for
 from protocol.wire.authentic import sign
 from protocol.wire.messages import EndCause, Signed, Study, StudyEnd, StudyEndState, StudyView

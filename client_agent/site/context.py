@@ -15,7 +15,7 @@ from client_agent.site.events import EventSink
 from client_agent.site.remembered_sums import SumMemory, sum_memory
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster, Study

@@ -27,7 +27,7 @@ from client_agent.site.letter import CountedClasses
 from host.durable import new_folder, write_durably
 from host.failpoints import Failpoints
 from protocol.errors import ConfigurationError
-from protocol.policy import SiteMemory
+from protocol.policy.memory import SiteMemory
 from protocol.wire.messages import Signed, StudyEnd
 
 B = TypeVar("B", bound=BaseModel)

@@ -9,8 +9,8 @@ from client_agent.network.server_client import ServerClient
 from client_agent.site.context import SiteContext
 from client_agent.site.remembered_sums import SumMemory
 from host.randomness import SystemRandomness
+from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal, TranscriptMismatch
-from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import ContributedRound, ContributedRounds, Roster

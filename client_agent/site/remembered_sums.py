@@ -21,21 +21,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from host.durable import new_folder, write_durably
 from protocol.arithmetic.fixed_point import Real, Update
+from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
-from protocol.policy import (
-    KEPT_LENGTH,
-    MOST_KEPT,
-    Clause,
-    Exposure,
-    KnownSum,
-    Layers,
-    SitePolicy,
-    SummedRow,
-    check_isolation,
-    exposure,
-    kept_update,
-    sketched,
-)
+from protocol.policy.clauses import check_isolation
+from protocol.policy.kept_update import KEPT_LENGTH, Layers, kept_update, sketched
+from protocol.policy.site_policy import SitePolicy
+from protocol.policy.summed_rows import SummedRow
+from protocol.policy.sums import MOST_KEPT, Exposure, KnownSum, exposure
 from protocol.wire.keyfile import PartyKeys
 
 B = TypeVar("B", bound=BaseModel)

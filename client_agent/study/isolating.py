@@ -12,7 +12,9 @@ from client_agent.study.participant import Participant
 from client_agent.study.take_release import check_release
 from protocol.arithmetic.fixed_point import Real, scaling_of
 from protocol.errors import PolicyRefusal
-from protocol.policy import Exposure, SummedRow, SummedWeight, rounding_noise
+from protocol.policy.kept_update import rounding_noise
+from protocol.policy.summed_rows import SummedRow, SummedWeight
+from protocol.policy.sums import Exposure
 from protocol.wire.messages import Announcement, Roster, StudyProtection, WeightList
 
 

@@ -35,7 +35,7 @@ from protocol.ckks.check import SiteChecks
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
 from protocol.first_model import first_model
-from protocol.policy import SiteMemory, remember_left_out, remember_release
+from protocol.policy.memory import SiteMemory, remember_left_out, remember_release
 from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import split_chunk

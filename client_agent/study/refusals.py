@@ -17,7 +17,7 @@ from host.durable import write_durably
 from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_letter, told
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy import check_study_allowed
+from protocol.policy.clauses import check_study_allowed
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Signed, Study, StudyProtection, StudyView

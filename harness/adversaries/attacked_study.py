@@ -27,7 +27,7 @@ from harness.simulation.case_run import request_for
 from harness.simulation.packaged import refuse_package
 from harness.simulation.run_one import simulated_study
 from harness.simulation.runs import Values
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement
 
 _DIGITS: Final = 4

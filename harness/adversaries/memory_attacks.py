@@ -18,7 +18,10 @@ from numpy.typing import NDArray
 from harness.adversaries.reconstruction import Prior, Reconstruction
 from harness.adversaries.recording import OpenedSum
 from protocol.errors import PolicyRefusal
-from protocol.policy import KnownSum, SitePolicy, SummedRow, SummedWeight, check_isolation, exposure
+from protocol.policy.clauses import check_isolation
+from protocol.policy.site_policy import SitePolicy
+from protocol.policy.summed_rows import SummedRow, SummedWeight
+from protocol.policy.sums import KnownSum, exposure
 
 REQUESTER: Final = "requester"
 SITES: Final = ("one", "two", "three", "four", "five", "six", "seven")

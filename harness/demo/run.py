@@ -40,7 +40,7 @@ from harness.warm import warm
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.errors import ConfigurationError
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, Study, StudyProtection
 
 RULES: Final = {

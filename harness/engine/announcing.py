@@ -14,15 +14,10 @@ from harness.engine.run_state import Announced, Run, RunState
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy import (
-    Candidate,
-    SitePolicy,
-    Terms,
-    candidates,
-    check_for_every_site,
-    check_needs_allowed,
-    check_weight_list,
-)
+from protocol.policy.candidates import Candidate, candidates
+from protocol.policy.check import Terms, check_for_every_site, check_weight_list
+from protocol.policy.clauses import check_needs_allowed
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
 
 NO_SECRET: Final = "00" * 32

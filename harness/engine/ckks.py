@@ -32,7 +32,7 @@ from protocol.ckks.streams import Scratch
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ConfigurationError
 from protocol.mpc.measurement import OpenedSite
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, Study, StudyProtection
 
 

@@ -18,15 +18,10 @@ from harness.engine.site_updates import ClippedUpdate
 from protocol.arithmetic.fixed_point import Real
 from protocol.arithmetic.prg import derive
 from protocol.errors import PolicyRefusal
-from protocol.policy import (
-    Exposure,
-    KnownSum,
-    SummedRow,
-    SummedWeight,
-    check_isolation,
-    exposure,
-    kept_update,
-)
+from protocol.policy.clauses import check_isolation
+from protocol.policy.kept_update import kept_update
+from protocol.policy.summed_rows import SummedRow, SummedWeight
+from protocol.policy.sums import Exposure, KnownSum, exposure
 
 
 @dataclass(frozen=True, eq=False)

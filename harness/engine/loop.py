@@ -40,7 +40,9 @@ from harness.engine.summing import PlainSum, RoundInputs, Summing, average
 from harness.training.site_training import repeated
 from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy import Candidate, SiteMemory, SitePolicy, remember_contribution, remember_release, remember_skip
+from protocol.policy.candidates import Candidate
+from protocol.policy.memory import SiteMemory, remember_contribution, remember_release, remember_skip
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.rules.server_optimiser import apply_aggregate, initial_state

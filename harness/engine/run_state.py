@@ -16,7 +16,10 @@ from harness.engine.history import RoundRecord
 from harness.engine.site_updates import own_weight
 from harness.engine.summing import Summing
 from harness.training.device import ON_CPU, Computing
-from protocol.policy import Candidate, SiteMemory, SitePolicy, SummedRow
+from protocol.policy.candidates import Candidate
+from protocol.policy.memory import SiteMemory
+from protocol.policy.site_policy import SitePolicy
+from protocol.policy.summed_rows import SummedRow
 from protocol.rules.interface import Rule, RuleState
 from protocol.rules.server_optimiser import model_part
 from protocol.wire.messages import Announcement, Purpose, Study, WeightList

@@ -24,7 +24,7 @@ from protocol import release
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, Roster, Study
 
 TamperInRound: TypeAlias = Callable[[int, str, Ring], Ring]

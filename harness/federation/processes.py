@@ -28,7 +28,7 @@ from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_part
 from harness.federation.forked import Forked, fork_command, one_thread
 from host.loopback import is_loopback
 from protocol.errors import ConfigurationError, Unavailable
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.keyfile import dump_party_keys, dump_roster
 from protocol.wire.messages import Study

@@ -21,7 +21,8 @@ from harness.engine.secure import SecureSum, secure_sum
 from harness.engine.site_updates import ClippedUpdate
 from harness.engine.summing import RoundInputs, everybody_in_range
 from protocol.errors import ConfigurationError, ProtocolViolation
-from protocol.policy import SiteMemory, SitePolicy
+from protocol.policy.memory import SiteMemory
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
 from protocol.wire.messages import RuleName, Study

@@ -25,7 +25,7 @@ from harness.simulation.packaged import ChosenRule, chosen_rule, without_package
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 
 CHANGEABLE: Final = ("rule", "training", "parameters")
 TuneValue = float | int | str

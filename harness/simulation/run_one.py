@@ -34,7 +34,7 @@ from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_
 from harness.training.device import ON_CPU, Computing
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import Rule
 from protocol.wire.messages import Study, StudyProtection
 

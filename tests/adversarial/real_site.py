@@ -16,7 +16,8 @@ from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
 from host.randomness import SystemRandomness
-from protocol.policy import SiteMemory, SitePolicy
+from protocol.policy.memory import SiteMemory
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RoundView

@@ -24,7 +24,7 @@ from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import decode
 from protocol.bodies.letter import seal_letter
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign

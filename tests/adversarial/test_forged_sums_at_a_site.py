@@ -29,8 +29,10 @@ from protocol.ckks.cipher import Adder, Encryptor
 from protocol.ckks.ciphertext import Kind, chunks_of
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.update import body_header, contribution
+from protocol.clauses import Clause
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy import MOST_DISCARDED_SUMS, Clause, SitePolicy
+from protocol.policy.clauses import MOST_DISCARDED_SUMS
+from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

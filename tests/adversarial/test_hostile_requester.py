@@ -21,9 +21,11 @@ from client_agent.site.reconciling import lost_rounds
 from harness.adversaries import requester as malicious
 from harness.adversaries.vectors import entry_near_the_range_bound
 from protocol.bodies.letter import open_letter, seal_letter
+from protocol.clauses import Clause
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
-from protocol.policy import Clause, LeftOut, ReleasedSum, SiteMemory, SitePolicy
+from protocol.policy.memory import LeftOut, ReleasedSum, SiteMemory
+from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire import paths

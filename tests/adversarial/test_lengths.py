@@ -25,7 +25,7 @@ from harness.federation.processes import RunningFederation
 from protocol.bodies.letter import letter_info, open_letter, padded_bytes, seal_letter, told
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, MalformedMessage, UnusableUpdate
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.channel.padding import pad

@@ -14,7 +14,8 @@ import pytest
 from client_agent.site.remembered_sums import SumMemory
 from protocol.errors import PolicyRefusal
 from protocol.first_model import seeded_model
-from protocol.policy import SitePolicy, SummedRow, SummedWeight
+from protocol.policy.site_policy import SitePolicy
+from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.wire.messages import LayerShape
 
 FEATURES, LABELS, CLASSES, SEED = 12, 4, 30, 3

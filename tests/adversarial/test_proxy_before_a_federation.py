@@ -23,7 +23,7 @@ from protocol.bodies.letter import LetterKind
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire import peer_messages
 from protocol.wire.causes import EndCause, OutcomeCause

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from client_agent.learning.ridge import ridge
 from protocol.errors import PolicyRefusal
-from protocol.policy import SitePolicy, check_study_allowed
+from protocol.policy.clauses import check_study_allowed
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RankingSpec
 from tests.unit.parties import study
 

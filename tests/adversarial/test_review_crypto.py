@@ -13,13 +13,14 @@ import pytest
 from client_agent.contributor.decisions import Decisions
 from client_agent.contributor.run import Contributor
 from client_agent.site.journal import SiteState, StudyJournal
-from protocol import policy
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import BadSignature, BrokenSeal, ConsistencyCheckFailed, MalformedMessage, PolicyRefusal
 from protocol.mpc.ot import check
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy import SiteMemory, SitePolicy
+from protocol.policy.check import Terms, check_weight_list
+from protocol.policy.memory import SiteMemory, remember_contribution
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -240,8 +241,8 @@ def told(of: WeightList, version: int = 0) -> Announcement:
 
 def demand(of: WeightList, memory: SiteMemory) -> None:
     parameters = StudyParameters(dimension=62, clip_norm=1.0, least_contributors=3)
-    terms = policy.Terms(parameters, ("b", "c", "d", "e"), WeightErosion(0.01, 0.2, 32, 32), SitePolicy())
-    policy.check_weight_list("b", told(of), of, terms, memory)
+    terms = Terms(parameters, ("b", "c", "d", "e"), WeightErosion(0.01, 0.2, 32, 32), SitePolicy())
+    check_weight_list("b", told(of), of, terms, memory)
 
 
 def test_padding_the_list_with_heavy_accomplices_does_not_hide_a_heavy_site():
@@ -258,7 +259,7 @@ def test_announcing_again_before_a_release_was_seen_gets_no_second_sum_of_the_sa
     knows how its last round ended (a release, or a skip that both servers signed) it must not contribute again.
     """
     first = weight_list(EVEN, 1)
-    memory = policy.remember_contribution(SiteMemory(), told(first), first)
+    memory = remember_contribution(SiteMemory(), told(first), first)
     second = weight_list({"b": 32, "c": 32, "d": 32}, 2)
     with pytest.raises(PolicyRefusal):
         demand(second, memory)

@@ -25,7 +25,7 @@ from protocol.arithmetic.ring import to_signed
 from protocol.bodies.letter import seal_checkpoint, seal_letter
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.release import average_chunk
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyView, TrainingSpec

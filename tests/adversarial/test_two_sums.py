@@ -21,7 +21,7 @@ from harness.adversaries.memory_attacks import (
     start,
 )
 from harness.adversaries.reconstruction import Prior, Reconstruction
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 
 LIMIT = SitePolicy().least_isolation
 MOVES = {"rate 0.001": 0.002, "rate 0.1": 0.15, "rate 0.5": 0.5, "slow lists": 0.1}

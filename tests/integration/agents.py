@@ -17,7 +17,7 @@ from client_agent.site.events import AgentEvent, EventKind, RoundRecord, read_me
 from client_agent.site.journal import StudyJournal
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.parameters import StudyParameters
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.ports import free_ports
 

@@ -27,7 +27,7 @@ from client_agent.site.remembered_sums import RememberedRow
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.forked import Forked
 from harness.federation.processes import FederationSpec, Running, RunningFederation, toml_lines
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import (
     Announcement,

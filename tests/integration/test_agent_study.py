@@ -16,7 +16,7 @@ from client_agent.network.ledger import read_ledger
 from client_agent.site.events import EventKind, RoundEnd
 from harness.federation.processes import RunningFederation
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import (

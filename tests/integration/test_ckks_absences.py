@@ -12,7 +12,7 @@ import pytest
 from client_agent.site.events import RoundEnd, read_metrics
 from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from protocol.first_model import first_model
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.causes import outcome_text
 from protocol.wire.messages import OutcomeCause, Study, StudyProtection

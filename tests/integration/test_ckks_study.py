@@ -23,7 +23,7 @@ from harness.federation.federated_run import run_study
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyProtection
 from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, A, B, CrashFederation, Kill, Outcome

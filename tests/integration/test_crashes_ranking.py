@@ -12,7 +12,7 @@ import pytest
 
 from client_agent.site.events import RoundEnd
 from client_agent.study.ranking import RANKING_FILE, Ranking
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
 from protocol.wire.messages import Purpose, RankingSpec, Study
 from tests.integration.crash_federation import (

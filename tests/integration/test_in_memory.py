@@ -10,7 +10,7 @@ import pytest
 
 from client_agent.site.events import RoundEnd
 from harness.federation.processes import FederationSpec
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.kit.clocks import Stop, VirtualClock

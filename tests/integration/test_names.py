@@ -16,7 +16,7 @@ from client_agent.learning.data import LocalData, save_folder
 from client_agent.learning.names import DataNames
 from client_agent.site.events import EventKind
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import (

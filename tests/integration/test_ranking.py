@@ -19,7 +19,7 @@ from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from harness.federation.processes import RunningFederation
 from protocol.parameters import StudyParameters
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
 from protocol.sharing import Side
 from protocol.wire.messages import Announcement, Purpose, RankingSpec, RuleName, RuleSpec, Study

@@ -22,7 +22,7 @@ from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunHistory
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.self_weights import class_weight
 from protocol.sharing import Side
 from protocol.wire.messages import ModelSpec, Purpose, RuleName, RuleSpec, Study, TrainingSpec

@@ -20,7 +20,7 @@ from harness.engine.run_state import Attendance
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, SecondWeight, Study
 from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_secure
 

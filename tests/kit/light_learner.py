@@ -14,7 +14,7 @@ from client_agent.settings import AgentSettings
 from harness.engine.parties import Parties
 from harness.federation.processes import SiteSpec
 from protocol.parameters import StudyParameters
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 _GRID = 256.0

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from client_agent.settings import AgentSettings, TlsSettings
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec
 from servers.settings import Limits, ServerSettings
 

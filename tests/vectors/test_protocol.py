@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from protocol import policy, release, sharing
+from protocol import release, sharing
 from protocol.arithmetic import fixed_point, kernels, prg, ring
 from protocol.errors import (
     AggregateOutOfBounds,
@@ -26,6 +26,8 @@ from protocol.mpc.ot import kernels as ot_kernels
 from protocol.mpc.ot.hashing import RowHash
 from protocol.mpc.quantity import distance_factor
 from protocol.parameters import Needs, StudyParameters
+from protocol.policy.clauses import check_enough_contributors, check_largest_share
+from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.agree import nonce_commitment, transcript
 from protocol.rules.interface import Measured, RuleState, SiteFacts, SiteStanding
 from protocol.rules.weight_erosion import WeightErosion
@@ -384,12 +386,12 @@ def test_policy_on_shares_of_the_weights():
             weight_list_digest=weight_list.digest(),
             closes_at_s=0,
         )
-        own = policy.SitePolicy(assumed_colluders=case["colluders"])
+        own = SitePolicy(assumed_colluders=case["colluders"])
         study = parameters(31)
 
         def decide(own=own, study=study, announcement=announcement, weight_list=weight_list) -> None:
-            policy.check_enough_contributors(announcement, study, own)
-            policy.check_largest_share("s0", announcement, weight_list, study, own)
+            check_enough_contributors(announcement, study, own)
+            check_largest_share("s0", announcement, weight_list, study, own)
 
         if case["contributes"]:
             decide()

@@ -20,7 +20,7 @@ from client_agent.site.journal import StudyJournal
 from host.randomness import SystemRandomness
 from protocol.bodies.letter import open_letter
 from protocol.errors import MoietyError, OutputGone, TooLarge
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.events import EventKind, RoundEnd
+from protocol.clauses import Clause
 from protocol.errors import (
     AnnouncementMismatch,
     BadSignature,
@@ -17,7 +18,6 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
-from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.causes import outcome_text

@@ -15,7 +15,7 @@ from client_agent.site.letter import CountedClasses, WeightMail
 from protocol.bodies.letter import seal_letter
 from protocol.errors import ErrorCode, WrongRound
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy import LeftOut
+from protocol.policy.memory import LeftOut
 from protocol.rounds.agree import model_digest
 from protocol.rules.self_weights import class_weight
 from protocol.sharing import Side

@@ -14,7 +14,7 @@ from client_agent.requester.state import RoundPlan
 from client_agent.site.events import RoundEnd
 from client_agent.site.letter import CountedClasses
 from protocol.parameters import Needs
-from protocol.policy import remember_release
+from protocol.policy.memory import remember_release
 from protocol.rules.interface import Measured
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign

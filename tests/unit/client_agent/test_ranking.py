@@ -20,10 +20,12 @@ from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, Unrank
 from client_agent.study.refusals import public_text, refused_study
 from client_agent.study.take_release import check_release
 from protocol.arithmetic.fixed_point import decode
+from protocol.clauses import Clause
 from protocol.errors import ErrorCode, NotListed, ProtocolViolation, UnknownResource, UnusableUpdate
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
-from protocol.policy import Clause, SitePolicy, remember_skip
+from protocol.policy.memory import remember_skip
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign

@@ -10,8 +10,8 @@ import pytest
 
 from client_agent.site.context import SiteContext
 from client_agent.site.reconciling import lost_rounds, reconcile
+from protocol.clauses import Clause
 from protocol.errors import BadSignature, PolicyRefusal, TranscriptMismatch, Unavailable
-from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, ContributedRounds, Signed

@@ -14,9 +14,10 @@ from client_agent.site.events import EventKind
 from client_agent.site.letter import StudyRefusal
 from client_agent.study.refusals import read_refusal, refused_study, refusing_sites, send_refusal
 from protocol.bodies.letter import seal_letter
+from protocol.clauses import Clause
 from protocol.errors import BadSignature, ErrorCode, PolicyRefusal, Unavailable, WrongRound
 from protocol.parameters import Needs
-from protocol.policy import Clause, SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RuleName, RuleSpec, StudyEndState, StudyProtection, StudyView

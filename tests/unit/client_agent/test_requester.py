@@ -21,8 +21,8 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.letter import Attestation, PastRelease, WeightMail, Welcome
 from client_agent.study.attestation import checkpoint_digest
 from protocol.bodies.letter import open_letter, seal_letter
+from protocol.clauses import Clause
 from protocol.errors import ErrorCode, PolicyRefusal
-from protocol.policy import Clause
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
 from protocol.wire.messages import (

@@ -16,7 +16,7 @@ from host.loopback import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.errors import BadSignature, BrokenSeal, ConfigurationError, StorageFull
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from tests.unit.client_agent.federation import DIGEST, ROSTER, keys
 
 GOOD = """

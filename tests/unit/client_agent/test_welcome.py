@@ -13,6 +13,7 @@ from client_agent.site.events import EventKind
 from client_agent.site.letter import PastRelease, WeightMail
 from client_agent.study.attestation import needed
 from protocol.bodies.letter import seal_letter
+from protocol.clauses import Clause
 from protocol.errors import (
     BadSignature,
     BrokenSeal,
@@ -20,7 +21,7 @@ from protocol.errors import (
 )
 from protocol.first_model import model_digest_of
 from protocol.parameters import Needs
-from protocol.policy import Clause, SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import (
     Purpose,

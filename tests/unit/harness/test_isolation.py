@@ -12,7 +12,7 @@ from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RunHistory, isolation_series
 from harness.engine.loop import run_plain
 from harness.engine.run_state import Attendance, Progress
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName
 
 FEDERATION = breast_cancer_five_hospitals(0)

@@ -15,7 +15,7 @@ from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec, toml_lines
 from protocol.configuration import parse_toml
 from protocol.errors import ConfigurationError, Unavailable
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import require_roster
 from protocol.wire.keyfile import parse_party_keys, parse_roster

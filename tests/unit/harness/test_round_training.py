@@ -16,7 +16,7 @@ from harness.engine.summing import PlainSum
 from harness.training.device import ON_CPU, Computing
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.parameters import StudyParameters
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 
 CPU = torch.device("cpu")

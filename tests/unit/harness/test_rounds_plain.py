@@ -22,7 +22,7 @@ from harness.engine.history import RoundKind, RunEnd, RunHistory, alpha_series, 
 from harness.engine.run_state import Attendance, Progress
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.unlimited import run_plain
 

@@ -6,10 +6,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from protocol import policy as p
+from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs, StudyParameters
-from protocol.policy import SiteMemory, SitePolicy
+from protocol.policy.check import Terms, check_weight_list
+from protocol.policy.memory import SiteMemory
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
 
 STUDY = "ab" * 32
@@ -78,14 +80,14 @@ def check(
     rule_selects: bool = False,
     grid: int = 32,
 ) -> None:
-    terms = p.Terms(
+    terms = Terms(
         parameters(m, t, grid), contributors, Declared(needs, never_rises, rule_selects), policy or SitePolicy()
     )
     told = announcement(of, m=m) if told is None else told
-    p.check_weight_list(site, told, of, terms, memory or SiteMemory(), own_weight)
+    check_weight_list(site, told, of, terms, memory or SiteMemory(), own_weight)
 
 
-def refused(clause: p.Clause, *parts: str) -> object:
+def refused(clause: Clause, *parts: str) -> object:
     pattern = f"^{clause.value}: .*" + ".*".join(parts)
     return pytest.raises(PolicyRefusal, match=pattern)
 

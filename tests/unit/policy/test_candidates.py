@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.policy import Candidate, candidates
+from protocol.policy.candidates import Candidate, candidates
 from protocol.wire.messages import ListedWeight
 
 NEW = (ListedWeight(site="a", numerator=1), ListedWeight(site="b", numerator=1), ListedWeight(site="c", numerator=1))

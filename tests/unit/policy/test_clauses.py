@@ -6,10 +6,22 @@ from fractions import Fraction
 
 import pytest
 
-from protocol import policy as p
+from protocol.clauses import Clause
 from protocol.errors import ProtocolViolation
 from protocol.parameters import Needs
-from protocol.policy import SiteMemory, SitePolicy
+from protocol.policy.check import Terms, check_for_every_site
+from protocol.policy.clauses import (
+    MOST_DISCARDED_SUMS,
+    check_discarded_sums,
+    check_first_model,
+    check_largest_share,
+    check_needs_allowed,
+    check_penalty_allowed,
+    check_protection_allowed,
+    check_study_allowed,
+)
+from protocol.policy.memory import SiteMemory, remember_release
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import (
     ListedWeight,
     Purpose,
@@ -23,36 +35,36 @@ from protocol.wire.messages import (
 from tests.unit.parties import study
 from tests.unit.policy.lists import EVEN, ROSTER, STUDY, Declared, announcement, check, parameters, refused, weight_list
 
-TERMS = p.Terms(parameters(), ROSTER, Declared(), SitePolicy())
+TERMS = Terms(parameters(), ROSTER, Declared(), SitePolicy())
 
 
 def test_an_ordinary_list_passes_for_every_site() -> None:
     of = weight_list(EVEN)
     for site in EVEN:
         check(of, site=site)
-    p.check_for_every_site(announcement(of), of, TERMS, SiteMemory())
+    check_for_every_site(announcement(of), of, TERMS, SiteMemory())
 
 
 def test_the_requester_finds_the_one_site_that_would_refuse() -> None:
     of = weight_list({"b": 5, "c": 5, "d": 5, "e": 31})
     check(of, site="b")
-    with refused(p.Clause.LARGEST_SHARE, "'e'"):
-        p.check_for_every_site(announcement(of), of, TERMS, SiteMemory())
+    with refused(Clause.LARGEST_SHARE, "'e'"):
+        check_for_every_site(announcement(of), of, TERMS, SiteMemory())
 
 
 class TestSameRound:
     def test_other_study(self) -> None:
         of = weight_list(EVEN, study="ff" * 32)
-        with refused(p.Clause.SAME_ROUND, "another study"):
+        with refused(Clause.SAME_ROUND, "another study"):
             check(of, announcement(of))
 
     def test_other_round(self) -> None:
         of = weight_list(EVEN, round_number=4)
-        with refused(p.Clause.SAME_ROUND, "round 4", "round 5"):
+        with refused(Clause.SAME_ROUND, "round 4", "round 5"):
             check(of, announcement(of, round_number=5))
 
     def test_other_digest(self) -> None:
-        with refused(p.Clause.SAME_ROUND, "digest"):
+        with refused(Clause.SAME_ROUND, "digest"):
             check(weight_list(EVEN), announcement(weight_list(EVEN | {"e": 31})))
 
 
@@ -62,11 +74,11 @@ class TestAnnouncedSites:
     )
     def test_list_and_announcement_differ(self, listed: tuple[str, ...]) -> None:
         of = weight_list(EVEN)
-        with refused(p.Clause.ANNOUNCED_SITES):
+        with refused(Clause.ANNOUNCED_SITES):
             check(of, announcement(of, listed=listed))
 
     def test_this_site_is_not_listed(self) -> None:
-        with refused(p.Clause.ANNOUNCED_SITES, "'f' is not listed"):
+        with refused(Clause.ANNOUNCED_SITES, "'f' is not listed"):
             check(weight_list(EVEN), site="f")
 
     def test_a_site_listed_twice(self) -> None:
@@ -77,23 +89,23 @@ class TestAnnouncedSites:
             weights=tuple(ListedWeight(site=s, numerator=9) for s in ("b", "c", "d", "b")),
             salt="00" * 32,
         )
-        with refused(p.Clause.ANNOUNCED_SITES):
+        with refused(Clause.ANNOUNCED_SITES):
             check(of, announcement(of, listed=("b", "c", "d")))
 
 
 def test_the_requester_cannot_list_itself_as_a_contributor() -> None:
-    with refused(p.Clause.CONTRIBUTORS_ONLY, "'requester'"):
+    with refused(Clause.CONTRIBUTORS_ONLY, "'requester'"):
         check(weight_list({"b": 32, "c": 32, "requester": 32}))
 
 
 class TestGrid:
     def test_other_grid_than_the_studys(self) -> None:
-        with refused(p.Clause.GRID, "1/64", "1/32"):
+        with refused(Clause.GRID, "1/64", "1/32"):
             check(weight_list(EVEN, grid=64))
 
     @pytest.mark.parametrize("numerator", [0, 33])
     def test_weight_outside_the_grid(self, numerator: int) -> None:
-        with refused(p.Clause.GRID, f"'d' has weight {numerator}/32", "1/32 to 32/32"):
+        with refused(Clause.GRID, f"'d' has weight {numerator}/32", "1/32 to 32/32"):
             check(weight_list(EVEN | {"d": numerator}))
 
     def test_both_ends_are_allowed(self) -> None:
@@ -103,7 +115,7 @@ class TestGrid:
 class TestLeastNumber:
     def test_another_than_the_studys(self) -> None:
         of = weight_list(EVEN)
-        with refused(p.Clause.LEAST_NUMBER, "2", "3 or 4 are due"):
+        with refused(Clause.LEAST_NUMBER, "2", "3 or 4 are due"):
             check(of, announcement(of, m=2))
 
     def test_all_that_are_listed(self) -> None:
@@ -112,26 +124,26 @@ class TestLeastNumber:
 
     def test_after_a_release_it_is_the_number_released(self) -> None:
         of = weight_list(EVEN)
-        memory = p.remember_release(SiteMemory(), announcement(of), of, tuple(EVEN))
+        memory = remember_release(SiteMemory(), announcement(of), of, tuple(EVEN))
         again = weight_list(EVEN, round_number=2)
         check(again, announcement(again, m=4), memory=memory)
-        with refused(p.Clause.LEAST_NUMBER, "3", "4 are due"):
+        with refused(Clause.LEAST_NUMBER, "3", "4 are due"):
             check(again, announcement(again, m=3), memory=memory)
 
 
 class TestEnoughContributors:
     def test_two_are_not_enough_unless_the_site_says_so(self) -> None:
         of = weight_list(EVEN)
-        with refused(p.Clause.ENOUGH_CONTRIBUTORS, "leave 2", "at least 3"):
+        with refused(Clause.ENOUGH_CONTRIBUTORS, "leave 2", "at least 3"):
             check(of, m=2)
         check(of, m=2, policy=SitePolicy(least_contributors=2))
 
     def test_colluders_do_not_count_whoever_assumes_them(self) -> None:
         of = weight_list(EVEN)
         check(of, m=4, t=1)
-        with refused(p.Clause.ENOUGH_CONTRIBUTORS, "4 contributors less 2", "leave 2"):
+        with refused(Clause.ENOUGH_CONTRIBUTORS, "4 contributors less 2", "leave 2"):
             check(of, m=4, t=1, policy=SitePolicy(assumed_colluders=2))
-        with refused(p.Clause.ENOUGH_CONTRIBUTORS, "leave 2"):
+        with refused(Clause.ENOUGH_CONTRIBUTORS, "leave 2"):
             check(of, m=4, t=2)
 
 
@@ -139,24 +151,24 @@ class TestLargestShare:
     def test_exactly_sixty_percent_passes_and_one_step_more_does_not(self) -> None:
         # b: 30 of 30 + 10 + 10 = 60 %; e is heavier and not counted
         check(weight_list({"b": 30, "c": 10, "d": 10, "e": 32}))
-        with refused(p.Clause.LARGEST_SHARE, "31 of 51", "60.8 %", "0.6"):
+        with refused(Clause.LARGEST_SHARE, "31 of 51", "60.8 %", "0.6"):
             check(weight_list({"b": 31, "c": 10, "d": 10, "e": 32}))
 
     def test_assumed_colluders_take_their_weight_away(self) -> None:
         of = weight_list({"b": 24, "c": 10, "d": 10, "e": 10, "f": 10})
         check(of, m=4)
-        with refused(p.Clause.LARGEST_SHARE, "24 of 34"):
+        with refused(Clause.LARGEST_SHARE, "24 of 34"):
             check(of, m=4, t=2, policy=SitePolicy(least_contributors=2))
 
     def test_all_contributors_collude(self) -> None:
         of = weight_list(EVEN)
-        with refused(p.Clause.LARGEST_SHARE, "32 of 32"):
-            p.check_largest_share("b", announcement(of), of, parameters(3, 3), SitePolicy())
+        with refused(Clause.LARGEST_SHARE, "32 of 32"):
+            check_largest_share("b", announcement(of), of, parameters(3, 3), SitePolicy())
 
     def test_a_site_without_weight(self) -> None:
         of = weight_list(EVEN)
-        with refused(p.Clause.LARGEST_SHARE, "'f' has no weight"):
-            p.check_largest_share("f", announcement(of), of, parameters(), SitePolicy())
+        with refused(Clause.LARGEST_SHARE, "'f' has no weight"):
+            check_largest_share("f", announcement(of), of, parameters(), SitePolicy())
 
     def test_the_share_is_taken_as_written(self) -> None:
         assert SitePolicy().largest_share_exact == Fraction(3, 5)
@@ -173,42 +185,42 @@ class TestOpens:
             if opens in (needs, Needs.NOTHING):
                 check(of, told, needs=needs, policy=willing)
             else:
-                with refused(p.Clause.MEASURED_FOR_NOTHING, f"round 1 opens {opens.value}", f"needs {needs.value}"):
+                with refused(Clause.MEASURED_FOR_NOTHING, f"round 1 opens {opens.value}", f"needs {needs.value}"):
                     check(of, told, needs=needs, policy=willing)
 
     def test_the_site_says_what_may_be_opened_about_it(self) -> None:
         of, only_norms = weight_list(EVEN), SitePolicy(may_open=(Needs.NORMS,))
         check(of, announcement(of, opens=Needs.NORMS), needs=Needs.NORMS, policy=only_norms)
-        with refused(p.Clause.MAY_OPEN, "opens pairs", "allowed: norms"):
+        with refused(Clause.MAY_OPEN, "opens pairs", "allowed: norms"):
             check(of, announcement(of, opens=Needs.PAIRS), needs=Needs.PAIRS, policy=only_norms)
         nothing = SitePolicy(may_open=())
-        p.check_needs_allowed(Needs.NOTHING, nothing)
-        with refused(p.Clause.MAY_OPEN, "allowed: nothing"):
-            p.check_needs_allowed(Needs.DISTANCES, nothing)
+        check_needs_allowed(Needs.NOTHING, nothing)
+        with refused(Clause.MAY_OPEN, "allowed: nothing"):
+            check_needs_allowed(Needs.DISTANCES, nothing)
 
 
 class TestProtection:
     def test_ckks_only_where_the_site_says_so(self) -> None:
-        p.check_protection_allowed(StudyProtection.SHARES, SitePolicy())
-        p.check_protection_allowed(StudyProtection.CKKS, SitePolicy(allow_ckks=True))
-        with refused(p.Clause.ALLOW_CKKS, "server A together with any one site", "set allow_ckks = true"):
-            p.check_protection_allowed(StudyProtection.CKKS, SitePolicy())
+        check_protection_allowed(StudyProtection.SHARES, SitePolicy())
+        check_protection_allowed(StudyProtection.CKKS, SitePolicy(allow_ckks=True))
+        with refused(Clause.ALLOW_CKKS, "server A together with any one site", "set allow_ckks = true"):
+            check_protection_allowed(StudyProtection.CKKS, SitePolicy())
 
 
 class TestFirstModel:
     PRETRAINED = study("ab" * 32).model_copy(update={"pretrained_digest": "cd" * 32})
 
     def test_a_pretrained_one_only_where_the_site_says_so(self) -> None:
-        p.check_study_allowed(self.PRETRAINED, SitePolicy(may_pretrain=True))
-        with refused(p.Clause.MAY_PRETRAIN, "makes single records readable", "set may_pretrain = true"):
-            p.check_study_allowed(self.PRETRAINED, SitePolicy())
+        check_study_allowed(self.PRETRAINED, SitePolicy(may_pretrain=True))
+        with refused(Clause.MAY_PRETRAIN, "makes single records readable", "set may_pretrain = true"):
+            check_study_allowed(self.PRETRAINED, SitePolicy())
 
     def test_it_is_the_derived_one(self) -> None:
-        p.check_first_model("ab" * 32, "ab" * 32)
-        with refused(p.Clause.FIRST_MODEL, "abab", "this site derives cdcd", "nothing is trained on it"):
-            p.check_first_model("ab" * 32, "cd" * 32)
-        with refused(p.Clause.FIRST_MODEL, "the study pins cdcd"):
-            p.check_first_model("ab" * 32, "cd" * 32, "the study pins")
+        check_first_model("ab" * 32, "ab" * 32)
+        with refused(Clause.FIRST_MODEL, "abab", "this site derives cdcd", "nothing is trained on it"):
+            check_first_model("ab" * 32, "cd" * 32)
+        with refused(Clause.FIRST_MODEL, "the study pins cdcd"):
+            check_first_model("ab" * 32, "cd" * 32, "the study pins")
 
 
 class TestSteps:
@@ -224,16 +236,16 @@ class TestSteps:
 
     def test_exactly_the_largest_passes(self) -> None:
         longest = 0.5 * self.PLAIN.parameters.clip_norm
-        p.check_study_allowed(self.PLAIN, SitePolicy(largest_step=longest, largest_path=100 * longest))
-        with refused(p.Clause.LARGEST_STEP, f"by {longest:g} in a round", "allowed is"):
-            p.check_study_allowed(self.PLAIN, SitePolicy(largest_step=longest * 0.99))
-        with refused(p.Clause.LARGEST_PATH, f"by {100 * longest:g} in its 100 rounds", "allowed is"):
-            p.check_study_allowed(self.PLAIN, SitePolicy(largest_path=99.9 * longest))
+        check_study_allowed(self.PLAIN, SitePolicy(largest_step=longest, largest_path=100 * longest))
+        with refused(Clause.LARGEST_STEP, f"by {longest:g} in a round", "allowed is"):
+            check_study_allowed(self.PLAIN, SitePolicy(largest_step=longest * 0.99))
+        with refused(Clause.LARGEST_PATH, f"by {100 * longest:g} in its 100 rounds", "allowed is"):
+            check_study_allowed(self.PLAIN, SitePolicy(largest_path=99.9 * longest))
 
     def test_an_enormous_clip_norm_is_refused_by_default(self) -> None:
         huge = self.PLAIN.parameters.model_copy(update={"clip_norm": 2.0**100})
-        with refused(p.Clause.LARGEST_STEP, "allowed is 64"):
-            p.check_study_allowed(self.PLAIN.model_copy(update={"parameters": huge}), SitePolicy())
+        with refused(Clause.LARGEST_STEP, "allowed is 64"):
+            check_study_allowed(self.PLAIN.model_copy(update={"parameters": huge}), SitePolicy())
 
 
 class TestOwnWeight:
@@ -244,14 +256,14 @@ class TestOwnWeight:
     def test_exactly_the_largest_share_passes_and_more_does_not(self) -> None:
         # w against w + 2 * 1/4: at most 60 % as long as w <= 3/4
         check(self.OF, m=3, grid=4, own_weight=0.75)
-        with refused(p.Clause.LARGEST_SHARE, r"weight 3.04 of 5.04", "60.3 %", "weight_grid is at most 3 admits"):
+        with refused(Clause.LARGEST_SHARE, r"weight 3.04 of 5.04", "60.3 %", "weight_grid is at most 3 admits"):
             check(self.OF, m=3, grid=4, own_weight=0.76)
         check(self.OF, m=4, grid=4, own_weight=1.0)
 
     def test_colluders_take_the_smallest_weight_away_each(self) -> None:
         tolerant = SitePolicy(least_contributors=2)
         check(self.OF, m=4, t=1, grid=4, own_weight=0.75, policy=tolerant)
-        with refused(p.Clause.LARGEST_SHARE, "weight 3 of 4"):
+        with refused(Clause.LARGEST_SHARE, "weight 3 of 4"):
             check(self.OF, m=4, t=2, grid=4, own_weight=0.75, policy=tolerant)
 
     @pytest.mark.parametrize("m", [3, 4, 7])
@@ -262,12 +274,12 @@ class TestOwnWeight:
             if grid == finest:
                 check(of, m=m, grid=grid, own_weight=1.0, contributors=(*ROSTER, "g", "h"))
             else:
-                with refused(p.Clause.LARGEST_SHARE, f"weight_grid is at most {finest} admits every weight"):
+                with refused(Clause.LARGEST_SHARE, f"weight_grid is at most {finest} admits every weight"):
                     check(of, m=m, grid=grid, own_weight=1.0, contributors=(*ROSTER, "g", "h"))
 
     def test_where_no_grid_helps_more_sites_must_take_part(self) -> None:
         alone = SitePolicy(least_contributors=1)
-        with refused(p.Clause.LARGEST_SHARE, "more sites must be sure"):
+        with refused(Clause.LARGEST_SHARE, "more sites must be sure"):
             check(self.OF, m=1, grid=4, own_weight=0.25, policy=alone)
 
     @pytest.mark.parametrize("own_weight", [0.0, 0.2, 1.01, float("nan"), float("inf")])
@@ -282,7 +294,7 @@ class TestOwnWeight:
 
     def test_the_list_must_say_nothing(self) -> None:
         of = weight_list({"b": 4, "c": 4, "d": 3, "e": 4}, grid=4)
-        with refused(p.Clause.GRID, "'d' has weight 3/4", "1 for all"):
+        with refused(Clause.GRID, "'d' has weight 3/4", "1 for all"):
             check(of, m=3, grid=4, own_weight=0.5)
 
 
@@ -295,26 +307,26 @@ class TestRankingAllowed:
     @pytest.mark.parametrize("needs", [Needs.NOTHING, Needs.DISTANCES, Needs.INNER_PRODUCTS])
     def test_only_where_the_site_says_so(self, needs: Needs) -> None:
         check(self.OF, self.TOLD, needs=needs, policy=SitePolicy(may_rank=True))
-        with refused(p.Clause.MAY_RANK, "one number of its choice", "set may_rank = true"):
+        with refused(Clause.MAY_RANK, "one number of its choice", "set may_rank = true"):
             check(self.OF, self.TOLD, needs=needs)
 
     def test_a_site_may_forbid_it_with_all_inner_products(self) -> None:
-        with refused(p.Clause.MAY_OPEN, "ranking opens inner_products", "allowed: distances"):
+        with refused(Clause.MAY_OPEN, "ranking opens inner_products", "allowed: distances"):
             check(self.OF, self.TOLD, policy=SitePolicy(may_rank=True, may_open=(Needs.DISTANCES,)))
 
     def test_a_study_is_asked_about_its_ranking_only_if_it_has_one(self) -> None:
         plain = study("ab" * 32)
-        p.check_study_allowed(plain, SitePolicy())
+        check_study_allowed(plain, SitePolicy())
         ranking = plain.model_copy(update={"ranking": RankingSpec()})
-        p.check_study_allowed(ranking, SitePolicy(may_rank=True))
-        with refused(p.Clause.MAY_RANK, "set may_rank = true"):
-            p.check_study_allowed(ranking, SitePolicy())
+        check_study_allowed(ranking, SitePolicy(may_rank=True))
+        with refused(Clause.MAY_RANK, "set may_rank = true"):
+            check_study_allowed(ranking, SitePolicy())
 
     def test_a_penalty_below_the_sites_own_is_refused(self) -> None:
         strict = SitePolicy(may_rank=True, least_ranking_penalty=0.1)
-        p.check_penalty_allowed(RankingSpec(penalty=0.1), strict)
-        with refused(p.Clause.RANKING_PENALTY, "penalty of 0.05", "at least 0.1 is demanded"):
-            p.check_penalty_allowed(RankingSpec(penalty=0.05), strict)
+        check_penalty_allowed(RankingSpec(penalty=0.1), strict)
+        with refused(Clause.RANKING_PENALTY, "penalty of 0.05", "at least 0.1 is demanded"):
+            check_penalty_allowed(RankingSpec(penalty=0.05), strict)
 
 
 class TestDiscardedSums:
@@ -324,11 +336,11 @@ class TestDiscardedSums:
     ENCRYPTED = announcement(OF, opens=Needs.NOTHING).model_copy(update={"ckks_key_id": "5c" * 16})
 
     def test_fewer_do_not(self) -> None:
-        p.check_discarded_sums(self.ENCRYPTED, tuple(range(p.MOST_DISCARDED_SUMS - 1)))
+        check_discarded_sums(self.ENCRYPTED, tuple(range(MOST_DISCARDED_SUMS - 1)))
 
     def test_the_last_one_does(self) -> None:
-        with refused(p.Clause.DISCARDED_SUMS, "rounds .1, 4, 9.", "3 end the study"):
-            p.check_discarded_sums(self.ENCRYPTED, (1, 4, 9))
+        with refused(Clause.DISCARDED_SUMS, "rounds .1, 4, 9.", "3 end the study"):
+            check_discarded_sums(self.ENCRYPTED, (1, 4, 9))
 
     def test_rounds_of_shares_are_not_asked(self) -> None:
-        p.check_discarded_sums(announcement(self.OF), (1, 4, 9))
+        check_discarded_sums(announcement(self.OF), (1, 4, 9))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from protocol.policy import SummedRow, SummedWeight
 from protocol.policy.linked import linked_error
+from protocol.policy.summed_rows import SummedRow, SummedWeight
 
 LENGTH = 64
 UPDATE = np.eye(LENGTH)[0]

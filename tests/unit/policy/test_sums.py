@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
-from protocol.policy import Clause, SitePolicy, check_isolation
+from protocol.policy.clauses import check_isolation
+from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow, SummedWeight, release_sets, release_sets_number
 from protocol.policy.sums import MOST_RELEASE_SETS, MOST_ROWS, KnownSum, exposure
 

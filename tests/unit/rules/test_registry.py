@@ -6,7 +6,7 @@ import pytest
 
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.parameters import Needs
-from protocol.policy import SitePolicy
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.fedavg_by_samples import FedAvgBySamples
 from protocol.rules.fedopt import FedOpt

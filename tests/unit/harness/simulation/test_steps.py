@@ -11,7 +11,8 @@ from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, study_of
 from harness.engine.parties import SiteEntry, make_parties
 from harness.simulation.case import read_case
 from protocol.errors import PolicyRefusal
-from protocol.policy import SitePolicy, check_steps_allowed
+from protocol.policy.clauses import check_steps_allowed
+from protocol.policy.site_policy import SitePolicy
 from protocol.rules.server_optimiser import state_vectors
 from protocol.wire.messages import RuleName, Study
 from tests.unit.harness.simulation.test_case import CASES, STUDIES
