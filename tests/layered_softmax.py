@@ -41,7 +41,7 @@ class Layers(NamedTuple):
     w2: Array
 
 
-EXACT = Layers(*(np.float64(0),) * 6)
+EXACT = Layers(*(np.zeros(()),) * 6)
 INPUT, TARGET = (2, 3), (4, 5)
 
 
@@ -104,12 +104,12 @@ def after(state: State, sites: Sequence[Rows], training: Training, rounds: int) 
 
 def longest_update(state: State, sites: Sequence[Rows], training: Training) -> float:
     """The largest norm of a site's update of the next round."""
-    updates = [_local(*pair, rows, training)[2] for *pair, rows in zip(state.sites, state.off, sites, strict=True)]
+    updates = [_local(at, off, rows, training)[2] for at, off, rows in zip(state.sites, state.off, sites, strict=True)]
     return max(float(np.hypot(np.linalg.norm(update.A), np.linalg.norm(update.c))) for update in updates)
 
 
 def _round(state: State, sites: Sequence[Rows], training: Training) -> State:
-    done = [_local(*pair, rows, training) for *pair, rows in zip(state.sites, state.off, sites, strict=True)]
+    done = [_local(at, off, rows, training) for at, off, rows in zip(state.sites, state.off, sites, strict=True)]
     kept, kept_off = [one[0] for one in done], [one[1] for one in done]
     shared, shared_off = [], []
     for place in (0, 1):
@@ -130,7 +130,7 @@ def _round(state: State, sites: Sequence[Rows], training: Training) -> State:
 def _local(at: Layers, off: Layers, rows: Rows, training: Training) -> tuple[Layers, Layers, Layers, Layers]:
     """The site's layers after its steps, their distances, the sum of the gradients, and that sum's distances."""
     moved = (0, 1, *training.places)
-    total, total_off, size = [0.0 * one for one in at], [0.0] * 6, [0.0] * 6
+    total, total_off, size = ([np.zeros_like(one) for one in of] for of in (at, EXACT, EXACT))
     for _ in range(training.steps):
         gradient, wrong = gradients(at, rows), error(at, rows, off)
         for place in moved:
@@ -194,7 +194,9 @@ def error(at: Layers, rows: Rows, d: Layers) -> Layers:
         (_norm(Q), dQ),
         (_norm(R * V), (_largest(V) + dV) * dR + _largest(R) * dV),
     )
-    return Layers(*(np.mean(wrong) + gamma(len(rows.X) + 4) * np.mean(size + wrong) for size, wrong in products))
+    return Layers(
+        *(np.asarray(np.mean(wrong) + gamma(len(rows.X) + 4) * np.mean(size + wrong)) for size, wrong in products)
+    )
 
 
 def gamma(terms: int) -> float:

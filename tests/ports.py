@@ -9,8 +9,14 @@ from contextlib import ExitStack
 HOST = "127.0.0.1"
 
 
-def free_ports(wanted: int = 2) -> tuple[int, ...]:
-    """One a server, or more. Each worker takes those of its own residue: no other finds one free before it is used."""
+def free_ports() -> tuple[int, int]:
+    """One a server."""
+    a, b = more_free_ports(2)
+    return a, b
+
+
+def more_free_ports(wanted: int) -> tuple[int, ...]:
+    """As many as wanted. Each worker takes those of its own residue: no other finds one free before it is used."""
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
     own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     found: list[int] = []

@@ -20,6 +20,7 @@ from protocol.wire import paths
 from protocol.wire.authentic import sign
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
+from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import AgreedSet, QueryHeader, ReadyNotice
 from protocol.wire.peer_messages import BatchHeader, ProductsHeader, pack_frame
 from tests.adversarial.running_pair import (
@@ -50,7 +51,7 @@ def with_headers(asked: Outgoing, headers: requests.Headers) -> Outgoing:
     return replace(asked, headers=headers)
 
 
-def as_somebody(r: OpenRound, keys: requests.PartyKeys, side: Side, path: str, body: bytes | None) -> httpx.Response:
+def as_somebody(r: OpenRound, keys: PartyKeys, side: Side, path: str, body: bytes | None) -> httpx.Response:
     client = SignedClient(r.federation, keys)
     try:
         return client.send(side, "GET" if body is None else "POST", path, body or b"")
@@ -271,7 +272,7 @@ def queries(
         assert r.current.transcript is not None
         targets = tuple(site for site in r.agreed if site != REQUESTER)
         honest = Queries(r.current.transcript.message.digest(), Side.B, targets, SMALL).header(1)
-        stated = QueryHeader(**(dict(honest) | changes))  # type: ignore[arg-type]
+        stated = QueryHeader(**(dict(honest) | changes))
         body = to_bytes(np.zeros(SMALL * len(targets), dtype=np.uint64))
         parts = forged.Parts(
             stated.canonical(),

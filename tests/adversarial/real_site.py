@@ -80,7 +80,7 @@ class RealSite:
             randomness=SystemRandomness(),
             state_dir=folder,
             policy=policy,
-            make_learner=lambda *_: Untrained(update),  # type: ignore[arg-type,return-value]
+            make_learner=lambda *_: Untrained(update),  # type: ignore[arg-type]
             training_seed=lambda _: 1,
             emit=self.events.append,
             ledger=self.ledger,

@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Any
 
 import httpx
 import numpy as np
@@ -48,19 +49,17 @@ def database(federation: Federation, side: Side) -> sqlite3.Connection:
     return sqlite3.connect(f"file:{place}?mode=ro", uri=True)
 
 
-def stored(federation: Federation, side: Side) -> dict[str, list[object]]:
+def stored(federation: Federation, side: Side) -> dict[str, list[Any]]:
     """Everything durable at one server: the rows of every table, cursors included, and the names of its files."""
     connection = database(federation, side)
     try:
         names = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
         tables = [name for name in names if name not in _KEPT_OUT and not name.startswith("sqlite_")]
-        found: dict[str, list[object]] = {
-            t: list(connection.execute(f'select * from "{t}" order by 1')) for t in tables
-        }
+        found: dict[str, list[Any]] = {t: list(connection.execute(f'select * from "{t}" order by 1')) for t in tables}
     finally:
         connection.close()
     shares = federation.folder / federation.roster.operator(side).name / "data" / "shares"
-    return found | {"files": sorted(path.name for path in shares.iterdir())}
+    return {**found, "files": sorted(path.name for path in shares.iterdir())}
 
 
 def refusals(federation: Federation) -> list[tuple[str, str, str]]:

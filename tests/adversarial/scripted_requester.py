@@ -32,6 +32,7 @@ from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     CollectedContribution,
+    ContributedRound,
     LayerShape,
     ListedWeight,
     Message,
@@ -107,7 +108,7 @@ class Relay:
 
     side: Side
     mail: dict[str, bytes] = field(default_factory=dict)
-    receipts: tuple[Message, ...] = ()
+    receipts: tuple[ContributedRound, ...] = ()
 
     def get_mail(self, name: str, topic: str, recipient: str, sender: str, *_: object) -> bytes:
         return self.mail[f"{name}/{topic}/{recipient}"]
@@ -187,7 +188,7 @@ class Federation:
                 randomness=SystemRandomness(),
                 state_dir=self.state_dir(site),
                 policy=self._policy,
-                make_learner=lambda *_: self.learners[site],  # type: ignore[arg-type,return-value]
+                make_learner=lambda *_: self.learners[site],  # type: ignore[arg-type]
                 training_seed=lambda _: 1,
                 emit=lambda _: None,
                 ledger=ledger,

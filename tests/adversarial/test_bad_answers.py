@@ -286,7 +286,10 @@ def test_a_site_says_that_it_is_ready_until_it_is_heard(tmp_path: Path, monkeypa
     """A refusal that passes, of a proxy or a server without its database, kept the site out of the study for good."""
     monkeypatch.setattr("client_agent.contributor.run._IDLE_S", 0.0)
     monkeypatch.setattr("client_agent.contributor.run._RETRY_S", 0.0)
-    answers = {Side.A: [BadSignature("401"), NotListed("no"), Unavailable("down")], Side.B: [WrongRound("ended")]}
+    answers: dict[Side, list[Exception]] = {
+        Side.A: [BadSignature("401"), NotListed("no"), Unavailable("down")],
+        Side.B: [WrongRound("ended")],
+    }
     heard: list[Side] = []
     with contributor_bench(tmp_path, study(), MODEL) as bench:
         for side, server in bench.servers.items():

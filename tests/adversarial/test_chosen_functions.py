@@ -114,7 +114,7 @@ def test_a_pair_with_an_accomplice_out_of_range_tells_three_coordinates() -> Non
 def test_so_many_numbers_are_opened_about_a_site_and_no_more(opens: Needs, numbers: int) -> None:
     """The last of four agreed sites; a pair's number is about both its sites."""
     assert value_count(opens, place=3, is_requester=False) == numbers
-    queries = [None] * 4 if opens in (Needs.NOTHING, Needs.PAIRS) else [None, *[packing()] * 3]
+    queries: list[Ring | None] = [None, *[None if opens in (Needs.NOTHING, Needs.PAIRS) else packing()] * 3]
     values, _ = opened_values(opens, [from_signed(VICTIM)] * 4, queries)
     assert len(values[3]) == numbers
 

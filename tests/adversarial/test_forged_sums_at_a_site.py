@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pytest
@@ -131,7 +131,7 @@ def evidence(number: int, body: bytes) -> PastRelease:
         )
         for site in SITES
     )
-    fields = {"study_digest": DIGEST, "round": number, "attempt": 1}
+    fields: dict[str, Any] = {"study_digest": DIGEST, "round": number, "attempt": 1}
     agreed = AgreedSet(announcement_digest=announced(number).digest(), contributions=held, **fields)
     release = ReleaseSet(agreed_set_digest=agreed.digest(), sites=SITES, **fields)
     ended = SumRelease(release_digest=release.digest(), sum_digest=hashlib.sha256(body).hexdigest(), **fields)

@@ -48,7 +48,7 @@ def passes_range_check(vector: Ring) -> bool:
 
 def opened(vectors: list[Ring]) -> Signed:
     """The sum as a site opens it, within the bound of a self-weighted sum."""
-    total = np.sum(vectors, axis=0, dtype=np.uint64)
+    total = np.asarray(np.sum(vectors, axis=0, dtype=np.uint64))
     signed = to_signed(total)
     bound = release.self_weighted_bound(PARAMETERS, len(vectors))
     assert np.all(np.abs(signed) <= bound)

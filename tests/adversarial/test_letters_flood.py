@@ -8,6 +8,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -156,8 +157,7 @@ def test_letters_that_nobody_reads_any_more_are_deleted(flood: Flood) -> None:
             assert flood.put(site, f"decline-{number}", REQUESTER, bytes(NOTICE)).status_code == 204
         record = server.store.current_round(study.digest())
         assert record is not None
-        released = {"state": RoundState.RELEASED}
-        server.store.change_round(record.key, lambda r, of=released: type(r)(**{**vars(r), **of}))
+        server.store.change_round(record.key, lambda r: replace(r, state=RoundState.RELEASED))
     assert len(flood.shown(REQUESTER)) == 2 * 3
     assert sorted(flood.shown(SITES[1])) == sorted(
         [f"{topic}/{REQUESTER}" for topic in ("weights-6", "weights-7", "welcome-6")]
@@ -179,8 +179,7 @@ def test_rounds_without_lists_pile_no_letters_up(flood: Flood) -> None:
             assert flood.put(site, f"decline-{number}", REQUESTER, bytes(NOTICE)).status_code == 204
         record = server.store.current_round(study.digest())
         assert record is not None
-        skipped = {"state": RoundState.SKIPPED}
-        server.store.change_round(record.key, lambda r, of=skipped: type(r)(**{**vars(r), **of}))
+        server.store.change_round(record.key, lambda r: replace(r, state=RoundState.SKIPPED))
     assert flood.shown(SITES[1]) == (f"weights-10/{REQUESTER}",)
     assert len(flood.shown(REQUESTER)) == 2 * 3
     assert len(flood.files()) == 4 + 2 * 3

@@ -149,7 +149,7 @@ def test_and_the_share_is_taken_once_the_proxy_leaves_it_alone(meddled: Meddled,
 
 @pytest.mark.parametrize("change", BEHIND)
 def test_bytes_behind_a_share_change_nothing(change: Change, meddled: Meddled, tmp_path: Path) -> None:
-    site = (SITES[3], REQUESTER)[BEHIND.index(change)]
+    site = SITES[3] if change is BEHIND[0] else REQUESTER
     body, client = share(meddled, site, tmp_path, meddled.announcement), meddled.client(site)
     meddled.proxy.change = change
     assert client.contribute(meddled.sites.study.name, 1, 1, body).message.site == site

@@ -51,7 +51,7 @@ def every_route(routes: Iterable[Any]) -> Iterator[APIRoute]:
 def signed_routes(app: FastAPI) -> list[tuple[str, str]]:
     """Method and address of every route but the public ones, its placeholders filled."""
     routes = [route for route in every_route(app.routes) if route.path not in PUBLIC]
-    found = [(method, route.path) for route in routes for method in sorted(route.methods)]
+    found = [(method, route.path) for route in routes for method in sorted(route.methods or ())]
     return [(method, re.sub(r"{(\w+)[^}]*}", lambda place: VALUES.get(place[1], "1"), path)) for method, path in found]
 
 
@@ -68,7 +68,7 @@ class Outside:
         peer = self._federation.roster.operator(self._side.other).name
         keys = self._federation.keys(peer if path.startswith("/v1/peer/") else SITES[0])
         digest = hashlib.sha256(b"" if method == "GET" else BODY).digest()
-        made = {"created": int(time.time()), "nonce": secrets.token_urlsafe(18)}
+        made: dict[str, Any] = {"created": int(time.time()), "nonce": secrets.token_urlsafe(18)}
         signed = sign_request(method, self._url + path, digest, keys.signing, keys.key_id, **made)
         headers = [(name, value.replace(PROTOCOL_VERSION, version)) for name, value in signed]
         return await self._client.request(method, self._url + path, headers=headers, content=self._body())

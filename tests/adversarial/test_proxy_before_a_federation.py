@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from client_agent.daemon import create_study
-from client_agent.learning.data import DataNames
+from client_agent.learning.names import DataNames
 from client_agent.site.events import EventKind, RoundEnd
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec

@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -55,7 +56,12 @@ from tests.unit.parties import announcement, study
 
 STUDY = study(ROSTER.digest()).model_copy(update={"ranking": RankingSpec()})
 KEY = RoundKey(STUDY.digest(), 1, 1)
-RANKS = {"opens": Needs.INNER_PRODUCTS, "purpose": Purpose.RANKING, "model_version": 0, "listed": FIVE[1:]}
+RANKS: dict[str, Any] = {
+    "opens": Needs.INNER_PRODUCTS,
+    "purpose": Purpose.RANKING,
+    "model_version": 0,
+    "listed": FIVE[1:],
+}
 ANNOUNCED = announcement(STUDY.digest(), **RANKS)
 
 

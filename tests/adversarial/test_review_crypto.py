@@ -6,6 +6,7 @@ import itertools
 import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -126,13 +127,17 @@ def reheaded(sealed: bytes, old: bytes, new: bytes) -> bytes:
     "change",
     [{"site": "hospital-2"}, {"round": 2}, {"attempt": 2}, {"side": "b"}, {"study_digest": "e" * 64}, {"length": 7}],
 )
-def test_copying_another_sites_sealed_share_under_an_own_header_fails(change: dict[str, object]):
+def test_copying_another_sites_sealed_share_under_an_own_header_fails(change: dict[str, Any]):
     """A share seen on the wire cannot be contributed again: by another site, in another round, attempt or study."""
     keys = parties().keys["operator-a"]
     old = contribution_header("hospital-1").canonical()
     sealed = b"".join(seal_stream(old, [b"x" * 32], keys.sealing.public, CONTENT_KEY, SALT))
     new = json.dumps(json.loads(old) | change, sort_keys=True, separators=(",", ":")).encode()
-    reader = SealedReader(keys.sealing, lambda raw: ContributionHeader.parse(raw) and None)
+
+    def parsed(raw: bytes) -> None:
+        ContributionHeader.parse(raw)
+
+    reader = SealedReader(keys.sealing, parsed)
     with pytest.raises(BrokenSeal):
         reader.feed(reheaded(sealed, old, new))
 
@@ -164,7 +169,13 @@ def test_a_signature_over_one_kind_of_message_is_none_over_another_with_the_same
         KIND = "lookalike"
 
     federation = parties()
-    fields = {"study_digest": "a" * 64, "round": 1, "attempt": 1, "site": "hospital-1", "body_digest": "b" * 64}
+    fields: dict[str, Any] = {
+        "study_digest": "a" * 64,
+        "round": 1,
+        "attempt": 1,
+        "site": "hospital-1",
+        "body_digest": "b" * 64,
+    }
     receipt, lookalike = Receipt(side=Side.A, **fields), Lookalike(side=Side.A, **fields)
     assert receipt.canonical() == lookalike.canonical()
     assert receipt.digest() != lookalike.digest()

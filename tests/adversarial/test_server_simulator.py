@@ -31,6 +31,7 @@ from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.release import masked_sum_chunk, sum_chunk
 from protocol.sharing import Side, expand_share, split, vector_side
 from protocol.wire.commitment import commitment_to
+from tests.chunks import chunks_of
 
 D, RUNS = 20, 2000
 SITES = ("hospital-0", "hospital-1", "hospital-2")
@@ -75,7 +76,7 @@ def real_view(
     queries = query_shares(seed) if opens.queried else {s: {} for s in Side}
     nothing = np.zeros(D, dtype=np.uint64) if opens.of_norms else None
     lengths = tuple(product_lengths(opens, place, place == 0, PARAMETERS) for place in range(len(SITES)))
-    halves = correlations_from("dealer", derive(seed, "correlations"))(lengths, "round 1")
+    halves = correlations_from("dealer", derive(seed, "correlations"))(list(lengths), "round 1")
     for own, half in zip(Side, halves, strict=True):
         given = [
             measurement.SiteSketch(site, share, queries[own].get(site, nothing if place else None))
@@ -91,7 +92,7 @@ def real_view(
             view["correlation"] = b"".join(to_bytes(h.vector) + to_bytes(h.products) for h in half)
     for site, asked in queries[side].items():
         view[f"query for {site}"] = to_bytes(asked)
-    total = sum_chunk([lambda start, stop, s=s: s[start:stop] for s in shares[side.other]], 0, D)
+    total = sum_chunk([chunks_of(s) for s in shares[side.other]], 0, D)
     view["masked sum"] = to_bytes(masked_sum_chunk(total, derive(seed, "mask"), 0))
     return view
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -39,6 +40,7 @@ from protocol.wire.channel import sealing
 from protocol.wire.messages import RoundState
 from servers.rounds import side_a as driver
 from servers.rounds import side_b as answering
+from servers.rounds import sketches
 from servers.rounds.sketches import Products
 from tests.adversarial.in_process import RunningApps, durable, running_apps
 from tests.integration import fake_agents, federation, signed_client
@@ -118,17 +120,17 @@ class World:
         counted = iter(range(10**6))
         drawn = SimpleNamespace(
             token_bytes=lambda n: derive(b"secrets", str(next(counted)))[:n],
-            token_urlsafe=signed_client.secrets.token_urlsafe,
+            token_urlsafe=secrets.token_urlsafe,
         )
         clock = SimpleNamespace(time=lambda: NOW_S, monotonic=time.monotonic, sleep=time.sleep)
         for module in (fake_agents, federation, signed_client):
             patch.setattr(module, "secrets", drawn)
             patch.setattr(module, "time", clock)
-        patch.setattr(federation, "free_ports", lambda wanted: tuple(range(8441, 8441 + wanted)))
+        patch.setattr(federation, "more_free_ports", lambda wanted: tuple(range(8441, 8441 + wanted)))
         patch.setattr(prg, "_fill", self._fill(prg._fill))
         patch.setattr(sealing, "_SUITE", self._suite(sealing._SUITE))
         patch.setattr(commitment, "commitment", self._commitment(commitment.commitment))
-        prepare = self._products(driver.prepare_products)
+        prepare = self._products(sketches.prepare_products)
         for caller in (driver, answering):
             patch.setattr(caller, "prepare_products", prepare)
 

@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -65,9 +66,13 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
         deployment.down()
 
 
+def is_healthy(deployment: Deployment, operator: str) -> bool:
+    return health(deployment, operator) == "healthy"
+
+
 def test_both_servers_become_healthy(started: Started) -> None:
     for operator in OPERATORS:
-        wait_until(lambda o=operator: health(started.deployment, o) == "healthy", f"{operator} healthy", 120)
+        wait_until(partial(is_healthy, started.deployment, operator), f"{operator} healthy", 120)
 
 
 def health(deployment: Deployment, service: str) -> str:

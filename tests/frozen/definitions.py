@@ -208,7 +208,13 @@ def _name(statement: ast.stmt) -> str:
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return statement.name
     targets = statement.targets if isinstance(statement, ast.Assign) else [getattr(statement, "target", None)]
-    names = [node.id for target in targets if target is not None for node in ast.walk(target) if _stored(node)]
+    names = [
+        node.id
+        for target in targets
+        if target is not None
+        for node in ast.walk(target)
+        if isinstance(node, ast.Name) and _stored(node)
+    ]
     return ", ".join(names) or ast.unparse(statement).split("\n")[0][:_SHOWN].replace(", ", ",")
 
 

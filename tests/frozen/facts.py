@@ -73,7 +73,9 @@ def message_bytes() -> Json:
     made = {}
     by_kind = {kind.KIND: kind for kind in messages()}
     for kind in (by_kind[name] for name in EXAMPLES if name in by_kind):
-        form: Any = kind[by_kind[SIGNED_KIND]] if kind.KIND == "signed" else kind
+        form: Any = kind
+        if kind.KIND == "signed":
+            form = form[by_kind[SIGNED_KIND]]
         message = form.parse(json.dumps(EXAMPLES[kind.KIND]).encode())
         made[kind.KIND] = {"canonical": message.canonical().decode("ascii"), "digest": message.digest()}
     return made
@@ -157,7 +159,7 @@ def wire() -> Json:
 def error_codes() -> Json:
     """Code -> the class that is raised, its parent, the status and title that a caller gets."""
     kinds = {kind.__name__: kind for kind in classes(errors.MoietyError, "code = ErrorCode")}
-    tree = {name: [kind.__base__.__name__, kind.__dict__.get("code")] for name, kind in sorted(kinds.items())}
+    tree = {name: [kind.__bases__[0].__name__, kind.__dict__.get("code")] for name, kind in sorted(kinds.items())}
     table = {code.value: [problem.status, problem.title] for code, problem in PROBLEMS.items()}
     return {"raised": tree, "answered": table, "codes": [code.value for code in errors.ErrorCode]}
 
@@ -176,8 +178,8 @@ def _apps(folder: Path) -> tuple[FastAPI, FastAPI]:
     for name, text in (("roster.toml", dump_roster(parties.roster)), ("keys.toml", dump_party_keys(own))):
         (place / name).touch(0o600)
         (place / name).write_text(text, encoding="utf-8")
-    found = {name: place / f"{name}.toml" for name in ("roster", "keys")}
-    unused = {name: place / name for name in ("data_dir", "tls_certificate", "tls_key")}
+    found: dict[str, Any] = {name: place / f"{name}.toml" for name in ("roster", "keys")}
+    unused: dict[str, Any] = {name: place / name for name in ("data_dir", "tls_certificate", "tls_key")}
     told = ServerSettings(side=Side.A, port=8441, public_url=urls[Side.A], peer_url=urls[Side.B], **found, **unused)
     upgrade_to = place / "data_dir"
     upgrade_to.mkdir(exist_ok=True)
@@ -257,7 +259,7 @@ def _subcommand(command: moiety.Subcommand) -> Json:
 
 def _group(app: typer.Typer) -> Json:
     below = {one.name or _dashed(one.callback): _options(one.callback) for one in app.registered_commands}
-    groups = {one.name: _group(one.typer_instance) for one in app.registered_groups}
+    groups = {one.name: _group(one.typer_instance) for one in app.registered_groups if one.typer_instance}
     before = app.registered_callback
     return {"commands": {**below, **groups}, "before": _options(before.callback) if before else {}}
 
@@ -308,7 +310,7 @@ def rules() -> Json:
 
 def studies() -> Json:
     """The keys of study files, and every study that comes along: variant -> digest of all that decides its results."""
-    tables = {
+    tables: dict[str, type[BaseModel]] = {
         "study": StudyTable,
         "[case]": case.CaseTable,
         "[[variant]] of a case": case.VariantTable,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -72,11 +74,17 @@ def wait_for(
         time.sleep(0.1)
 
 
-def journal(federation: RunningFederation, site: str, study: str) -> StudyJournal:
+class Federated(Protocol):
+    """A federation of processes, or one in memory."""
+
+    def state(self, site: str) -> Path: ...
+
+
+def journal(federation: Federated, site: str, study: str) -> StudyJournal:
     return StudyJournal(federation.state(site), study)
 
 
-def finished(federation: RunningFederation, study: str, *sites: str) -> Callable[[], bool]:
+def finished(federation: Federated, study: str, *sites: str) -> Callable[[], bool]:
     def condition() -> bool:
         states = [journal(federation, site, study).site_state() for site in sites]
         return all(state is not None and state.finished is not None for state in states)
@@ -84,7 +92,7 @@ def finished(federation: RunningFederation, study: str, *sites: str) -> Callable
     return condition
 
 
-def final_model(federation: RunningFederation, site: str, study: str) -> bytes:
+def final_model(federation: Federated, site: str, study: str) -> bytes:
     own = journal(federation, site, study)
     state = own.site_state()
     assert state is not None
@@ -92,7 +100,7 @@ def final_model(federation: RunningFederation, site: str, study: str) -> bytes:
     return own.load_model(state.model_version).tobytes()
 
 
-def rounds_of(federation: RunningFederation, site: str, study: str) -> tuple[RoundRecord, ...]:
+def rounds_of(federation: Federated, site: str, study: str) -> tuple[RoundRecord, ...]:
     return read_metrics(journal(federation, site, study).folder / "metrics.jsonl")
 
 
@@ -137,7 +145,7 @@ class AgentThreads:
     def _run(self, site: str, stop: threading.Event) -> None:
         settings = load_settings(self._federation.config(site))
 
-        def learner(study: Study, seed: int) -> Learner:
+        def learner(study: Study, seed: int) -> Any:
             kept_in = StudyJournal(settings.state_dir, study.name).folder
             real = TorchLearner(study, settings.data, None, "cpu", seed, kept_in)
             return self._odd[site](real) if site in self._odd else real

@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -53,8 +54,8 @@ from tests.integration.signed_client import SignedClient
 from tests.sealed_bodies import opened
 
 
-def make_study(federation: Federation, dimension: int, name: str = "trial", **changes: object) -> Study:
-    values: dict[str, object] = {
+def make_study(federation: Federation, dimension: int, name: str = "trial", **changes: Any) -> Study:
+    values: dict[str, Any] = {
         "name": name,
         "roster_digest": federation.roster.digest(),
         "parameters": StudyParameters(
@@ -176,7 +177,7 @@ class FakeSites:
             assert require_signatures(signed, self.federation.roster, [self.requester, operator]) == announcement
 
     def seal_contribution(
-        self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: object
+        self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: Any
     ) -> Sealed:
         rand = secrets.token_bytes(32)
         honest = honest_contribution(x, announcement, sender, self.federation.roster, rand, attempt_number)

@@ -24,7 +24,7 @@ from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys, dump_party_keys, dump_roster
 from protocol.wire.messages import Roster
 from tests.integration.signed_client import SignedClient
-from tests.ports import HOST, free_ports
+from tests.ports import HOST, more_free_ports
 
 READY_WITHIN_S = 60.0
 FOR_TESTS = {"connections_per_address": 512, "unsigned_per_s": 1000.0}
@@ -118,7 +118,7 @@ def prepare_servers(
     limits: dict[str, Any] | None = None,
 ) -> Federation:
     """Write everything that two servers need; the first site is the requester unless another is named."""
-    numbers = free_ports(4)
+    numbers = more_free_ports(4)
     ports = dict(zip(Side, numbers[:2], strict=True))
     operations = dict(zip(Side, numbers[2:], strict=True))
     urls = {side: f"https://{HOST}:{ports[side]}" for side in Side}

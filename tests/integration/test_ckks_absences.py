@@ -149,7 +149,7 @@ def test_a_site_that_allows_no_ckks_ends_the_study_before_its_first_round(federa
 
     wait_for("everybody's end", lambda: all(ended(site) for site in SITES))
     public = "failed: site 'c2' takes no part in a study under CKKS; no round was begun"
-    finished = {site: getattr(state(site), "finished", None) for site in SITES}
+    finished = {site: str(getattr(state(site), "finished", None)) for site in SITES}
     assert (finished["c1"], finished["c3"]) == (public, public)
     assert finished["c2"].startswith("refused: allow_ckks: the study is under CKKS, where server A together with")
     assert "set allow_ckks = true" in finished[REQUESTER]

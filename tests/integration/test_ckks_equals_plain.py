@@ -68,7 +68,9 @@ def test_after_one_round_only_the_encryption_makes_a_difference(rule: RuleName) 
     of = study(rule).model_copy(update={"rounds": 1})
     plain, encrypted = run_plain(of, FEDERATION.sites), run_ckks(of, FEDERATION.sites)
     clip_norm, step = of.parameters.clip_norm, of.training.server_learning_rate
-    facts = RoundFacts(5, encrypted.rounds[0].sum_of_weights, 1.0, 1.0, 1.0, 1.0, False, encrypted=True)
+    weights = encrypted.rounds[0].sum_of_weights
+    assert weights is not None
+    facts = RoundFacts(5, weights, 1.0, 1.0, 1.0, 1.0, False, encrypted=True)
     error = encryption_error(facts, of.parameters)
     norm = float(np.linalg.norm(plain.final_model))
     rounding = 2 * step * UNIT * clip_norm + 2 * UNIT * (2 * step * clip_norm + norm)

@@ -11,6 +11,7 @@ import signal
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -288,7 +289,7 @@ def test_neither_a_server_nor_a_model_file_holds_a_personal_layer(ran: Ran, name
     }
     assert any("server.db" in path for path in stored)
     elsewhere = dict(stored)
-    kept = {}
+    kept: dict[str, Any] = {}
     for site in NAMES:
         folder = journal(ran.federation, site, name).folder
         elsewhere |= {str(path): path.read_bytes() for path in folder.glob("model-*.safetensors")}

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -106,9 +107,12 @@ def test_servers_killed_between_rounds_come_back_and_the_study_goes_on(tmp_path:
         study = study_for(federation, 6)
         metrics = StudyJournal(federation.state(DATA.requester.name), study.name).folder / "metrics.jsonl"
 
+        def rounds_are_done(number: int) -> bool:
+            return len(read_metrics(metrics)) >= number
+
         def kill_both() -> None:
             for done, side in ((1, Side.A), (3, Side.B)):
-                wait_until(lambda done=done: len(read_metrics(metrics)) >= done)
+                wait_until(partial(rounds_are_done, done))
                 federation.kill(OPERATOR_NAMES[side])
                 federation.start_server(side)
 

@@ -218,7 +218,7 @@ def test_class_counts_are_summed_first_and_every_site_weighs_itself(run: Running
         state = journal(run, site, "wfedavg").site_state()
         assert state is not None
         assert state.counted is not None
-        assert state.counted.totals == tuple(sum(counts.values()))
+        assert state.counted.totals == tuple(np.sum(list(counts.values()), axis=0))
         assert first.own_weight is None
     by_class = [updates(rounds_of(run, site, "wfedavg"))[0].own_weight for site in SITES]
     by_samples = [updates(rounds_of(run, site, "by-samples"))[0].own_weight for site in SITES]
@@ -275,7 +275,7 @@ def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(run: Run
         wait_for("the end", finished(run, "late", *SITES), agents.events)
     finally:
         agents.stop()
-    totals = tuple(int(n) for n in sum(np.bincount(DATA[site].train.y, minlength=2) for site in early))
+    totals = tuple(np.sum([np.bincount(DATA[site].train.y, minlength=2) for site in early], axis=0).tolist())
     states = {site: journal(run, site, "late").site_state() for site in SITES}
     assert {state.counted.totals for state in states.values() if state and state.counted} == {totals}
     own = tuple(int(n) for n in np.bincount(DATA[late].train.y, minlength=2))

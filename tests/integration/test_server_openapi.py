@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 from urllib.parse import quote, urlencode
 
 import pytest
@@ -42,7 +43,8 @@ def describe(federation: Federation, client: SignedClient, side: Side) -> schema
 def test_no_request_that_the_description_allows_or_forbids_ends_in_an_internal_error(
     federation: Federation, client: SignedClient, side: Side
 ) -> None:
-    operations = [result.ok() for result in describe(federation, client, side).get_all_operations()]
+    found: list[Any] = list(describe(federation, client, side).get_all_operations())
+    operations = [result.ok() for result in found]
     assert len(operations) > 20
     seen: set[int] = set()
     for operation in operations:

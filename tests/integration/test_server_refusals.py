@@ -7,6 +7,7 @@ import sqlite3
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import numpy as np
@@ -63,7 +64,7 @@ def problem(response: httpx.Response, status: int, code: str) -> str:
     return str(body["detail"])
 
 
-def contribution(sites: FakeSites, sender: str, announcement: Announcement, **changes: object) -> Sealed:
+def contribution(sites: FakeSites, sender: str, announcement: Announcement, **changes: Any) -> Sealed:
     return sites.seal_contribution(sender, updates(1)[SITES[1]], announcement, **changes)
 
 
@@ -171,7 +172,7 @@ def refusals(federation: Federation) -> list[tuple[str, str]]:
         ({"roster_digest": "00" * 32}, 409, "announcement_mismatch"),
     ],
 )
-def test_studies_this_server_cannot_serve(sites: FakeSites, changes: dict[str, object], status: int, code: str) -> None:
+def test_studies_this_server_cannot_serve(sites: FakeSites, changes: dict[str, Any], status: int, code: str) -> None:
     study = make_study(sites.federation, D, name="other", **changes)
     body = sign(study, sites.requester, sites.me.keys.signing).canonical()
     problem(sites.me.send(Side.A, "POST", paths.STUDIES, body), status, code)

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -254,7 +255,10 @@ class InMemoryFederation:
             told = "\n".join(f"{e.site} {e.kind} {e.round} {e.text}" for e in self.events[-60:])
             assert self.clock.monotonic() < deadline, f"not within {within_s} s: {what}\n{told}"
             with self._happened:
-                self.clock.wait_for(self._happened, lambda seen=seen: len(self.events) != seen, 1.0)
+                self.clock.wait_for(self._happened, partial(self._more_than, seen), 1.0)
+
+    def _more_than(self, seen: int) -> bool:
+        return len(self.events) != seen
 
     def texts(self, kind: EventKind, site: str) -> list[str]:
         return [event.text for event in self.events if event.kind is kind and event.site == site]

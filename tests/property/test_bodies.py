@@ -31,7 +31,7 @@ from protocol.mpc.measurement import OpeningShare
 from protocol.mpc.quantity import value_count
 from protocol.parameters import RANGE_PROJECTIONS, Needs
 from protocol.sharing import Side, seed_side, split
-from protocol.wire.channel.sealing import CHUNK_BYTES
+from protocol.wire.channel.sealing import CHUNK_BYTES, SealedReader
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest
 from protocol.wire.messages import ContributionHeader, Decline, OpeningHeader, OutputHeader, QueryHeader, ShareKind
@@ -218,7 +218,7 @@ KEY = keys(REQUESTER).sealing
 
 def opened_by(of: query.Queries, body: bytes) -> tuple[QueryHeader, bytes]:
     headers: list[QueryHeader] = []
-    reader = sealed.SealedReader(KEY, lambda raw: headers.append(of.require(raw)))
+    reader = SealedReader(KEY, lambda raw: headers.append(of.require(raw)))
     found = b"".join(sealed.opened(reader, [body]))
     return headers[0], found
 
@@ -233,7 +233,7 @@ def test_other_queries_than_the_expected_ones_are_refused() -> None:
         ({"length": 6}, MalformedMessage),
     ):
         with pytest.raises(error):
-            of.require(replace(of, **changes).header(1).canonical())  # type: ignore[arg-type]
+            of.require(replace(of, **changes).header(1).canonical())
     body = closed(of.header(2), [to_bytes(vector(15))], KEY.public)
     for wrong in damaged(body):
         with pytest.raises((BrokenSeal, MalformedMessage, TooLarge)):
@@ -394,7 +394,7 @@ def test_a_letter_is_read_as_it_was_written_and_where_it_was_sent_only(reason: s
             read(wrong)
     for changes in ({"kind": "refusal"}, {"sender": "c1"}, {"of": number + 1}):
         with pytest.raises(BrokenSeal):
-            read(body, **changes)  # type: ignore[arg-type]
+            read(body, **changes)
 
 
 def test_a_checkpoint_is_read_as_it_was_written() -> None:

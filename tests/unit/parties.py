@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 from protocol.parameters import Needs, StudyParameters
 from protocol.wire import authentic
@@ -72,8 +73,8 @@ def study(roster_digest: str, dimension: int = 6) -> Study:
     )
 
 
-def announcement(study_digest: str, number: int = 1, **changes: object) -> Announcement:
-    fields = {
+def announcement(study_digest: str, number: int = 1, **changes: Any) -> Announcement:
+    fields: dict[str, Any] = {
         "study_digest": study_digest,
         "round": number,
         "listed": SITES[1:],

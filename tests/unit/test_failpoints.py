@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from enum import StrEnum
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -45,7 +46,7 @@ def test_the_armed_point_acts_at_its_turn_only(turn: int) -> None:
 def test_armed_without_an_act_nothing_happens() -> None:
     armed = Failpoints("here")
     armed.reach(Place.HERE)
-    assert armed.act() is None
+    armed.act()
 
 
 def test_parsing() -> None:
@@ -65,9 +66,9 @@ def test_a_wrong_count_is_refused(turn: str) -> None:
         parse_failpoint(f"here:{turn}", Place)
 
 
-def server_settings(**changes: object) -> ServerSettings:
+def server_settings(**changes: Any) -> ServerSettings:
     nowhere = Path("nowhere")
-    values: dict[str, object] = {
+    values: dict[str, Any] = {
         "side": Side.A,
         "port": 8441,
         "public_url": "https://a.example",

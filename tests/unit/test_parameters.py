@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from pydantic import ValidationError
 
 from protocol.parameters import StudyParameters
 
 
-def parameters(**changes: object) -> StudyParameters:
+def parameters(**changes: Any) -> StudyParameters:
     return StudyParameters(**({"dimension": 20, "clip_norm": 4.0, "least_contributors": 3} | changes))
 
 
@@ -47,7 +49,7 @@ def test_the_sketch_starts_exactly_above_its_length() -> None:
         ({"unknown": 1}, "Extra inputs"),
     ],
 )
-def test_what_is_refused(changes: dict[str, object], text: str) -> None:
+def test_what_is_refused(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(ValidationError, match=text):
         parameters(**changes)
 

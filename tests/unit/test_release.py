@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -277,7 +278,8 @@ def test_the_one_pass_needs_weights_and_room(identity, kernels):
     with pytest.raises(ProtocolViolation, match="positive"):
         release.AverageOpener(T_SEED, 100, 1e3, 0.0, identity, kernels)
     opener = release.AverageOpener(T_SEED, 100, 1e3, 1.0, identity, kernels)
-    for average in (np.empty(2, dtype=np.float32), np.empty(3, dtype=np.float64)):
+    wrong: list[Any] = [np.empty(2, dtype=np.float32), np.empty(3, dtype=np.float64)]
+    for average in wrong:
         with pytest.raises(ProtocolViolation, match=r"goes into float32\[3\]"):
             opener.open_into(average, np.zeros(3, dtype=np.uint64), 0)
     for bound, divisor in ((-1, 1.0), (1 << 63, 1.0), (1, 0.0), (1, float("nan"))):

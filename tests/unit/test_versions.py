@@ -10,7 +10,7 @@ from protocol.versions import RELEASES, first_release, is_version, other_version
 from protocol.wire.channel.signing import sign_request, verify_request
 from protocol.wire.keys import generate_signing_key
 from protocol.wire.messages import Signed, Study
-from tests.unit.wire.test_messages import study
+from tests.unit.parties import study
 
 KEY = generate_signing_key(bytes(32))
 NOW = 1_800_000_000

@@ -35,6 +35,7 @@ from protocol.sharing import Side
 from protocol.wire.channel.sealing import encrypt_body
 from protocol.wire.commitment import MessageDigest, check_commitment, message_digest
 from protocol.wire.messages import Announcement, ListedWeight, WeightList
+from tests.chunks import chunks_of
 from tests.vectors import build_measurement, build_transfer
 from tests.vectors.material import LOG2_E, honest, load
 
@@ -166,7 +167,7 @@ def test_sketches(twin):
         found = sketch.sketch_vector(challenge, x, study, twin)
         assert (found.size, sha256(found), hexes(found[:4])) == (case["length"], case["sha256"], case["first"])
         for chunk in (64, 1000):
-            (again,) = sketch.sketch_shares(challenge, [lambda a, b, x=x: x[a:b]], study, twin, chunk=chunk)
+            (again,) = sketch.sketch_shares(challenge, [chunks_of(x)], study, twin, chunk=chunk)
             assert np.array_equal(again, found)
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from protocol.arithmetic import fixed_point
+from protocol.arithmetic.kernels import Scaling
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import to_signed
 from protocol.errors import ProtocolViolation, UnusableUpdate
@@ -122,7 +123,7 @@ def test_scaling_of_an_update_names_the_layer_that_is_not_finite(kernels, identi
 def test_encode_into_refuses_what_does_not_fit(kernels):
     buffer = np.empty(2, dtype=np.uint64)
     with pytest.raises(UnusableUpdate, match="3 fraction bits"):
-        fixed_point.encode_into(buffer, np.array([0.0, 2.0**59]), fixed_point.Scaling(scale=8.0), SEED, 0, kernels)
+        fixed_point.encode_into(buffer, np.array([0.0, 2.0**59]), Scaling(scale=8.0), SEED, 0, kernels)
 
 
 def test_encoding_errs_by_less_than_one_unit_and_is_exact_on_the_grid(identity, rng):

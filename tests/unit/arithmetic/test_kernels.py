@@ -92,7 +92,7 @@ def test_twins_agree_on_a_long_vector(rng):
         buckets = np.zeros(2048, dtype=np.uint64)
         kernels.sketch_into(buckets, words, x)
         results.append(buckets)
-    assert np.array_equal(*results)
+    assert np.array_equal(results[0], results[1])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 from client_agent.site.letter import PastRelease
 from harness.engine.parties import Parties, SiteEntry, make_parties
@@ -10,6 +11,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.keyfile import PartyKeys
+from protocol.wire.message import Message
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -124,7 +126,10 @@ def release(round_number: int = 1, sites: tuple[str, ...] = (REQUESTER, *CONTRIB
     return Release(agreed, past)
 
 
-def signed_by_both(agreed: AgreedSet) -> Signed[AgreedSet]:
+M = TypeVar("M", bound=Message)
+
+
+def signed_by_both(agreed: M) -> Signed[M]:
     a, b = operator_keys(Side.A), operator_keys(Side.B)
     return countersign(sign(agreed, a.name, a.signing), b.name, b.signing)
 

@@ -371,11 +371,12 @@ def test_the_average_is_that_of_plain_arithmetic_within_the_stated_error(tmp_pat
 
 
 def test_the_sum_of_another_release_or_for_another_site_is_refused(tmp_path: Path) -> None:
-    for changes in (
+    cases: tuple[dict[str, object], ...] = (
         {"recipient": own_key_id(ROSTER, "c2")},
         {"release_digest": "00" * 32},
         {"share_kind": ShareKind.VECTOR},
-    ):
+    )
+    for changes in cases:
         with pytest.raises(TranscriptMismatch, match="another release, kind or recipient"):
             opened(OutputServer(b"", changes), tmp_path)
 
@@ -416,7 +417,9 @@ def test_a_sum_whose_ciphertexts_were_exchanged_discards_the_round(tmp_path: Pat
 
 def test_a_sum_that_one_server_alone_signed_is_not_fetched(tmp_path: Path) -> None:
     class Nothing(OutputServer):
-        def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T]) -> T:
+        def fetch_output(
+            self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int
+        ) -> T:
             raise AssertionError("fetched")
 
     both = signed_sum(PAST, b"")

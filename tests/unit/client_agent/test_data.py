@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ def examples(n: int = 4) -> Examples:
     return Examples(np.arange(3 * n, dtype=np.float32).reshape(n, 3), np.arange(n, dtype=np.int64) % 2)
 
 
-def write(folder: Path, **arrays: np.ndarray) -> None:
+def write(folder: Path, **arrays: Any) -> None:
     save_folder(folder, LocalData(examples(), examples(2)))
     np.savez(folder / "train.npz", **arrays)
 

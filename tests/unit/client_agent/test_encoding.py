@@ -23,8 +23,8 @@ LAYERS = [("weight", CHUNK), ("bias", 7)]
 def test_the_update_is_clipped_then_weighed_and_the_weight_comes_last(
     tmp_path: Path, length: float, clipped: bool
 ) -> None:
-    update = np.random.default_rng(2).normal(size=SIZE)
-    update = (update * length / np.linalg.norm(update)).astype(np.float32)
+    drawn = np.random.default_rng(2).normal(size=SIZE)
+    update = (drawn * length / np.linalg.norm(drawn)).astype(np.float32)
     made = encode_own_weighted(update, LAYERS, 0.7, PARAMETERS, bytes(32), tmp_path / "x")
     vector = to_signed(EncodedFile(tmp_path / "x", PARAMETERS.dimension)(0, PARAMETERS.dimension))
     # Stochastic rounding moves a value by less than one ring unit. A norm sums SIZE squares in float64, so clipped

@@ -80,7 +80,7 @@ def test_a_plugin_is_not_built_in() -> None:
 
 def test_activation_and_dropout_of_every_kind() -> None:
     mlp = build_model(model_spec("mlp", (6,), (5, 4), 3, activation="tanh", dropout=0.2), 1)
-    assert [type(layer) for layer in mlp] == [
+    assert [type(layer) for layer in mlp.children()] == [
         nn.Flatten,
         nn.Dropout,
         nn.Linear,
@@ -92,7 +92,7 @@ def test_activation_and_dropout_of_every_kind() -> None:
         nn.Linear,
     ]
     cnn = build_model(model_spec("cnn", (1, 4, 4), (2, 3), 2, activation="tanh", dropout=0.5), 1)
-    assert [type(layer) for layer in cnn] == [
+    assert [type(layer) for layer in cnn.children()] == [
         nn.Conv2d,
         nn.Tanh,
         nn.Flatten,
@@ -102,9 +102,9 @@ def test_activation_and_dropout_of_every_kind() -> None:
         nn.Dropout,
         nn.Linear,
     ]
-    assert all(layer.p == 0.2 for layer in mlp if isinstance(layer, nn.Dropout))
+    assert all(layer.p == 0.2 for layer in mlp.children() if isinstance(layer, nn.Dropout))
     linear = build_model(model_spec("linear", (6,), (), 3, dropout=0.2), 1)
-    assert [type(layer) for layer in linear] == [nn.Flatten, nn.Dropout, nn.Linear]
+    assert [type(layer) for layer in linear.children()] == [nn.Flatten, nn.Dropout, nn.Linear]
 
 
 def test_dropout_and_activation_leave_the_initial_values_alone() -> None:

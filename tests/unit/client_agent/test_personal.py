@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -73,7 +74,7 @@ def data_folder(tmp_path: Path) -> Path:
     return folder
 
 
-def learner(data_folder: Path, state: Path | None, **changes: object) -> TorchLearner:
+def learner(data_folder: Path, state: Path | None, **changes: Any) -> TorchLearner:
     return TorchLearner(study(**changes), data_folder, None, "cpu", 7, state)
 
 
@@ -103,7 +104,8 @@ def test_shared_layers_are_those_of_the_network_without_personal_ones() -> None:
 
 
 def test_only_the_named_personal_layers_are_there() -> None:
-    for place, size in (("input", 8), ("target", 6)):
+    places: list[tuple[Literal["input", "target"], int]] = [("input", 8), ("target", 6)]
+    for place, size in places:
         model = build_model(model_spec("linear", (4,), (), 3, personal=(place,)), 1)
         assert len(personal_vector(model)) == size
     with pytest.raises(ConfigurationError, match="once"):
@@ -137,6 +139,8 @@ def test_a_step_of_the_personal_layers_is_the_gradients() -> None:
     x = torch.from_numpy(DATA.X.astype(np.float64))
     logits = (x + bias) * weight @ torch.from_numpy(shared[:12].reshape(3, 4)).T + torch.from_numpy(shared[12:])
     nn.functional.cross_entropy(logits, torch.from_numpy(DATA.y)).backward()
+    assert bias.grad is not None
+    assert weight.grad is not None
     expected = np.concatenate([-0.5 * bias.grad.numpy(), 1 - 0.5 * weight.grad.numpy()])
     # l2 is not added to personal layers; float32 with fewer than 64 additions of terms below 4
     np.testing.assert_allclose(done.personal, expected, rtol=0, atol=64 * 4 * 2.0**-24)
@@ -229,9 +233,8 @@ def test_personal_state_keeps_the_last_rounds(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.glob("study/*"))] == [
         f"personal-{number:06d}.safetensors" for number in (4, 7, 10)
     ]
-    assert state.latest()[0] == 10
-    assert state.before(10)[0] == 7
-    assert state.before(8)[0] == 7
+    found = [state.latest(), state.before(10), state.before(8)]
+    assert [None if one is None else one[0] for one in found] == [10, 7, 7]
     assert state.before(4) is None
 
 

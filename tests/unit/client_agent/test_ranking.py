@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,7 @@ def saw_skip(bench: Bench, number: int) -> None:
     bench.contributor.save(memory=remember_skip(bench.contributor.state.memory, number))
 
 
-RANKS = {"purpose": Purpose.RANKING, "opens": Needs.INNER_PRODUCTS}
+RANKS: dict[str, Any] = {"purpose": Purpose.RANKING, "opens": Needs.INNER_PRODUCTS}
 
 
 class TestContributor:

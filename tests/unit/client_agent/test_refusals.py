@@ -98,7 +98,7 @@ def test_a_study_that_ended_before_the_refusal_came_is_over_for_this_site(tmp_pa
         def ended(*_: object) -> None:
             raise WrongRound("the study is failed; nobody reads letters about it any more")
 
-        bench.servers[Side.A].put_mail = ended  # type: ignore[method-assign]
+        bench.servers[Side.A].put_mail = ended  # type: ignore[method-assign,assignment]
         bench.contributor.run()
         assert (bench.contributor.state.finished or "").startswith("refused: may_open: ")
         assert bench.texts(EventKind.PROBLEM) == ["the study is failed; nobody reads letters about it any more"]
@@ -110,7 +110,7 @@ def test_an_agent_that_stops_before_it_was_heard_refuses_again_later(tmp_path: P
         def away(*_: object) -> None:
             raise Unavailable("down")
 
-        bench.servers[Side.A].put_mail = away  # type: ignore[method-assign]
+        bench.servers[Side.A].put_mail = away  # type: ignore[method-assign,assignment]
         bench.contributor.context.stop.set()
         with pytest.raises(Stopped):
             bench.contributor.run()

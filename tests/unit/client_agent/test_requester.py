@@ -234,7 +234,7 @@ def test_a_skip_counts_once_either_view_shows_both_signatures(requester: Request
 
 def test_a_forged_skip_is_named_once_and_ends_nothing(requester: Requester) -> None:
     told: list[str] = []
-    requester.problem = lambda number, text: told.append(text)  # type: ignore[method-assign]
+    requester.problem = lambda number, text: told.append(text)  # type: ignore[method-assign,assignment]
     plan = planned(requester)
     turn = RequesterRound(requester, plan)
     for _ in range(3):
@@ -245,7 +245,7 @@ def test_a_forged_skip_is_named_once_and_ends_nothing(requester: Requester) -> N
 def test_evidence_that_nobody_signed_ends_no_study(requester: Requester) -> None:
     """One server shows an agreed set without the other's signature: it is named once, and looked at again."""
     told: list[str] = []
-    requester.problem = lambda number, text: told.append(text)  # type: ignore[method-assign]
+    requester.problem = lambda number, text: told.append(text)  # type: ignore[method-assign,assignment]
     turn = RequesterRound(requester, planned(requester))
     bare = Signed[AgreedSet](message=release().agreed)
     shown = seen(turn.plan, None).model_copy(update={"state": RoundState.MEASURED, "agreed_set": bare})

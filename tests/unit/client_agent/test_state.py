@@ -10,7 +10,6 @@ import pytest
 from client_agent.settings import load_settings
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.letter import Welcome, require_same
-from host import durable
 from host.durable import write_durably, write_pieces
 from host.loopback import is_loopback_url
 from host.randomness import SystemRandomness, site_randomness
@@ -124,7 +123,7 @@ def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: in
     def fail(_: int) -> None:
         raise OSError(number, "no")
 
-    monkeypatch.setattr(durable.os, "fsync", fail)
+    monkeypatch.setattr("host.durable.os.fsync", fail)
     with pytest.raises(error):
         write_durably(tmp_path / "state", b"x")
 
@@ -204,7 +203,7 @@ def test_a_letter_opens_only_where_it_was_written_for() -> None:
     assert opened() == welcome
     for wrong in ({"kind": "weights"}, {"study": "00" * 32}, {"sender": "c2"}, {"recipient": "c2"}, {"number": 4}):
         with pytest.raises(BrokenSeal):
-            opened(**wrong)  # type: ignore[arg-type]
+            opened(**wrong)
     require_same("site", "c1", "c1")
     with pytest.raises(BadSignature, match="another site: found c2, expected c1"):
         require_same("site", "c2", "c1")

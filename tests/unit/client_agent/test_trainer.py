@@ -261,7 +261,7 @@ def test_a_server_learning_rate_equal_to_the_local_one_averages_models() -> None
                 velocity = 0.9 * velocity + closed_form_gradient(vector, half.X, half.y)
                 vector = vector - rate * velocity
             ends.append(vector)
-        average = np.mean(updates, axis=0, dtype=np.float64).astype(np.float32)
+        average = np.asarray(np.mean(updates, axis=0, dtype=np.float64), dtype=np.float32)
         # two steps, each with the error of two gradients at most
         close(apply_aggregate(start, average, 0.5), np.mean(ends, axis=0), steps=2 * 2)
 

@@ -33,7 +33,7 @@ def test_a_vector_goes_in_and_comes_out_bit_for_bit() -> None:
     vector = np.linspace(-1, 1, 13, dtype=np.float32)
     load_vector(model, vector)
     np.testing.assert_array_equal(model_vector(model), vector)
-    assert model[0].weight[1, 0].item() == vector[2]
+    assert model.get_parameter("0.weight")[1, 0].item() == vector[2]
     vector[0] = 7
     assert model_vector(model)[0] == -1
 

@@ -59,8 +59,8 @@ def test_two_runs_stay_within_the_bound(rule: RuleName, seed: int) -> None:
     allowed = average_error(FACTS, MODEL, PARAMETERS, norm=1.0)
     trajectory, facts, differences = [], [], []
     for _ in range(6):
-        averaged = random.normal(size=D)
-        averaged = (averaged / 2 / np.linalg.norm(averaged)).astype(np.float32)
+        drawn = random.normal(size=D)
+        averaged = (drawn / 2 / np.linalg.norm(drawn)).astype(np.float32)
         error = random.normal(size=D)
         moved = (averaged + 0.9 * allowed * error / np.linalg.norm(error)).astype(np.float32)
         facts.append(replace(FACTS, model_norm=float(np.linalg.norm(plain[:D]))))

@@ -84,8 +84,8 @@ def test_the_plain_average_clips_and_weighs() -> None:
     places = [0, 1, 2, 3]
     weights = np.array([numerator_of(p, parameters.weight_grid) for p in places]) / parameters.weight_grid
     vectors = [update_of(p, 1000).astype(np.float64) for p in places]
-    clipped = [v * min(1.0, 1.0 / np.linalg.norm(v)) for v in vectors]
-    expected = sum(w * v for w, v in zip(weights, clipped, strict=True)) / weights.sum()
+    clipped = [v * min(1.0, 1.0 / float(np.linalg.norm(v))) for v in vectors]
+    expected = np.sum([w * v for w, v in zip(weights, clipped, strict=True)], axis=0) / weights.sum()
     found = plain_average(places, parameters)
     assert np.max(np.abs(found.average - expected)) < largest_allowed_difference(places, parameters)
     assert found.cpu_ns > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -64,7 +65,7 @@ def test_parties_have_a_valid_roster_and_their_own_keys() -> None:
 
 
 @pytest.mark.parametrize("source", ["ot", "dealer"])
-def test_correlations_hold_and_are_never_the_same_twice(source: str) -> None:
+def test_correlations_hold_and_are_never_the_same_twice(source: Literal["ot", "dealer"]) -> None:
     draw = correlations_from(source, bytes(32))
     batches = [draw([(3, 1), (2,)], f"round {number}") for number in (1, 2)]
     for halves_a, halves_b in batches:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ def sites(sizes: tuple[int, ...] = SIZES, flipped: str = "") -> tuple[SiteData, 
     return tuple(made)
 
 
-def study(rule: RuleName, rounds: int = 3, grid: int = GRID, **options: object) -> Study:
+def study(rule: RuleName, rounds: int = 3, grid: int = GRID, **options: Any) -> Study:
     return Study(
         name="test",
         roster_digest="00" * 32,
@@ -160,7 +161,7 @@ def test_too_many_that_decline_end_the_shared_part_with_their_reason() -> None:
 
 def test_fedadam_keeps_its_moments_from_round_to_round() -> None:
     kept: list[Progress] = []
-    options = {"adaptivity": 0.25, "server_momentum": 0.5, "second_moment_decay": 0.75}
+    options: dict[str, Any] = {"adaptivity": 0.25, "server_momentum": 0.5, "second_moment_decay": 0.75}
     history = run_plain(study(RuleName.FEDADAM, **options), sites(), after_round=kept.append)
     x, m, v = start().astype(np.float64), np.zeros(8), np.full(8, 0.25**2)
     for number, progress in enumerate(kept, start=1):
@@ -272,7 +273,7 @@ def test_a_bound_that_nobody_meets_skips_the_rounds_and_says_who_failed() -> Non
     ],
 )
 def test_what_a_sites_policy_forbids_to_open_is_refused_before_round_1(
-    rule: RuleName, options: dict[str, object], opened: Needs
+    rule: RuleName, options: dict[str, Any], opened: Needs
 ) -> None:
     forbidding = SitePolicy(may_open=tuple(needs for needs in SitePolicy().may_open if needs is not opened))
     seen: list[Progress] = []

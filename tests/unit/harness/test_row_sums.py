@@ -16,8 +16,8 @@ from protocol.errors import ConfigurationError
 
 def by_python_sum(gradients: list[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
     """The published line itself, on (kernel, bias) pairs, kernels features by classes."""
-    added = functools.reduce(lambda a, b: tuple(map(sum, a, b)), gradients)
-    return tuple(part / len(gradients) for part in added)
+    kernel, bias = functools.reduce(lambda a, b: (sum(a[0], b[0]), sum(a[1], b[1])), gradients)
+    return kernel / len(gradients), bias / len(gradients)
 
 
 def test_it_is_what_pythons_sum_makes_of_two_gradients():

@@ -11,7 +11,8 @@ import pytest
 import moiety
 from client_agent.learning.data import Examples, LocalData, save_folder
 from harness.simulation.options import parse_seeds
-from harness.simulation.simulate import Protection, SimulationOptions, SimulationResult, run_simulation
+from harness.simulation.run_one import Protection
+from harness.simulation.simulate import SimulationOptions, SimulationResult, run_simulation
 from protocol.errors import ConfigurationError
 
 STUDY = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,10 +27,11 @@ def write_site(
     y: tuple[int, ...] = (0, 1, 0, 1),
 ) -> None:
     folder.mkdir(parents=True)
-    arrays = {"X": np.ones((len(y), 3), np.float32), "y": np.array(y, np.int64)}
-    named = {"feature_names": features, "class_names": classes}
+    arrays: dict[str, Any] = {"X": np.ones((len(y), 3), np.float32), "y": np.array(y, np.int64)}
+    named: dict[str, Any] = {"feature_names": features, "class_names": classes}
     for file in ("test.npz", "train.npz"):
-        np.savez(folder / file, **arrays, **{kind: np.array(names) for kind, names in named.items() if names})
+        arrays |= {kind: np.array(names) for kind, names in named.items() if names}
+        np.savez(folder / file, **arrays)
 
 
 def load(folder: Path) -> Federation:
@@ -50,7 +52,7 @@ def test_names_are_taken_from_the_files_where_all_agree(tmp_path: Path) -> None:
 def test_validation_examples_are_taken_where_a_site_has_some(tmp_path: Path) -> None:
     for name in ("north", "south"):
         write_site(tmp_path / name)
-    named = {"feature_names": np.array(COLUMNS), "class_names": np.array(["died", "survived"])}
+    named: dict[str, Any] = {"feature_names": np.array(COLUMNS), "class_names": np.array(["died", "survived"])}
     np.savez(tmp_path / "north" / "validation.npz", X=np.zeros((3, 3), np.float32), y=np.array([0, 1, 1]), **named)
     north, south = load(tmp_path).sites
     assert (len(north.validation), len(south.validation)) == (3, 0)

@@ -64,13 +64,13 @@ def measure_all(
     zero_key = rng.bytes(32)
     opening: dict[Side, list[measurement.OpeningShare]] = {side: [] for side in Side}
     for place in range(len(sketches)):
-        own = {side: operands[side][place] for side in Side}
-        halves = dict(zip(Side, correlation(rng, own[Side.A].lengths), strict=True))
-        sent = {side: measurement.masked(own[side], halves[side]) for side in Side}
+        mine = {side: operands[side][place] for side in Side}
+        halves = dict(zip(Side, correlation(rng, mine[Side.A].lengths), strict=True))
+        sent = {side: measurement.masked(mine[side], halves[side]) for side in Side}
         for side in Side:
             opening[side].append(
                 measurement.opening_share(
-                    side, own[side], sent[side.other], halves[side], zero_key, "study/round 1/attempt 1", parameters
+                    side, mine[side], sent[side.other], halves[side], zero_key, "study/round 1/attempt 1", parameters
                 )
             )
     return opening

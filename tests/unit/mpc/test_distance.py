@@ -51,7 +51,7 @@ def test_the_measured_distance_is_the_exact_integers(parameters, rng):
         expected = math.sqrt(Fraction(squared, parameters.sketch_blocks)) / parameters.scale / float(weight)
         assert opened.in_range
         # conversion, root, two divisions: each at most 2^-53
-        assert math.isclose(opened.distance, expected, rel_tol=2**-50)
+        assert opened.distance == pytest.approx(expected, rel=2**-50, abs=0)
 
 
 def test_the_distance_is_that_of_the_unweighted_updates(identity, rng):
@@ -63,7 +63,7 @@ def test_the_distance_is_that_of_the_unweighted_updates(identity, rng):
     opened = measurement.open_site(*measure(rng, CHALLENGE, ring(encoded), query, identity), numerator, identity)
     # every entry is off by at most 1/2 + 1/8 + 1/2 units of 2^-f, before the division by the weight 1/4
     tolerance = math.sqrt(identity.dimension) * 1.125 / identity.scale * 4
-    assert abs(opened.distance - np.linalg.norm(g_i - g_0)) < tolerance
+    assert opened.distance == pytest.approx(float(np.linalg.norm(g_i - g_0)), abs=tolerance, rel=0)
 
 
 def test_local_steps(rng):

@@ -14,6 +14,7 @@ from protocol.mpc.quantity import distance_factor
 from protocol.mpc.sketch import sketch_shares, sketch_vector
 from protocol.release import coordinate_bound, open_aggregate_chunk, sum_chunk
 from protocol.sharing import Side
+from tests.chunks import chunks_of
 
 from .dealt import correlation, measure, ring, share, uniform
 
@@ -82,9 +83,7 @@ def test_ten_thousand_honest_updates_pass(parameters, rng):
         x[::2] = np.rint(dense)
         x[np.arange(1, batch, 2), rng.integers(0, parameters.dimension, batch // 2)] = parameters.encoded_norm
         words = x.view(np.uint64)
-        sketches = np.array(
-            sketch_shares(challenge, [lambda s, e, row=row: row[s:e] for row in words], parameters)
-        ).view(np.int64)
+        sketches = np.array(sketch_shares(challenge, [chunks_of(row) for row in words], parameters)).view(np.int64)
         # entries below 2^23 and at most 2048 of them: float64 sums are exact integers
         rows = range_check.projections(challenge, parameters).astype(np.float64)
         y = np.rint(sketches.astype(np.float64) @ rows.T).astype(np.int64).view(np.uint64)
@@ -147,7 +146,7 @@ def test_without_the_check_a_wrapped_update_looks_honest_and_wrecks_the_sum(iden
     assert distance_unchecked(bad) == distance_unchecked(ring(good))
 
     sites = [ring(g_0), ring(honest(rng, identity)), bad]
-    aggregate = sum_chunk([lambda s, e, x=x: x[s:e] for x in sites], 0, identity.dimension)
+    aggregate = sum_chunk([chunks_of(x) for x in sites], 0, identity.dimension)
     wrecked = fixed_point.decode(aggregate, identity)[7]
     assert abs(wrecked) > 2.0**62 / identity.scale
     assert abs(int(to_signed(aggregate)[7])) > coordinate_bound(identity, 3 * 32, 3, measured=True)

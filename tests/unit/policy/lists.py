@@ -87,7 +87,7 @@ def check(
     check_weight_list(site, told, of, terms, memory or SiteMemory(), own_weight)
 
 
-def refused(clause: Clause, *parts: str) -> object:
+def refused(clause: Clause, *parts: str) -> pytest.RaisesExc[PolicyRefusal]:
     pattern = f"^{clause.value}: .*" + ".*".join(parts)
     return pytest.raises(PolicyRefusal, match=pattern)
 

@@ -275,7 +275,7 @@ class Trace:
     def countersign(self) -> None:
         record = self.record
         signed: Any = record.outcome or record.sum_release or record.agreed_set
-        errors = [UnknownResource("no such round")]
+        errors: list[Exception] = [UnknownResource("no such round")]
         if record.outcome is not None or record.sum_release is not None:
             errors.append(WrongRound("round 1 is over here"))
         if record.outcome is None and record.sum_release is not None:

@@ -89,7 +89,7 @@ def test_a_rule_is_made_of_its_own_options_and_the_studys_numbers() -> None:
         (PackagedRule(Loose, lambda *_: FedAvg(GRID)), {}, "extra='forbid'"),
         (PackagedRule(Options, lambda *_: FedAvg(GRID)), {"stepp": 3}, r"unknown key 'stepp'.* did you mean 'step'"),
         (PackagedRule(Options, lambda *_: FedAvg(GRID)), {"step": "far"}, "key 'step': .*found 'far'"),
-        (PackagedRule(Options, lambda *_: None), {}, r"make\(\) gave NoneType"),  # type: ignore[arg-type,return-value]
+        (PackagedRule(Options, lambda *_: None), {}, r"make\(\) gave NoneType"),  # type: ignore[arg-type]
         (PackagedRule(Options, lambda *_: Answering(GRID, answers={"needs": Needs.WEIGHTED_NORMS})), {}, "WEIGHTED"),
         (PackagedRule(Options, lambda *_: Answering(GRID, answers={"needs": "norms"})), {}, "'needs' is 'norms'"),
     ],

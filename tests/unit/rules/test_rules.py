@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import LocalOptimumReached, ProtocolViolation
+from protocol.parameters import Needs
 from protocol.rules.fedavg import FedAvg
-from protocol.rules.interface import Measured, Needs, RuleState, SiteFacts
+from protocol.rules.interface import Measured, RuleState, SiteFacts
 from protocol.rules.local import Local
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.wire.messages import ListedWeight, SecondWeight

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,7 +199,7 @@ def test_no_step_is_longer_than_the_largest_one(
     largest = largest_step(of)
     drawn = rng.normal(size=(40, 9)) * 10.0 ** rng.integers(-5, 2, size=(40, 1))
     even = np.full(9, 4 / 3)
-    courses = [drawn, [even] * 40, [even * (-1) ** k for k in range(40)], [even * 1e-6] * 30 + [even] * 10]
+    courses: list[Any] = [drawn, [even] * 40, [even * (-1) ** k for k in range(40)], [even * 1e-6] * 30 + [even] * 10]
     for course in courses:
         state = initial_state(np.zeros(9, dtype=np.float32), rule)
         for one in course:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -52,7 +53,7 @@ def bodies(key: SecretKey) -> list[bytes]:
 
 
 @pytest.fixture
-def process() -> CkksProcess:
+def process() -> Iterator[CkksProcess]:
     with CkksProcess(PARAMETERS) as process:
         yield process
 

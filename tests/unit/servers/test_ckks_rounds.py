@@ -83,8 +83,8 @@ def contribution(site: str, **changes: str) -> CollectedContribution:
     return CollectedContribution(site=site, **(fields | changes))
 
 
-def agreed(sites: tuple[str, ...] = SITES, **changes: object) -> AgreedSet:
-    fields: dict[str, object] = {
+def agreed(sites: tuple[str, ...] = SITES, **changes: Any) -> AgreedSet:
+    fields: dict[str, Any] = {
         "study_digest": STUDY.digest(),
         "round": 1,
         "attempt": 1,
@@ -153,7 +153,7 @@ def test_b_signs_no_set_for_a_round_of_shares_or_of_somebody_else(server: SideB)
     ],
 )
 def test_updates_are_encrypted_exactly_where_the_study_says_so(
-    protection: StudyProtection, changes: dict[str, str], accepted: bool
+    protection: StudyProtection, changes: dict[str, Any], accepted: bool
 ) -> None:
     of = STUDY.model_copy(update={"protection": protection})
     server = SimpleNamespace(
@@ -177,8 +177,9 @@ def test_without_tenseal_side_a_refuses_the_study_and_names_the_extra(monkeypatc
 
 
 def test_an_old_sum_is_no_longer_there(server: SideB) -> None:
-    both = SimpleNamespace(signatures=("a", "b"))
-    released = replace(server.record, release_set=SimpleNamespace(message=None), sum_release=both)
+    both: Any = SimpleNamespace(signatures=("a", "b"))
+    chosen: Any = SimpleNamespace(message=None)
+    released = replace(server.record, release_set=chosen, sum_release=both)
     with pytest.raises(UnknownResource, match="at side A alone"):
         sealed_sum(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
     server.side = Side.A

@@ -55,7 +55,7 @@ def signed(message: Any) -> Signed[Any]:
 
 def full_round() -> RoundRecord:
     """Everything that a round can show at once, and more: an end, a sum's release and the requester's set."""
-    of = {"study_digest": DIGEST, "round": LATE, "attempt": 1000}
+    of: dict[str, Any] = {"study_digest": DIGEST, "round": LATE, "attempt": 1000}
     contributions = tuple(
         CollectedContribution(site=name, announcement_digest=DIGEST, commitment_a=DIGEST, commitment_b=DIGEST)
         for name in NAMES
@@ -83,7 +83,7 @@ def full_round() -> RoundRecord:
             **of, outcome=RoundState.SKIPPED, cause=OutcomeCause.ANNOUNCED_AT_ONE_SERVER, found=LATE, needed=LATE
         ),
     }
-    made = {name: signed(message) for name, message in messages.items()}
+    made: dict[str, Any] = {name: signed(message) for name, message in messages.items()}
     return RoundRecord(RoundKey(DIGEST, LATE, 1000), RoundState.SKIPPED, closes_at_s=0.0, **made)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -96,7 +96,8 @@ def test_a_record_that_came_so_far_has_it() -> None:
     ],
 )
 def test_a_record_that_did_not_says_what_is_missing(asked: str, lacks: str, what: str) -> None:
-    record = replace(LATE, **{lacks: None})
+    nothing: dict[str, Any] = {lacks: None}
+    record = replace(LATE, **nothing)
     with pytest.raises(IncompleteRecord, match=rf"round 1 attempt 1 is measured here and has no {what}, which"):
         attrgetter(asked)(record)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
@@ -26,7 +27,7 @@ from tests.unit.parties import announcement, parties, study
 PLAIN = study(parties().roster.message.digest())
 
 
-def changed(**changes: object) -> Study:
+def changed(**changes: Any) -> Study:
     fields = PLAIN.model_dump(mode="json") | {"ranking": {"clip_norm": 8.0}} | changes
     return Study.parse(json.dumps(fields).encode())
 
@@ -69,7 +70,7 @@ def test_rankings_come_first_then_counts_then_updates() -> None:
         ({"ranking": {"penalty": 1.5}}, "less than or equal to 1"),
     ],
 )
-def test_what_cannot_be_ranked_is_refused_with_what_to_do(changes: dict[str, object], text: str) -> None:
+def test_what_cannot_be_ranked_is_refused_with_what_to_do(changes: dict[str, Any], text: str) -> None:
     with pytest.raises(MalformedMessage, match=text):
         changed(**changes)
 
@@ -86,7 +87,7 @@ def test_a_ranking_opens_inner_products_and_nothing_else() -> None:
 
 
 def test_both_servers_can_say_that_a_round_ranked() -> None:
-    fields = {"study_digest": "a" * 64, "round": 1, "attempt": 1, "outcome": RoundState.RANKED}
+    fields: dict[str, Any] = {"study_digest": "a" * 64, "round": 1, "attempt": 1, "outcome": RoundState.RANKED}
     outcome = RoundOutcome(**fields, cause=OutcomeCause.RANKED)
     assert RoundOutcome.parse(outcome.canonical()) == outcome
     with pytest.raises(ValidationError, match="queries_missing is no cause of a round that is ranked"):

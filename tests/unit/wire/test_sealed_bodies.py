@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from protocol.errors import BrokenSeal
 from protocol.wire.channel import sealing
@@ -22,9 +24,9 @@ def test_body_round_trip(length: int) -> None:
 
 
 def test_body_accepts_views_and_arrays_of_other_items() -> None:
-    array = np.arange(CHUNK_BYTES // 8 + 5, dtype=np.uint64)
-    empty = np.empty(0, dtype=np.uint64)
-    pieces = [memoryview(array), memoryview(empty), bytearray(b"end"), b""]
+    array: Any = np.arange(CHUNK_BYTES // 8 + 5, dtype=np.uint64)
+    empty: Any = np.empty(0, dtype=np.uint64)
+    pieces: list[Any] = [memoryview(array), memoryview(empty), bytearray(b"end"), b""]
     body = b"".join(sealing.encrypt_body(CONTENT_KEY, pieces))
     assert body == b"".join(sealing.encrypt_body(CONTENT_KEY, [array.tobytes() + b"end"]))
     assert read_body(body) == array.tobytes() + b"end"
@@ -99,7 +101,7 @@ def test_chunk_of_another_body_is_refused() -> None:
 
 def test_a_body_has_one_form_only() -> None:
     full = content(CHUNK_BYTES)
-    cipher = sealing.AESGCM(CONTENT_KEY)
+    cipher = AESGCM(CONTENT_KEY)
     needless = cipher.encrypt(bytes(12), full, None) + cipher.encrypt(bytes(10) + b"\x01\x01", b"", None)
     with pytest.raises(BrokenSeal, match="empty chunk"):
         read_body(needless)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
+from http_message_signatures.resolvers import MappingKeyResolver
 
 from protocol.errors import BadSignature, MalformedMessage, Unavailable
 from protocol.wire.channel import signing
@@ -18,7 +20,7 @@ from protocol.wire.channel.signing import (
     verify_message,
     verify_request,
 )
-from protocol.wire.keys import VerifyKey, generate_signing_key
+from protocol.wire.keys import SigningKey, VerifyKey, generate_signing_key
 
 KEY = generate_signing_key(bytes(range(32)))
 OTHER = generate_signing_key(bytes(range(1, 33)))
@@ -260,7 +262,7 @@ def test_a_header_that_takes_long_to_parse_is_not_parsed(
     def parsed(*_: object, **__: object) -> None:
         raise AssertionError("parsed")
 
-    monkeypatch.setattr(signing.HTTPMessageVerifier, "verify", parsed)
+    monkeypatch.setattr("protocol.wire.channel.signing.HTTPMessageVerifier.verify", parsed)
     refused(replaced(signed(), name, value), "at most 1024 are read")
 
 
@@ -271,7 +273,8 @@ def test_key_of_another_site_is_refused() -> None:
 
 def test_an_unknown_key_id_and_a_wrong_signature_get_the_same_words() -> None:
     texts = []
-    for keys in ({"north": OTHER.public}.get, {}.get):
+    none: dict[str, VerifyKey] = {}
+    for keys in ({"north": OTHER.public}.get, none.get):
         with pytest.raises(BadSignature) as caught:
             verify_request(METHOD, URL, signed(), keys, NOW)
         texts.append(caught.value.detail)
@@ -283,14 +286,14 @@ def test_an_unknown_key_id_is_tried_with_a_key_and_that_keys_signature_is_refuse
 ) -> None:
     tried: list[bytes] = []
 
-    class Watched(signing.MappingKeyResolver):
-        def resolve_public_key(self, key_id: str):
+    class Watched(MappingKeyResolver):  # type: ignore[misc]
+        def resolve_public_key(self, key_id: str) -> Any:
             found = super().resolve_public_key(key_id)
             tried.append(found.public_bytes_raw())
             return found
 
     monkeypatch.setattr("protocol.wire.channel.signing.MappingKeyResolver", Watched)
-    nobodys = signing.SigningKey.from_bytes(bytes(32))
+    nobodys = SigningKey.from_bytes(bytes(32))
     headers = sign_request(METHOD, URL, DIGEST, nobodys, "nobody", created=NOW, nonce=NONCE)
     refused(headers, "does not match")
     assert tried == [nobodys.public.to_bytes()]
@@ -327,7 +330,7 @@ def test_several_signatures_are_refused() -> None:
     headers = signed()
     for name in ("signature-input", "signature"):
         own = {key.lower(): value for key, value in headers}[name]
-        headers = replaced(headers, name, f"{own}, {second[name].replace('moiety=', 'second=', 1)}")
+        headers = (*replaced(headers, name, f"{own}, {second[name].replace('moiety=', 'second=', 1)}"),)
     refused(headers, "Multiple signatures")
 
 

@@ -11,6 +11,7 @@ import moiety
 from harness.papers import build, heart_disease, making, mnist
 from harness.papers.build import PAGES, CasesPage, CaseUse
 from harness.papers.by_requester import gains, over_requesters, signed
+from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.simulation.drawing.charts import Panel, bars_chart, curves_chart, heatmap_chart
 from harness.simulation.drawing.similarity import distances_over_rounds, relative_distances
@@ -188,7 +189,7 @@ def test_download_fetches_what_a_page_needs_before_its_runs(tmp_path, monkeypatc
     monkeypatch.setattr(making, "fetch_missing", lambda files, folder, tell: fetched.append((files, folder)))
     monkeypatch.setattr(build, "run_case", lambda case, options: ())
     spec = next(spec for spec in PAGES if spec.name == "titanic")
-    spec.run_missing(build.Making(tmp_path, tmp_path / "data", 1, "cpu", lambda text: None, download=True))
+    spec.run_missing(Making(tmp_path, tmp_path / "data", 1, "cpu", lambda text: None, download=True))
     assert {folder for _, folder in fetched} == {tmp_path / "data"}
     assert {file.path for files, _ in fetched for file in files} == {"titanic/titanic3.csv"}
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -72,6 +74,6 @@ def federation(sites: int = 5) -> Federation:
     return Federation("small", (2,), ("a", "b", "c"), tuple(site(f"s{k}", k, 8 + k) for k in range(sites)))
 
 
-def comparison(spec: ModelSpec = SPEC, training: TrainingSpec = TRAINING, **changes: object) -> Comparison:
-    values = {"clip_norm": 64.0, "mixing": Mixing(), "sites": federation().sites} | changes
+def comparison(spec: ModelSpec = SPEC, training: TrainingSpec = TRAINING, **changes: Any) -> Comparison:
+    values: dict[str, Any] = {"clip_norm": 64.0, "mixing": Mixing(), "sites": federation().sites} | changes
     return Comparison.of(model=build_model(spec, 1), seed=3, training=training, device=CPU, **values)

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.datasets.registry import DataRequest
-from harness.ranking import secure
 from harness.ranking.rank import PLAIN_DISCLOSES, RankOptions, rank
 from harness.ranking.secure import open_losses, parameters_for
+from protocol.arithmetic import fixed_point
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.rules.transfer_loss import predictor, quadratic_form
@@ -45,7 +45,7 @@ def test_an_own_model_longer_than_the_clip_norm_is_refused_and_named():
 
 def test_a_site_that_puts_half_the_ring_into_its_model_fails_its_range_check(monkeypatch: pytest.MonkeyPatch):
     form, models = form_and_models(3, 5, 1)
-    honest = secure.fixed_point.encode
+    honest = fixed_point.encode
 
     def encode(values, parameters, rand):
         encoded = honest(values, parameters, rand)
@@ -54,7 +54,7 @@ def test_a_site_that_puts_half_the_ring_into_its_model_fails_its_range_check(mon
             encoded[0] += np.uint64(1 << 63)
         return encoded
 
-    monkeypatch.setattr(secure.fixed_point, "encode", encode)
+    monkeypatch.setattr(fixed_point, "encode", encode)
     opened = open_losses(form, models, clip_norm=4.0, seed=SEED)
     assert opened.failed_check == ("site-1",)
     assert {one.site for one in opened.losses} == {"site-0", "site-2"}
@@ -74,7 +74,7 @@ def test_secure_and_plain_rank_alike():
     by_site = {one.site: one.loss for one in plain.sites}
     for one in protected.sites:
         assert one.loss is not None
-        assert abs(one.loss - by_site[one.site]) <= protected.error_bound
+        assert one.loss == pytest.approx(by_site[one.site], abs=protected.error_bound, rel=0)
     assert protected.own_loss == plain.own_loss
 
 

@@ -10,12 +10,13 @@ from harness.datasets.digits import digits_sites
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, study_of
 from harness.engine.parties import SiteEntry, make_parties
 from harness.simulation.case import read_case
+from harness.simulation.files.study_files import STUDIES
 from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_steps_allowed
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.server_optimiser import state_vectors
 from protocol.wire.messages import RuleName, Study
-from tests.unit.harness.simulation.test_case import CASES, STUDIES
+from tests.unit.harness.simulation.test_case import CASES
 
 POLICY = SitePolicy()
 ROSTER = make_parties("steps", "s0", [SiteEntry(f"s{k}", 50) for k in range(12)], bytes(32)).roster.message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def line(
     requester: str,
     seed: int,
     accuracy: tuple[float | None, ...],
-    alpha: dict[str, tuple[float | None, ...]] | None = None,
+    alpha: Mapping[str, tuple[float | None, ...]] | None = None,
     end: str = "completed",
 ) -> RunLine:
     rounds = len(accuracy)
@@ -46,7 +47,7 @@ def line(
         requester_norm=nothing,
         clipped_share=(0.25, *(0.0,) * (rounds - 1)) if rounds else (),
         took_part=((),) * rounds,
-        alpha=alpha or {},
+        alpha=dict(alpha or {}),
         weight={},
         distance={},
         final_model=None,

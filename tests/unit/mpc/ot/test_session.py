@@ -75,16 +75,16 @@ def test_the_extra_choice_bits_belong_to_no_element():
 def test_wrong_lengths_are_refused_and_change_nothing(step: str, alter):
     a, b = open_pair()
     honest = Exchange(*open_pair(), LENGTHS)
-    refused = []
+    refused: list[str] = []
 
     def once(name: str, message: bytes) -> bytes:
         if name == step and not refused:
             refused.append(name)
             take = {
                 "columns": lambda m: b.challenge(m, LENGTHS, seed("x")),
-                "challenge": lambda m: a.answer(a._batch, m),
-                "answer": lambda m: b.respond(b._batch, m),
-                "products": lambda m: a.finish(a._batch, m),
+                "challenge": lambda m: a.answer(a._batch, m),  # type: ignore[arg-type]
+                "answer": lambda m: b.respond(b._batch, m),  # type: ignore[arg-type]
+                "products": lambda m: a.finish(a._batch, m),  # type: ignore[arg-type]
             }
             with pytest.raises(MalformedMessage, match="bytes, found"):
                 take[name](alter(message))
@@ -134,7 +134,7 @@ def test_a_handle_of_another_session_is_refused():
     with pytest.raises(ProtocolViolation):
         a.answer(other_batch, challenge)
     with pytest.raises(ProtocolViolation):
-        other_b.respond(b._batch, bytes(session.ANSWER_MESSAGE_BYTES))
+        other_b.respond(b._batch, bytes(session.ANSWER_MESSAGE_BYTES))  # type: ignore[arg-type]
     assert isinstance(b._batch, SenderBatch)
     assert isinstance(batch, ReceiverBatch)
 

@@ -113,7 +113,7 @@ def test_without_the_check_wrong_sums_open_sessions_whose_rows_tell_delta(monkey
         message = spoil(message, place(SIXTEEN, digit, 4, 0))
     with pytest.raises(ConsistencyCheckFailed):
         wrong_columns(message, DELTA)
-    monkeypatch.setattr(tree.hmac, "compare_digest", lambda *_: True)
+    monkeypatch.setattr("protocol.mpc.ot.tree.hmac.compare_digest", lambda *_: True)
     read = wrong_columns(message, DELTA).reshape(16, 8).any(axis=1)
     np.testing.assert_array_equal(read, BITS.reshape(16, 8)[:, 4] == 1)
     assert 0 < read.sum() < 16
