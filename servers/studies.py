@@ -32,7 +32,6 @@ from protocol.wire.messages import (
     Study,
     StudyEnd,
     StudyList,
-    StudyProtection,
     StudyState,
     StudyView,
 )
@@ -98,7 +97,7 @@ def _require_rule(server: Server, study: Study) -> None:
     try:
         rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
         require_sites(study.rule, contributors, study.parameters.least_contributors)
-        if study.protection is StudyProtection.CKKS:
+        if study.protection.plan.keyed:
             PARAMETERS.require_sites(len(server.roster.sites))
             if server.side is Side.A:
                 require_tenseal()

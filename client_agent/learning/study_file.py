@@ -161,7 +161,7 @@ def _require_possible(study: Study, roster: Roster) -> None:
     rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     contributors = [party.name for party in roster.contributors]
     require_sites(study.rule, contributors, study.parameters.least_contributors)
-    if study.protection is StudyProtection.CKKS:
+    if study.protection.plan.keyed:
         CkksParameters().require_sites(len(roster.sites))
 
 

@@ -50,7 +50,6 @@ from protocol.wire.messages import (
     Signed,
     StudyEnd,
     StudyEndState,
-    StudyProtection,
 )
 
 T = TypeVar("T")
@@ -95,7 +94,7 @@ class Requester(RequesterStudy):
         if self.state.model_version is None:
             key = self.context.randomness.bytes(32, f"site key {self.study_digest}")
             seed = None
-            if self.study.protection is StudyProtection.CKKS:
+            if self.study.protection.plan.keyed:
                 seed = self.context.randomness.bytes(SEED_BYTES, f"ckks key seed {self.study_digest}").hex()
             self.adopt_model(self._first_kept(), 0, site_key=key.hex(), ckks_key_seed=seed)
 

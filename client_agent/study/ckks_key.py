@@ -6,14 +6,14 @@ from client_agent.site.letter import Welcome
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import KEY_SEED_BYTES, Scheme, SecretKey
 from protocol.errors import AnnouncementMismatch, ConfigurationError
-from protocol.wire.messages import Announcement, Study, StudyProtection
+from protocol.wire.messages import Announcement, Study
 
 SEED_BYTES = KEY_SEED_BYTES
 
 
 def require_ckks(study: Study) -> None:
     """TenSEAL is there if the study needs it. Raises: ConfigurationError, which names the extra"""
-    if study.protection is StudyProtection.CKKS:
+    if study.protection.plan.keyed:
         Scheme(CkksParameters())
 
 
@@ -30,7 +30,7 @@ def welcomed_seed(welcome: Welcome, study: Study, known: str | None) -> str | No
     Raises: AnnouncementMismatch, without a key or with another than before; ConfigurationError, when this site derives
             another key than the requester
     """
-    if study.protection is not StudyProtection.CKKS:
+    if not study.protection.plan.keyed:
         return None
     seed = welcome.ckks_key_seed
     if known is not None and known != seed:

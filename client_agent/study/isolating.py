@@ -15,7 +15,7 @@ from protocol.errors import PolicyRefusal
 from protocol.policy.kept_update import rounding_noise
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.policy.sums import Exposure
-from protocol.wire.messages import Announcement, Roster, StudyProtection, WeightList
+from protocol.wire.messages import Announcement, Roster, WeightList
 
 
 def agree_to_sum(owner: Participant, announcement: Announcement, weight_list: WeightList) -> Exposure:
@@ -62,8 +62,8 @@ def candidate(owner: Participant, announcement: Announcement, weight_list: Weigh
     factor = scaling.unit * scaling.factor if scaling.clips else 1.0
     listed = weight_list.numerator_of(owner.context.site)
     weight = own if own is not None else (listed or 0) / weight_list.grid
-    ciphertexts = study.protection is StudyProtection.CKKS
-    noise = 0.0 if ciphertexts else rounding_noise(update, weight * factor, study.parameters.scale)
+    rounded = study.protection.plan.rounded
+    noise = rounding_noise(update, weight * factor, study.parameters.scale) if rounded else 0.0
     row = summed_row(announcement, weight_list, owner.context.roster, owner.layers)
     if own is not None:
         row = _self_weighted(row, key_of(owner.context.roster, owner.context.site), own, weight_list.grid)

@@ -39,7 +39,7 @@ from protocol.policy.memory import SiteMemory, remember_left_out, remember_relea
 from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import split_chunk
-from protocol.wire.messages import Announcement, Party, Purpose, StudyProtection
+from protocol.wire.messages import Announcement, Party, Purpose
 
 ENCODED_RECORD: Final = "encoded.json"
 
@@ -77,7 +77,7 @@ class Participant(StudyAtSite):
 
     def ckks_key(self) -> SecretKey | None:
         """The key under which sites encrypt; None in a study of shares. Raises: AnnouncementMismatch before it came"""
-        if self._ckks_key is None and self.study.protection is StudyProtection.CKKS:
+        if self._ckks_key is None and self.study.protection.plan.keyed:
             self._ckks_key = derive_key(self.state.ckks_key_seed, self.study_digest)
         return self._ckks_key
 

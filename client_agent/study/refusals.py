@@ -20,7 +20,7 @@ from protocol.parameters import Needs
 from protocol.policy.clauses import check_study_allowed
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Signed, Study, StudyProtection, StudyView
+from protocol.wire.messages import Signed, Study, StudyView
 
 _KIND: Final = "refusal"
 _NUMBER: Final = 0
@@ -65,7 +65,7 @@ def public_text(study: Study, site: str) -> str:
 
     A rule of a study under CKKS opens nothing about single sites, so there only the protection can be refused.
     """
-    if study.protection is StudyProtection.CKKS:
+    if not study.protection.plan.opens:
         return f"site {site!r} takes no part in a study under CKKS; no round was begun"
     opened = f"rule open {study.rule.needs.value}"
     if study.ranking is not None:

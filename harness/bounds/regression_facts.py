@@ -40,7 +40,7 @@ from harness.engine.site_updates import own_weight
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import Study, StudyProtection
+from protocol.wire.messages import Study
 
 UNIT: Final = 2.0**-24
 
@@ -161,7 +161,7 @@ def round_facts(
         model_norm=model_norm,
         clipped=record.clipped_share > 0,
         self_weighted=study.rule.name.self_weighted,
-        encrypted=study.protection is StudyProtection.CKKS and bool(record.took_part),
+        encrypted=study.protection.plan.keyed and bool(record.took_part),
     )
 
 

@@ -200,7 +200,7 @@ def _settings(study: StudyResult) -> list[tuple[str, str]]:
 
 def _protection(spec: Study) -> list[tuple[str, str]]:
     """How updates are hidden, and what is opened about them."""
-    if spec.protection is StudyProtection.CKKS:
+    if spec.protection.plan.keyed:
         ckks = CkksParameters()
         ring = f"N = {ckks.ring_degree}, q of {ckks.modulus.bit_length()} bits, scale 2^{ckks.scale_bits}"
         return [("updates", f"under CKKS, {ring}, summed at server A"), ("class counts", "in shares at both servers")]

@@ -28,10 +28,9 @@ from harness.demo.plots import RULE_NAMES
 from harness.demo.report import write_report
 from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult, write_summary
 from harness.demo.studies import BREAST_CANCER, DIGITS, HEART_DISEASE, StudySettings, study_of
-from harness.engine.ckks import run_ckks
+from harness.engine.ckks import run_protected
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_plain
-from harness.engine.secure import run_secure
 from harness.engine.site_updates import class_counts
 from harness.federation.federated_run import FederatedRun, run_study
 from harness.federation.measurements import Traffic, measure, versions
@@ -105,7 +104,7 @@ def run_demo(options: DemoOptions, console: Console) -> DemoResult:
     Raises: ConfigurationError; Unavailable when a process ends or a study is not over in time
     """
     begin = time.monotonic()
-    if options.protection is StudyProtection.CKKS:
+    if options.protection.plan.keyed:
         Scheme(CkksParameters())  # without TenSEAL no process is started
     options.out.mkdir(parents=True, exist_ok=True)
     chosen = data_sets(options)
@@ -221,7 +220,6 @@ def _further(data_set: DataSet, study: Study, seed: int) -> RunHistory:
     """Another seed, with another split and other batches: in one process, correlations from a dealer."""
     federation = data_set.load(seed)
     other = study.model_copy(update={"seed": seed})
-    run_protected = run_ckks if study.protection is StudyProtection.CKKS else run_secure
     return run_protected(other, federation.sites, correlation_source="dealer")
 
 
@@ -235,7 +233,7 @@ def _study(
 
 
 def _spec(name: str, federation: Federation, options: DemoOptions) -> FederationSpec:
-    policy = SitePolicy(allow_ckks=options.protection is StudyProtection.CKKS)
+    policy = SitePolicy(allow_ckks=options.protection.plan.keyed)
     return FederationSpec(
         name=name.replace("_", "-"),
         requester=federation.requester.name,

@@ -17,7 +17,7 @@ from harness.engine.correlations import SourceName
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import EVERYBODY, AfterRound, Attendance, Conditions, Progress
-from harness.engine.secure import SecureSum, secure_sum
+from harness.engine.secure import SecureSum, run_secure, secure_sum
 from harness.engine.site_updates import ClippedUpdate
 from harness.engine.summing import Counted, RoundInputs, Summed
 from host.memory_file import MemoryFile
@@ -33,7 +33,28 @@ from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ConfigurationError
 from protocol.mpc.measurement import OpenedSite
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, Study, StudyProtection
+from protocol.wire.messages import Announcement, Study
+
+
+def run_protected(
+    study: Study,
+    sites: Sequence[SiteData],
+    *,
+    correlation_source: SourceName | None = None,
+    policy: SitePolicy | None = None,
+    resume: Progress | None = None,
+    after_round: AfterRound = lambda progress: None,
+) -> RunHistory:
+    """A whole run under the protection that the study names. Raises: as :func:`run_ckks` and ``run_secure``"""
+    run = run_ckks if study.protection.plan.keyed else run_secure
+    return run(
+        study,
+        sites,
+        correlation_source=correlation_source,
+        policy=policy,
+        resume=resume,
+        after_round=after_round,
+    )
 
 
 def run_ckks(
@@ -53,7 +74,7 @@ def run_ckks(
     Raises: as :func:`harness.engine.loop.run_plain`; AggregateOutOfBounds; ConfigurationError without TenSEAL, for a
             study that is not under CKKS, or too many sites
     """
-    if study.protection is not StudyProtection.CKKS:
+    if not study.protection.plan.keyed:
         raise ConfigurationError(f"study {study.name!r} has protection {study.protection.value!r}, needed is 'ckks'")
     parameters = CkksParameters()
     parameters.require_sites(len(sites))

@@ -17,14 +17,13 @@ from client_agent.learning.study_file import StudyTable, study_from_table
 from harness.datasets.checks import check_federation
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
-from harness.engine.ckks import run_ckks
+from harness.engine.ckks import run_protected
 from harness.engine.correlations import SourceName
 from harness.engine.history import RunEnd, RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.row_sums import RowSums
 from harness.engine.run_state import Conditions, ErosionApplies, Progress
-from harness.engine.secure import run_secure
 from harness.engine.summing import PlainSum
 from harness.federation.measurements import versions
 from harness.simulation.case import PublishedMistake, Setting
@@ -208,7 +207,6 @@ def _rounds(
         )
     if planned.packaged is not None:
         raise ConfigurationError(f"{planned.source}: rule {planned.packaged.name!r} runs in plain simulation only")
-    run_protected = run_ckks if planned.protection is Protection.CKKS else run_secure
     return run_protected(
         study,
         federation.sites,

@@ -18,12 +18,11 @@ from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import Federation
 from harness.datasets.site_folders import load_site_folders
 from harness.demo.results import Accuracy
-from harness.engine.ckks import run_ckks
+from harness.engine.ckks import run_protected
 from harness.engine.correlations import SourceName
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series
 from harness.engine.loop import run_plain
 from harness.engine.run_state import ErosionApplies
-from harness.engine.secure import run_secure
 from harness.federation.measurements import versions
 from harness.simulation.files.study_files import read_study_file
 from harness.simulation.packaged import refuse_package
@@ -120,7 +119,6 @@ def _run(
     if options.protection is Protection.PLAIN:
         history = run_plain(study, federation.sites, erosion_applies=erosion)
     else:
-        run_protected = run_ckks if options.protection is Protection.CKKS else run_secure
         history = run_protected(study, federation.sites, correlation_source=options.correlation_source)
     show(history)
     return history

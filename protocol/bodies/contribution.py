@@ -32,7 +32,6 @@ from protocol.wire.messages import (
     Roster,
     ShareKind,
     Study,
-    StudyProtection,
 )
 
 _NO_COMMITMENT: Final = bytes(COMMITMENT_BYTES)
@@ -125,7 +124,7 @@ def most_bytes(study: Study) -> int:
     """The longest body of any part in any round of a study."""
     longest = max(study.parameters_in(purpose).dimension for purpose in Purpose)
     most = content_bytes(ShareKind.VECTOR, longest)
-    if study.protection is StudyProtection.CKKS:
+    if study.protection.plan.keyed:
         most = max(most, content_bytes(ShareKind.CIPHERTEXT, study.encrypted_values))
     return sealed.most_bytes(most)
 

@@ -223,7 +223,7 @@ def check_needs_allowed(needs: Needs, policy: SitePolicy) -> None:
 
 def check_protection_allowed(protection: StudyProtection, policy: SitePolicy) -> None:
     """The site takes part under this protection; asked before a study starts, which has one for all its rounds."""
-    if protection is StudyProtection.CKKS and not policy.allow_ckks:
+    if protection.plan.keyed and not policy.allow_ckks:
         raise refusal(
             Clause.ALLOW_CKKS,
             "the study is under CKKS, where server A together with any one site can open every site's update; this "

@@ -27,6 +27,7 @@ from protocol.wire.message import (
     StudyName,
     Version,
 )
+from protocol.wire.protection import StudyProtection
 from protocol.wire.purpose import Purpose, RoundState
 from protocol.wire.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.roster import Party, Role, Roster
@@ -58,7 +59,6 @@ from protocol.wire.study import (
     Study,
     StudyEnd,
     StudyEndState,
-    StudyProtection,
     StudyState,
     TrainingSpec,
 )

@@ -14,19 +14,13 @@ from protocol.ranking import LONGEST, ranking_parameters, vector_length
 from protocol.wire.causes import EndCause
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
 from protocol.wire.names import require_layer_name, require_model_names
+from protocol.wire.protection import StudyProtection
 from protocol.wire.purpose import Purpose
 from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.rule import RuleName, RuleSpec
 
 MOST_COUNTS_ROUNDS: Final = 8
 """How often a study may try to sum its class counts; those rounds do not count among its rounds."""
-
-
-class StudyProtection(StrEnum):
-    """What hides single updates: additive shares at two servers, or ciphertexts that server A adds."""
-
-    SHARES = "shares"
-    CKKS = "ckks"
 
 
 def _absent(names: tuple[str, ...]) -> bool:
@@ -148,7 +142,7 @@ class Study(Message):
                 f"rule {self.rule.name.value!r} sums {self.model.classes} class counts in vectors of "
                 f"{self.parameters.dimension} coordinates: take a model with more parameters"
             )
-        if self.protection is StudyProtection.CKKS:
+        if not self.protection.plan.opens:
             self._require_averaging()
         if self.ranking is not None:
             self._require_rankable()
@@ -172,7 +166,7 @@ class Study(Message):
             )
 
     def _require_rankable(self) -> None:
-        if self.protection is StudyProtection.CKKS:
+        if not self.protection.plan.opens:
             raise ValueError("protection 'ckks' opens nothing about single sites: leave ranking out, or take 'shares'")
         if self.rule.name is RuleName.LOCAL:
             raise ValueError("rule 'local' has no contributor to rank: leave ranking out, or take another rule")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.mpc.quantity import product_lengths
-from protocol.wire.messages import MOST_RANKING_ROUNDS, Purpose, Roster, RoundState, StudyProtection
+from protocol.wire.messages import MOST_RANKING_ROUNDS, Purpose, Roster, RoundState
 from servers.store.interface import RoundRecord, StudyRecord
 
 
@@ -16,7 +16,7 @@ def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list
     if last is not None and not last.announcement.message.purpose.plan.summed:
         last = None
     counting = of.rule.name.counts_classes and (last is None or last.progress.state is RoundState.SKIPPED)
-    if of.protection is StudyProtection.CKKS and not counting:
+    if not of.protection.plan.opens and not counting:
         return []
     if last is None:
         contributors, opens = len(roster.contributors), of.rule.needs

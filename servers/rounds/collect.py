@@ -23,7 +23,6 @@ from protocol.wire.messages import (
     Receipt,
     RoundState,
     Signed,
-    StudyProtection,
 )
 from protocol.wire.peer_messages import CollectedSet
 from servers.ckks.uploads import CheckedDraft, require_summing_side
@@ -133,8 +132,7 @@ def _may_rank_after(last: RoundRecord, announcement: Announcement) -> bool:
 
 def _check_key(server: Server, study: StudyRecord, announcement: Announcement) -> None:
     """Updates are encrypted exactly where the study says so, and under one key."""
-    under_ckks = study.study.protection is StudyProtection.CKKS
-    if announcement.encrypted != (under_ckks and announcement.purpose.plan.steps_model):
+    if announcement.encrypted != (study.study.protection.plan.keyed and announcement.purpose.plan.steps_model):
         raise MalformedMessage(
             f"the study has protection {study.study.protection.value!r}: rounds of updates name a CKKS key exactly "
             "under 'ckks', rounds of class counts never do"
