@@ -8,15 +8,9 @@ from typing import Literal, TypeAlias
 
 from protocol.arithmetic.prg import derive
 from protocol.mpc import measurement
-from protocol.mpc.correlation import (
-    CorrelationHalf,
-    LengthsList,
-    OtSourceA,
-    OtSourceB,
-    converse,
-    dealer_pair,
-    open_ot_sessions,
-)
+from protocol.mpc.correlation import OtSourceA, OtSourceB, converse, dealer_pair, open_ot_sessions
+from protocol.mpc.ot.half import CorrelationHalf
+from protocol.mpc.ot.session import LengthsList
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 

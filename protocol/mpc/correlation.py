@@ -28,26 +28,6 @@ from protocol.mpc.ot.half import CorrelationHalf, checked_lengths, segment_sums
 from protocol.mpc.ot.kernels import NUMBA, OtKernels
 from protocol.mpc.ot.session import LengthsList, OtReceiver, OtSender
 
-__all__ = [
-    "Conversation",
-    "CorrelationHalf",
-    "CorrelationSource",
-    "Counterparty",
-    "DealerSourceA",
-    "DealerSourceB",
-    "LengthsList",
-    "OtSourceA",
-    "OtSourceB",
-    "converse",
-    "dealer_corrections",
-    "dealer_half_a",
-    "dealer_half_b",
-    "dealer_pair",
-    "deliver",
-    "open_ot_sessions",
-    "ot_pair",
-]
-
 Conversation: TypeAlias = Generator[bytes | None, bytes, list[CorrelationHalf]]
 
 

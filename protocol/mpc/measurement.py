@@ -17,7 +17,7 @@ from protocol.arithmetic.kernels import NUMBA, Kernels
 from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import distance, product, range_check
-from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.quantity import Factor, factors, open_inner_product
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import Side

@@ -13,8 +13,7 @@ from __future__ import annotations
 from protocol.arithmetic.prg import Usage, derive, expand
 from protocol.arithmetic.ring import Ring
 from protocol.errors import MalformedMessage, ProtocolViolation
-from protocol.mpc.correlation import CorrelationHalf
-from protocol.mpc.ot.half import segment_sums
+from protocol.mpc.ot.half import CorrelationHalf, segment_sums
 from protocol.sharing import Side
 
 

@@ -19,8 +19,6 @@ from protocol.errors import MalformedMessage
 from protocol.parameters import StudyParameters
 from protocol.sharing import ChunkSource
 
-__all__ = ["DEFAULT_CHUNK", "ChunkSource", "sketch_shares", "sketch_vector"]
-
 DEFAULT_CHUNK = 1 << 16
 
 

@@ -13,7 +13,7 @@ from protocol.errors import (
     ProtocolViolation,
     UnknownResource,
 )
-from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.session import SenderBatch
 from protocol.wire.peer_messages import (
     BatchHeader,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.ot.half import CorrelationHalf
 from protocol.sharing import Side
 from protocol.wire.channel.sealing import open_small, seal_small
 from protocol.wire.messages import PartyName

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.session import LengthsList, OtReceiver, OtSender, ReceiverBatch, SenderBatch
 
 

@@ -17,7 +17,7 @@ from protocol.bodies.query import Queries
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.errors import ConflictingMessage, ProtocolViolation, WrongRound
 from protocol.mpc import measurement
-from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.quantity import product_lengths
 from protocol.mpc.sketch import sketch_shares
 from protocol.parameters import StudyParameters

@@ -11,9 +11,8 @@ import pytest
 
 from protocol.arithmetic.ring import MODULUS, Ring, from_signed
 from protocol.mpc import measurement, range_check
-from protocol.mpc.correlation import CorrelationHalf
 from protocol.mpc.measurement import SiteSketch
-from protocol.mpc.ot.half import segment_sums
+from protocol.mpc.ot.half import CorrelationHalf, segment_sums
 from protocol.mpc.quantity import value_count
 from protocol.parameters import RANGE_PROJECTIONS, Needs, StudyParameters
 from protocol.sharing import Side

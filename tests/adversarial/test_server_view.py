@@ -31,9 +31,8 @@ from protocol.arithmetic import prg
 from protocol.arithmetic.prg import Usage, derive
 from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.mpc import measurement
-from protocol.mpc.correlation import CorrelationHalf
 from protocol.mpc.distance import query
-from protocol.mpc.ot.half import segment_sums
+from protocol.mpc.ot.half import CorrelationHalf, segment_sums
 from protocol.sharing import Side, vector_side
 from protocol.wire import commitment
 from protocol.wire.channel import sealing

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.arithmetic.prg import derive
-from protocol.mpc.correlation import CorrelationHalf
+from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.session import LengthsList, ReceiverBatch, SenderBatch
 from tests.unit.mpc.dealt import correlation
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.mpc import correlation
-from protocol.mpc.correlation import CorrelationHalf
 from protocol.mpc.ot import gilboa
 from protocol.mpc.ot.digits import IKNP, SOFTSPOKEN, Extension
+from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.hashing import RowHash
 from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
 

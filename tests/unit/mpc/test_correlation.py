@@ -10,7 +10,8 @@ import pytest
 from protocol.arithmetic.prg import Usage, expand
 from protocol.errors import MalformedMessage, ProtocolViolation
 from protocol.mpc import correlation
-from protocol.mpc.correlation import Conversation, CorrelationHalf, CorrelationSource, Counterparty
+from protocol.mpc.correlation import Conversation, CorrelationSource, Counterparty
+from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.kernels import NUMPY
 
 LENGTHS = [(4, 1, 1), (1,), (2, 3)]

@@ -6,8 +6,9 @@ import hashlib
 
 import pytest
 
-from protocol.mpc.correlation import CorrelationHalf, open_ot_sessions
+from protocol.mpc.correlation import open_ot_sessions
 from protocol.mpc.ot.digits import DEFAULT, IKNP, SOFTSPOKEN, Extension
+from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.kernels import NUMBA, OtKernels
 from protocol.mpc.ot.session import OtReceiver, OtSender
 
