@@ -49,11 +49,7 @@ def parameters_for(length: int, clip_norm: float) -> StudyParameters:
 
 
 def open_losses(
-    form: QuadraticForm,
-    predictors: Mapping[str, NDArray[np.float64]],
-    *,
-    clip_norm: float,
-    seed: bytes,
+    form: QuadraticForm, predictors: Mapping[str, NDArray[np.float64]], *, clip_norm: float, seed: bytes
 ) -> OpenedLosses:
     """Both servers hold shares of the form and of every predictor; the requester opens one loss a site.
 
