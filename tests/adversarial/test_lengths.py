@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from client_agent.daemon import create_study
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, PastRelease, StudyRefusal, WeightMail
-from harness.federation.processes import RunningFederation
 from protocol.bodies.letter import letter_info, open_letter, padded_bytes, seal_letter, told
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, MalformedMessage, UnusableUpdate
@@ -32,7 +30,9 @@ from protocol.wire.channel.padding import pad
 from protocol.wire.channel.sealing import seal_small
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Decline, Message, RuleName, RuleSpec
-from tests.integration.agents import REQUESTER, AgentThreads, Odd, finished, rounds_of, spec, study_for, wait_for
+from tests.integration.agents import REQUESTER, finished, rounds_of, spec, study_for
+from tests.kit.in_memory import InMemoryFederation
+from tests.kit.light_learner import Odd, light_learner, with_odd
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import DIGEST as ANY_DIGEST
 from tests.unit.client_agent.federation import REQUESTER as R0
@@ -159,40 +159,35 @@ def variant(base: type[One], *, declining: bool) -> dict[str, type[Odd]]:
 
 
 @pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
-    federation = RunningFederation(
-        spec(dict.fromkeys((REQUESTER, *SITES), ANYTHING)), tmp_path_factory.mktemp("lengths")
-    )
-    try:
-        for side in Side:
-            federation.start_server(side)
-        for side in Side:
-            federation.wait_for(side, "/healthz")
-        yield federation
-    finally:
-        federation.stop()
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
+    folder = tmp_path_factory.mktemp("lengths")
+    with InMemoryFederation(spec(dict.fromkeys((REQUESTER, *SITES), ANYTHING)), folder, light_learner) as running:
+        yield running
 
 
 def run_study(
-    servers: RunningFederation, name: str, rule: RuleSpec, rounds: int, odd: Mapping[str, type[Odd]], *, declining: bool
+    servers: InMemoryFederation,
+    name: str,
+    rule: RuleSpec,
+    rounds: int,
+    odd: Mapping[str, type[Odd]],
+    *,
+    declining: bool,
 ) -> dict[str, set[tuple[object, ...]]]:
     """One study from its creation to its end; -> what every site sent."""
     before = {site: len(read_ledger(servers.state(site) / "ledger.jsonl")) for site in (REQUESTER, *SITES)}
-    agents = AgentThreads(servers, (REQUESTER, *SITES), odd)
-    try:
+    with servers.agents(learner=with_odd(odd)):
         study = study_for(servers, name, EROSION, rounds, DEADLINE_S if declining else 60.0)
         own = int(rule.name.self_weighted)  # one more coordinate for each site's own weight
         sizes = {"dimension": study.parameters.dimension + own, "weight_grid": 2 if own else 32}
         parameters = study.parameters.model_copy(update=sizes)
-        create_study(servers.state(REQUESTER), study.model_copy(update={"rule": rule, "parameters": parameters}))
-        wait_for("the study's end", finished(servers, name, REQUESTER, *SITES), agents.events)
-    finally:
-        agents.stop()
-    assert agents.texts(EventKind.PROBLEM, REQUESTER) == []
+        servers.hand_in(study.model_copy(update={"rule": rule, "parameters": parameters}))
+        servers.until("the study's end", finished(servers, name, REQUESTER, *SITES))
+    assert servers.texts(EventKind.PROBLEM, REQUESTER) == []
     return {site: sent(servers, site, start) for site, start in before.items()}
 
 
-def sent(servers: RunningFederation, site: str, start: int) -> set[tuple[object, ...]]:
+def sent(servers: InMemoryFederation, site: str, start: int) -> set[tuple[object, ...]]:
     """Server, purpose and body of every request; views are asked for as often as time allows."""
     entries = read_ledger(servers.state(site) / "ledger.jsonl")[start:]
     return {
@@ -206,7 +201,7 @@ KEYS = ("round", "attempt", "site", "kind", "sender", "recipient", "topic", "par
 COUNTERS = ("cursor", "id", "absent_in_a_row")
 
 
-def stored(servers: RunningFederation, side: Side, name: str) -> dict[tuple[object, ...], tuple[object, ...]]:
+def stored(servers: InMemoryFederation, side: Side, name: str) -> dict[tuple[object, ...], tuple[object, ...]]:
     """Every row about one study, by its place: the length of each column, and of the file that it names."""
     data = data_folder(servers, side)
     found: dict[tuple[object, ...], tuple[object, ...]] = {}
@@ -238,12 +233,12 @@ def measured(data: Path, key: str, value: object) -> object:
     return key, None if value is None else type(value).__name__
 
 
-def data_folder(servers: RunningFederation, side: Side) -> Path:
-    (found,) = servers.folder.glob(f"{servers.parties.roster.message.operator(side).name}/**/server.db")
+def data_folder(servers: InMemoryFederation, side: Side) -> Path:
+    (found,) = servers.files.folder.glob(f"{servers.parties.roster.message.operator(side).name}/**/server.db")
     return found.parent
 
 
-def handed_out(servers: RunningFederation, name: str) -> Sequence[tuple[int, ...]]:
+def handed_out(servers: InMemoryFederation, name: str) -> Sequence[tuple[int, ...]]:
     return [
         tuple(weight.numerator for weight in record.weights)
         for record in rounds_of(servers, REQUESTER, name)
@@ -257,7 +252,7 @@ def handed_out(servers: RunningFederation, name: str) -> Sequence[tuple[int, ...
     ids=["weights-and-reasons", "class-counts"],
 )
 def test_nothing_that_a_server_stores_is_longer_for_other_data(
-    label: str, rule: RuleSpec, rounds: int, declining: bool, servers: RunningFederation
+    label: str, rule: RuleSpec, rounds: int, declining: bool, servers: InMemoryFederation
 ) -> None:
     first, second = f"{label}-1", f"{label}-2"
     asked = [

@@ -17,6 +17,7 @@ from client_agent.learning.models import model_spec
 from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind, RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
+from harness.engine.parties import Parties
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -47,7 +48,16 @@ def spec(policies: dict[str, SitePolicy], seed: int | None = 3) -> FederationSpe
     return FederationSpec("testing", REQUESTER, sites, seed=seed, ports=free_ports())
 
 
-def study_for(federation: RunningFederation, name: str, rule: RuleSpec, rounds: int, deadline_s: float) -> Study:
+class Federated(Protocol):
+    """A federation of processes, or one in memory."""
+
+    @property
+    def parties(self) -> Parties: ...
+
+    def state(self, site: str) -> Path: ...
+
+
+def study_for(federation: Federated, name: str, rule: RuleSpec, rounds: int, deadline_s: float) -> Study:
     return Study(
         name=name,
         roster_digest=federation.parties.roster.message.digest(),
@@ -72,12 +82,6 @@ def wait_for(
         seen = "\n".join(f"{e.site} {e.kind} {e.round} {e.text}" for e in events)
         assert time.monotonic() < deadline, f"not within {within_s} s: {what}\n{seen}"
         time.sleep(0.1)
-
-
-class Federated(Protocol):
-    """A federation of processes, or one in memory."""
-
-    def state(self, site: str) -> Path: ...
 
 
 def journal(federation: Federated, site: str, study: str) -> StudyJournal:

@@ -1,4 +1,4 @@
-"""Whole studies: two server processes and the agents, as threads (with a broken site) and as processes (killed)."""
+"""Whole studies: in memory (with a broken site, one that is away), from the command line, and as processes (killed)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli.commands import study_app
-from client_agent.daemon import create_study
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import EventKind, RoundEnd
 from harness.federation.processes import RunningFederation
@@ -23,7 +22,6 @@ from tests.integration.agents import (
     EROSION,
     REQUESTER,
     AgentThreads,
-    Odd,
     final_model,
     finished,
     journal,
@@ -32,6 +30,8 @@ from tests.integration.agents import (
     study_for,
     wait_for,
 )
+from tests.kit.in_memory import InMemoryFederation
+from tests.kit.light_learner import Odd, light_learner, with_odd
 
 
 class BrokenInRound2(Odd):
@@ -51,34 +51,27 @@ class AtItsOptimum(Odd):
         return super().update(model, round_number) * np.float32(round_number != 2)
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
-    policies = {f"c{i}": SitePolicy(least_isolation=0.0) for i in range(1, 6)}
-    policies["c5"] = SitePolicy(least_isolation=0.0, least_contributors=4)
-    federation = RunningFederation(spec(policies), tmp_path_factory.mktemp("federation"))
-    try:
-        for side in Side:
-            federation.start_server(side)
-        for side in Side:
-            federation.wait_for(side, "/healthz")
-        yield federation
-    finally:
-        federation.stop()
+def policies() -> dict[str, SitePolicy]:
+    made = {f"c{i}": SitePolicy(least_isolation=0.0) for i in range(1, 6)}
+    return {**made, "c5": SitePolicy(least_isolation=0.0, least_contributors=4)}
 
 
-def test_a_study_with_a_broken_site_and_a_refusing_one(servers: RunningFederation) -> None:
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[InMemoryFederation]:
+    with InMemoryFederation(spec(policies()), tmp_path, light_learner) as running:
+        yield running
+
+
+def test_a_study_with_a_broken_site_and_a_refusing_one(federation: InMemoryFederation) -> None:
     """c5's policy wants more contributors than the study guarantees; c4 computes NaN once; the study goes on."""
-    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4", "c5"), {"c4": BrokenInRound2})
-    try:
-        create_study(servers.state(REQUESTER), study_for(servers, "erosion", EROSION, 3, 4.0))
-        followers = ("c1", "c2", "c3", "c4")
-        wait_for("the study's end", finished(servers, "erosion", REQUESTER, *followers))
-        create_study(servers.state(REQUESTER), study_for(servers, "alone", RuleSpec(name=RuleName.LOCAL), 2, 4.0))
-        wait_for("the local study's end", finished(servers, "alone", REQUESTER))
-    finally:
-        agents.stop()
+    followers = ("c1", "c2", "c3", "c4")
+    with federation.agents(learner=with_odd({"c4": BrokenInRound2})):
+        federation.hand_in(study_for(federation, "erosion", EROSION, 3, 60.0))
+        federation.until("the study's end", finished(federation, "erosion", REQUESTER, *followers))
+        federation.hand_in(study_for(federation, "alone", RuleSpec(name=RuleName.LOCAL), 2, 60.0))
+        federation.until("the local study's end", finished(federation, "alone", REQUESTER))
 
-    records = rounds_of(servers, REQUESTER, "erosion")
+    records = rounds_of(federation, REQUESTER, "erosion")
     assert [r.state for r in records] == [RoundEnd.RELEASED] * 3
     assert [r.took_part for r in records] == [
         (REQUESTER, "c1", "c2", "c3", "c4"),
@@ -89,65 +82,45 @@ def test_a_study_with_a_broken_site_and_a_refusing_one(servers: RunningFederatio
     assert [len(r.weights) for r in records] == [5, 4, 4]
     assert all(len(r.distances) == len(r.took_part) - 1 for r in records)
 
-    refusal = agents.texts(EventKind.DECLINED, "c5")
+    refusal = federation.texts(EventKind.DECLINED, "c5")
     assert len(refusal) == 1
     assert "enough_contributors: 3 contributors" in refusal[0]
     assert "at least 4 are demanded" in refusal[0]
-    (nan,) = agents.texts(EventKind.DECLINED, "c4")
+    (nan,) = federation.texts(EventKind.DECLINED, "c4")
     assert nan.startswith("unusable_update: layer '1.bias': 1 of 2 values are NaN")
 
-    models = {final_model(servers, site, "erosion") for site in (REQUESTER, *followers)}
+    models = {final_model(federation, site, "erosion") for site in (REQUESTER, *followers)}
     assert len(models) == 1
-    contributor = rounds_of(servers, "c1", "erosion")
+    contributor = rounds_of(federation, "c1", "erosion")
     assert [r.state for r in contributor] == [RoundEnd.RELEASED] * 3
     assert all(not r.distances and not r.alphas for r in contributor)
 
-    alone = rounds_of(servers, REQUESTER, "alone")
+    alone = rounds_of(federation, REQUESTER, "alone")
     assert [r.state for r in alone] == [RoundEnd.ALONE] * 2
     assert "the rule uses no contributor" in alone[0].reason
 
 
-def test_what_the_sites_leave_behind(servers: RunningFederation) -> None:
-    """Runs after the study above: the ledger names every purpose, and nothing secret is in the metrics."""
-    entries = read_ledger(servers.state("c1") / "ledger.jsonl")
-    purposes = {entry.purpose for entry in entries}
-    assert {"handshake", "contribution", "output", "view", "ready", "list studies"} <= purposes
-    assert {entry.tls_version for entry in entries} == {"TLSv1.3"}
-    assert all(e.socket_sent_bytes > e.body_sent_bytes for e in entries if e.purpose == "contribution")
-    text = (journal(servers, "c1", "erosion").folder / "metrics.jsonl").read_text()
-    state = journal(servers, "c1", "erosion").site_state()
-    assert state is not None
-    assert state.site_key is not None
-    assert state.site_key not in text
-    assert state.site_key not in repr(state)
-
-
-def test_a_site_that_missed_rounds_applies_their_sums_by_itself(servers: RunningFederation) -> None:
+def test_a_site_that_missed_rounds_applies_their_sums_by_itself(federation: InMemoryFederation) -> None:
     """c4 is away for two rounds; the next list names it, so the servers seal it the sums, and it takes part at once."""
-    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4"))
-    try:
-        study = study_for(servers, "away", RuleSpec(name=RuleName.FEDAVG), 6, 3.0)
-        create_study(servers.state(REQUESTER), study)
-        agents.start("c5")
-        wait_for("round 1", lambda: len(rounds_of(servers, "c4", "away")) >= 1, agents.events)
-        agents.stop("c4")
-        wait_for("two rounds without c4", lambda: len(rounds_of(servers, REQUESTER, "away")) >= 4, agents.events)
-        agents.start("c4")
-        everybody = (REQUESTER, "c1", "c2", "c3", "c4")
-        wait_for("the end", finished(servers, "away", *everybody), agents.events)
-    finally:
-        agents.stop()
-    records = rounds_of(servers, REQUESTER, "away")
+    everybody = (REQUESTER, "c1", "c2", "c3", "c4")
+    with federation.agents():
+        federation.hand_in(study_for(federation, "away", RuleSpec(name=RuleName.FEDAVG), 6, 60.0))
+        federation.until("round 1", lambda: len(rounds_of(federation, "c4", "away")) >= 1)
+        federation.stop_agents("c4")
+        federation.until("two rounds without c4", lambda: len(rounds_of(federation, REQUESTER, "away")) >= 4)
+        federation.start("c4")
+        federation.until("the end", finished(federation, "away", *everybody))
+    records = rounds_of(federation, REQUESTER, "away")
     released = {record.round for record in records if record.state is RoundEnd.RELEASED}
-    assert len(released) >= 4  # on a busy machine a round may close before its sites are done
+    assert len(released) >= 4
     took_part = ["c4" in record.took_part for record in records]
     assert took_part[0]
     assert not all(took_part)
     assert took_part[-1]
-    assert not agents.texts(EventKind.DECLINED, "c4")
-    caught_up = {record.round for record in rounds_of(servers, "c4", "away") if record.state is RoundEnd.RELEASED}
+    assert not federation.texts(EventKind.DECLINED, "c4")
+    caught_up = {record.round for record in rounds_of(federation, "c4", "away") if record.state is RoundEnd.RELEASED}
     assert caught_up == released
-    assert len({final_model(servers, site, "away") for site in everybody}) == 1
+    assert len({final_model(federation, site, "away") for site in everybody}) == 1
     assert not any(record.distances for record in records)
 
 
@@ -159,44 +132,50 @@ def test_a_site_that_missed_rounds_applies_their_sums_by_itself(servers: Running
     ],
 )
 def test_a_requester_with_nothing_to_share_ends_the_study(
-    servers: RunningFederation, name: str, odd: type[Odd], told: str, kept: str
+    federation: InMemoryFederation, name: str, odd: type[Odd], told: str, kept: str
 ) -> None:
     """At a local optimum the study is complete; with NaN it failed, and only the requester knows where."""
-    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4", "c5"), {REQUESTER: odd})
-    try:
-        create_study(servers.state(REQUESTER), study_for(servers, name, EROSION, 5, 3.0))
-        wait_for("the end", finished(servers, name, REQUESTER, "c1"), agents.events)
-    finally:
-        agents.stop()
-    at_contributor, at_requester = (journal(servers, site, name).site_state() for site in ("c1", REQUESTER))
+    with federation.agents(learner=with_odd({REQUESTER: odd})):
+        federation.hand_in(study_for(federation, name, EROSION, 5, 60.0))
+        federation.until("the end", finished(federation, name, REQUESTER, "c1"))
+    at_contributor, at_requester = (journal(federation, site, name).site_state() for site in ("c1", REQUESTER))
     assert at_contributor is not None
     assert at_requester is not None
     assert (at_contributor.finished or "").startswith(told)
     assert (at_requester.finished or "").startswith(kept)
-    assert [r.state for r in rounds_of(servers, REQUESTER, name)] == [RoundEnd.RELEASED]
+    assert [r.state for r in rounds_of(federation, REQUESTER, name)] == [RoundEnd.RELEASED]
 
 
-def test_eroded_weights_leave_the_requester_alone(servers: RunningFederation) -> None:
+def test_eroded_weights_leave_the_requester_alone(federation: InMemoryFederation) -> None:
     """A heavy penalty takes all weight away: the shared part ends, everybody learns why, the requester goes on."""
     harsh = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.6, size_penalty=0.1)
-    study = study_for(servers, "harsh", harsh, 6, 3.0)
-    agents = AgentThreads(servers, (REQUESTER, "c1", "c2", "c3", "c4", "c5"))
-    try:
-        create_study(servers.state(REQUESTER), study)
-        wait_for("the end", finished(servers, "harsh", REQUESTER, "c1", "c5"), agents.events)
-    finally:
-        agents.stop()
-    records = rounds_of(servers, REQUESTER, "harsh")
+    with federation.agents():
+        federation.hand_in(study_for(federation, "harsh", harsh, 6, 60.0))
+        federation.until("the end", finished(federation, "harsh", REQUESTER, "c1", "c5"))
+    records = rounds_of(federation, REQUESTER, "harsh")
     assert [r.round for r in records] == [1, 2, 3, 4, 5, 6]
     shared = [r for r in records if r.state is RoundEnd.RELEASED]
     assert 1 <= len(shared) < 6
     assert all(r.state is RoundEnd.ALONE for r in records[len(shared) :])
     assert "contributors have weight left, at least 3 are needed" in records[-1].reason
-    contributor = journal(servers, "c1", "harsh").site_state()
+    contributor = journal(federation, "c1", "harsh").site_state()
     assert contributor is not None
     assert contributor.finished is not None
     assert contributor.finished == "local_only: too few contributors are left"
     assert records[-1].model_version == 6
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
+    running = RunningFederation(spec(policies()), tmp_path_factory.mktemp("federation"))
+    try:
+        for side in Side:
+            running.start_server(side)
+        for side in Side:
+            running.wait_for(side, "/healthz")
+        yield running
+    finally:
+        running.stop()
 
 
 STUDY_TOML = """
@@ -249,7 +228,10 @@ def test_a_study_is_created_watched_and_cancelled_from_the_command_line(
 
 
 def test_killed_processes_come_back(tmp_path: Path) -> None:
-    """kill -9 of a site and of server B in the middle of a study: it goes on, and no share is made twice."""
+    """kill -9 of a site and of server B in the middle of a study: it goes on, and no share is made twice.
+
+    A site's ledger names every purpose, and its key is in no metric.
+    """
     federation = RunningFederation(
         spec({f"c{i}": SitePolicy(least_isolation=0.0) for i in range(1, 4)}, seed=None), tmp_path
     )
@@ -274,3 +256,18 @@ def test_killed_processes_come_back(tmp_path: Path) -> None:
         watched = federation.run_cli("study", "watch", "erosion", "--config", str(federation.config("c1")), "--json")
         states = [json.loads(line) for line in watched.splitlines() if "ready" in json.loads(line)]
         assert states[-1]["state"] == "completed"
+        _require_ledger(federation)
+
+
+def _require_ledger(federation: RunningFederation) -> None:
+    entries = read_ledger(federation.state("c1") / "ledger.jsonl")
+    purposes = {entry.purpose for entry in entries}
+    assert {"handshake", "contribution", "output", "view", "ready", "list studies"} <= purposes
+    assert {entry.tls_version for entry in entries} == {"TLSv1.3"}
+    assert all(e.socket_sent_bytes > e.body_sent_bytes for e in entries if e.purpose == "contribution")
+    text = (journal(federation, "c1", "erosion").folder / "metrics.jsonl").read_text()
+    state = journal(federation, "c1", "erosion").site_state()
+    assert state is not None
+    assert state.site_key is not None
+    assert state.site_key not in text
+    assert state.site_key not in repr(state)

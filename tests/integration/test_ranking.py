@@ -1,4 +1,4 @@
-"""Sites ranked before training by real agents over two servers, and training after it (docs/protocol.md 8)."""
+"""Sites ranked before training by real agents over two servers in memory, and training after (docs/protocol.md 8)."""
 
 from __future__ import annotations
 
@@ -11,22 +11,18 @@ import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli.commands import agent_app
-from client_agent.daemon import create_study
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.site.events import RoundEnd
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, Ranking
-from harness.federation.processes import RunningFederation
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
-from protocol.sharing import Side
 from protocol.wire.messages import Announcement, Purpose, RankingSpec, RuleName, RuleSpec, Study
 from tests.integration.agents import (
     EROSION,
     REQUESTER,
-    AgentThreads,
     final_model,
     finished,
     journal,
@@ -34,8 +30,8 @@ from tests.integration.agents import (
     site_data,
     spec,
     study_for,
-    wait_for,
 )
+from tests.kit.in_memory import InMemoryFederation, torch_learner
 
 CONTRIBUTORS = ("c1", "c2", "c3")
 SITES = (REQUESTER, *CONTRIBUTORS)
@@ -43,48 +39,36 @@ CLASSES, ROUNDS, PENALTY = 2, 2, 0.02
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
-    federation = RunningFederation(
-        spec({name: SitePolicy(least_isolation=0.0, may_rank=True) for name in SITES}),
-        tmp_path_factory.mktemp("ranking"),
-    )
-    try:
-        for side in Side:
-            federation.start_server(side)
-        for side in Side:
-            federation.wait_for(side, "/healthz")
-        yield federation
-    finally:
-        federation.stop()
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
+    policies = {name: SitePolicy(least_isolation=0.0, may_rank=True) for name in SITES}
+    with InMemoryFederation(spec(policies), tmp_path_factory.mktemp("ranking"), torch_learner) as running:
+        yield running
 
 
-def ranking_study(run: RunningFederation, name: str) -> Study:
+def ranking_study(run: InMemoryFederation, name: str) -> Study:
     plain = study_for(run, name, EROSION, ROUNDS, 20.0)
     return Study.model_validate({**dict(plain), "ranking": RankingSpec(penalty=PENALTY)})
 
 
-def counting_study(run: RunningFederation, name: str) -> Study:
+def counting_study(run: InMemoryFederation, name: str) -> Study:
     """WFedAvg, under which every site of three may weigh as much as the others' least weights let it."""
     parameters = StudyParameters(dimension=13, clip_norm=4.0, weight_grid=2, least_contributors=3)
     rule = RuleSpec(name=RuleName.WFEDAVG)
     return Study.model_validate({**dict(ranking_study(run, name)), "parameters": parameters, "rule": rule})
 
 
-def kept(run: RunningFederation, name: str) -> Ranking:
+def kept(run: InMemoryFederation, name: str) -> Ranking:
     ranking = journal(run, REQUESTER, name).read(journal(run, REQUESTER, name).folder / RANKING_FILE, Ranking)
     assert ranking is not None
     return ranking
 
 
 @pytest.fixture(scope="module")
-def ranked(run: RunningFederation) -> Ranking:
+def ranked(run: InMemoryFederation) -> Ranking:
     """A study of Weight Erosion that ranks its sites first, run to its end."""
-    agents = AgentThreads(run, SITES)
-    try:
-        create_study(run.state(REQUESTER), ranking_study(run, "erosion"))
-        wait_for("the study's end", finished(run, "erosion", *SITES), agents.events)
-    finally:
-        agents.stop()
+    with run.agents():
+        run.hand_in(ranking_study(run, "erosion"))
+        run.until("the study's end", finished(run, "erosion", *SITES))
     return kept(run, "erosion")
 
 
@@ -109,7 +93,7 @@ def test_what_is_opened_is_the_plain_ranking_within_the_derived_bound(ranked: Ra
 
 
 def test_training_goes_on_after_it_and_nobody_but_the_requester_holds_a_loss(
-    run: RunningFederation, ranked: Ranking
+    run: InMemoryFederation, ranked: Ranking
 ) -> None:
     for site in SITES:
         rounds = [(r.round, r.purpose, r.state) for r in rounds_of(run, site, "erosion")]
@@ -120,7 +104,7 @@ def test_training_goes_on_after_it_and_nobody_but_the_requester_holds_a_loss(
 
 
 def test_a_site_out_of_range_is_named_and_class_counts_are_summed_after_it(
-    run: RunningFederation, monkeypatch: pytest.MonkeyPatch
+    run: InMemoryFederation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """c3 puts 2^63 into every coordinate of its model; its update afterwards is in range."""
 
@@ -137,12 +121,9 @@ def test_a_site_out_of_range_is_named_and_class_counts_are_summed_after_it(
         return path.stat().st_size // 8
 
     monkeypatch.setattr(Participant, "encode", wild)
-    agents = AgentThreads(run, SITES)
-    try:
-        create_study(run.state(REQUESTER), counting_study(run, "counted"))
-        wait_for("the study's end", finished(run, "counted", *SITES), agents.events)
-    finally:
-        agents.stop()
+    with run.agents():
+        run.hand_in(counting_study(run, "counted"))
+        run.until("the study's end", finished(run, "counted", *SITES))
     assert {one.site: one.loss is None for one in kept(run, "counted").sites} == {"c1": False, "c2": False, "c3": True}
     assert kept(run, "counted").sites[-1].site == "c3"
     rounds = rounds_of(run, "c3", "counted")
@@ -150,7 +131,7 @@ def test_a_site_out_of_range_is_named_and_class_counts_are_summed_after_it(
     assert rounds[-1].took_part == SITES
 
 
-def test_the_command_shows_what_the_requester_keeps(run: RunningFederation, ranked: Ranking) -> None:
+def test_the_command_shows_what_the_requester_keeps(run: InMemoryFederation, ranked: Ranking) -> None:
     config = ["--config", str(run.config(REQUESTER))]
     shown = CliRunner().invoke(agent_app, ["ranking", *config, "--study", "erosion", "--json"])
     assert Ranking.model_validate(json.loads(shown.output)) == ranked

@@ -1,5 +1,5 @@
-"""Every rule over two real servers and five agents, all at once: the same decisions as the plain run, models within
-the derived bound; and what stops a study before its first round.
+"""Every rule over two servers and five agents, all at once and in memory: the same decisions as the plain run, models
+within the derived bound; and what stops a study before its first round.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.daemon import create_study
 from client_agent.learning.data import LocalData
 from client_agent.learning.models import dimension, model_spec
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
@@ -20,23 +19,21 @@ from client_agent.site.rewards import rewards_of
 from harness.bounds.error_bound import bound_of_run
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunHistory
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.self_weights import class_weight
-from protocol.sharing import Side
 from protocol.wire.messages import ModelSpec, Purpose, RuleName, RuleSpec, Study, TrainingSpec
 from tests.integration.agents import (
     MODEL,
     REQUESTER,
-    AgentThreads,
     final_model,
     finished,
     journal,
     rounds_of,
     site_data,
-    wait_for,
 )
+from tests.kit.in_memory import InMemoryFederation, torch_learner
 from tests.ports import free_ports
 from tests.unlimited import run_plain
 
@@ -83,7 +80,7 @@ def in_one_process() -> list[SiteData]:
     return made
 
 
-def study_of(federation: RunningFederation, name: str, rule: RuleSpec, model: ModelSpec = MODEL) -> Study:
+def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, model: ModelSpec = MODEL) -> Study:
     """With a grid of 1/2 a site of weight 1 has at most half of a sum of three whose weights it does not know."""
     own = rule.name.self_weighted
     parameters = StudyParameters(
@@ -111,33 +108,22 @@ def _one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
     sites = tuple(SiteSpec(name, data, WILLING) for name, data in DATA.items())
-    running = RunningFederation(
-        FederationSpec("rules", REQUESTER, sites, seed=11, ports=free_ports()), tmp_path_factory.mktemp("federation")
-    )
-    try:
-        for side in Side:
-            running.start_server(side)
-        for side in Side:
-            running.wait_for(side, "/healthz")
+    spec = FederationSpec("rules", REQUESTER, sites, seed=11, ports=free_ports())
+    with InMemoryFederation(spec, tmp_path_factory.mktemp("federation"), torch_learner) as running:
         yield running
-    finally:
-        running.stop()
 
 
 @pytest.fixture(scope="module")
-def run(federation: RunningFederation) -> RunningFederation:
+def run(federation: InMemoryFederation) -> InMemoryFederation:
     """All rules' studies at the same time, to their ends."""
-    agents = AgentThreads(federation, SITES)
-    try:
+    with federation.agents():
         for name, rule in RULES.items():
-            create_study(federation.state(REQUESTER), study_of(federation, name, rule))
-        create_study(federation.state(REQUESTER), study_of(federation, EMPTY_CLASS, RULES["wfedavg"], THREE_CLASSES))
+            federation.hand_in(study_of(federation, name, rule))
+        federation.hand_in(study_of(federation, EMPTY_CLASS, RULES["wfedavg"], THREE_CLASSES))
         for name in (*RULES, EMPTY_CLASS):
-            wait_for(f"the end of {name}", finished(federation, name, *SITES), agents.events, within_s=120)
-    finally:
-        agents.stop()
+            federation.until(f"the end of {name}", finished(federation, name, *SITES))
     return federation
 
 
@@ -150,7 +136,7 @@ def plain_updates(history: RunHistory) -> list:
 
 
 @pytest.mark.parametrize("name", list(RULES))
-def test_a_rule_decides_as_in_the_plain_run_and_models_agree(run: RunningFederation, name: str, capsys) -> None:
+def test_a_rule_decides_as_in_the_plain_run_and_models_agree(run: InMemoryFederation, name: str, capsys) -> None:
     study = study_of(run, name, RULES[name])
     plain = run_plain(study, in_one_process(), policy=WILLING)
     records = updates(rounds_of(run, REQUESTER, name))
@@ -168,7 +154,7 @@ def test_a_rule_decides_as_in_the_plain_run_and_models_agree(run: RunningFederat
     assert 0 < np.linalg.norm(difference) <= bound
 
 
-def test_what_a_rule_opens_is_in_the_requesters_records_alone(run: RunningFederation) -> None:
+def test_what_a_rule_opens_is_in_the_requesters_records_alone(run: InMemoryFederation) -> None:
     opened = {
         name: {field for field in ("distances", "norms", "pairs", "inner_products") if getattr(record, field)}
         for name in RULES
@@ -192,7 +178,7 @@ def test_what_a_rule_opens_is_in_the_requesters_records_alone(run: RunningFedera
             assert (record.distances, record.norms, record.pairs, record.inner_products, record.alphas) == ((),) * 5
 
 
-def test_the_norm_bound_and_multi_krum_leave_sites_out(run: RunningFederation) -> None:
+def test_the_norm_bound_and_multi_krum_leave_sites_out(run: InMemoryFederation) -> None:
     bounded = updates(rounds_of(run, REQUESTER, "fedavg-bounded"))
     left_out = [set(r.failed_check) for r in bounded]
     norms = [{v.site for v in r.norms if v.value > NORM_BOUND} for r in bounded]
@@ -209,7 +195,7 @@ def test_the_norm_bound_and_multi_krum_leave_sites_out(run: RunningFederation) -
         assert len(record.took_part) in (4, 5)  # four selected, and the requester where it is not among them
 
 
-def test_class_counts_are_summed_first_and_every_site_weighs_itself(run: RunningFederation) -> None:
+def test_class_counts_are_summed_first_and_every_site_weighs_itself(run: InMemoryFederation) -> None:
     counts = {name: np.bincount(data.train.y, minlength=2) for name, data in DATA.items()}
     for site in SITES:
         first, *others = rounds_of(run, site, "wfedavg")
@@ -227,7 +213,7 @@ def test_class_counts_are_summed_first_and_every_site_weighs_itself(run: Running
     assert len(set(by_class)) > 1
 
 
-def test_a_class_that_no_site_has_ends_the_study_before_the_first_update(run: RunningFederation) -> None:
+def test_a_class_that_no_site_has_ends_the_study_before_the_first_update(run: InMemoryFederation) -> None:
     """The model has three classes, the sites' labels two: only the sites know which is missing."""
     states = {site: journal(run, site, EMPTY_CLASS).site_state() for site in SITES}
     for site, state in states.items():
@@ -238,7 +224,7 @@ def test_a_class_that_no_site_has_ends_the_study_before_the_first_update(run: Ru
         assert [r.purpose for r in rounds_of(run, site, EMPTY_CLASS)] == [Purpose.COUNTS]
 
 
-def test_the_exported_model_is_the_model_alone(run: RunningFederation) -> None:
+def test_the_exported_model_is_the_model_alone(run: InMemoryFederation) -> None:
     state = journal(run, "c1", "fedadam").site_state()
     assert state is not None
     assert state.model_version == ROUNDS
@@ -250,7 +236,7 @@ def test_the_exported_model_is_the_model_alone(run: RunningFederation) -> None:
     assert np.any(kept[12:24] != 0)
 
 
-def test_a_site_reads_what_it_gave(run: RunningFederation) -> None:
+def test_a_site_reads_what_it_gave(run: InMemoryFederation) -> None:
     rewards = {entry.site: entry for entry in rewards_of(rounds_of(run, "c1", "weight-erosion"), "c1", REQUESTER)}
     assert rewards[REQUESTER].rounds == ROUNDS
     assert rewards[REQUESTER].weights == ROUNDS
@@ -261,20 +247,17 @@ def test_a_site_reads_what_it_gave(run: RunningFederation) -> None:
     assert own == {"c1": ROUNDS * 48 / 60, **dict.fromkeys((REQUESTER, "c2", "c3", "c4"), None)}
 
 
-def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(run: RunningFederation) -> None:
+def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(run: InMemoryFederation) -> None:
     """It learns the sum, in which it is not, with its first weight list."""
     config, late = run.config(REQUESTER), "c4"
     config.write_text("start_when = 3\n" + config.read_text())
     study = study_of(run, "late", RULES["wfedavg"]).model_copy(update={"rounds": 10})
     early = tuple(site for site in SITES if site != late)
-    agents = AgentThreads(run, early)
-    try:
-        create_study(run.state(REQUESTER), study)
-        wait_for("the first update", lambda: len(rounds_of(run, REQUESTER, "late")) >= 2, agents.events)
-        agents.start(late)
-        wait_for("the end", finished(run, "late", *SITES), agents.events)
-    finally:
-        agents.stop()
+    with run.agents(*early):
+        run.hand_in(study)
+        run.until("the first update", lambda: len(rounds_of(run, REQUESTER, "late")) >= 2)
+        run.start(late)
+        run.until("the end", finished(run, "late", *SITES))
     totals = tuple(np.sum([np.bincount(DATA[site].train.y, minlength=2) for site in early], axis=0).tolist())
     states = {site: journal(run, site, "late").site_state() for site in SITES}
     assert {state.counted.totals for state in states.values() if state and state.counted} == {totals}
@@ -290,24 +273,14 @@ def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(run: Run
 def test_a_site_that_forbids_what_the_rule_opens_ends_the_study_before_it_begins(tmp_path: Path) -> None:
     policy = SitePolicy(least_isolation=0.0, may_open=(Needs.DISTANCES,))
     sites = tuple(SiteSpec(n, d, policy if n == "c2" else SitePolicy(least_isolation=0.0)) for n, d in DATA.items())
-    running = RunningFederation(FederationSpec("forbidden", REQUESTER, sites, seed=6, ports=free_ports()), tmp_path)
-    agents: AgentThreads | None = None
-    try:
-        for side in Side:
-            running.start_server(side)
-        for side in Side:
-            running.wait_for(side, "/healthz")
-        agents = AgentThreads(running, SITES)
-        create_study(running.state(REQUESTER), study_of(running, "krum", RULES["multi-krum"]))
-        wait_for("the end", finished(running, "krum", *SITES), agents.events)
-    finally:
-        if agents is not None:
-            agents.stop()
-        running.stop()
+    spec = FederationSpec("forbidden", REQUESTER, sites, seed=6, ports=free_ports())
+    with InMemoryFederation(spec, tmp_path, torch_learner) as running, running.agents():
+        running.hand_in(study_of(running, "krum", RULES["multi-krum"]))
+        running.until("the end", finished(running, "krum", *SITES))
     states = {site: journal(running, site, "krum").site_state() for site in SITES}
     said = {site: state.finished for site, state in states.items() if state is not None}
     assert "site 'c2' does not let the study's rule open pairs about it" in (said["c1"] or "")
     assert "failed: site 'c2' refuses the study: may_open: the study's rule opens pairs" in (said[REQUESTER] or "")
     assert (said["c2"] or "").startswith("refused: may_open")
     assert all(rounds_of(running, site, "krum") == () for site in SITES)
-    assert not agents.texts(EventKind.DECLINED, "c2")
+    assert not running.texts(EventKind.DECLINED, "c2")

@@ -21,11 +21,12 @@ import httpx
 from fastapi import FastAPI
 
 from client_agent.daemon import create_study, run_agent
-from client_agent.learning.learner import Learner
-from client_agent.network.ledger import Ledger
+from client_agent.learning.learner import Learner, TorchLearner
+from client_agent.network.ledger import Ledger, LedgerEntry
 from client_agent.settings import AgentSettings
 from client_agent.settings import load_settings as agent_settings
 from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.journal import StudyJournal
 from harness.engine.parties import Parties
 from harness.federation.processes import FederationSpec, RunningFederation
 from protocol.sharing import Side
@@ -40,6 +41,7 @@ Learners = Callable[[AgentSettings, Study, int], Learner]
 _REAL_S: Final = 60.0
 _LONG_POLL: Final = "view"
 _MOMENT_S: Final = 0.01
+_LOOK_AGAIN_S: Final = 5.0
 _POLL_S: Final = 20.0
 """Every look for new studies is work, and waiting for one is none."""
 
@@ -125,9 +127,9 @@ class AppsInMemory:
         self.loop.call_soon_threadsafe(self._over.set)
         self._thread.join(_REAL_S)
 
-    def transport(self) -> InMemoryTransport:
-        """A synchronous client's way to both servers."""
-        return InMemoryTransport(self._transport, self.loop, self.clock)
+    def transport(self, record: Callable[[httpx.Request, httpx.Response], None] | None = None) -> InMemoryTransport:
+        """A synchronous client's way to both servers; ``record`` sees every exchange."""
+        return InMemoryTransport(self._transport, self.loop, self.clock, record)
 
     def _run(self) -> None:
         with self.clock.outside():
@@ -153,8 +155,15 @@ class AppsInMemory:
 class InMemoryTransport(httpx.BaseTransport):
     """Requests of other threads go into the event loop; closing it breaks those under way."""
 
-    def __init__(self, inner: httpx.AsyncBaseTransport, loop: VirtualLoop, clock: VirtualClock) -> None:
+    def __init__(
+        self,
+        inner: httpx.AsyncBaseTransport,
+        loop: VirtualLoop,
+        clock: VirtualClock,
+        record: Callable[[httpx.Request, httpx.Response], None] | None,
+    ) -> None:
         self._inner = inner
+        self._record = record
         self._loop = loop
         self._clock = clock
         self._under_way: set[Future[httpx.Response]] = set()
@@ -168,15 +177,24 @@ class InMemoryTransport(httpx.BaseTransport):
         self._under_way.add(done)
         try:
             with self._clock.waiting(done.done):
-                return done.result()
+                answer = done.result()
         except CancelledError:
             raise httpx.ReadError("closed", request=request) from None
         finally:
             self._under_way.discard(done)
+        if self._record is not None:
+            self._record(request, answer)
+        return answer
 
     def close(self) -> None:
         for done in tuple(self._under_way):
             done.cancel()
+
+
+def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
+    """The real one, on the data of the site's settings."""
+    kept_in = StudyJournal(settings.state_dir, study.name).folder
+    return TorchLearner(study, settings.data, None, "cpu", seed, kept_in)
 
 
 class InMemoryFederation:
@@ -215,11 +233,12 @@ class InMemoryFederation:
     def hand_in(self, study: Study) -> None:
         create_study(self.state(self.spec.requester), study)
 
-    def start(self, *sites: str) -> None:
-        """These sites' agents, all of them when none is named."""
+    def start(self, *sites: str, learner: Learners | None = None) -> None:
+        """These sites' agents, all of them when none is named; ``learner`` in place of the federation's."""
         for site in sites or tuple(one.name for one in self.spec.sites):
             stop = Stop(self.clock)
-            thread = threading.Thread(target=self._run, args=(site, stop), name=f"agent {site}")
+            arguments = (site, stop, learner or self._learner)
+            thread = threading.Thread(target=self._run, args=arguments, name=f"agent {site}")
             self._agents[site] = (stop, thread)
             thread.start()
 
@@ -239,8 +258,10 @@ class InMemoryFederation:
             self.servers.stop()
 
     @contextmanager
-    def agents(self, *sites: str) -> Iterator[None]:
-        self.start(*sites)
+    def agents(self, *sites: str, learner: Learners | None = None) -> Iterator[None]:
+        """As ``start``; stopped in the end, and what they said before is forgotten."""
+        self.events.clear()
+        self.start(*sites, learner=learner)
         try:
             yield
         finally:
@@ -255,7 +276,7 @@ class InMemoryFederation:
             told = "\n".join(f"{e.site} {e.kind} {e.round} {e.text}" for e in self.events[-60:])
             assert self.clock.monotonic() < deadline, f"not within {within_s} s: {what}\n{told}"
             with self._happened:
-                self.clock.wait_for(self._happened, partial(self._more_than, seen), 1.0)
+                self.clock.wait_for(self._happened, partial(self._more_than, seen), _LOOK_AGAIN_S)
 
     def _more_than(self, seen: int) -> bool:
         return len(self.events) != seen
@@ -268,21 +289,41 @@ class InMemoryFederation:
             self.events.append(event)
             self._happened.notify_all()
 
-    def _run(self, site: str, stop: Stop) -> None:
+    def _run(self, site: str, stop: Stop, learner: Learners) -> None:
         settings = agent_settings(self.config(site)).model_copy(update={"poll_s": _POLL_S})
 
         def connect(server: str, ledger: Ledger) -> httpx.BaseTransport:
-            return self.servers.transport()
+            return self.servers.transport(partial(_write, ledger, server, self.clock))
 
         try:
             run_agent(
                 settings,
                 stop,
                 self._emit,
-                lambda study, seed: self._learner(settings, study, seed),
+                lambda study, seed: learner(settings, study, seed),
                 connect,
                 self.clock,
             )
         except BaseException as failure:
             self._failed.append(failure)
             raise
+
+
+def _write(ledger: Ledger, server: str, clock: VirtualClock, request: httpx.Request, answer: httpx.Response) -> None:
+    """As the ledger of a real connection, on which bodies alone travel."""
+    sent, received = len(request.content), len(answer.content)
+    ledger.append(
+        LedgerEntry(
+            time_s=clock.now(),
+            server=server,
+            method=request.method,
+            path=request.url.path,
+            purpose=str(request.extensions.get("purpose", "request")),
+            status=answer.status_code,
+            body_sent_bytes=sent,
+            body_received_bytes=received,
+            socket_sent_bytes=sent,
+            socket_received_bytes=received,
+            tls_version=None,
+        )
+    )

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
 import numpy as np
 
@@ -73,6 +73,35 @@ def light_learner(settings: AgentSettings, study: Study, seed: int) -> LightLear
     """The site's place is the number in its name: 0 for the requester, 1 for c1."""
     digits = "".join(letter for letter in settings.site if letter.isdigit())
     return LightLearner(study, int(digits or "0"))
+
+
+class Odd:
+    """A learner that is like the light one until a test changes its update."""
+
+    def __init__(self, inner: LightLearner) -> None:
+        self._inner = inner
+
+    def prepare(self) -> None:
+        self._inner.prepare()
+
+    def update(self, model: Vector, round_number: int) -> Vector:
+        return self._inner.update(model, round_number)
+
+    def apply(self, model: Vector, aggregate: Vector) -> Vector:
+        return self._inner.apply(model, aggregate)
+
+    def accuracy(self, model: Vector) -> float | None:
+        return self._inner.accuracy(model)
+
+
+def with_odd(odd: Mapping[str, type[Odd]]) -> Callable[[AgentSettings, Study, int], Any]:
+    """Light learners; at these sites odd ones."""
+
+    def made(settings: AgentSettings, study: Study, seed: int) -> LightLearner | Odd:
+        light = light_learner(settings, study, seed)
+        return odd[settings.site](light) if settings.site in odd else light
+
+    return made
 
 
 EROSION: Final = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.02, size_penalty=0.1)
