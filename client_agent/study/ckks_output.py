@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,9 +19,8 @@ from typing import IO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.network.server_client import ServerClient
 from client_agent.site.letter import PastRelease
-from client_agent.study.take_release import check_release, own_key_id, require_sum_release
+from client_agent.study.take_release import Outputs, check_release, require_sum_release
 from host.memory_file import MemoryFile
 from protocol.bodies import output
 from protocol.ckks.check import SumChecks
@@ -31,23 +30,16 @@ from protocol.ckks.scheme import SecretKey
 from protocol.ckks.update import average, body_header
 from protocol.errors import TranscriptMismatch
 from protocol.sharing import Side
-from protocol.wire.keys import SealingKey
-from protocol.wire.messages import OutputHeader, Roster, ShareKind, Study, SumRelease
+from protocol.wire.messages import SumRelease
 
 _READ_BYTES: Final = 2**18
 
 
 @dataclass(frozen=True)
-class EncryptedOutput:
-    """What a site needs to open the sums of one study; ``folder`` takes one while it is fetched, under no name."""
+class EncryptedOutput(Outputs):
+    """Opens released sums of ciphertexts; ``folder`` takes one while it is fetched, under no name."""
 
-    study: Study
-    study_digest: str
-    site: str
-    roster: Roster
-    sealing: SealingKey = field(repr=False)
-    key: SecretKey = field(repr=False)
-    clients: Mapping[Side, ServerClient]
+    ckks_key: SecretKey = field(repr=False)
     folder: Path
 
     def open(self, past: PastRelease) -> NDArray[np.float32]:
@@ -60,16 +52,14 @@ class EncryptedOutput:
                   BrokenSeal
         """
         check_release(past, self.roster, self.study_digest)
-        if past.announcement.ckks_key_id != self.key.id.hex():
+        if past.announcement.ckks_key_id != self.ckks_key.id.hex():
             raise TranscriptMismatch(f"round {past.announcement.round}: the sum is under another key than this site's")
         signed = require_sum_release(past, self.roster)
         with tempfile.TemporaryFile(dir=self.folder) as file:
-            expected = self._expected(past)
-            self.clients[Side.A].fetch_output(
-                self.study.name,
-                past.announcement.round,
-                lambda pieces: self._keep(past, signed, output.read(expected, self.sealing, pieces), file),
-                output.most_bytes(expected),
+            self.fetch(
+                past,
+                Side.A,
+                lambda expected, pieces: self._keep(past, signed, output.read(expected, self.key, pieces), file),
             )
             return self._average(past, file)
 
@@ -92,18 +82,9 @@ class EncryptedOutput:
         with closing(MemoryFile()) as scratch:
             return average(
                 iter(partial(file.read, _READ_BYTES), b""),
-                Decryptor(self.key, scratch),
-                body_header(Kind.SUM, self.key, self.study.model_dimension),
-                SumChecks(self.key, past.announcement.digest(), past.release_set.message.sites),
+                Decryptor(self.ckks_key, scratch),
+                body_header(Kind.SUM, self.ckks_key, self.study.model_dimension),
+                SumChecks(self.ckks_key, past.announcement.digest(), past.release_set.message.sites),
                 self.study.least_weight,
                 self.study.parameters.clip_norm,
             )
-
-    def _expected(self, past: PastRelease) -> OutputHeader:
-        return OutputHeader(
-            release_digest=past.release_set.message.digest(),
-            side=Side.A,
-            share_kind=ShareKind.CIPHERTEXT,
-            recipient=own_key_id(self.roster, self.site),
-            length=self.study.encrypted_values,
-        )

@@ -256,18 +256,11 @@ class Participant(StudyAtSite):
 
     def _average(self, past: PastRelease) -> Vector:
         """The released average, from both servers' halves or from server A's ciphertexts."""
-        key, context = self.ckks_key(), self.context
+        key, of = self.ckks_key(), self._reader()
         if key is None or not past.announcement.encrypted:
-            return self._reader().open(past)
+            return of.open(past)
         encrypted = EncryptedOutput(
-            self.study,
-            self.study_digest,
-            context.site,
-            context.roster,
-            context.keys.sealing,
-            key,
-            context.clients,
-            self.journal.folder,
+            of.study, of.study_digest, of.site, of.roster, of.key, of.clients, key, self.journal.folder
         )
         return encrypted.open(past)
 
@@ -279,15 +272,9 @@ class Participant(StudyAtSite):
         return totals
 
     def _reader(self) -> OutputReader:
+        context = self.context
         return OutputReader(
-            self.study.name,
-            self.study_digest,
-            self.context.site,
-            self.context.roster,
-            self.study.parameters,
-            self.context.keys.sealing,
-            self.context.clients,
-            self_weighted=self.study.rule.name.self_weighted,
+            self.study, self.study_digest, context.site, context.roster, context.keys.sealing, context.clients
         )
 
     def remembered(self, memory: SiteMemory, past: PastRelease) -> SiteMemory:

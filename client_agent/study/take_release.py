@@ -30,7 +30,7 @@ from protocol.release import (
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.keys import SealingKey
-from protocol.wire.messages import OutputHeader, Roster, SumRelease
+from protocol.wire.messages import OutputHeader, Roster, Study, SumRelease
 
 T = TypeVar("T")
 _AVERAGED_AT_ONCE: Final = 2**16
@@ -108,20 +108,35 @@ def own_key_id(roster: Roster, site: str) -> str:
 
 
 @dataclass(frozen=True)
-class OutputReader:
-    """What a site needs to open outputs sealed to it.
+class Outputs:
+    """What a site needs to fetch outputs sealed to it."""
 
-    ``self_weighted``: the last coordinate of an update is the site's own weight.
-    """
-
-    study: str
+    study: Study
     study_digest: str
     site: str
     roster: Roster
-    parameters: StudyParameters
-    key: SealingKey
+    key: SealingKey = field(repr=False)
     clients: Mapping[Side, ServerClient]
-    self_weighted: bool = False
+
+    def fetch(self, past: PastRelease, side: Side, take: Callable[[OutputHeader, Iterator[bytes]], T]) -> T:
+        """What ``take`` makes of a side's output, anew where the connection breaks; it is told the header to expect."""
+        recipient = own_key_id(self.roster, self.site)
+        expected = output.header(self.study, past.announcement, past.release_set.message, side, recipient)
+        return self.clients[side].fetch_output(
+            self.study.name,
+            past.announcement.round,
+            lambda pieces: take(expected, pieces),
+            output.most_bytes(expected),
+        )
+
+
+@dataclass(frozen=True)
+class OutputReader(Outputs):
+    """Opens released sums of shares."""
+
+    @property
+    def parameters(self) -> StudyParameters:
+        return self.study.parameters
 
     def open(self, past: PastRelease) -> NDArray[np.float32]:
         """The weighted average update of a released round, opened while it is received; nothing is kept on disk.
@@ -130,7 +145,7 @@ class OutputReader:
         Reveals:  the aggregate, to this site
         Raises:   AggregateOutOfBounds; BrokenSeal; MalformedMessage; Unavailable
         """
-        return self._fetched(past, self._own_weighted if self.self_weighted else self._average)
+        return self._fetched(past, self._own_weighted if self.study.rule.name.self_weighted else self._average)
 
     def open_counts(self, past: PastRelease, classes: int) -> tuple[int, ...]:
         """The class counts of all sites in a released round of counts together.
@@ -142,29 +157,15 @@ class OutputReader:
         return class_totals(signed, classes, len(past.release_set.message.sites))
 
     def _fetched(self, past: PastRelease, take: Callable[[_Vector], T]) -> T:
-        """What ``take`` makes of the masked vector, once the mask's seed is here; anew where the connection breaks."""
+        """What ``take`` makes of the masked vector, once the mask's seed is here."""
         check_release(past, self.roster, self.study_digest)
-        number = past.announcement.round
-        mask_from = masking_side(number)
-        masks, sums = self._expected(past, mask_from), self._expected(past, mask_from.other)
-        seed = self.clients[mask_from].fetch_output(
-            self.study, number, lambda pieces: output.read_seed(masks, self.key, pieces), output.most_bytes(masks)
-        )
-        return self.clients[mask_from.other].fetch_output(
-            self.study,
-            number,
-            lambda pieces: take(_Vector(past, output.read_vector(sums, self.key, pieces), seed)),
-            output.most_bytes(sums),
-        )
+        mask_from = masking_side(past.announcement.round)
+        seed = self.fetch(past, mask_from, lambda expected, pieces: output.read_seed(expected, self.key, pieces))
 
-    def _expected(self, past: PastRelease, side: Side) -> OutputHeader:
-        return OutputHeader(
-            release_digest=past.release_set.message.digest(),
-            side=side,
-            share_kind=output.share_kind(side, past.announcement.round),
-            recipient=own_key_id(self.roster, self.site),
-            length=self.parameters.dimension,
-        )
+        def taken(expected: OutputHeader, pieces: Iterator[bytes]) -> T:
+            return take(_Vector(past, output.read_vector(expected, self.key, pieces), seed))
+
+        return self.fetch(past, mask_from.other, taken)
 
     def _average(self, vector: _Vector) -> NDArray[np.float32]:
         past = vector.past

@@ -105,9 +105,7 @@ class SyntheticAgent:
 
     def open_output(self, study: Study, past: PastRelease) -> NDArray[np.float32]:
         """Fetch both halves of the sum, check the evidence, open the average."""
-        reader = OutputReader(
-            study.name, study.digest(), self.site, self.roster, study.parameters, self.keys.sealing, self.clients
-        )
+        reader = OutputReader(study, study.digest(), self.site, self.roster, self.keys.sealing, self.clients)
         return reader.open(past)
 
     def tidy(self, study: Study) -> None:

@@ -19,12 +19,24 @@ from protocol.release import masking_side
 from protocol.sharing import Side
 from protocol.wire.channel.sealing import Octets, SealedMessage, SealedReader
 from protocol.wire.keys import SealingKey, SealingPublicKey
-from protocol.wire.messages import OutputHeader, ShareKind
+from protocol.wire.messages import Announcement, OutputHeader, ReleaseSet, ShareKind, Study
 
 
 def share_kind(side: Side, round_number: int) -> ShareKind:
     """What a side serves of a round of shares."""
     return ShareKind.SEED if masking_side(round_number) is side else ShareKind.VECTOR
+
+
+def header(study: Study, announcement: Announcement, release: ReleaseSet, side: Side, recipient: str) -> OutputHeader:
+    """The public header of what a side serves of a released round; ``recipient`` is the id of the site's key."""
+    encrypted = announcement.encrypted
+    return OutputHeader(
+        release_digest=release.digest(),
+        side=side,
+        share_kind=ShareKind.CIPHERTEXT if encrypted else share_kind(side, announcement.round),
+        recipient=recipient,
+        length=study.encrypted_values if encrypted else study.parameters.dimension,
+    )
 
 
 def seal(header: OutputHeader, content: Iterable[bytes], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:

@@ -5,13 +5,9 @@ from __future__ import annotations
 import hashlib
 from typing import Final
 
-from protocol.bodies import output
-from protocol.bodies.sealed import SECRET_BYTES
 from protocol.ckks.ciphertext import Kind, body_bytes
-from protocol.errors import OutputGone, UnknownResource
+from protocol.errors import UnknownResource
 from protocol.sharing import Side
-from protocol.wire.channel.sealing import SealedMessage
-from protocol.wire.messages import OutputHeader, ShareKind
 from servers.ckks.sums import stored_chunks, summed_body
 from servers.ckks.uploads import PARAMETERS, body_header
 from servers.points import Point
@@ -45,30 +41,14 @@ def write_sum(server: Server, study: StudyRecord, record: RoundRecord, name: str
     return taken.hexdigest()
 
 
-def sealed_sum(server: Server, study: StudyRecord, record: RoundRecord, site: str) -> SealedMessage:
-    """A released round's sum, sealed to one site: the same ciphertexts for all.
-
-    Raises: UnknownResource, OutputGone
-    """
+def require_served(server: Server, record: RoundRecord) -> None:
+    """A released round's sum may leave this server. Raises: UnknownResource"""
     if server.side is not Side.A:
         raise UnknownResource("the sum of a round of ciphertexts is at side A alone")
     if record.sum_release is None or len(record.sum_release.signatures) != _BOTH:
         raise UnknownResource(
             f"the sum of round {record.key.round} is not signed by both servers; wait until the view says 'released'"
         )
-    if record.output_file is None:
-        raise OutputGone(
-            f"the output of round {record.key.round} is no longer kept; take the requester's latest checkpoint"
-        )
-    header = OutputHeader(
-        release_digest=record.chosen.message.digest(),
-        side=server.side,
-        share_kind=ShareKind.CIPHERTEXT,
-        recipient=server.key_id_of(site),
-        length=study.study.encrypted_values,
-    )
-    secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} output for {site}")
-    return output.seal(header, server.files.read(record.output_file), server.sealing_key_of(site), secret)
 
 
 def _named(file: str | None, site: str) -> str:

@@ -22,14 +22,13 @@ from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.messages import (
     AgreedSet,
-    OutputHeader,
     ReleaseSet,
     RoundState,
     ShareKind,
     Signed,
     SumRelease,
 )
-from servers.ckks.output import sealed_sum
+from servers.ckks.output import require_served
 from servers.points import Point
 from servers.rounds.collect import expected_sites
 from servers.server import Server
@@ -153,15 +152,10 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
         raise UnknownResource("this round has no output here (yet); wait until the view says 'released'")
     if site not in expected_sites(server, record.announcement.message) and not _listed_now(server, study, site):
         raise NotListed(f"{site!r} was not listed for round {record.key.round}, nor for the present one")
-    if record.announcement.message.encrypted:
-        return sealed_sum(server, study, record, site)
-    header = OutputHeader(
-        release_digest=record.release_set.message.digest(),
-        side=server.side,
-        share_kind=output.share_kind(server.side, record.key.round),
-        recipient=server.key_id_of(site),
-        length=study.study.parameters.dimension,
-    )
+    announcement, release = record.announcement.message, record.release_set.message
+    if announcement.encrypted:
+        require_served(server, record)
+    header = output.header(study.study, announcement, release, server.side, server.key_id_of(site))
     content = _output_content(server, record, header.share_kind)
     secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} output for {site}")
     return output.seal(header, content, server.sealing_key_of(site), secret)

@@ -353,7 +353,7 @@ class OutputServer:
 
 def opened(server: OutputServer, folder: Path, past: PastRelease | None = None) -> np.ndarray:
     clients = {Side.A: server}
-    output = EncryptedOutput(ENCRYPTED_STUDY, DIGEST, SITE, ROSTER, keys(SITE).sealing, KEY, clients, folder)  # type: ignore[arg-type]
+    output = EncryptedOutput(ENCRYPTED_STUDY, DIGEST, SITE, ROSTER, keys(SITE).sealing, clients, KEY, folder)  # type: ignore[arg-type]
     return output.open(past or signed_sum(PAST, server.body))
 
 

@@ -31,7 +31,7 @@ from protocol.parameters import Needs
 from protocol.release import masking_side
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import OutputHeader, ShareKind
+from protocol.wire.messages import OutputHeader, RuleName, RuleSpec, ShareKind
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -43,12 +43,14 @@ from tests.unit.client_agent.federation import (
     keys,
     release,
     signed_by_both,
+    study,
     weight_list,
 )
 
 T = TypeVar("T")
 SITE = "c1"
 SEED = bytes(range(32))
+SELF_WEIGHTED = study().model_copy(update={"rule": RuleSpec(name=RuleName.WFEDAVG)})
 SUM = np.arange(PARAMETERS.dimension, dtype=np.int64) - 500
 
 
@@ -92,7 +94,7 @@ def torn(pieces: bytes) -> Iterator[bytes]:
 
 def reader(a: FakeServer, b: FakeServer) -> OutputReader:
     clients = {Side.A: a, Side.B: b}
-    return OutputReader("unit", DIGEST, SITE, ROSTER, PARAMETERS, keys(SITE).sealing, clients)  # type: ignore[arg-type]
+    return OutputReader(study(), DIGEST, SITE, ROSTER, keys(SITE).sealing, clients)  # type: ignore[arg-type]
 
 
 def servers(past: PastRelease, total: np.ndarray = SUM, **changes: object) -> tuple[FakeServer, FakeServer]:
@@ -146,7 +148,7 @@ def own_weighted(weights: float) -> np.ndarray:
 
 def test_where_sites_weigh_themselves_the_last_coordinate_divides_the_sum() -> None:
     past, total = release().past, own_weighted(2.5)
-    opener = replace(reader(*servers(past, total)), self_weighted=True)
+    opener = replace(reader(*servers(past, total)), study=SELF_WEIGHTED)
     expected = (total[:-1].astype(np.float64) / (PARAMETERS.scale * 2.5)).astype(np.float32)
     np.testing.assert_array_equal(opener.open(past), expected)
 
@@ -154,7 +156,7 @@ def test_where_sites_weigh_themselves_the_last_coordinate_divides_the_sum() -> N
 @pytest.mark.parametrize("weights", [4 / 32 - 0.01, 4.01, -1.0])
 def test_a_sum_of_weights_that_four_sites_cannot_have_discards_the_round(weights: float) -> None:
     past = release().past
-    opener = replace(reader(*servers(past, own_weighted(weights))), self_weighted=True)
+    opener = replace(reader(*servers(past, own_weighted(weights))), study=SELF_WEIGHTED)
     with pytest.raises(AggregateOutOfBounds, match="the weights of 4 sites"):
         opener.open(past)
 

@@ -35,9 +35,9 @@ from protocol.wire.messages import (
     StudyProtection,
 )
 from servers.ckks import process as ckks_process
-from servers.ckks.output import sealed_sum
 from servers.ckks.rounds import countersign_agreed_set
 from servers.rounds.collect import _check_announced
+from servers.rounds.release import sealed_output
 from servers.store.interface import RoundRecord
 from servers.studies import _require_rule
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
@@ -178,10 +178,11 @@ def test_without_tenseal_side_a_refuses_the_study_and_names_the_extra(monkeypatc
 
 def test_an_old_sum_is_no_longer_there(server: SideB) -> None:
     both: Any = SimpleNamespace(signatures=("a", "b"))
-    chosen: Any = SimpleNamespace(message=None)
-    released = replace(server.record, release_set=chosen, sum_release=both)
+    chosen: Any = SimpleNamespace(message=SimpleNamespace(digest=lambda: "ab" * 32))
+    released = replace(server.record, state=RoundState.RELEASED, release_set=chosen, sum_release=both)
     with pytest.raises(UnknownResource, match="at side A alone"):
-        sealed_sum(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
+        sealed_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
     server.side = Side.A
+    server.key_id_of = lambda site: "ab" * 16  # type: ignore[attr-defined]
     with pytest.raises(OutputGone, match="no longer kept"):
-        sealed_sum(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
+        sealed_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
