@@ -56,7 +56,6 @@ class Contributor(Participant):
         super().__init__(context, signed_study, journal)
         self.decisions = Decisions(self, self._take_missed)
         self._refused_welcome = -1
-        self._named: set[str] = set()
 
     def run(self) -> None:
         """Raises: Stopped; ConfigurationError and other errors that end this site's part in the study"""
@@ -141,7 +140,7 @@ class Contributor(Participant):
             self.follow(*rounds)
         shown = shown_ends(views, self.context.roster, self.study_digest)
         for forged in shown.refused:
-            self._name_once(forged)
+            self.problem_once(None, forged.detail)
         end = shown.first
         if end is None or self._release_pending(views, shown):
             return False
@@ -149,11 +148,6 @@ class Contributor(Participant):
         self.save(finished=text, ended_by=end)
         self.event(EventKind.FINISHED, None, text)
         return True
-
-    def _name_once(self, forged: MoietyError) -> None:
-        if forged.detail not in self._named:
-            self._named.add(forged.detail)
-            self.problem(None, forged.detail)
 
     def _release_pending(self, views: tuple[StudyView, StudyView], shown: ShownEnds) -> bool:
         """A released round that this site still has to apply; the view of a server that was away may be an old one."""

@@ -70,7 +70,6 @@ class RequesterRound:
         self._shared: set[int] = set()
         self._queried: set[int] = set()
         self._released: set[int] = set()
-        self._named: set[str] = set()
 
     def run(self) -> Settled:
         """Announce, then follow both views until the round is over at both servers.
@@ -165,7 +164,7 @@ class RequesterRound:
         except (WrongRound, UnknownResource) as late:
             self._owner.problem(self._number, late.detail)
         except BadSignature as forged:
-            self._name_once(forged)
+            self._owner.problem_once(self._number, forged.detail)
         except RefusedMessage as refused:
             raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
 
@@ -267,13 +266,8 @@ class RequesterRound:
         try:
             return shown_outcome(a, b, self._context.roster, self._owner.study_digest, state)
         except RefusedMessage as forged:
-            self._name_once(forged)
+            self._owner.problem_once(self._number, forged.detail)
             return None
-
-    def _name_once(self, forged: RefusedMessage) -> None:
-        if forged.detail not in self._named:
-            self._named.add(forged.detail)
-            self._owner.problem(self._number, forged.detail)
 
     def skipped(self, a: RoundView, b: RoundView) -> Settled | None:
         """None until a view shows the skip with both signatures, as the sites need it."""

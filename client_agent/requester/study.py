@@ -19,7 +19,7 @@ from client_agent.study.ends import shown_ends
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from protocol.clauses import Clause
-from protocol.errors import MoietyError, Unavailable
+from protocol.errors import Unavailable
 from protocol.policy.memory import remember_skip
 from protocol.rules.registry import rule_for
 from protocol.wire.authentic import sign
@@ -53,7 +53,6 @@ class RequesterStudy(Participant):
         known = journal.read(self._path, RequesterState)
         self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))
         self.postbox = Postbox(self)
-        self._named: set[str] = set()
 
     def keep(self, **changes: object) -> None:
         """Replace fields of the requester's state, durably."""
@@ -128,18 +127,13 @@ class RequesterStudy(Participant):
             if views is not None:
                 shown = shown_ends(views, self.context.roster, self.study_digest)
                 for forged in shown.refused:
-                    self._name_once(forged)
+                    self.problem_once(None, forged.detail)
                 if shown.first is not None and self.progress.end is None:
                     raise StudyOver(shown.first)
                 answer = found(*views)
                 if answer is not None:
                     return answer
             self.watch.wait(seen, _LOOK_AGAIN_S)
-
-    def _name_once(self, forged: MoietyError) -> None:
-        if forged.detail not in self._named:
-            self._named.add(forged.detail)
-            self.problem(None, forged.detail)
 
     def retried(self, call: Callable[[], T]) -> T:
         """Repeat while a server cannot be reached. Raises: Stopped; what the server refuses with"""

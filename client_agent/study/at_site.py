@@ -35,6 +35,7 @@ class StudyAtSite:
         self._trained: tuple[int, Vector] | None = None
         if self.state.model_version is not None:
             self._kept = journal.load_kept(self.state.model_version)
+        self._named: set[tuple[int | None, str]] = set()
         self._metrics = Metrics(journal.folder / "metrics.jsonl")
         self._billed: Totals = context.ledger.totals
 
@@ -107,6 +108,12 @@ class StudyAtSite:
 
     def problem(self, round_number: int | None, text: str) -> None:
         self.event(EventKind.PROBLEM, round_number, text)
+
+    def problem_once(self, round_number: int | None, text: str) -> None:
+        """What is found again at every look is told the first time."""
+        if (round_number, text) not in self._named:
+            self._named.add((round_number, text))
+            self.problem(round_number, text)
 
     def _first_state(self) -> SiteState:
         state = SiteState(study_digest=self.study_digest, training_seed=self.context.training_seed(self.study))
