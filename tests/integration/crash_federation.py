@@ -146,7 +146,7 @@ class CrashFederation(RunningFederation):
             self.start_party(name, points[0])
         self.hand_in(study)
         deadline = time.monotonic() + _OVER_WITHIN_S
-        while any(waiting.values()) or not self._over(study):
+        while any(waiting.values()) or not self.over(study):
             for name, points in waiting.items():
                 if points and self.exit_code(name) is not None:
                     assert self.exit_code(name) == -signal.SIGKILL, self.running[name].tail()
@@ -168,7 +168,7 @@ class CrashFederation(RunningFederation):
     def site_tails(self) -> str:
         return "\n".join(f"{name}:\n{self.running[name].tail()}" for name in SITES if name in self.running)
 
-    def _over(self, study: Study) -> bool:
+    def over(self, study: Study) -> bool:
         folders = [self.state(site) / "studies" / study.name for site in SITES]
         if not all((folder / "site.json").exists() for folder in folders):
             return False

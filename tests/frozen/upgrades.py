@@ -1,0 +1,124 @@
+"""What older code left at a failpoint is finished by this code: databases, journals, shares, memories of sums.
+
+    python -m tests.frozen.upgrades COMMIT [CASE ...]
+
+The older code, in a worktree of its own, runs a study of real processes until one of them dies at a failpoint; then all
+of them are killed. This code starts on what they left, finishes the study, and must come to the model of a study that
+nothing disturbed, or to one whose interrupted round was skipped. Some eight seconds a case; no part of ``make test``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+DIES_WITHIN_S = 60.0
+OVER_WITHIN_S = 120.0
+UNDISTURBED = "undisturbed"
+
+
+def leave(folder: Path, ports: tuple[int, int], names: Sequence[str]) -> None:
+    """Under the older code: every case in a folder of its own, dead at its failpoint."""
+    from tests.integration import crash_federation, test_crashes
+
+    crash_federation.free_ports = lambda: ports  # type: ignore[attr-defined]
+    for case in test_crashes.CASES:
+        if len(case.kills) != 1 or (names and case.name not in names):
+            continue
+        (kill,) = case.kills
+        with crash_federation.CrashFederation(folder / case.name) as federation:
+            federation.kill(kill.party)
+            federation.start_party(kill.party, kill.armed)
+            federation.hand_in(federation.study("upgraded", large=case.large))
+            deadline = time.monotonic() + DIES_WITHIN_S
+            while federation.exit_code(kill.party) is None and time.monotonic() < deadline:
+                time.sleep(0.01)
+            died = federation.exit_code(kill.party) is not None
+            for name in federation.process_ids:
+                federation.kill(name)
+        sys.stdout.write(json.dumps({"case": case.name, "died": died, "large": case.large}) + "\n")
+        sys.stdout.flush()
+
+
+def finish(folder: Path, ports: tuple[int, int], large: bool) -> dict[str, Any]:
+    """Under this code: start on what is there, and say how the study ended."""
+    from tests.integration import crash_federation
+
+    crash_federation.free_ports = lambda: ports  # type: ignore[attr-defined]
+    new = not folder.exists()
+    with crash_federation.CrashFederation(folder) as federation:
+        study = federation.study("upgraded", large=large)
+        if new:
+            federation.hand_in(study)
+        deadline = time.monotonic() + OVER_WITHIN_S
+        while not federation.over(study):
+            federation.check()
+            if time.monotonic() > deadline:
+                return {"problem": "not over in time", "tails": federation.tails() + federation.site_tails()}
+            time.sleep(0.05)
+        crash_federation.audit(federation, study)
+        outcome = federation.outcome(study)
+        return {
+            "rounds": [(record.round, record.state.value) for record in outcome.records],
+            "models": sorted({model.hex() for model in outcome.models}),
+        }
+
+
+def verdict(found: dict[str, Any], undisturbed: dict[str, Any]) -> str:
+    """ "alike", "skipped" (one model everywhere, a round less), or what is wrong."""
+    if "problem" in found:
+        return f"{found['problem']}\n{found['tails']}"
+    if len(found["models"]) != 1:
+        return f"sites hold {len(found['models'])} models"
+    if found == undisturbed:
+        return "alike"
+    states = [state for _, state in found["rounds"]]
+    return "skipped" if states.count("skipped") == 1 and len(states) == len(undisturbed["rounds"]) else f"ended {found}"
+
+
+def main(commit: str, names: Sequence[str]) -> int:
+    """0 if every case was finished."""
+    from tests.ports import free_ports
+
+    ports = free_ports()
+    with tempfile.TemporaryDirectory() as made:
+        older, folder = Path(made, "older"), Path(made, "left")
+        folder.mkdir()
+        _git("worktree", "add", "--quiet", "--detach", str(older), commit)
+        try:
+            command = [sys.executable, str(Path(__file__)), "leave", str(folder), *map(str, ports), *names]
+            environment = {**os.environ, "PYTHONPATH": str(older)}
+            done = subprocess.run(command, cwd=older, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        finally:
+            _git("worktree", "remove", "--force", str(older))
+        left = [json.loads(line) for line in done.stdout.splitlines()]
+        plain = {large: finish(folder / f"{UNDISTURBED}-{large}", ports, large) for large in {c["large"] for c in left}}
+        wrong = 0
+        for case in left:
+            said = verdict(finish(folder / case["case"], ports, case["large"]), plain[case["large"]])
+            said += "" if case["died"] else " (nobody had died: the failpoint was not reached)"
+            wrong += said not in ("alike", "skipped")
+            sys.stdout.write(f"{case['case']}: {said}\n")
+            sys.stdout.flush()
+    sys.stdout.write(f"{len(left)} cases, {wrong} wrong\n")
+    return int(wrong > 0 or not left)
+
+
+def _git(*arguments: str) -> None:
+    subprocess.run(["git", *arguments], cwd=ROOT, check=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["leave"]:
+        sys.path.pop(0)  # this file's folder
+        leave(Path(sys.argv[2]), (int(sys.argv[3]), int(sys.argv[4])), sys.argv[5:])
+    else:
+        sys.exit(main(sys.argv[1], sys.argv[2:]))
