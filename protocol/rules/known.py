@@ -5,30 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from protocol.rules import (
-    fedavg,
-    fedavg_by_samples,
-    fedopt,
-    influence,
-    local,
-    multi_krum,
-    weight_erosion,
-    wfedavg,
-)
+from protocol.rules import fedavg, fedavg_by_samples, fedopt, influence, local, multi_krum, weight_erosion, wfedavg
 from protocol.rules.interface import Declared
 
-KNOWN: Final[Mapping[str, Declared]] = {
-    one.name: one
-    for one in (
-        weight_erosion.DECLARED,
-        fedavg.DECLARED,
-        fedavg_by_samples.DECLARED,
-        wfedavg.DECLARED,
-        fedopt.FEDADAGRAD,
-        fedopt.FEDADAM,
-        fedopt.FEDYOGI,
-        multi_krum.DECLARED,
-        influence.DECLARED,
-        local.DECLARED,
-    )
-}
+_WITH_A_FILE_EACH: Final = (weight_erosion, fedavg, fedavg_by_samples, wfedavg, multi_krum, influence, local)
+_ALL: Final = (*(rule.DECLARED for rule in _WITH_A_FILE_EACH), fedopt.FEDADAGRAD, fedopt.FEDADAM, fedopt.FEDYOGI)
+KNOWN: Final[Mapping[str, Declared]] = {one.name: one for one in _ALL}

@@ -123,14 +123,8 @@ class WeightErosion:
 
 
 def _made(options: ErosionOptions, batch_size: int, grid: int) -> WeightErosion:
-    return WeightErosion(
-        options.distance_penalty,
-        options.size_penalty,
-        batch_size,
-        grid,
-        options.epochs_counted,
-        options.second_weights,
-    )
+    penalties = options.distance_penalty, options.size_penalty
+    return WeightErosion(*penalties, batch_size, grid, options.epochs_counted, options.second_weights)
 
 
 def _require_second_weights(options: ErosionOptions, contributors: Sequence[str], _least: int) -> None:
