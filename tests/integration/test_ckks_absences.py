@@ -49,7 +49,7 @@ def died(federation: CrashFederation, name: str) -> None:
 
 
 def over(federation: CrashFederation, study: Study) -> None:
-    wait_for(f"the end of {study.name}", lambda: federation._over(study))
+    wait_for(f"the end of {study.name}", lambda: federation.over(study))
 
 
 def at_both(federation: CrashFederation, query: str, study: Study) -> list[list[tuple[object, ...]]]:
