@@ -9,9 +9,7 @@ A asks B, never the other way round. Whatever a step ends in is stored before an
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Final, TypeAlias
+from typing import Final
 
 from protocol.errors import (
     ErrorCode,
@@ -39,146 +37,34 @@ from protocol.rounds.states import (
     SumSigned,
     Tossed,
 )
+from protocol.rounds.steps import (
+    Act,
+    AwaitReleaseSet,
+    BothHold,
+    End,
+    Facts,
+    Halt,
+    Lock,
+    Refused,
+    Signature,
+    Step,
+    TryLater,
+    Wait,
+)
 from protocol.wire.authentic import check_signature, with_signature
 from protocol.wire.messages import (
     AgreedSet,
     OutcomeCause,
     Party,
-    Purpose,
     Roster,
     RoundOutcome,
     RoundState,
     Signed,
-    SumRelease,
 )
-from protocol.wire.peer_messages import CollectedSet, LockReply, LockRequest
+from protocol.wire.peer_messages import LockReply, LockRequest
 
 RELEASE_SET_POLL_S: Final = 2.0
 """B may have the release set for as long before A asks for it."""
-
-
-# --- what A knows -----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Unasked:
-    """B has not been asked anything about this state."""
-
-
-@dataclass(frozen=True)
-class Refused:
-    """B refused what it was asked, or could not be asked."""
-
-    error: MoietyError
-
-
-@dataclass(frozen=True)
-class BothHold:
-    """What each side holds of the attempt; in a round of ciphertexts A's list alone, twice."""
-
-    mine: CollectedSet
-    theirs: CollectedSet
-
-
-@dataclass(frozen=True)
-class Signature:
-    """What B has signed beside A, both signatures checked."""
-
-    message: AgreedSet | SumRelease | RoundOutcome
-
-
-FromB: TypeAlias = Unasked | Refused | BothHold | Signature
-
-
-@dataclass(frozen=True)
-class Facts:
-    """What A knows besides the state. ``grace_s`` after closing, queries and release set are waited for."""
-
-    roster: Roster
-    now_s: float
-    grace_s: float
-    attempts: int
-    study_ended: bool
-    peer: FromB = Unasked()
-
-
-# --- what A does ------------------------------------------------------------------------------------------------------
-
-
-class Act(Enum):
-    """Steps that need no more than the state."""
-
-    REST = auto()
-    """The round is over."""
-    LOOK_AGAIN = auto()
-    """Something may have changed meanwhile."""
-    COMPARE = auto()
-    """Ask B what it holds."""
-    READ_OWN = auto()
-    """List what A holds: nobody else does."""
-    TOSS = auto()
-    """B's signature under the set, then the coin toss; both are stored with B's signature under the challenge."""
-    MULTIPLY = auto()
-    """Mark correlations as used, exchange masked vectors, store the opening."""
-    SEND_AGAIN = auto()
-    """The same masked vectors: B waits for queries, or was away."""
-    COUNTERSIGN = auto()
-    """Have B sign what A has signed: the set, the sum or the end."""
-    TAKE = auto()
-    """B has signed it: store both signatures, and the state that follows."""
-    TAKE_ALONE = auto()
-    """B will not release either: the skip stands with A's signature."""
-    HAND_OVER = auto()
-    """The release set to B, then the masked sum to or from it."""
-    SUM_UP = auto()
-    """The release set to B, then add up the ciphertexts and sign the sum."""
-    ADOPT = auto()
-    """Take B's release set in place of A's, and record the requester's conflict."""
-
-
-@dataclass(frozen=True)
-class Wait:
-    """For a change, until a time."""
-
-    until_s: float
-
-
-@dataclass(frozen=True)
-class AwaitReleaseSet:
-    """For a change, for so long; then ask B whether it has the set."""
-
-    for_s: float
-
-
-@dataclass(frozen=True)
-class Lock:
-    """Sign these contributions, and delete those of earlier rounds."""
-
-    agreed: AgreedSet
-
-
-@dataclass(frozen=True)
-class End:
-    """Sign this, durably, and then have B sign it."""
-
-    outcome: RoundOutcome
-
-
-@dataclass(frozen=True)
-class TryLater:
-    """B is not ready."""
-
-    detail: str
-
-
-@dataclass(frozen=True)
-class Halt:
-    """B breaks the protocol, or a bug does: nothing follows before people have looked."""
-
-    detail: str
-
-
-Step: TypeAlias = Act | Wait | AwaitReleaseSet | Lock | End | TryLater | Halt
 
 
 def due(state: AtA, facts: Facts) -> Step:
@@ -274,7 +160,7 @@ def _measure(attempt: Attempt, facts: Facts) -> Step:
 
 
 def _await_release_set(attempt: Attempt, facts: Facts) -> Step:
-    if attempt.announcement.purpose is Purpose.RANKING:
+    if not attempt.announcement.purpose.plan.summed:
         return End(outcome_of(attempt.key, RoundState.RANKED, OutcomeCause.RANKED))
     left_s = _deadline_s(attempt, facts) - facts.now_s
     if isinstance(facts.peer, Refused):
@@ -364,7 +250,7 @@ def _deliver_end(state: Ending, facts: Facts) -> Step:
 def _end_refused(state: Ending, error: MoietyError) -> Step:
     attempt, asked = state.attempt, state.outcome.message.outcome
     beyond = isinstance(error, WrongRound)
-    ranks = attempt.announcement.purpose is Purpose.RANKING
+    ranks = not attempt.announcement.purpose.plan.summed
     if asked is RoundState.RANKED:
         return TryLater(error.detail)
     if beyond and ranks and attempt.state in (RoundState.LOCKED, RoundState.MEASURED):  # B holds its half

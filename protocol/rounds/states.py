@@ -13,6 +13,7 @@ from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     ChallengeTranscript,
+    CollectedContribution,
     ReleaseSet,
     RoundOutcome,
     RoundState,
@@ -168,3 +169,74 @@ AtA: TypeAlias = (
     | Ending
     | Over
 )
+
+
+# --- what a server has signed and taken, on which its answers rest ----------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Unlocked:
+    """No set is signed; ``held`` is what this server holds, in the roster's order."""
+
+    held: tuple[CollectedContribution, ...]
+
+
+@dataclass(frozen=True)
+class SetSigned:
+    """The agreed set alone, as in a round of ciphertexts."""
+
+    agreed: Signed[AgreedSet]
+
+
+@dataclass(frozen=True)
+class LockSigned:
+    """Set and nonce for A's commitment."""
+
+    agreed: Signed[AgreedSet]
+    own_nonce: bytes = field(repr=False)
+    peer_commitment: str
+
+
+@dataclass(frozen=True)
+class ChallengeSigned(LockSigned):
+    transcript: Signed[ChallengeTranscript]
+
+
+@dataclass(frozen=True)
+class Queried(ChallengeSigned):
+    """All is there that the products need."""
+
+
+@dataclass(frozen=True)
+class Unchosen:
+    """No release set is here."""
+
+
+@dataclass(frozen=True)
+class SetChosen:
+    release_set: Signed[ReleaseSet]
+
+
+@dataclass(frozen=True)
+class Undecided:
+    """This server has signed no end."""
+
+
+@dataclass(frozen=True)
+class SumAgreed:
+    sum_release: Signed[SumRelease]
+
+
+@dataclass(frozen=True)
+class EndAgreed:
+    outcome: Signed[RoundOutcome]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far lock and challenge, release set and end are, each for itself: what was signed stays signed at the end."""
+
+    attempt: Attempt
+    toss: Unlocked | SetSigned | LockSigned | ChallengeSigned | Queried
+    choice: Unchosen | SetChosen
+    end: Undecided | SumAgreed | EndAgreed

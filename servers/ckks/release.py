@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from protocol.errors import (
-    AnnouncementMismatch,
     ConflictingMessage,
     UnknownResource,
     WrongRound,
 )
-from protocol.rounds.side_a import Act, Refused, Signature
-from protocol.rounds.states import RoundKey
+from protocol.rounds.side_b import Reply, answer, require_named, require_no_other_end
+from protocol.rounds.states import RoundKey, SumAgreed
+from protocol.rounds.steps import Act, Refused, Signature
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import Signed, SumRelease
@@ -23,7 +23,7 @@ from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.rounds.end_round import next_step, round_path
 from servers.rounds.release import commit_release
-from servers.rounds.standing import at_a
+from servers.rounds.standing import at_a, standing
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 
@@ -34,9 +34,10 @@ def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest
     Raises: WrongRound, when it has signed a skip meanwhile
     """
     record = _current(server, key)
-    if record.sum_release is not None:
+    end = standing(server, record).end
+    if isinstance(end, SumAgreed):
         return record
-    _require_no_other_end(record)
+    require_no_other_end(record.begun, end)
     signed = server.sign(
         SumRelease(
             study_digest=key.study,
@@ -57,16 +58,16 @@ async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyReco
 
     Raises: NotYet, while B does not know the round; ProtocolViolation, when B signs anything else or has signed a skip
     """
-    standing, roster = at_a(server, record), server.roster
+    state, roster = at_a(server, record), server.roster
     path = round_path(paths.PEER_SUM_RELEASE, study, record)
     try:
         body = await peer.post(path, record.signed_sum.canonical(), "sum_release")
     except (UnknownResource, WrongRound, ConflictingMessage) as error:
-        next_step(server, standing, Refused(error))
+        next_step(server, state, Refused(error))
         return
     both = Signed[SumRelease].parse(body)
     message = require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name))
-    if next_step(server, standing, Signature(message)) is Act.TAKE:
+    if next_step(server, state, Signature(message)) is Act.TAKE:
         commit_release(server, study, record, record.output_file, both)
 
 
@@ -80,20 +81,10 @@ def countersign_sum_release(
     Raises: BadSignature, AnnouncementMismatch, ConflictingMessage, UnknownResource, WrongRound
     """
     message = require_signatures(signed, server.roster, [server.roster.operator_a.name])
-    if (message.study_digest, message.round, message.attempt) != (key.study, key.round, key.attempt):
-        raise AnnouncementMismatch("the release is for another study, round or attempt")
+    require_named(message, key)
     record = _current(server, key)
-    if not record.announcement.message.encrypted:
-        raise WrongRound(f"round {key.round} is one of shares; its sum is released by both servers' halves")
-    if record.sum_release is not None:
-        if record.sum_release.message != message:
-            raise ConflictingMessage(f"{key.label} ends with another sum; there is one a round, for ever")
-        return record.sum_release
-    _require_no_other_end(record)
-    if record.release_set is None:
-        raise UnknownResource("the requester's release set is not here")
-    if message.release_digest != record.release_set.message.digest():
-        raise AnnouncementMismatch("the sum is of another release set than this side holds")
+    if answer(standing(server, record), message, server.roster) is Reply.AGAIN:
+        return record.signed_sum
     both = server.countersign(signed)
     commit_release(server, study, record, None, both)
     return both
@@ -104,10 +95,3 @@ def _current(server: Server, key: RoundKey) -> RoundRecord:
     if record is None:
         raise UnknownResource(f"round {key.round}, attempt {key.attempt} is not announced here yet")
     return record
-
-
-def _require_no_other_end(record: RoundRecord) -> None:
-    if record.outcome is not None:
-        raise WrongRound(f"this server has signed that round {record.key.round} is {record.outcome.message.outcome}")
-    if record.progress.final:
-        raise WrongRound(f"round {record.key.round} is {record.state} here without a signed sum; it has no other end")

@@ -10,43 +10,39 @@ import asyncio
 from dataclasses import replace
 
 from protocol.errors import (
-    AnnouncementMismatch,
-    ConflictingMessage,
-    ProtocolViolation,
     UnknownResource,
 )
-from protocol.rounds.agree import shortfall
-from protocol.rounds.side_a import Act, Refused, Signature
-from protocol.rounds.transitions import RoundEvent, step
+from protocol.rounds.side_b import Reply, answer
+from protocol.rounds.steps import Act, Refused, Signature
+from protocol.rounds.transitions import RoundEvent
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import NO_COMMITMENT, AgreedSet, Signed
+from protocol.wire.messages import AgreedSet, Signed
 from servers.ckks.output import write_sum
 from servers.ckks.release import sign_sum_release
 from servers.http.peer_client import PeerClient
 from servers.points import Point
-from servers.rounds.collect import expected_sites
 from servers.rounds.end_round import next_step, round_path
 from servers.rounds.release import output_name
-from servers.rounds.standing import at_a
+from servers.rounds.standing import at_a, standing
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 
 
 async def countersigned_set(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
     """Side A: get B's signature under the set; nothing is measured after it. Raises: NotYet, ProtocolViolation"""
-    standing, roster = at_a(server, record), server.roster
+    state_at_a, roster = at_a(server, record), server.roster
     try:
         body = await peer.post(
             round_path(paths.PEER_AGREED_SET, study, record), record.agreed.canonical(), "agreed_set"
         )
     except UnknownResource as error:
-        next_step(server, standing, Refused(error))
+        next_step(server, state_at_a, Refused(error))
         return
     both = Signed[AgreedSet].parse(body)
     message = require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name))
-    if next_step(server, standing, Signature(message)) is Act.TAKE:
-        state = step(record.progress, RoundEvent.MEASURED).state
+    if next_step(server, state_at_a, Signature(message)) is Act.TAKE:
+        state = record.begun.after(RoundEvent.MEASURED)
         server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=both))
 
 
@@ -63,32 +59,10 @@ def countersign_agreed_set(server: Server, record: RoundRecord, signed: Signed[A
     Raises: BadSignature, AnnouncementMismatch, ConflictingMessage, ProtocolViolation, WrongRound
     """
     agreed = require_signatures(signed, server.roster, [server.roster.operator_a.name])
-    if not record.announcement.message.encrypted:
-        raise ProtocolViolation("the round is one of shares, of which both servers hold their own; lock it instead")
-    if record.agreed_set is not None:
-        if record.agreed_set.message != agreed:
-            raise ConflictingMessage(f"{record.key.label} has another agreed set; there is one a round, for ever")
-        return record.agreed_set
-    _check_agreed(server, record, agreed)
-    state, both = step(record.progress, RoundEvent.AGREED).state, server.countersign(signed)
+    if answer(standing(server, record), agreed, server.roster) is Reply.AGAIN:
+        return record.agreed
+    state, both = record.begun.after(RoundEvent.AGREED), server.countersign(signed)
     server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
     server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=both))
     server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
     return both
-
-
-def _check_agreed(server: Server, record: RoundRecord, agreed: AgreedSet) -> None:
-    announcement = record.announcement.message
-    named = (agreed.study_digest, agreed.round, agreed.attempt, agreed.announcement_digest)
-    if named != (record.key.study, record.key.round, record.key.attempt, announcement.digest()):
-        raise AnnouncementMismatch("the agreed set is for another study, round, attempt or announcement")
-    expected = expected_sites(server, announcement)
-    if list(agreed.sites) != [p.name for p in server.roster.sites if p.name in expected and p.name in agreed.sites]:
-        raise ProtocolViolation("the agreed set must name listed sites and the requester, in the roster's order")
-    if any(
-        (c.announcement_digest, c.commitment_b) != (announcement.digest(), NO_COMMITMENT) for c in agreed.contributions
-    ):
-        raise ProtocolViolation("the agreed set names shares for side B, or contributions to another announcement")
-    lacking = shortfall(agreed, announcement, server.roster.requester)
-    if lacking is not None:
-        raise ProtocolViolation(f"the round cannot be agreed on: {lacking.reason}")

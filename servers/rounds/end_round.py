@@ -5,14 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from protocol.errors import ConflictingMessage, ProtocolViolation, Unavailable, UnknownResource, WrongRound
-from protocol.rounds.side_a import Act, End, FromB, Halt, Refused, Signature, Step, TryLater, due
+from protocol.rounds.side_a import due
 from protocol.rounds.states import AtA
+from protocol.rounds.steps import Act, End, FromB, Halt, Refused, Signature, Step, TryLater
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import ReleaseSet, RoundOutcome, RoundState, Signed
+from protocol.wire.messages import ReleaseSet, RoundOutcome, Signed
 from servers.http.peer_client import PeerClient
 from servers.points import Point
-from servers.rounds.outcomes import commit_burn, commit_ranked, commit_skip
+from servers.rounds.outcomes import commit_end, commit_skip
 from servers.rounds.release import accept_release_set
 from servers.rounds.standing import at_a, facts_at_a
 from servers.server import Server
@@ -109,16 +110,7 @@ class Endings:
         names = [self.server.roster.operator_a.name, self.server.roster.operator_b.name]
         message = require_signatures(signed, self.server.roster, names)
         if next_step(self.server, at_a(self.server, record), Signature(message)) is Act.TAKE:
-            self._take(record, signed)
-
-    def _take(self, record: RoundRecord, signed: Signed[RoundOutcome]) -> None:
-        match signed.message.outcome:
-            case RoundState.BURNT:
-                commit_burn(self.server, record, signed)
-            case RoundState.RANKED:
-                commit_ranked(self.server, record, signed)
-            case _:
-                commit_skip(self.server, record, signed)
+            commit_end(self.server, record, signed)
 
 
 def _require_no_sum_signed(record: RoundRecord) -> None:

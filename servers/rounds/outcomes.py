@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from protocol.errors import AnnouncementMismatch, WrongRound
+from protocol.errors import WrongRound
+from protocol.rounds.side_b import Reply, answer, require_named
 from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import STUDY_TRANSITIONS, RoundEvent, StudyEvent, step, study_step
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import OutcomeCause, Purpose, RoundOutcome, RoundState, Signed
+from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState, Signed
 from servers.points import Point
+from servers.rounds.standing import standing
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 
@@ -66,39 +68,31 @@ def commit_burn(server: Server, record: RoundRecord, outcome: Signed[RoundOutcom
     server.metrics.rounds.labels(RoundState.BURNT.value).inc()
 
 
-def countersign_outcome(
-    server: Server, study: StudyRecord, key: RoundKey, signed: Signed[RoundOutcome]
-) -> Signed[RoundOutcome]:
-    """Side B: agree to A's outcome, unless this side knows better; what has been signed is answered again.
+def commit_end(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
+    """What follows from the end that is signed."""
+    match outcome.message.outcome:
+        case RoundState.BURNT:
+            commit_burn(server, record, outcome)
+        case RoundState.RANKED:
+            commit_ranked(server, record, outcome)
+        case _:
+            commit_skip(server, record, outcome)
 
-    A release set alone does not stop a skip: A, which has signed, adds nothing any more, so no sum can leave. If it
-    could, sites would be shown a skip by one of the servers and count a released round for nothing. A ranking that this
-    side has measured is not skipped: the requester may hold what it opens, and sites would let it ask again.
+
+def countersign_outcome(server: Server, key: RoundKey, signed: Signed[RoundOutcome]) -> Signed[RoundOutcome]:
+    """Side B: agree to A's outcome, unless this side knows better; what has been signed is answered again.
 
     Raises: BadSignature, AnnouncementMismatch, WrongRound
     """
     message = require_signatures(signed, server.roster, [server.roster.operator_a.name])
-    if (message.study_digest, message.round, message.attempt) != (key.study, key.round, key.attempt):
-        raise AnnouncementMismatch("the outcome is for another study, round or attempt")
+    require_named(message, key)
     record = server.store.round(key)
     if record is None:
         raise WrongRound(f"round {key.round}, attempt {key.attempt} is not known here yet")
-    if record.outcome is not None:
-        return record.outcome
-    if message.outcome is RoundState.SKIPPED and record.state is RoundState.RELEASED:
-        raise WrongRound(f"round {key.round} has been released here; a round is not skipped after that")
-    ranks = record.announcement.message.purpose is Purpose.RANKING
-    if message.outcome is RoundState.SKIPPED and ranks and record.state is RoundState.MEASURED:
-        raise WrongRound(f"round {key.round} has been measured here; a ranking is not skipped after that")
-    if message.outcome is RoundState.RANKED and not ranks:
-        raise AnnouncementMismatch(f"round {key.round} ranks no sites; it is released or skipped")
+    if answer(standing(server, record), message, server.roster) is Reply.AGAIN:
+        return record.signed_outcome
     both = server.countersign(signed)
     server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
-    if message.outcome is RoundState.SKIPPED:
-        commit_skip(server, record, both)
-    elif message.outcome is RoundState.RANKED:
-        commit_ranked(server, record, both)
-    else:
-        commit_burn(server, record, both)
+    commit_end(server, record, both)
     server.failpoints.reach(Point.AFTER_OUTCOME_STORED)
     return both

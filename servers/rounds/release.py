@@ -9,19 +9,16 @@ from protocol.arithmetic.prg import SEED_BYTES
 from protocol.bodies import output
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.errors import (
-    AnnouncementMismatch,
     ConflictingMessage,
-    MalformedMessage,
     NotListed,
     OutputGone,
     UnknownResource,
-    WrongRound,
 )
+from protocol.rounds.side_b import Reply, answer
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.messages import (
-    AgreedSet,
     ReleaseSet,
     RoundState,
     ShareKind,
@@ -31,6 +28,7 @@ from protocol.wire.messages import (
 from servers.ckks.output import require_served
 from servers.points import Point
 from servers.rounds.collect import expected_sites
+from servers.rounds.standing import standing
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.shares import file_name
@@ -42,39 +40,16 @@ def accept_release_set(server: Server, record: RoundRecord, signed: Signed[Relea
 
     A ranking has none. Raises: BadSignature, AnnouncementMismatch, MalformedMessage, ConflictingMessage, WrongRound
     """
-    release = require_signatures(signed, server.roster, [server.roster.requester])
-    if not record.announcement.message.purpose.plan.summed:
-        raise WrongRound(f"round {record.key.round} ranks the sites; its vectors are never summed")
-    if record.release_set is not None:
-        if record.release_set.message != release:
-            error = ConflictingMessage(f"{record.key.label} has another release set; there is one a round, for ever")
-            raise refuse(server, record.key.study, server.roster.requester, error)
-        return
-    if record.state is not RoundState.MEASURED or record.agreed_set is None or record.outcome is not None:
-        raise WrongRound(f"round {record.key.round} is {record.state}; a release set is welcome once it is measured")
-    _check_release_set(server, record, record.agreed_set.message, release)
-    server.failpoints.reach(Point.BEFORE_RELEASE_SET_STORED)
-    server.store.change_round(record.key, lambda r: replace(r, release_set=signed))
-    server.failpoints.reach(Point.AFTER_RELEASE_SET_STORED)
-
-
-def _check_release_set(server: Server, record: RoundRecord, agreed: AgreedSet, release: ReleaseSet) -> None:
-    named = (release.study_digest, release.round, release.attempt, release.agreed_set_digest)
-    if named != (record.key.study, record.key.round, record.key.attempt, agreed.digest()):
-        raise AnnouncementMismatch("the release set is for another study, round, attempt or agreed set")
-    chosen = [site for site in agreed.sites if site in release.sites]
-    if list(release.sites) != chosen:
-        raise MalformedMessage("a release set names sites of the agreed set, once each and in its order")
-    failed = release.failed_check
-    if list(failed) != [site for site in agreed.sites if site in failed and site not in release.sites]:
-        raise MalformedMessage(
-            "failed_check names sites of the agreed set that are not released, once each and in the set's order"
-        )
-    if server.roster.requester not in chosen:
-        raise MalformedMessage("a release set must hold the requester itself")
-    least = record.announcement.message.least_contributors
-    if len(chosen) - 1 < least:
-        raise MalformedMessage(f"a release set needs at least {least} contributors, found {len(chosen) - 1}")
+    requester = server.roster.requester
+    release = require_signatures(signed, server.roster, [requester])
+    try:
+        reply = answer(standing(server, record), release, server.roster)
+    except ConflictingMessage as error:
+        raise refuse(server, record.key.study, requester, error) from None
+    if reply is Reply.KEEP:
+        server.failpoints.reach(Point.BEFORE_RELEASE_SET_STORED)
+        server.store.change_round(record.key, lambda r: replace(r, release_set=signed))
+        server.failpoints.reach(Point.AFTER_RELEASE_SET_STORED)
 
 
 def with_mask_seed(server: Server, record: RoundRecord) -> RoundRecord:

@@ -13,19 +13,9 @@ from typing import Final
 from host import log
 from protocol.errors import MoietyError, ProtocolViolation, RefusedMessage, Unavailable, UnknownResource
 from protocol.release import masking_side
-from protocol.rounds.side_a import (
-    Act,
-    AwaitReleaseSet,
-    BothHold,
-    End,
-    Lock,
-    Refused,
-    Step,
-    Wait,
-    lock_request,
-    tossed,
-)
+from protocol.rounds.side_a import lock_request, tossed
 from protocol.rounds.states import AtA, AwaitingQueries, Countersigning, Locked, Over, RoundKey, SumSigned
+from protocol.rounds.steps import Act, AwaitReleaseSet, BothHold, End, Lock, Refused, Step, Wait
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.sharing import Side
 from protocol.wire import paths

@@ -5,24 +5,36 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.bodies.letter import LetterKind, Topic
-from protocol.rounds.side_a import Facts, FromB, Unasked
 from protocol.rounds.states import (
     AtA,
     Attempt,
     AwaitingQueries,
+    ChallengeSigned,
     Chosen,
     Collecting,
     Countersigning,
+    EndAgreed,
     Ending,
     Locked,
+    LockSigned,
     Masked,
     Measured,
     Measuring,
     Over,
+    Queried,
+    SetChosen,
+    SetSigned,
     Spent,
+    Standing,
+    SumAgreed,
     SumSigned,
+    Unchosen,
+    Undecided,
+    Unlocked,
 )
+from protocol.rounds.steps import Facts, FromB, Unasked
 from protocol.wire.messages import RoundState
+from servers.rounds.collect import collected
 from servers.rounds.sketches import queries_missing
 from servers.server import Server
 from servers.store.interface import RoundRecord
@@ -73,6 +85,30 @@ def _locked(server: Server, record: RoundRecord, attempt: Attempt) -> AtA:
     if record.transcript is None:
         return Locked(attempt, record.agreed, record.nonce)
     return AwaitingQueries(attempt) if queries_missing(record) else Measuring(attempt)
+
+
+def standing(server: Server, record: RoundRecord) -> Standing:
+    """What this server has signed and taken of an attempt: its answers rest on it. Raises: IncompleteRecord"""
+    choice = Unchosen() if record.release_set is None else SetChosen(record.release_set)
+    end: Undecided | SumAgreed | EndAgreed = Undecided()
+    if record.outcome is not None:
+        end = EndAgreed(record.outcome)
+    elif record.sum_release is not None:
+        end = SumAgreed(record.sum_release)
+    return Standing(record.begun, _toss(server, record), choice, end)
+
+
+def _toss(server: Server, record: RoundRecord) -> Unlocked | SetSigned | LockSigned:
+    agreed = record.agreed_set
+    if agreed is None:
+        encrypted = record.announcement.message.encrypted
+        return Unlocked(() if encrypted else collected(server, record).contributions)
+    if record.peer_commitment is None:
+        return SetSigned(agreed)
+    if record.transcript is None:
+        return LockSigned(agreed, record.nonce, record.peer_commitment)
+    kind = ChallengeSigned if queries_missing(record) else Queried
+    return kind(agreed, record.nonce, record.peer_commitment, record.transcript)
 
 
 def facts_at_a(server: Server, study: str, peer: FromB | None = None) -> Facts:

@@ -223,8 +223,8 @@ async def outcome(
 ) -> Response:
     """Countersign that a round is skipped or an attempt burnt."""
     signed = Signed[RoundOutcome].parse(await read_small(request, caller))
-    record, key = _key(server, study, round, attempt)
-    return message_answer(countersign_outcome(server, record, key, signed))
+    _, key = _key(server, study, round, attempt)
+    return message_answer(countersign_outcome(server, key, signed))
 
 
 def _released_set(record: RoundRecord) -> Signed[ReleaseSet]:

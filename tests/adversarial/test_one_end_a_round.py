@@ -15,8 +15,9 @@ import pytest
 
 from protocol.errors import ConflictingMessage, ProtocolViolation, UnknownResource, WrongRound
 from protocol.parameters import Needs
-from protocol.rounds.side_a import End, outcome_of
+from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
+from protocol.rounds.steps import End
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
@@ -188,7 +189,7 @@ def test_a_server_that_only_holds_the_release_set_signs_the_skip_and_releases_no
         OPERATORS[0],
         PARTIES.keys[OPERATORS[0]].signing,
     )
-    both = countersign_outcome(server, store.study(KEY.study), KEY, skip)
+    both = countersign_outcome(server, KEY, skip)
     assert require_signatures(both, ROSTER, OPERATORS).outcome is RoundState.SKIPPED
     with pytest.raises(WrongRound, match="released"):
         commit_release(server, store.study(KEY.study), held, "a sum that was on its way")
@@ -205,4 +206,4 @@ def test_a_released_round_is_not_skipped(store: SqlStore, record: RoundRecord) -
         PARTIES.keys[OPERATORS[0]].signing,
     )
     with pytest.raises(WrongRound, match="has been released here"):
-        countersign_outcome(server, study_record, KEY, skip)
+        countersign_outcome(server, KEY, skip)

@@ -201,7 +201,7 @@ def test_the_other_server_signs_the_sum_or_the_skip_but_not_both(store: SqlStore
     assert require_signatures(both, ROSTER, OPERATORS) == the_sum()
     assert now(store).state is RoundState.RELEASED
     with pytest.raises(WrongRound, match="has been released here"):
-        countersign_outcome(server, study, KEY, by(Side.A, the_skip(record)))
+        countersign_outcome(server, KEY, by(Side.A, the_skip(record)))
     assert countersign_sum_release(server, study, KEY, by(Side.A, the_sum())) == both
     with pytest.raises(ConflictingMessage, match="ends with another sum"):
         countersign_sum_release(server, study, KEY, by(Side.A, the_sum(OTHER)))
@@ -209,7 +209,7 @@ def test_the_other_server_signs_the_sum_or_the_skip_but_not_both(store: SqlStore
 
 def test_after_the_skip_there_is_no_signature_under_a_sum(store: SqlStore, record: RoundRecord) -> None:
     server, study = server_on(Side.B, store), store.study(KEY.study)
-    countersign_outcome(server, study, KEY, by(Side.A, the_skip(record)))
+    countersign_outcome(server, KEY, by(Side.A, the_skip(record)))
     with pytest.raises(WrongRound, match="is skipped"):
         countersign_sum_release(server, study, KEY, by(Side.A, the_sum()))
     assert now(store).sum_release is None
@@ -217,9 +217,9 @@ def test_after_the_skip_there_is_no_signature_under_a_sum(store: SqlStore, recor
 
 def test_a_release_set_alone_ends_nothing_at_the_other_server(store: SqlStore, record: RoundRecord) -> None:
     """It used to: then a skip that A had signed in private was refused, and the sum went out all the same."""
-    server, study = server_on(Side.B, store), store.study(KEY.study)
+    server = server_on(Side.B, store)
     assert now(store).state is RoundState.MEASURED
-    both = countersign_outcome(server, study, KEY, by(Side.A, the_skip(record)))
+    both = countersign_outcome(server, KEY, by(Side.A, the_skip(record)))
     assert require_signatures(both, ROSTER, OPERATORS).outcome is RoundState.SKIPPED
 
 

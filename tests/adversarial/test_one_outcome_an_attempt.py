@@ -14,7 +14,8 @@ import pytest
 
 from protocol.errors import MoietyError, ProtocolViolation, UnknownResource, WrongRound
 from protocol.parameters import Needs
-from protocol.rounds.side_a import End, outcome_of
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.steps import End
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import Announcement, OutcomeCause, Purpose, RoundOutcome, RoundState, Signed

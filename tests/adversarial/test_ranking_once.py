@@ -15,8 +15,10 @@ import pytest
 
 from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource, WrongRound
 from protocol.parameters import Needs
-from protocol.rounds.side_a import End, outcome_of
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.side_b import opened
 from protocol.rounds.states import RoundKey
+from protocol.rounds.steps import End
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
@@ -35,8 +37,8 @@ from servers.correlations.wanted import demand, ranks_next
 from servers.rounds.collect import _check_announced
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import accept_release_set
-from servers.rounds.side_b import Answering
 from servers.rounds.sketches import most_elements
+from servers.rounds.standing import standing
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
@@ -96,8 +98,8 @@ def test_a_server_that_holds_an_opening_signs_neither_skip_nor_burn(tmp_path: Pa
     store = store_with(tmp_path, record)
     server = server_on(Side.B, store)
     with pytest.raises(WrongRound, match="round 1"):
-        countersign_outcome(server, store.study(KEY.study), KEY, by_a(record, wanted))
-    both = countersign_outcome(server, store.study(KEY.study), KEY, by_a(record, RoundState.RANKED))
+        countersign_outcome(server, KEY, by_a(record, wanted))
+    both = countersign_outcome(server, KEY, by_a(record, RoundState.RANKED))
     assert {signature.signer for signature in both.signatures} == set(OPERATORS)
     ended = store.round(KEY)
     assert ended is not None
@@ -107,7 +109,7 @@ def test_a_server_that_holds_an_opening_signs_neither_skip_nor_burn(tmp_path: Pa
 def test_before_that_it_is_skipped_like_any_round(tmp_path: Path) -> None:
     record = record_in(RoundState.LOCKED)
     store = store_with(tmp_path, record)
-    countersign_outcome(server_on(Side.B, store), store.study(KEY.study), KEY, by_a(record, RoundState.SKIPPED))
+    countersign_outcome(server_on(Side.B, store), KEY, by_a(record, RoundState.SKIPPED))
     assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
 
 
@@ -116,11 +118,10 @@ def test_no_opening_is_made_once_the_skip_is_signed(tmp_path: Path) -> None:
     record = record_in(RoundState.LOCKED)
     store = store_with(tmp_path, record)
     server = server_on(Side.B, store)
-    answering = Answering(server, SimpleNamespace(), SimpleNamespace())  # type: ignore[arg-type]
-    assert answering._still_locked(KEY) == record
-    countersign_outcome(server, store.study(KEY.study), KEY, by_a(record, RoundState.SKIPPED))
+    assert opened(standing(server, record)) is RoundState.MEASURED
+    countersign_outcome(server, KEY, by_a(record, RoundState.SKIPPED))
     with pytest.raises(WrongRound, match="became skipped meanwhile; its opening was not made"):
-        answering._still_locked(KEY)
+        opened(standing(server, store.round(KEY) or record))
 
 
 @pytest.mark.parametrize("given_up", [RoundState.SKIPPED, RoundState.BURNT])
@@ -177,7 +178,7 @@ def test_a_round_of_updates_cannot_be_ended_as_a_ranking(tmp_path: Path) -> None
     record = record_in(RoundState.MEASURED, announcement(STUDY.digest(), listed=FIVE[1:]))
     store = store_with(tmp_path, record)
     with pytest.raises(AnnouncementMismatch, match="ranks no sites"):
-        countersign_outcome(server_on(Side.B, store), store.study(KEY.study), KEY, by_a(record, RoundState.RANKED))
+        countersign_outcome(server_on(Side.B, store), KEY, by_a(record, RoundState.RANKED))
 
 
 def test_a_ranking_takes_no_release_set(tmp_path: Path) -> None:

@@ -26,10 +26,10 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.parameters import Needs
-from protocol.rounds import side_a
+from protocol.rounds import side_a, steps
 from protocol.rounds.agree import agree, check_transcript, nonce_commitment
-from protocol.rounds.side_a import Act, AwaitReleaseSet, BothHold, End, Facts, Halt, Lock, Refused, TryLater, Wait
 from protocol.rounds.states import Locked, RoundKey
+from protocol.rounds.steps import Act, AwaitReleaseSet, BothHold, End, Facts, Halt, Lock, Refused, TryLater, Wait
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.message import Signature
 from protocol.wire.messages import (
@@ -49,7 +49,7 @@ from protocol.wire.peer_messages import CollectedSet, LockReply
 from servers.rounds.standing import at_a
 from servers.store.interface import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, announcement, parties
-from tests.unit.rounds import old_decisions as old
+from tests.unit.rounds import old_side_a as old
 
 TRACES = 10_000
 MOST_STEPS = 25
@@ -151,12 +151,12 @@ class Trace:
             facts = replace(facts, peer=self.answer(peer, complete))
         return said(side_a.due(at_a(cast(Any, SimpleNamespace(store=store)), self.record), facts))
 
-    def answer(self, peer: Any, complete: bool) -> side_a.FromB:
+    def answer(self, peer: Any, complete: bool) -> steps.FromB:
         if isinstance(peer, MoietyError):
             return Refused(peer)
         if isinstance(peer, tuple):
             return BothHold(collected_set(self.record, self.mine), collected_set(self.record, peer, complete))
-        return side_a.Signature(peer)
+        return steps.Signature(peer)
 
     # --- what happens -------------------------------------------------------------------------------------------------
 
@@ -316,7 +316,7 @@ def caught(decide: Callable[[], old.Decision]) -> old.Decision:
         return ("error: halt", error.detail)
 
 
-def said(step: side_a.Step) -> old.Decision:
+def said(step: steps.Step) -> old.Decision:
     """The new decision in the old one's words."""
     match step:
         case Act():

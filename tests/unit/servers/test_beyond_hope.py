@@ -8,8 +8,9 @@ from typing import Any, cast
 import pytest
 
 from protocol.rounds.agree import Shortfall
-from protocol.rounds.side_a import End, Facts, Step, Wait, due, outcome_of
+from protocol.rounds.side_a import due, outcome_of
 from protocol.rounds.states import RoundKey
+from protocol.rounds.steps import End, Facts, Step, Wait
 from protocol.wire.authentic import sign
 from protocol.wire.messages import OutcomeCause, RoundState
 from servers.rounds.standing import at_a

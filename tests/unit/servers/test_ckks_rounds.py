@@ -63,6 +63,15 @@ class SideB:
         self.store = self
         self.failpoints = Failpoints()
 
+    def contributions(self, key: RoundKey) -> list[Any]:
+        return []
+
+    def contributions_held(self, key: RoundKey) -> int:
+        return 0
+
+    def clock(self) -> float:
+        return 1e9
+
     def countersign(self, signed: Signed[AgreedSet]) -> Signed[AgreedSet]:
         return countersign(signed, B.name, B.signing)
 

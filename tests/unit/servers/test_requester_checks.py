@@ -8,10 +8,21 @@ import pytest
 
 from protocol.errors import MalformedMessage, WrongRound
 from protocol.parameters import Needs
+from protocol.rounds.side_b import Reply, answer
+from protocol.rounds.states import Attempt, RoundKey, SetSigned, Standing, Unchosen, Undecided
 from protocol.wire.authentic import sign
-from protocol.wire.messages import AgreedSet, CollectedContribution, Purpose, ReleaseSet, RuleName, RuleSpec, Study
+from protocol.wire.messages import (
+    AgreedSet,
+    CollectedContribution,
+    Purpose,
+    ReleaseSet,
+    RoundState,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+)
 from servers.rounds.collect import _check_announced
-from servers.rounds.release import _check_release_set
 from servers.studies import _require_products, create
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
@@ -149,8 +160,8 @@ OTHERS = SITES[1:]
 def test_failed_check_names_only_sites_that_were_left_out(failed: tuple[str, ...], accepted: bool) -> None:
     """Of the agreed sites the first two contributors are left out."""
     message = announcement(DIGEST, listed=OTHERS, least_contributors=1)
-    key = SimpleNamespace(study=DIGEST, round=1, attempt=1)
-    record = SimpleNamespace(key=key, announcement=SimpleNamespace(message=message))
+    attempt = Attempt(RoundKey(DIGEST, 1, 1), RoundState.MEASURED, message, 2e9)
+    state = Standing(attempt, SetSigned(Signed[AgreedSet](message=AGREED)), Unchosen(), Undecided())
     release = ReleaseSet(
         study_digest=DIGEST,
         round=1,
@@ -160,7 +171,7 @@ def test_failed_check_names_only_sites_that_were_left_out(failed: tuple[str, ...
         failed_check=failed,
     )
     if accepted:
-        _check_release_set(SERVER, record, AGREED, release)  # type: ignore[arg-type]
+        assert answer(state, release, ROSTER) is Reply.KEEP
         return
     with pytest.raises(MalformedMessage, match="failed_check names sites"):
-        _check_release_set(SERVER, record, AGREED, release)  # type: ignore[arg-type]
+        answer(state, release, ROSTER)

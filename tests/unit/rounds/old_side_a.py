@@ -1,4 +1,5 @@
-"""Decisions as the servers made them before ``protocol/rounds`` did: the reference of that move, never to be tidied.
+"""Side A's decisions as its server made them before ``protocol/rounds`` did: the reference of that
+move, never to be tidied.
 
 Transcribed branch by branch from servers/rounds/{side_a,end_round,collect}.py and servers/ckks/{rounds,release}.py as
 they stood before it. Where they acted, these functions say with a tuple what they did; where they raised, these raise.
@@ -19,7 +20,13 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.rounds.agree import agree, shortfall
-from protocol.wire.messages import CollectedContribution, OutcomeCause, Purpose, Roster, RoundState
+from protocol.wire.messages import (
+    CollectedContribution,
+    OutcomeCause,
+    Purpose,
+    Roster,
+    RoundState,
+)
 from servers.store.interface import RoundRecord
 
 Decision = tuple[Any, ...]

@@ -1,0 +1,291 @@
+"""What side B answers to each message of side A; decides only, the server carries it out (docs/protocol.md 4, 7 to 11).
+
+Every message has been checked for its sender's signature. One that came before gets the stored answer again; another
+one in its place is refused, for ever. The requester's release set is taken in the same way at either server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
+
+from protocol.errors import (
+    AnnouncementMismatch,
+    ConflictingMessage,
+    MalformedMessage,
+    ProtocolViolation,
+    TranscriptMismatch,
+    Unavailable,
+    UnknownResource,
+    WrongRound,
+)
+from protocol.rounds.agree import check_transcript, shortfall
+from protocol.rounds.states import (
+    Attempt,
+    ChallengeSigned,
+    EndAgreed,
+    LockSigned,
+    Queried,
+    RoundKey,
+    SetChosen,
+    Standing,
+    SumAgreed,
+    Unchosen,
+    Undecided,
+    Unlocked,
+)
+from protocol.rounds.transitions import FINAL_STATES, RoundEvent
+from protocol.wire.messages import (
+    NO_COMMITMENT,
+    AgreedSet,
+    ChallengeTranscript,
+    ReleaseSet,
+    Roster,
+    RoundOutcome,
+    RoundState,
+    SumRelease,
+)
+from protocol.wire.peer_messages import LockRequest, ProductsHeader
+
+Message: TypeAlias = (
+    LockRequest | AgreedSet | ChallengeTranscript | ProductsHeader | ReleaseSet | SumRelease | RoundOutcome
+)
+
+
+class Reply(Enum):
+    """Answers that leave the round where it is."""
+
+    AGAIN = auto()
+    """It came before: the stored answer, unchanged."""
+    KEEP = auto()
+    """Store it beside what is there, and sign it where it is to be signed."""
+
+
+@dataclass(frozen=True)
+class Move:
+    """Sign it and store it; the round goes on by this event."""
+
+    event: RoundEvent
+
+
+Answer: TypeAlias = Reply | Move
+
+
+def answer(state: Standing, message: Message, roster: Roster) -> Answer:
+    """What becomes of one message.
+
+    Raises: AnnouncementMismatch, ConflictingMessage, MalformedMessage, TranscriptMismatch, ProtocolViolation,
+            Unavailable, UnknownResource, WrongRound
+    """
+    match message:
+        case LockRequest():
+            reply: Answer = _lock(state, message, roster)
+        case AgreedSet():
+            reply = _sign_set(state, message, roster)
+        case ChallengeTranscript():
+            reply = _sign_challenge(state, message)
+        case ProductsHeader():
+            reply = _multiply(state, message)
+        case ReleaseSet():
+            reply = _choose(state, message, roster)
+        case SumRelease():
+            reply = _sign_sum(state, message)
+        case RoundOutcome():
+            reply = _sign_end(state, message)
+    return reply
+
+
+def require_named(message: SumRelease | RoundOutcome, key: RoundKey) -> None:
+    """Raises: AnnouncementMismatch"""
+    if (message.study_digest, message.round, message.attempt) != (key.study, key.round, key.attempt):
+        what = "release" if isinstance(message, SumRelease) else "outcome"
+        raise AnnouncementMismatch(f"the {what} is for another study, round or attempt")
+
+
+# --- the set ----------------------------------------------------------------------------------------------------------
+
+
+def _lock(state: Standing, request: LockRequest, roster: Roster) -> Answer:
+    toss, agreed = state.toss, request.agreed_set.message
+    if isinstance(toss, Unlocked):
+        _check_held(state.attempt, toss, agreed, roster)
+        return Move(RoundEvent.LOCKED)
+    if isinstance(toss, LockSigned) and (toss.agreed.message, toss.peer_commitment) == (agreed, request.commitment_a):
+        return Reply.AGAIN
+    raise ConflictingMessage(f"{state.attempt.key.label} is locked with another set or commitment")
+
+
+def _check_held(attempt: Attempt, toss: Unlocked, agreed: AgreedSet, roster: Roster) -> None:
+    """Of a round of shares: both servers hold these contributions."""
+    mine = {c.site: c for c in toss.held}
+    _require_bound(attempt, agreed)
+    if list(agreed.sites) != [site for site in mine if site in agreed.sites]:
+        raise ProtocolViolation("the agreed set must name contributions that both servers hold, in the roster's order")
+    if any(mine[c.site] != c for c in agreed.contributions):
+        raise ProtocolViolation("the agreed set holds other commitments than this server received")
+    lacking = shortfall(agreed, attempt.announcement, roster.requester)
+    if lacking is not None:
+        raise ProtocolViolation(f"the round cannot be locked: {lacking.reason}")
+
+
+def _sign_set(state: Standing, agreed: AgreedSet, roster: Roster) -> Answer:
+    toss, attempt = state.toss, state.attempt
+    if not attempt.announcement.encrypted:
+        raise ProtocolViolation("the round is one of shares, of which both servers hold their own; lock it instead")
+    if isinstance(toss, Unlocked):
+        _check_listed(attempt, agreed, roster)
+        return Move(RoundEvent.AGREED)
+    if toss.agreed.message != agreed:
+        raise ConflictingMessage(f"{attempt.key.label} has another agreed set; there is one a round, for ever")
+    return Reply.AGAIN
+
+
+def _check_listed(attempt: Attempt, agreed: AgreedSet, roster: Roster) -> None:
+    """Of a round of ciphertexts, of which this side holds nothing: the set follows from the announcement."""
+    announcement = attempt.announcement
+    _require_bound(attempt, agreed)
+    expected = {*announcement.listed, roster.requester}
+    if list(agreed.sites) != [p.name for p in roster.sites if p.name in expected and p.name in agreed.sites]:
+        raise ProtocolViolation("the agreed set must name listed sites and the requester, in the roster's order")
+    bound_to = (announcement.digest(), NO_COMMITMENT)
+    if any((c.announcement_digest, c.commitment_b) != bound_to for c in agreed.contributions):
+        raise ProtocolViolation("the agreed set names shares for side B, or contributions to another announcement")
+    lacking = shortfall(agreed, announcement, roster.requester)
+    if lacking is not None:
+        raise ProtocolViolation(f"the round cannot be agreed on: {lacking.reason}")
+
+
+def _require_bound(attempt: Attempt, agreed: AgreedSet) -> None:
+    key = attempt.key
+    named = (agreed.study_digest, agreed.round, agreed.attempt, agreed.announcement_digest)
+    if named != (key.study, key.round, key.attempt, attempt.announcement.digest()):
+        raise AnnouncementMismatch("the agreed set is for another study, round, attempt or announcement")
+
+
+# --- challenge and products -------------------------------------------------------------------------------------------
+
+
+def _sign_challenge(state: Standing, stated: ChallengeTranscript) -> Answer:
+    toss, attempt = state.toss, state.attempt
+    if not isinstance(toss, LockSigned):
+        raise WrongRound(f"round {attempt.key.round} is {attempt.state}; the lock comes before the challenge")
+    check_transcript(attempt.key.round, toss.agreed.message, stated)
+    if (stated.commitment_a, stated.nonce_b) != (toss.peer_commitment, toss.own_nonce.hex()):
+        raise TranscriptMismatch("the transcript holds another commitment or nonce than were exchanged at the lock")
+    if not isinstance(toss, ChallengeSigned):
+        return Reply.KEEP
+    if toss.transcript.message != stated:
+        raise TranscriptMismatch("another challenge was signed for this attempt")
+    return Reply.AGAIN
+
+
+def _multiply(state: Standing, header: ProductsHeader) -> Answer:
+    toss, attempt = state.toss, state.attempt
+    if attempt.state is not RoundState.LOCKED or not isinstance(toss, ChallengeSigned):
+        raise WrongRound(f"round {attempt.key.round} is {attempt.state}; products come between challenge and opening")
+    if not isinstance(toss, Queried):
+        raise Unavailable("the requester's queries are not here yet; send the same products again")
+    if header.transcript_digest != toss.transcript.message.digest():
+        raise TranscriptMismatch("the products are made for another challenge")
+    if tuple(ref.site for ref in header.correlations) != toss.agreed.message.sites:
+        raise MalformedMessage("products must name one correlation for each agreed site, in order")
+    return Move(RoundEvent.MEASURED)
+
+
+def opened(state: Standing) -> RoundState:
+    """The state with an opening that has been made meanwhile: none is kept once skip or burn is signed.
+
+    Raises: WrongRound
+    """
+    attempt = state.attempt
+    if attempt.state is not RoundState.LOCKED or isinstance(state.end, EndAgreed):
+        raise WrongRound(f"round {attempt.key.round} became {attempt.state} meanwhile; its opening was not made")
+    return attempt.after(RoundEvent.MEASURED)
+
+
+# --- release set and ends ---------------------------------------------------------------------------------------------
+
+
+def _choose(state: Standing, release: ReleaseSet, roster: Roster) -> Answer:
+    attempt, toss = state.attempt, state.toss
+    number = attempt.key.round
+    if not attempt.announcement.purpose.plan.summed:
+        raise WrongRound(f"round {number} ranks the sites; its vectors are never summed")
+    if isinstance(state.choice, SetChosen):
+        if state.choice.release_set.message != release:
+            raise ConflictingMessage(f"{attempt.key.label} has another release set; there is one a round, for ever")
+        return Reply.AGAIN
+    measured = attempt.state is RoundState.MEASURED and not isinstance(state.end, EndAgreed)
+    if not measured or isinstance(toss, Unlocked):
+        raise WrongRound(f"round {number} is {attempt.state}; a release set is welcome once it is measured")
+    _check_release_set(attempt, toss.agreed.message, release, roster.requester)
+    return Reply.KEEP
+
+
+def _check_release_set(attempt: Attempt, agreed: AgreedSet, release: ReleaseSet, requester: str) -> None:
+    key = attempt.key
+    named = (release.study_digest, release.round, release.attempt, release.agreed_set_digest)
+    if named != (key.study, key.round, key.attempt, agreed.digest()):
+        raise AnnouncementMismatch("the release set is for another study, round, attempt or agreed set")
+    chosen = [site for site in agreed.sites if site in release.sites]
+    if list(release.sites) != chosen:
+        raise MalformedMessage("a release set names sites of the agreed set, once each and in its order")
+    failed = release.failed_check
+    if list(failed) != [site for site in agreed.sites if site in failed and site not in release.sites]:
+        raise MalformedMessage(
+            "failed_check names sites of the agreed set that are not released, once each and in the set's order"
+        )
+    if requester not in chosen:
+        raise MalformedMessage("a release set must hold the requester itself")
+    least = attempt.announcement.least_contributors
+    if len(chosen) - 1 < least:
+        raise MalformedMessage(f"a release set needs at least {least} contributors, found {len(chosen) - 1}")
+
+
+def _sign_sum(state: Standing, message: SumRelease) -> Answer:
+    attempt, number = state.attempt, state.attempt.key.round
+    if not attempt.announcement.encrypted:
+        raise WrongRound(f"round {number} is one of shares; its sum is released by both servers' halves")
+    if isinstance(state.end, SumAgreed):
+        if state.end.sum_release.message != message:
+            raise ConflictingMessage(f"{attempt.key.label} ends with another sum; there is one a round, for ever")
+        return Reply.AGAIN
+    require_no_other_end(attempt, state.end)
+    if isinstance(state.choice, Unchosen):
+        raise UnknownResource("the requester's release set is not here")
+    if message.release_digest != state.choice.release_set.message.digest():
+        raise AnnouncementMismatch("the sum is of another release set than this side holds")
+    return Move(RoundEvent.RELEASED)
+
+
+def require_no_other_end(attempt: Attempt, end: Undecided | EndAgreed) -> None:
+    """Of a round of ciphertexts whose sum this side has not signed: it may. Raises: WrongRound"""
+    if isinstance(end, EndAgreed):
+        raise WrongRound(f"this server has signed that round {attempt.key.round} is {end.outcome.message.outcome}")
+    if attempt.state in FINAL_STATES:
+        raise WrongRound(f"round {attempt.key.round} is {attempt.state} here without a signed sum; it has no other end")
+
+
+def _sign_end(state: Standing, message: RoundOutcome) -> Answer:
+    """Agree to A's outcome, unless this side knows better.
+
+    A release set alone does not stop a skip: A, which has signed, adds nothing any more, so no sum can leave. If it
+    could, sites would be shown a skip by one of the servers and count a released round for nothing. A ranking that this
+    side has measured is not skipped: the requester may hold what it opens, and sites would let it ask again.
+    """
+    attempt, number = state.attempt, state.attempt.key.round
+    ranks = not attempt.announcement.purpose.plan.summed
+    if isinstance(state.end, EndAgreed):
+        return Reply.AGAIN
+    if message.outcome is RoundState.SKIPPED:
+        if attempt.state is RoundState.RELEASED:
+            raise WrongRound(f"round {number} has been released here; a round is not skipped after that")
+        if ranks and attempt.state is RoundState.MEASURED:
+            raise WrongRound(f"round {number} has been measured here; a ranking is not skipped after that")
+        return Move(RoundEvent.SKIPPED)
+    if message.outcome is RoundState.BURNT:
+        return Move(RoundEvent.BURNT)
+    if not ranks:
+        raise AnnouncementMismatch(f"round {number} ranks no sites; it is released or skipped")
+    return Move(RoundEvent.RANKED)
