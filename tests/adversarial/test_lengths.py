@@ -32,7 +32,7 @@ from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Decline, Message, RuleName, RuleSpec
 from tests.integration.agents import REQUESTER, finished, rounds_of, spec, study_for
 from tests.kit.in_memory import InMemoryFederation
-from tests.kit.light_learner import Odd, light_learner, with_odd
+from tests.kit.learners import Odd, light_learner, with_odd
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import DIGEST as ANY_DIGEST
 from tests.unit.client_agent.federation import REQUESTER as R0

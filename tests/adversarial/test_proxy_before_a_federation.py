@@ -39,7 +39,8 @@ from protocol.wire.messages import (
     StudyState,
 )
 from tests.adversarial.recording_proxy import proxies
-from tests.integration.agents import EROSION, AgentThreads, Odd, finished, rounds_of, site_data, study_for, wait_for
+from tests.integration.agents import EROSION, AgentThreads, finished, rounds_of, site_data, study_for, wait_for
+from tests.kit.learners import Odd, torch_learner, with_odd
 from tests.ports import HOST, free_ports
 
 REQUESTER, DECLINES, BREAKS = "hospital-requesting", "hospital-strict", "hospital-breaking"
@@ -62,6 +63,10 @@ WORDS: tuple[type[StrEnum], ...] = (
 )
 
 
+DEADLINE_S = 15.0
+"""The round in which a site declines lasts as long: servers do not know that it did."""
+
+
 class BrokenInRound1(Odd):
     """Nothing to contribute: the site declines, and tells the requester alone why."""
 
@@ -73,7 +78,7 @@ class BrokenInRound1(Odd):
 
 
 def named(federation: RunningFederation) -> Study:
-    study = study_for(federation, STUDY, EROSION, 2, 60.0)
+    study = study_for(federation, STUDY, EROSION, 2, DEADLINE_S)
     return study.model_copy(update={"model": study.model.named(FEATURES, CLASSES)})
 
 
@@ -118,7 +123,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
 
 
 def run(federation: RunningFederation) -> None:
-    agents = AgentThreads(federation, (REQUESTER, *CONTRIBUTORS), {BREAKS: BrokenInRound1})
+    agents = AgentThreads(federation, (REQUESTER, *CONTRIBUTORS), with_odd({BREAKS: BrokenInRound1}, torch_learner))
     try:
         create_study(federation.state(REQUESTER), named(federation))
         wait_for("the end", finished(federation, STUDY, REQUESTER, *CONTRIBUTORS[:4]), agents.events)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from client_agent.daemon import run_agent
 from client_agent.learning.data import Examples, LocalData
-from client_agent.learning.learner import Learner, TorchLearner
 from client_agent.learning.models import model_spec
 from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind, RoundRecord, read_metrics
@@ -22,6 +21,7 @@ from harness.federation.processes import FederationSpec, RunningFederation, Site
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
+from tests.kit.learners import Learners, torch_learner
 from tests.ports import free_ports
 
 REQUESTER = "requester"
@@ -108,34 +108,13 @@ def rounds_of(federation: Federated, site: str, study: str) -> tuple[RoundRecord
     return read_metrics(journal(federation, site, study).folder / "metrics.jsonl")
 
 
-class Odd:
-    """A learner that is like the real one until a test changes its update."""
-
-    def __init__(self, inner: Learner) -> None:
-        self._inner = inner
-
-    def prepare(self) -> None:
-        self._inner.prepare()
-
-    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
-        return self._inner.update(model, round_number)
-
-    def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
-        return self._inner.apply(model, aggregate)
-
-    def accuracy(self, model: np.ndarray) -> float | None:
-        return self._inner.accuracy(model)
-
-
 class AgentThreads:
-    """Agents of a federation as threads of this process; ``odd`` changes what a site computes."""
+    """Agents of a federation of processes as threads of this one."""
 
-    def __init__(
-        self, federation: RunningFederation, sites: Sequence[str], odd: Mapping[str, type[Odd]] | None = None
-    ) -> None:
+    def __init__(self, federation: RunningFederation, sites: Sequence[str], learner: Learners = torch_learner) -> None:
         self.events: list[AgentEvent] = []
         self._federation = federation
-        self._odd = odd or {}
+        self._learner = learner
         self._running: dict[str, tuple[threading.Event, threading.Thread]] = {}
         for site in sites:
             self.start(site)
@@ -148,13 +127,7 @@ class AgentThreads:
 
     def _run(self, site: str, stop: threading.Event) -> None:
         settings = load_settings(self._federation.config(site))
-
-        def learner(study: Study, seed: int) -> Any:
-            kept_in = StudyJournal(settings.state_dir, study.name).folder
-            real = TorchLearner(study, settings.data, None, "cpu", seed, kept_in)
-            return self._odd[site](real) if site in self._odd else real
-
-        run_agent(settings, stop, self.events.append, learner)
+        run_agent(settings, stop, self.events.append, lambda study, seed: self._learner(settings, study, seed))
 
     def stop(self, *sites: str) -> None:
         chosen = sites or tuple(self._running)

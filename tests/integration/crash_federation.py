@@ -39,7 +39,7 @@ from protocol.wire.messages import (
     Signed,
     Study,
 )
-from tests.kit.light_learner import EROSION, light_learner, light_sites, light_study
+from tests.kit.learners import EROSION, light_learner, light_sites, light_study
 from tests.ports import free_ports
 
 REQUESTER = "requester"

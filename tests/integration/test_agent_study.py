@@ -31,7 +31,7 @@ from tests.integration.agents import (
     wait_for,
 )
 from tests.kit.in_memory import InMemoryFederation
-from tests.kit.light_learner import Odd, light_learner, with_odd
+from tests.kit.learners import Odd, light_learner, with_odd
 
 
 class BrokenInRound2(Odd):

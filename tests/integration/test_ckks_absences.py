@@ -19,7 +19,7 @@ from protocol.wire.messages import OutcomeCause, Study, StudyProtection
 from tests.integration.agents import wait_for
 from tests.integration.crash_federation import REQUESTER, SITES, CrashFederation
 from tests.integration.test_ckks_study import FEDAVG
-from tests.kit.light_learner import LightLearner
+from tests.kit.learners import LightLearner
 
 pytest.importorskip("tenseal")
 LATE = "c3"

@@ -11,7 +11,7 @@ from client_agent.site.events import RoundEnd
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import Purpose, RuleName, RuleSpec, Study
 from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, CrashFederation, Kill, audit
-from tests.kit.light_learner import class_counts
+from tests.kit.learners import class_counts
 
 TOTALS = tuple(sum(counts) for counts in zip(*map(class_counts, range(len(SITES))), strict=True))
 GRID = 2

@@ -25,7 +25,7 @@ from tests.integration.crash_federation import (
     Kill,
     audit,
 )
-from tests.kit.light_learner import LightLearner
+from tests.kit.learners import LightLearner
 
 CONTRIBUTORS = SITES[1:]
 QUICK = (

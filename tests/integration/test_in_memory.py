@@ -15,7 +15,7 @@ from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.kit.clocks import Stop, VirtualClock
 from tests.kit.in_memory import InMemoryFederation
-from tests.kit.light_learner import EROSION, light_learner, light_sites, light_study
+from tests.kit.learners import EROSION, light_learner, light_sites, light_study
 from tests.ports import free_ports
 
 SITES = ("requester", "c1", "c2", "c3")

@@ -11,25 +11,23 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.daemon import create_study
 from client_agent.learning.data import LocalData, save_folder
 from client_agent.learning.names import DataNames
 from client_agent.site.events import EventKind
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.policy.site_policy import SitePolicy
-from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import (
     MODEL,
     REQUESTER,
-    AgentThreads,
     final_model,
     finished,
     rounds_of,
     site_data,
     study_for,
-    wait_for,
 )
+from tests.kit.in_memory import InMemoryFederation
+from tests.kit.learners import torch_learner
 from tests.ports import free_ports
 
 CONTRIBUTORS = ("c1", "c2", "c3")
@@ -56,43 +54,32 @@ def turned(data: LocalData) -> LocalData:
 
 
 @pytest.fixture
-def servers(tmp_path: Path) -> Iterator[RunningFederation]:
+def servers(tmp_path: Path) -> Iterator[InMemoryFederation]:
     data = {name: replace(site_data(place), names=NAMES) for place, name in enumerate(SITES)}
     sites = tuple(
         SiteSpec(name, turned(own) if name == "c2" else own, SitePolicy(least_isolation=0.0))
         for name, own in data.items()
     )
-    running = RunningFederation(FederationSpec("names", REQUESTER, sites, seed=8, ports=free_ports()), tmp_path)
-    try:
-        for side in Side:
-            running.start_server(side)
-        for side in Side:
-            running.wait_for(side, "/healthz")
+    spec = FederationSpec("names", REQUESTER, sites, seed=8, ports=free_ports())
+    with InMemoryFederation(spec, tmp_path, torch_learner) as running:
         yield running
-    finally:
-        running.stop()
 
 
-def test_a_site_with_columns_in_another_order_is_not_ready_until_they_are_mended(servers: RunningFederation) -> None:
+def test_a_site_with_columns_in_another_order_is_not_ready_until_they_are_mended(servers: InMemoryFederation) -> None:
     of = study_for(servers, STUDY, RuleSpec(name=RuleName.FEDAVG), rounds=2, deadline_s=60.0)
-    agents = AgentThreads(servers, SITES)
-    try:
-        create_study(
-            servers.state(REQUESTER), of.model_copy(update={"model": MODEL.named(NAMES.features, NAMES.classes)})
-        )
-        wait_for("c2's refusal", lambda: bool(agents.texts(EventKind.PROBLEM, "c2")), agents.events)
-        (refused,) = agents.texts(EventKind.PROBLEM, "c2")
+    with servers.agents():
+        servers.hand_in(of.model_copy(update={"model": MODEL.named(NAMES.features, NAMES.classes)}))
+        servers.until("c2's refusal", lambda: bool(servers.texts(EventKind.PROBLEM, "c2")))
+        (refused,) = servers.texts(EventKind.PROBLEM, "c2")
         assert refused.startswith("configuration: study 'named': its feature_names are not those of")
         assert "the same names in another order" in refused
         gone, come = (set(re.findall(rf"^\{sign}(\w+)$", refused, re.MULTILINE)) for sign in "-+")
         assert gone == come
         assert gone in ({"pressure"}, {"cholesterol"})
         assert rounds_of(servers, REQUESTER, STUDY) == ()
-        agents.stop("c2")
-        save_folder(servers.folder / "c2" / "data", replace(site_data(SITES.index("c2")), names=NAMES))
-        agents.start("c2")
-        wait_for("the end", finished(servers, STUDY, *SITES), agents.events)
-    finally:
-        agents.stop()
+        servers.stop_agents("c2")
+        save_folder(servers.files.folder / "c2" / "data", replace(site_data(SITES.index("c2")), names=NAMES))
+        servers.start("c2")
+        servers.until("the end", finished(servers, STUDY, *SITES))
     assert [record.took_part for record in rounds_of(servers, REQUESTER, STUDY)] == [SITES] * 2
     assert len({final_model(servers, site, STUDY) for site in SITES}) == 1

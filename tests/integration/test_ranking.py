@@ -31,7 +31,8 @@ from tests.integration.agents import (
     spec,
     study_for,
 )
-from tests.kit.in_memory import InMemoryFederation, torch_learner
+from tests.kit.in_memory import InMemoryFederation
+from tests.kit.learners import torch_learner
 
 CONTRIBUTORS = ("c1", "c2", "c3")
 SITES = (REQUESTER, *CONTRIBUTORS)

@@ -33,7 +33,8 @@ from tests.integration.agents import (
     rounds_of,
     site_data,
 )
-from tests.kit.in_memory import InMemoryFederation, torch_learner
+from tests.kit.in_memory import InMemoryFederation
+from tests.kit.learners import torch_learner
 from tests.ports import free_ports
 from tests.unlimited import run_plain
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import faulthandler
 import selectors
-import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -166,7 +165,7 @@ class _Selector(selectors.DefaultSelector):
         while not found and (timeout is None or timeout > 0) and not self._clock.pass_time(timeout):
             found = super().select(_LOOK_AGAIN_S)
             if time.monotonic() > quiet_since_s + _STUCK_AFTER_S:
-                _say_where_everybody_is()
+                faulthandler.dump_traceback(2)  # to the file of standard error: pytest has taken sys.stderr
                 quiet_since_s = time.monotonic()
         return found
 
@@ -190,8 +189,3 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         except BaseException as error:
             done.set_exception(error)
         return done
-
-
-def _say_where_everybody_is() -> None:
-    for ident, frame in sys._current_frames().items():  # the only way to see other threads
-        print(f"--- thread {ident}\n", "".join(traceback.format_stack(frame)[-8:]), file=sys.stderr)

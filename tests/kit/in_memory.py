@@ -21,12 +21,9 @@ import httpx
 from fastapi import FastAPI
 
 from client_agent.daemon import create_study, run_agent
-from client_agent.learning.learner import Learner, TorchLearner
 from client_agent.network.ledger import Ledger, LedgerEntry
-from client_agent.settings import AgentSettings
 from client_agent.settings import load_settings as agent_settings
 from client_agent.site.events import AgentEvent, EventKind
-from client_agent.site.journal import StudyJournal
 from harness.engine.parties import Parties
 from harness.federation.processes import FederationSpec, RunningFederation
 from protocol.sharing import Side
@@ -36,8 +33,8 @@ from servers.correlations.transfer import OBLIVIOUS, Transfer
 from servers.settings import load_settings as server_settings
 from tests.kit.clocks import Stop, VirtualClock, VirtualLoop
 from tests.kit.dealt import Dealt
+from tests.kit.learners import Learners
 
-Learners = Callable[[AgentSettings, Study, int], Learner]
 _REAL_S: Final = 60.0
 _LONG_POLL: Final = "view"
 _MOMENT_S: Final = 0.01
@@ -189,12 +186,6 @@ class InMemoryTransport(httpx.BaseTransport):
     def close(self) -> None:
         for done in tuple(self._under_way):
             done.cancel()
-
-
-def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
-    """The real one, on the data of the site's settings."""
-    kept_in = StudyJournal(settings.state_dir, study.name).folder
-    return TorchLearner(study, settings.data, None, "cpu", seed, kept_in)
 
 
 class InMemoryFederation:

@@ -1,4 +1,4 @@
-"""The learner of every test that is not about learning: no torch, and models that are the same bits in every run."""
+"""What sites learn with in tests: torch where learning is the point, else a light one without it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any, Final
 import numpy as np
 
 from client_agent.learning.data import Examples, LocalData
-from client_agent.learning.learner import Vector
+from client_agent.learning.learner import Learner, TorchLearner, Vector
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form
 from client_agent.settings import AgentSettings
+from client_agent.site.journal import StudyJournal
 from harness.engine.parties import Parties
 from harness.federation.processes import SiteSpec
 from protocol.parameters import StudyParameters
@@ -20,10 +21,14 @@ from protocol.wire.messages import LayerShape, ModelSpec, RuleName, RuleSpec, St
 _GRID = 256.0
 
 
-class LightLearner:
-    """Every site pulls the model towards its own point; steps are multiples of 1/256, below the clip norm.
+Learners = Callable[[AgentSettings, Study, int], Learner]
 
-    They lie on the fixed-point grid, so that rounding draws nothing. ``place`` is what tells sites apart.
+
+class LightLearner:
+    """Models are the same bits in every run: every site pulls the model towards its own point.
+
+    Steps are multiples of 1/256, below the clip norm. They lie on the fixed-point grid, so that rounding draws nothing.
+    ``place`` is what tells sites apart.
     """
 
     def __init__(self, study: Study, place: int) -> None:
@@ -76,9 +81,9 @@ def light_learner(settings: AgentSettings, study: Study, seed: int) -> LightLear
 
 
 class Odd:
-    """A learner that is like the light one until a test changes its update."""
+    """A learner that is like another one until a test changes its update."""
 
-    def __init__(self, inner: LightLearner) -> None:
+    def __init__(self, inner: Learner) -> None:
         self._inner = inner
 
     def prepare(self) -> None:
@@ -94,12 +99,18 @@ class Odd:
         return self._inner.accuracy(model)
 
 
-def with_odd(odd: Mapping[str, type[Odd]]) -> Callable[[AgentSettings, Study, int], Any]:
-    """Light learners; at these sites odd ones."""
+def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
+    """The real one, on the data of the site's settings."""
+    kept_in = StudyJournal(settings.state_dir, study.name).folder
+    return TorchLearner(study, settings.data, None, "cpu", seed, kept_in)
 
-    def made(settings: AgentSettings, study: Study, seed: int) -> LightLearner | Odd:
-        light = light_learner(settings, study, seed)
-        return odd[settings.site](light) if settings.site in odd else light
+
+def with_odd(odd: Mapping[str, type[Odd]], learner: Learners = light_learner) -> Learners:
+    """As ``learner``; at these sites odd ones."""
+
+    def made(settings: AgentSettings, study: Study, seed: int) -> Any:
+        inner = learner(settings, study, seed)
+        return odd[settings.site](inner) if settings.site in odd else inner
 
     return made
 
