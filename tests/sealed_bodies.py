@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+
 from protocol.bodies import sealed
-from protocol.wire.channel.sealing import SealedReader
+from protocol.wire.channel.sealing import CHUNK_BYTES, SealedReader
 from protocol.wire.keys import SealingKey, SealingPublicKey
 from protocol.wire.message import Message
+from tests.unit.client_agent.federation import REQUESTER, keys
 
 H = TypeVar("H", bound=Message)
+
+SITE = "c2"
+OTHER = "cd" * 32
+SECRET = bytes(range(64))
+KEY = keys(REQUESTER).sealing
+CHUNK = CHUNK_BYTES // 8
+LENGTHS = st.sampled_from([1, 7, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
+PIECES = st.sampled_from([999, 2**16, 2**20])
+FEW = settings(max_examples=12, deadline=None)
 
 
 def opened(body: bytes, key: SealingKey, form: type[H]) -> tuple[H, bytes]:
@@ -23,3 +37,18 @@ def opened(body: bytes, key: SealingKey, form: type[H]) -> tuple[H, bytes]:
 def closed(header: Message, content: Sequence[bytes], recipient: SealingPublicKey) -> bytes:
     """A body in memory, under a key and a salt that everybody knows."""
     return sealed.seal(header, content, recipient, bytes(sealed.SECRET_BYTES)).whole()
+
+
+def vector(length: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 2**64, size=length, dtype=np.uint64)
+
+
+def pieces(body: bytes, size: int) -> Iterator[bytes]:
+    return (body[at : at + size] for at in range(0, len(body), size))
+
+
+def damaged(body: bytes) -> list[bytes]:
+    """Cut anywhere, lengthened, altered at the end, behind something else."""
+    altered = bytearray(body)
+    altered[-1] ^= 1
+    return [body[:-1], body[: len(body) // 2], body[:9], b"", body + b"\0", bytes(altered), b"not sealed" + body]

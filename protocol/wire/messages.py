@@ -10,6 +10,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
+from protocol.protection import StudyProtection
+from protocol.purpose import Purpose, RoundState
 from protocol.rules.weight_erosion import SecondWeight
 from protocol.wire.causes import EndCause, OutcomeCause
 from protocol.wire.message import (
@@ -27,8 +29,6 @@ from protocol.wire.message import (
     StudyName,
     Version,
 )
-from protocol.wire.protection import StudyProtection
-from protocol.wire.purpose import Purpose, RoundState
 from protocol.wire.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.roster import Party, Role, Roster
 from protocol.wire.round import (

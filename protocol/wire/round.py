@@ -10,10 +10,10 @@ from pydantic import Field, model_validator
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
+from protocol.purpose import Purpose, RoundState
 from protocol.sharing import Side
 from protocol.wire.causes import BURN_CAUSES, RANKED_CAUSES, SKIP_CAUSES, OutcomeCause, outcome_text
 from protocol.wire.message import Attempt, Digest, KeyId, Message, PartyName, RoundNumber, Secret32, Version
-from protocol.wire.purpose import Purpose, RoundState
 
 
 class Announcement(Message):

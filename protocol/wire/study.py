@@ -10,12 +10,12 @@ from pydantic import AfterValidator, Field, model_validator
 
 from protocol.clauses import Clause
 from protocol.parameters import Needs, StudyParameters
+from protocol.protection import StudyProtection
+from protocol.purpose import Purpose
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
 from protocol.wire.causes import EndCause
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
 from protocol.wire.names import require_layer_name, require_model_names
-from protocol.wire.protection import StudyProtection
-from protocol.wire.purpose import Purpose
 from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.rule import RuleName, RuleSpec
 

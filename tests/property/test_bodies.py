@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.arithmetic.ring import to_bytes
-from protocol.bodies import contribution, letter, masked_sum, opening, output, query, sealed
+from protocol.bodies import contribution, opening, query, sealed
 from protocol.bodies.contribution import Part, PartSealing
 from protocol.errors import (
     AnnouncementMismatch,
     BrokenSeal,
     CommitmentMismatch,
-    ErrorCode,
     MalformedMessage,
     MoietyError,
     NotListed,
-    RefusedMessage,
     TooLarge,
     TranscriptMismatch,
     WrongRound,
@@ -30,15 +26,14 @@ from protocol.errors import (
 from protocol.mpc.measurement import OpeningShare
 from protocol.mpc.quantity import value_count
 from protocol.parameters import RANGE_PROJECTIONS, Needs
-from protocol.sharing import Side, seed_side, split
-from protocol.wire.channel.sealing import CHUNK_BYTES, SealedReader
+from protocol.sharing import Side, split
+from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest
-from protocol.wire.messages import ContributionHeader, Decline, OpeningHeader, OutputHeader, QueryHeader, ShareKind
-from protocol.wire.peer_messages import MaskedSumHeader
+from protocol.wire.messages import ContributionHeader, OpeningHeader, QueryHeader, ShareKind
 from servers.http.authentication import Caller
 from servers.http.bodies import ContributionIntake
-from tests.sealed_bodies import closed
+from tests.sealed_bodies import CHUNK, FEW, KEY, LENGTHS, OTHER, PIECES, SECRET, SITE, closed, damaged, pieces, vector
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
     DIGEST,
@@ -47,32 +42,9 @@ from tests.unit.client_agent.federation import (
     announcement,
     keys,
     operator_keys,
-    study,
 )
 
-SITE = "c2"
-OTHER = "cd" * 32
-SECRET = bytes(range(64))
 ANNOUNCED = announcement()
-CHUNK = CHUNK_BYTES // 8
-LENGTHS = st.sampled_from([1, 7, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
-PIECES = st.sampled_from([999, 2**16, 2**20])
-FEW = settings(max_examples=12, deadline=None)
-
-
-def vector(length: int, seed: int = 0) -> np.ndarray:
-    return np.random.default_rng(seed).integers(0, 2**64, size=length, dtype=np.uint64)
-
-
-def pieces(body: bytes, size: int) -> Iterator[bytes]:
-    return (body[at : at + size] for at in range(0, len(body), size))
-
-
-def damaged(body: bytes) -> list[bytes]:
-    """Cut anywhere, lengthened, altered at either end of what is sealed."""
-    altered = bytearray(body)
-    altered[-1] ^= 1
-    return [body[:-1], body[: len(body) // 2], body[:9], b"", body + b"\0", bytes(altered), b"not sealed" + body]
 
 
 # --- contribution -----------------------------------------------------------------------------------------------------
@@ -213,9 +185,6 @@ def test_queries_are_read_as_they_were_written(count: int, length: int, number: 
         np.testing.assert_array_equal(total[target], asked[place * length : (place + 1) * length])
 
 
-KEY = keys(REQUESTER).sealing
-
-
 def opened_by(of: query.Queries, body: bytes) -> tuple[QueryHeader, bytes]:
     headers: list[QueryHeader] = []
     reader = SealedReader(KEY, lambda raw: headers.append(of.require(raw)))
@@ -280,136 +249,3 @@ def test_another_opening_than_the_expected_one_is_refused() -> None:
     short = opening.seal(header_of(), shares(Needs.DISTANCES)[:-1], KEY.public, SECRET)
     with pytest.raises(MalformedMessage, match=r"server a's opening has \d+ bytes, expected \d+"):
         opening.read(short, header_of(), REQUESTER, KEY)
-
-
-# --- output and masked sum --------------------------------------------------------------------------------------------
-
-
-def output_header(kind: ShareKind, length: int, release: str = DIGEST) -> OutputHeader:
-    return OutputHeader(release_digest=release, side=Side.B, share_kind=kind, recipient="ab" * 16, length=length)
-
-
-@FEW
-@given(LENGTHS, PIECES)
-def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
-    x, header = vector(length), output_header(ShareKind.VECTOR, length)
-    body = output.seal(header, [to_bytes(x)], KEY.public, SECRET).whole()
-    assert len(body) <= output.most_bytes(header)
-    out = np.zeros(length, dtype=np.uint64)
-    for start, piece in output.read_vector(header, KEY, pieces(body, size)):
-        out[start : start + piece.size] = piece
-    np.testing.assert_array_equal(out, x)
-    assert output.content_bytes(header) == 8 * length
-
-
-def test_the_side_that_masks_serves_the_seed() -> None:
-    for number in (1, 2):
-        assert output.share_kind(seed_side(number), number) is ShareKind.SEED
-        assert output.share_kind(seed_side(number).other, number) is ShareKind.VECTOR
-    header = output_header(ShareKind.SEED, 7)
-    for size, refused in ((32, False), (31, True), (33, True), (0, True)):
-        body = output.seal(header, [SECRET[:size]], KEY.public, SECRET).whole()
-        if refused:
-            with pytest.raises(MalformedMessage, match=f"a mask seed of {size} bytes, expected 32"):
-                output.read_seed(header, KEY, [body])
-        else:
-            assert output.read_seed(header, KEY, [body]) == SECRET[:size]
-            assert len(body) <= output.most_bytes(header)
-
-
-def read_vector(header: OutputHeader, body: bytes) -> None:
-    for _ in output.read_vector(header, KEY, [body]):
-        pass
-
-
-def test_another_output_than_the_expected_one_is_refused() -> None:
-    header, content = output_header(ShareKind.VECTOR, 7), to_bytes(vector(7))
-    body = output.seal(header, [content], KEY.public, SECRET).whole()
-    for expected in (
-        output_header(ShareKind.SEED, 7),
-        output_header(ShareKind.VECTOR, 8),
-        output_header(ShareKind.VECTOR, 7, OTHER),
-    ):
-        with pytest.raises(TranscriptMismatch, match="another release, kind or recipient"):
-            read_vector(expected, body)
-    for wrong in damaged(body):
-        with pytest.raises((BrokenSeal, MalformedMessage, TooLarge)):
-            read_vector(header, wrong)
-    for short, text in ((content[:-8], "6 elements, expected 7"), (content[:-1], "6 elements, expected 7")):
-        with pytest.raises(MalformedMessage, match=text):
-            read_vector(header, output.seal(header, [short], KEY.public, SECRET).whole())
-    with pytest.raises(MalformedMessage, match="more than 7 elements"):
-        read_vector(header, output.seal(header, [content + bytes(8)], KEY.public, SECRET).whole())
-
-
-@FEW
-@given(LENGTHS, PIECES)
-def test_a_masked_sum_is_read_as_it_was_written(length: int, size: int) -> None:
-    x, header = vector(length), MaskedSumHeader(release_digest=DIGEST, length=length)
-    body = masked_sum.seal(header, iter([to_bytes(x)]), KEY.public, SECRET).whole()
-    assert len(body) == masked_sum.message_bytes(header) <= masked_sum.most_bytes(length)
-    reader, out = masked_sum.MaskedSumReader(header, KEY), np.zeros(length, dtype=np.uint64)
-    for start, found in [*(reader.feed(piece) for piece in pieces(body, size)), reader.last()]:
-        out[start : start + found.size] = found
-    reader.finish()
-    np.testing.assert_array_equal(out, x)
-    assert body.startswith(reader.head)
-
-
-def test_another_masked_sum_than_the_expected_one_is_refused() -> None:
-    header = MaskedSumHeader(release_digest=DIGEST, length=7)
-    body = masked_sum.seal(header, iter([to_bytes(vector(7))]), KEY.public, SECRET).whole()
-    for expected in (MaskedSumHeader(release_digest=OTHER, length=7), MaskedSumHeader(release_digest=DIGEST, length=8)):
-        with pytest.raises(AnnouncementMismatch):
-            masked_sum.MaskedSumReader(expected, KEY).feed(body)
-    for wrong in damaged(body):
-        with pytest.raises(RefusedMessage):
-            read_masked_sum(header, wrong)
-
-
-def read_masked_sum(header: MaskedSumHeader, body: bytes) -> None:
-    reader = masked_sum.MaskedSumReader(header, KEY)
-    reader.feed(body)
-    reader.last()
-    reader.finish()
-
-
-# --- letters ----------------------------------------------------------------------------------------------------------
-
-
-@FEW
-@given(st.text(max_size=300), st.integers(0, 9))
-def test_a_letter_is_read_as_it_was_written_and_where_it_was_sent_only(reason: str, number: int) -> None:
-    to = next(party for party in ROSTER.sites if party.name == REQUESTER)
-    said = Decline(study_digest=DIGEST, round=1, site=SITE, code=ErrorCode.WRONG_ROUND, reason=letter.told(reason))
-    body = letter.seal_letter(said, "decline", DIGEST, SITE, to, number)
-    assert len(body) == letter.NOTICE_SEALED_BYTES
-
-    def read(body: bytes, kind: str = "decline", sender: str = SITE, of: int = number) -> Decline:
-        return letter.open_letter(body, Decline, kind, DIGEST, sender, REQUESTER, of, KEY)
-
-    assert read(body) == said
-    for wrong in damaged(body):
-        with pytest.raises(BrokenSeal):
-            read(wrong)
-    for changes in ({"kind": "refusal"}, {"sender": "c1"}, {"of": number + 1}):
-        with pytest.raises(BrokenSeal):
-            read(body, **changes)
-
-
-def test_a_checkpoint_is_read_as_it_was_written() -> None:
-    of = study()
-    kept = np.random.default_rng(1).normal(size=of.model_dimension).astype("<f4")
-    body, digest = letter.seal_checkpoint(kept.tobytes(), SECRET[:32]), hashlib.sha256(kept.tobytes()).hexdigest()
-    assert len(body) == letter.most_bytes(letter.LetterKind.CHECKPOINT, of, 4)
-    np.testing.assert_array_equal(letter.open_checkpoint(body, SECRET[:32], digest, of), kept)
-    for wrong in damaged(body):
-        with pytest.raises(BrokenSeal):
-            letter.open_checkpoint(wrong, SECRET[:32], digest, of)
-    with pytest.raises(BrokenSeal, match="not the one that the welcome names"):
-        letter.open_checkpoint(body, SECRET[:32], OTHER, of)
-    short = kept[:-1].tobytes()
-    with pytest.raises(BrokenSeal, match="holds 3996 bytes, expected 4000"):
-        letter.open_checkpoint(
-            letter.seal_checkpoint(short, SECRET[:32]), SECRET[:32], hashlib.sha256(short).hexdigest(), of
-        )

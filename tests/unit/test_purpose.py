@@ -6,8 +6,8 @@ import pytest
 
 from protocol.parameters import Needs
 from protocol.policy.memory import SiteMemory, remember_contribution
+from protocol.purpose import PLANS
 from protocol.wire.messages import Announcement, Purpose, RoundState
-from protocol.wire.purpose import PLANS
 from tests.unit.client_agent.federation import announcement, weight_list
 
 
