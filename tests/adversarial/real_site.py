@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import httpx
 import numpy as np
 
 from client_agent.contributor.decisions import Decision
@@ -63,15 +64,15 @@ class RealSite:
         *,
         reconciled: bool = True,
     ) -> None:
-        federation = opened.federation
+        self._federation = federation = opened.federation
         self.events: list[AgentEvent] = []
         self.ledger = Ledger(folder / "ledger.jsonl")
-        tls = tls_context(federation.ca_file)
         self.clients = {}
         for side in Side:
             operator = federation.roster.operator(side)
-            transport = CountingTransport(operator.name, tls, self.ledger)
-            self.clients[side] = ServerClient(side, operator, federation.keys(VICTIM), transport)
+            self.clients[side] = ServerClient(
+                side, operator, federation.keys(VICTIM), self._connected(operator.name), clock=federation.clock.now
+            )
         context = SiteContext(
             site=VICTIM,
             keys=federation.keys(VICTIM),
@@ -85,11 +86,17 @@ class RealSite:
             emit=self.events.append,
             ledger=self.ledger,
             stop=threading.Event(),
+            clock=federation.clock,
         )
         context.sums.reconciled_at_s = context.clock.now() if reconciled else None
         signed = sign(opened.sites.study, REQUESTER, federation.keys(REQUESTER).signing)
         self.agent = Contributor(context, signed, StudyJournal(folder, opened.sites.study.name))
         self.agent.adopt_model(MODEL, 0, site_key=SITE_KEY.hex(), memory=memory)
+
+    def _connected(self, server: str) -> httpx.BaseTransport:
+        if self._federation.connect is not None:
+            return self._federation.connect()
+        return CountingTransport(server, tls_context(self._federation.ca_file), self.ledger)
 
     def close(self) -> None:
         for client in self.clients.values():

@@ -58,7 +58,8 @@ from tests.adversarial.running_pair import (
     database,
 )
 from tests.integration.fake_agents import FakeSites
-from tests.integration.federation import Federation, start_servers
+from tests.integration.federation import Federation
+from tests.kit.servers_in_memory import servers_in_memory
 
 LAYERS = (LayerShape(name="hidden", shape=(SMALL - 2,)), LayerShape(name="head.bias", shape=(2,)))
 CONTRIBUTORS = SITES[1:]
@@ -240,7 +241,7 @@ def shares_held(federation: Federation, study_digest: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with start_servers(tmp_path_factory.mktemp("requester"), [*SITES, STRANGER]) as federation:
+    with servers_in_memory(tmp_path_factory.mktemp("requester"), [*SITES, STRANGER]) as federation:
         made = Pair(federation)
         yield made
         made.close()

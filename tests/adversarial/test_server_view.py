@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,6 +45,7 @@ from tests.integration import fake_agents, federation, signed_client
 from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.federation import prepare_servers
 from tests.integration.test_server_round import GRID, NUMERATORS, SITES, D, exact_distances, expected_sum, updates
+from tests.kit.clocks import ToldClock
 
 NOW_S = 1_800_000_000
 ROUNDS = (1, 2)
@@ -121,10 +121,8 @@ class World:
             token_bytes=lambda n: derive(b"secrets", str(next(counted)))[:n],
             token_urlsafe=secrets.token_urlsafe,
         )
-        clock = SimpleNamespace(time=lambda: NOW_S, monotonic=time.monotonic, sleep=time.sleep)
         for module in (fake_agents, federation, signed_client):
             patch.setattr(module, "secrets", drawn)
-            patch.setattr(module, "time", clock)
         patch.setattr(federation, "more_free_ports", lambda wanted: tuple(range(8441, 8441 + wanted)))
         patch.setattr(prg, "_fill", self._fill(prg._fill))
         patch.setattr(sealing, "_SUITE", self._suite(sealing._SUITE))
@@ -228,7 +226,7 @@ def live(folder: Path, world: World, x: Updates) -> View:
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         world.install(patch)
-        made = prepare_servers(folder, SITES, seed=7)
+        made = replace(prepare_servers(folder, SITES, seed=7), clock=ToldClock(lambda: NOW_S))
         with running_apps(made, lambda: NOW_S) as apps:
             sites = FakeSites(made, make_study(made, D))
             connect(sites, apps)

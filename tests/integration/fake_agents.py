@@ -165,7 +165,7 @@ class FakeSites:
             model_version=number - 1,
             model_digest="00" * 32,
             weight_list_digest="11" * 32,
-            closes_at_s=int(time.time() + closes_in_s),
+            closes_at_s=int(self.federation.clock.now() + closes_in_s),
         )
 
     def announce(self, announcement: Announcement, sides: Sequence[Side] = tuple(Side)) -> None:

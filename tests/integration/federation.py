@@ -8,7 +8,7 @@ import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +20,7 @@ import trustme
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from harness.federation.forked import Forked, fork_command
 from harness.federation.processes import write_secret
+from host.clock import SYSTEM, Clock
 from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys, dump_party_keys, dump_roster
 from protocol.wire.messages import Roster
@@ -94,6 +95,9 @@ class Federation:
     servers: dict[Side, ServerHandle]
     ca_file: Path
     folder: Path = field(default_factory=Path)
+    clock: Clock = SYSTEM
+    connect: Callable[[], httpx.BaseTransport] | None = None
+    """The way to both servers where it is none over TLS."""
 
     @property
     def roster(self) -> Roster:

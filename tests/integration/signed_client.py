@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import secrets
 import ssl
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
@@ -57,8 +56,12 @@ class SignedClient:
         self.keys = keys
         named = federation.roster.party(keys.name)
         self.key_id = keys.key_id if named is None else named.key_id
-        context = ssl.create_default_context(cafile=str(federation.ca_file))
-        self.http = httpx.Client(verify=context, trust_env=False, timeout=60)
+        connect = federation.connect or self._over_tls
+        self.http = httpx.Client(transport=connect(), trust_env=False, timeout=60)
+
+    def _over_tls(self) -> httpx.BaseTransport:
+        context = ssl.create_default_context(cafile=str(self.federation.ca_file))
+        return httpx.HTTPTransport(verify=context, trust_env=False)
 
     def close(self) -> None:
         self.http.close()
@@ -97,7 +100,7 @@ class SignedClient:
             head_digest(envelope),
             self.keys.signing,
             self.key_id,
-            created=int(time.time()) if created is None else created,
+            created=int(self.federation.clock.now()) if created is None else created,
             nonce=between.nonce,
             digest_field=DigestField.SEALED_HEAD,
         )

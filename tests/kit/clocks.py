@@ -116,8 +116,8 @@ class VirtualClock:
         """anyio keeps its threads while they have nothing to do: it says itself whether they work."""
         self._work.append(working)
 
-    def pass_time(self, at_most_s: float | None) -> bool:
-        """To the next deadline, at most so far, when everybody waits; False when somebody works."""
+    def everybody_waits(self) -> bool:
+        """Asked before the loop looks once more for what was handed to it: who waits has handed over all it had."""
         with self._lock:
             begun, waiting = self._begun, dict(self._waiting)
         alive = {t.ident for t in threading.enumerate() if not t.name.startswith(_ANYIO)}
@@ -125,15 +125,19 @@ class VirtualClock:
             return False
         if any(one.holds() or one.until_s <= self._passed_s for one in waiting.values()):
             return False
-        with self._lock:
-            if begun != self._begun or waiting.keys() != self._waiting.keys():
-                return False  # somebody woke another one and went to wait, while this looked at them in turn
+        with self._lock:  # or somebody woke another one and went to wait, while this looked at them in turn
+            return begun == self._begun and waiting.keys() == self._waiting.keys()
+
+    def pass_time(self, at_most_s: float | None) -> bool:
+        """To the next deadline, at most so far; False where there is none."""
         loops_s = float("inf") if at_most_s is None else self._passed_s + at_most_s
-        next_s = min([loops_s, *(one.until_s for one in waiting.values())])
+        with self._lock:
+            waiting = tuple(self._waiting.values())
+        next_s = min([loops_s, *(one.until_s for one in waiting)])
         if next_s == float("inf"):
             return False
         self._passed_s = max(self._passed_s, next_s)
-        for one in waiting.values():
+        for one in waiting:
             if one.until_s <= self._passed_s:
                 with one.changed:
                     one.changed.notify_all()
@@ -162,7 +166,11 @@ class _Selector(selectors.DefaultSelector):
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         found = super().select(0)
         quiet_since_s = time.monotonic()
-        while not found and (timeout is None or timeout > 0) and not self._clock.pass_time(timeout):
+        while not found and (timeout is None or timeout > 0):
+            quiet = self._clock.everybody_waits()
+            found = super().select(0)
+            if found or (quiet and self._clock.pass_time(timeout)):
+                break
             found = super().select(_LOOK_AGAIN_S)
             if time.monotonic() > quiet_since_s + _STUCK_AFTER_S:
                 faulthandler.dump_traceback(2)  # to the file of standard error: pytest has taken sys.stderr
