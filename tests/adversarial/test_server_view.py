@@ -14,8 +14,11 @@ bytes in both worlds, as if both had drawn alike; so digests of sealed bodies, r
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import secrets
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -32,7 +35,7 @@ from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.mpc import measurement
 from protocol.mpc.distance import query
 from protocol.mpc.ot.half import CorrelationHalf, segment_sums
-from protocol.sharing import Side, vector_side
+from protocol.sharing import Side, seed_side, vector_side
 from protocol.wire import commitment
 from protocol.wire.channel import sealing
 from protocol.wire.messages import RoundState
@@ -100,7 +103,7 @@ def pads(viewer: Side, tape: Tape, one: Updates, other: Updates) -> dict[tuple[U
         asked = [
             np.concatenate([query(x[number][SITES[0]], n, GRID) for n in NUMERATORS.values()]) for x in (one, other)
         ]
-        if viewer is Side.B:
+        if seed_side(number) is not viewer:
             shifts[Usage.QUERY, tape.seeds[Usage.QUERY][number - 1]] = asked[1] - asked[0]
         masks = Side.A if number % 2 else Side.B
         if masks is not viewer:
@@ -121,6 +124,9 @@ class World:
             token_bytes=lambda n: derive(b"secrets", str(next(counted)))[:n],
             token_urlsafe=secrets.token_urlsafe,
         )
+        asked = defaultdict[str, Iterator[int]](itertools.count)  # of each label, one for every round
+        queries = SimpleNamespace(bytes=lambda n, label: derive(b"queries", f"{label} {next(asked[label])}")[:n])
+        patch.setattr(fake_agents, "SystemRandomness", lambda: queries)
         for module in (fake_agents, federation, signed_client):
             patch.setattr(module, "secrets", drawn)
         patch.setattr(federation, "more_free_ports", lambda wanted: tuple(range(8441, 8441 + wanted)))
