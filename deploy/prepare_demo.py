@@ -40,7 +40,7 @@ def _federation() -> Federation:
 
 
 def prepare(folder: Path) -> Parties:
-    """One folder a party below ``folder``, which only its owner may enter: the containers' user is another one."""
+    """One folder per party below ``folder``, which only its owner may enter: the containers' user is another one."""
     folder.mkdir(parents=True, mode=0o700)
     federation = _federation()
     sites = federation.sites

@@ -41,8 +41,8 @@ class Asked:
     data: Annotated[
         str | None,
         typer.Option(
-            help="A study: breast_cancer (the default), digits, or a folder that holds one folder a site. A case: the "
-            "folder with the public data sets (or MOIETY_DATA)."
+            help="A study: breast_cancer (the default), digits, or a folder that holds one folder per site. A case: "
+            "the folder with the public data sets (or MOIETY_DATA)."
         ),
     ] = None
     requester: Annotated[str | None, typer.Option(help="A study: the requester's folder, with a folder.")] = None

@@ -3,7 +3,7 @@
 Why: a requester that chooses the first model can choose one whose gradients hold single records, and read them out of
 an honest sum of several sites (trap weights, Boenisch et al. 2023; MediLeak, Shi et al. 2024).
 
-How: AES-256-CTR under a key that follows from the study gives one 64-bit word a coordinate, in the order of the flat
+How: AES-256-CTR under a key that follows from the study gives one 64-bit word per coordinate, in the order of the flat
 vector. A layer's name and shape say what becomes of its words:
 
     shape of two or more dimensions     uniform within +-1/sqrt(fan_in), fan_in the product of all but the first

@@ -26,7 +26,7 @@ class ProtectionPlan:
 
     ``keyed``: the sites encrypt under a key that they all have, and server A alone holds what they send. ``opens``:
     something about single sites can be opened to the requester. ``rounded``: an update is rounded to fixed point, by
-    less than one unit a coordinate, before it leaves its site.
+    less than one unit per coordinate, before it leaves its site.
     """
 
     keyed: bool

@@ -138,7 +138,7 @@ def require_clipped_sum(coordinates: Signed, last: int, contributors: int, piece
 
     Why: the range check lets one site put several E, or minus several E, in the coordinate of the weights. With a
     negative number it would make the sum of weights small and everybody's step large. Each honest update is at most
-    w C long, so no average that passes is longer than C but for the rounding, below one ring unit a coordinate.
+    w C long, so no average that passes is longer than C but for the rounding, below one ring unit per coordinate.
 
     Shapes:   int64[D - 1], the model's coordinates, opened and within their bound; ``last`` from the same sum
     Requires: ``last`` passed :func:`own_weights_sum`; ``contributors`` counts all sites in the sum, the requester too

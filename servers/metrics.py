@@ -11,7 +11,7 @@ _PHASE_BUCKETS: Final = (0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1, 2, 5, 10, 30, 60, 30
 
 
 class Metrics:
-    """One registry a server, so that two servers in one process do not share it."""
+    """One registry per server, so that two servers in one process do not share it."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()

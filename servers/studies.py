@@ -118,7 +118,7 @@ def _require_products(server: Server, study: Study) -> None:
 
 
 def studies_after(server: Server, name: str) -> StudyList:
-    """The next studies by name, in pages that a control message holds; every caller is in all: one roster a server.
+    """The next studies by name, in pages that a control message holds; every caller is in all: one roster per server.
 
     A page has at least one study: what a requester creates is itself a control message, far below a page.
     """

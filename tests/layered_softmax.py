@@ -170,7 +170,7 @@ def gradients(at: Layers, rows: Rows) -> Layers:
 
 
 def error(at: Layers, rows: Rows, d: Layers) -> Layers:
-    """How far a float32 gradient at parameters ``d`` away may be from the exact one here, in L2 norm a layer."""
+    """How far a float32 gradient at parameters ``d`` away may be from the exact one here, in L2 norm per layer."""
     (U, H, V, T), classes = _forward(at, rows), len(at.c)
     R = _softmax(T) - rows.y
     Q = R * at.w2

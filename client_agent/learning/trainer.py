@@ -239,7 +239,7 @@ def predicted(model: nn.Module, data: Examples, device: torch.device) -> NDArray
 
 
 def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
-    """One gradient a parameter, on the device; zeros where the loss does not reach."""
+    """One gradient per parameter, on the device; zeros where the loss does not reach."""
     return list(torch.autograd.grad(loss(model, batch), parameters, materialize_grads=True))
 
 

@@ -1,6 +1,6 @@
 """The egress ledger: every byte that leaves or enters this site, with what it was for.
 
-One JSON line a request or TLS handshake, appended only. The socket counts are taken at the socket, below TLS, so that
+One JSON line per request or TLS handshake, appended only. The socket counts are taken at the socket, below TLS, so that
 the totals can be compared with what a firewall saw.
 """
 

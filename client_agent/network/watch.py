@@ -29,7 +29,7 @@ class Stopped(Exception):
 
 
 class StudyWatch:
-    """One polling thread a server; ``wait`` returns when either view has changed."""
+    """One polling thread per server; ``wait`` returns when either view has changed."""
 
     def __init__(
         self,

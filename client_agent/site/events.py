@@ -1,4 +1,4 @@
-"""What an agent reports: one record a round for metrics.jsonl, and live events for whoever watches."""
+"""What an agent reports: one record per round for metrics.jsonl, and live events for whoever watches."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ EventSink = Callable[[AgentEvent], None]
 
 
 class Metrics:
-    """metrics.jsonl of one study: one line a round, appended."""
+    """metrics.jsonl of one study: one line per round, appended."""
 
     def __init__(self, path: Path) -> None:
         self._path = path

@@ -7,7 +7,7 @@
                  model-000003.safetensors
                  rounds/000004/     decision, encoded update, mail, queries, release set of that round
                  rounds/000004/attempt-01/   sealed shares and their record: resent, never re-made
-                 metrics.jsonl      one line a round
+                 metrics.jsonl      one line per round
 
 Every file is written beside its name, synced and renamed. A state file is replaced after what it points to is there.
 """

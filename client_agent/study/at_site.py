@@ -71,7 +71,7 @@ class StudyAtSite:
         return model_part(self.require_kept(), self.study.model_dimension)
 
     def record(self, record: RoundRecord) -> None:
-        """One line of metrics.jsonl a round, with seconds and bytes since the last one."""
+        """One line of metrics.jsonl per round, with seconds and bytes since the last one."""
         if record.round > self.state.last_recorded_round:
             self.journal.reach(Point.BEFORE_ROUND_RECORDED)
             self.record_now(record)

@@ -1,6 +1,6 @@
 """Who took part in a study estimates the others' updates from its sums and lists (docs/protocol.md 9, isolation).
 
-Every released round gives s_r = sum_i w_ri u_ri, one linear equation a coordinate, with the list's weights in it. One
+Every released round gives s_r = sum_i w_ri u_ri, one linear equation per coordinate, with the list's weights in it. One
 round says little. Over many rounds the lists differ and the updates move slowly, so that the equations add up to a
 system with a solution. The best linear estimate under a prior with covariances C_i between site i's updates of two
 rounds, sites independent of each other, is
@@ -123,7 +123,7 @@ def average_estimate(equations: Equations) -> NDArray[np.float64]:
 
 
 def linear_estimate(equations: Equations, covariances: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The best linear estimate for one covariance a site, float64[N, K, D]."""
+    """The best linear estimate for one covariance per site, float64[N, K, D]."""
     weights = equations.weights
     moved = sum(np.outer(w, w) * c for w, c in zip(weights.T, covariances, strict=True))
     solved = np.linalg.solve(equations.noisy(np.asarray(moved)), equations.sums)

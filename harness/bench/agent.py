@@ -35,7 +35,7 @@ from protocol.wire.messages import Announcement, Roster, Study
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of a running federation: roster, certificate, and one folder with keys a site."""
+    """The folder of a running federation: roster, certificate, and one folder with keys per site."""
 
     folder: Path
 

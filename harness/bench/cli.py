@@ -46,13 +46,13 @@ def round_text(result: RoundBenchmark) -> str:
         (
             f"{result.parameters:,} parameters, {result.sites} contributors and the requester, {result.machine}",
             f"seconds: {result.seconds:.2f} ({phases})",
-            f"bytes a parameter: up {result.bytes_up_per_parameter:.3f}, down {result.bytes_down_per_parameter:.3f}",
+            f"bytes per parameter: up {result.bytes_up_per_parameter:.3f}, down {result.bytes_down_per_parameter:.3f}",
             f"bytes between the servers: {result.bytes_between_servers_per_contributor:,.0f} a contributor, "
             f"{result.bytes_between_servers_per_parameter:.3f} a parameter",
-            f"servers' CPU, ns a parameter and contributor: distances {cpu.distances:.1f}, sum {cpu.sum:.2f}, "
+            f"servers' CPU, ns per parameter and contributor: distances {cpu.distances:.1f}, sum {cpu.sum:.2f}, "
             f"ingest {cpu.ingest:.1f}, output {cpu.output:.1f}",
-            f"an agent's CPU, ns a parameter: {result.agent_cpu_ns_per_parameter:.1f}",
-            f"numpy's plain average, ns a parameter: {result.plain_fedavg_cpu_ns_per_parameter:.1f}",
+            f"an agent's CPU, ns per parameter: {result.agent_cpu_ns_per_parameter:.1f}",
+            f"numpy's plain average, ns per parameter: {result.plain_fedavg_cpu_ns_per_parameter:.1f}",
             f"peak memory, MB: A {result.server_peak_rss_mb.a:.0f} (idle {result.server_idle_rss_mb.a:.0f}), "
             f"B {result.server_peak_rss_mb.b:.0f} (idle {result.server_idle_rss_mb.b:.0f}), "
             f"agent {result.agent_peak_rss_mb:.0f} (idle {result.agent_idle_rss_mb:.0f})",
@@ -76,7 +76,7 @@ def latency(json_file: JsonFile = None) -> None:
         f"{result.contributors} contributors, {result.parameters} parameters, {result.released_rounds} rounds\n"
         f"from lock to release, mean: {shown} (target: below 0.5 s)\n"
         f"whole rounds after the first, mean: {result.whole_round_s:.3f} s\n"
-        f"between the servers: {result.between_servers_bytes_per_contributor:,.0f} bytes a contributor and round"
+        f"between the servers: {result.between_servers_bytes_per_contributor:,.0f} bytes per contributor and round"
     )
 
 

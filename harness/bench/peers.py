@@ -82,7 +82,7 @@ def peers_text(result: PeersBenchmark) -> str:
             lines.append(f"{one.task}: {name}: {one.note}")
             continue
         ratio = "" if one.times_ours is None else f", {one.times_ours:.2g} times ours"
-        cost = f"{one.cpu_ns_per_parameter_contributor:.3g} ns CPU a parameter and contributor"
+        cost = f"{one.cpu_ns_per_parameter_contributor:.3g} ns CPU per parameter and contributor"
         lines.append(f"{one.task}: {name}: {cost}{ratio} ({one.note})")
     return "\n".join(lines)
 

@@ -66,8 +66,8 @@ class _Target:
 
 
 _TARGETS: Final = (
-    _Target("bytes up a parameter", lambda r: r.bytes_up_per_parameter, 8.1),
-    _Target("bytes down a parameter", lambda r: r.bytes_down_per_parameter, 8.1),
+    _Target("bytes up per parameter", lambda r: r.bytes_up_per_parameter, 8.1),
+    _Target("bytes down per parameter", lambda r: r.bytes_down_per_parameter, 8.1),
     _Target("MB between the servers, a contributor", lambda r: r.bytes_between_servers_per_contributor / 1e6, 0.9),
     _Target("bytes between the servers, a parameter", lambda r: r.bytes_between_servers_per_parameter, 8.1),
     _Target("distances, ns", lambda r: r.cpu_ns_per_parameter_contributor.distances, 60.0, only=(10**6, 10)),
@@ -133,9 +133,9 @@ def _figures(rounds: Sequence[RoundBenchmark]) -> str:
     head = [name for name, _ in _FIGURES]
     rows = [[cell(one) for _, cell in _FIGURES] for one in rounds]
     legend = (
-        "`up`, `down`: bytes a parameter and site. `MB/contributor`, `B/parameter`: between the servers. `distances` "
-        "to `output`: servers' CPU, ns a parameter and vector. `agent`: ns a parameter. `numpy`: the plain average of "
-        "the same vectors, ns a parameter and vector. `upload`: GB/s from the first byte to both receipts.\n"
+        "`up`, `down`: bytes per parameter and site. `MB/contributor`, `B/parameter`: between the servers. `distances` "
+        "to `output`: servers' CPU, ns per parameter and vector. `agent`: ns per parameter. `numpy`: the plain average "
+        "of the same vectors, ns per parameter and vector. `upload`: GB/s from the first byte to both receipts.\n"
     )
     return "## Figures\n\n" + _table(head, rows) + "\n" + legend
 

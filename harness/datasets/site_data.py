@@ -64,7 +64,7 @@ class SplitRow:
 
 
 def describe(federation: Federation) -> tuple[SplitRow, ...]:
-    """The split as a table, one row a site, the requester first."""
+    """The split as a table, one row per site, the requester first."""
     classes = len(federation.class_names)
     return tuple(
         SplitRow(

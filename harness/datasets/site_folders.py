@@ -1,4 +1,4 @@
-"""A federation from a folder that holds one folder a site, each as a site's agent reads it.
+"""A federation from a folder that holds one folder per site, each as a site's agent reads it.
 
 Names of columns and classes (client_agent.learning.data) are compared between all sites: where one site gives them all
 must, the same ones in the same order.

@@ -22,7 +22,7 @@ _PLAIN_WIDTH: Final = 120
 
 
 class LiveRun:
-    """Progress of one study. Without a terminal: one line a round."""
+    """Progress of one study. Without a terminal: one line per round."""
 
     def __init__(self, console: Console, title: str, rounds: int) -> None:
         self._console = console

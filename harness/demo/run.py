@@ -1,6 +1,6 @@
 """``moiety demo``: real processes on one machine, plain twins, further seeds, a table and a report.
 
-Every rule that shares has a federation of its own, two servers and one agent a site, whose roster declares how many
+Every rule that shares has a federation of its own, two servers and one agent per site, whose roster declares how many
 examples each site has; its processes end, and the next ones follow.
 """
 
@@ -181,7 +181,7 @@ def _serve(
     options: DemoOptions,
     console: Console,
 ) -> _Served:
-    with console.status("starting two servers and one agent a site"):
+    with console.status("starting two servers and one agent per site"):
         running = RunningFederation(_spec(data_set.key, federation, options), folder)
     with running:
         pids = running.process_ids

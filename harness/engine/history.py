@@ -1,4 +1,4 @@
-"""What a run leaves behind: one record a round, and the final model. Plain and secure runs fill the same structure."""
+"""What a run leaves behind: one record per round, and the final model; of plain and secure runs alike."""
 
 from __future__ import annotations
 

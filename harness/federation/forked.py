@@ -11,8 +11,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
-from multiprocessing import forkserver
+from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Final
 
@@ -104,4 +105,13 @@ def _run(run: Callable[..., None], arguments: tuple[str, ...], log: str, environ
     for stream in (sys.stdout, sys.stderr):
         os.dup2(descriptor, stream.fileno())
     os.close(descriptor)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     run(*arguments)
+
+
+def _end_with_parent() -> None:
+    """A parent that was killed stops nobody: without this, a federation would go on for nobody."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        connection.wait([parent.sentinel])
+        os.killpg(0, signal.SIGKILL)

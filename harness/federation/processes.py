@@ -1,4 +1,4 @@
-"""A federation as real processes on one machine: two servers and an agent a site, over HTTPS (docs/architecture.md).
+"""A federation as real processes on one machine: two servers and an agent per site, over HTTPS (docs/architecture.md).
 
 Writes everything a real deployment has (certificates, keys, the signed roster, settings, data folders) into one
 folder, starts ``moiety server run`` and ``moiety agent run``, and stops them all in the end.
@@ -338,7 +338,7 @@ def toml_lines(values: Mapping[str, object]) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The caller's environment, without settings meant for other servers and agents, one thread a process."""
+    """The caller's environment, without settings meant for other servers and agents, one thread per process."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith(("MOIETY_SERVER_", "MOIETY_AGENT_"))}
     found = [str(_PROJECT), *filter(None, [os.environ.get("PYTHONPATH")])]
     return one_thread({**kept, "PYTHONPATH": os.pathsep.join(found), "PYTHONUNBUFFERED": "1"})

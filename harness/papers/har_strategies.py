@@ -39,8 +39,8 @@ CLOSE: Final = 0.01
 def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) -> None:
     """``runs`` maps ``har_strategies_<split>`` (and the same with ``_secure``, ``_ckks``) to its lines."""
     page.text(
-        "10,299 windows of 30 people's movements over eight sites: at random; one majority activity a site, sites of "
-        "one size (majority_even) and of several (majority); two activities a site (pick_two). Tested on the nine "
+        "10,299 windows of 30 people's movements over eight sites: at random; one majority activity per site, sites of "
+        "one size (majority_even) and of several (majority); two activities per site (pick_two). Tested on the nine "
         "official test people. Mean ± standard error over seeds. The paper gives its results in words: FedAvg and "
         "WFedAvg alike, FedYogi a little later, FedAdam and FedAdagrad worse unless tuned, homomorphic encryption "
         "slower. Tuned: the best of six settings for every strategy, chosen on validation rows of the training people "
@@ -159,11 +159,11 @@ def _protection(page: Page, runs: Mapping[str, Sequence[RunLine]]) -> None:
     page.text(
         "Seed 0. Seconds are of one core of one process that does the work of all eight sites and both servers, "
         f"training included. A model of {DIMENSION:,} parameters: on shares a site sends and receives "
-        f"{shares / 1e3:.0f} kB a round; under CKKS it sends {sent / 1e3:.0f} kB and receives {summed / 1e3:.0f} kB "
-        "([measured with everything around it](../benchmarks.md)). In the open it would be four bytes a parameter: "
+        f"{shares / 1e3:.0f} kB per round; under CKKS it sends {sent / 1e3:.0f} kB and receives {summed / 1e3:.0f} kB "
+        "([measured with everything around it](../benchmarks.md)). In the open it would be four bytes per parameter: "
         f"{DIMENSION * 4 / 1e3:.0f} kB."
     )
-    page.table(("split, strategy, protection", "accuracy", "seconds a round"), rows)
+    page.table(("split, strategy, protection", "accuracy", "seconds per round"), rows)
 
 
 def _seconds_a_round(line: RunLine) -> float:

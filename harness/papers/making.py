@@ -16,7 +16,7 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Making:
-    """How missing runs are made: into one folder a case below ``runs``, by ``jobs`` processes on ``device``.
+    """How missing runs are made: into one folder per case below ``runs``, by ``jobs`` processes on ``device``.
 
     ``download``: missing public data are fetched into the data folder first.
     """

@@ -58,14 +58,14 @@ PUBLISHED_RATES: Final = {"FedAvg, row sums": 0.07, "WE": REPORT_RATE, "Local": 
 def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) -> None:
     """Both splits on one page."""
     page.text(
-        "1309 passengers over four sites by age. Linear model, 30 rounds, one batch a site and round. Pooled accuracy "
-        "on the requester's test half after round 30; mean ± standard error over random halves; the best of a column "
-        "in bold. Rates are those of the report's loss, which is half of the usual one: its rate 3 is 1.5 in the study "
-        "files. All rules take that rate, but those called tuned, so that their rows can be compared. Tuned ones chose "
-        "rate and penalties on validation examples, never on the test half of a run; the tuning seeds are other halves "
-        "of the same 1309 rows. The report chose its rates by the test accuracy that it plots. Its accuracies are "
-        "means over test batches, of which the last may have a single row, so they are not the same measure; and its "
-        "FedAvg is none ([see below](#the-published-fedavg))."
+        "1309 passengers over four sites by age. Linear model, 30 rounds, one batch per site and round. Pooled "
+        "accuracy on the requester's test half after round 30; mean ± standard error over random halves; the best "
+        "of a column in bold. Rates are those of the report's loss, which is half of the usual one: its rate 3 is "
+        "1.5 in the study files. All rules take that rate, but those called tuned, so that their rows can be "
+        "compared. Tuned ones chose rate and penalties on validation examples, never on the test half of a run; the "
+        "tuning seeds are other halves of the same 1309 rows. The report chose its rates by the test accuracy that "
+        "it plots. Its accuracies are means over test batches, of which the last may have a single row, so they are "
+        "not the same measure; and its FedAvg is none ([see below](#the-published-fedavg))."
     )
     for case, split in CASES.items():
         lines = tuple(runs.get(case, ()))

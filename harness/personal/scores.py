@@ -12,7 +12,7 @@ from sklearn.metrics import accuracy_score, f1_score
 
 
 class Scores(BaseModel):
-    """One number a site, in the federation's order; F1 is averaged over classes by their number of examples."""
+    """One number per site, in the federation's order; F1 is averaged over classes by their number of examples."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     accuracy: tuple[float, ...]

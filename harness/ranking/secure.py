@@ -51,7 +51,7 @@ def parameters_for(length: int, clip_norm: float) -> StudyParameters:
 def open_losses(
     form: QuadraticForm, predictors: Mapping[str, NDArray[np.float64]], *, clip_norm: float, seed: bytes
 ) -> OpenedLosses:
-    """Both servers hold shares of the form and of every predictor; the requester opens one loss a site.
+    """Both servers hold shares of the form and of every predictor; the requester opens one loss per site.
 
     Shapes:   form.vector and every predictor float64[L]
     Reveals:  each loss and range check, to the requester

@@ -35,7 +35,7 @@ Values = tuple[float | None, ...]
 
 
 class PairSeries(BaseModel):
-    """How far two sites' updates lay apart, one value a round."""
+    """How far two sites' updates lay apart, one value per round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     first: str
@@ -44,7 +44,7 @@ class PairSeries(BaseModel):
 
 
 class RunLine(BaseModel):
-    """A finished run; lists have one entry a round, None where there is no number.
+    """A finished run; lists have one entry per round, None where there is no number.
 
     ``study_digest`` covers the case file's part that decides this run, ``data_digest`` every site's examples.
     ``weight`` are the weights handed out before the round, ``alpha`` those after it in full precision.
@@ -175,7 +175,7 @@ def _line(
 
 
 def _by_round(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
-    """A line's lists with one entry a round."""
+    """A line's lists with one entry per round."""
     return {
         "kind": tuple(record.kind.value for record in records),
         "test_accuracy": tuple(_number(record.test_accuracy) for record in records),
@@ -210,7 +210,7 @@ def _weights(record: RoundRecord, grid: int) -> tuple[SiteValue, ...]:
 
 
 def _by_site(rounds: list[tuple[SiteValue, ...]], sites: tuple[str, ...]) -> dict[str, Values]:
-    """One series a site; a site without a number in any round is left out."""
+    """One series per site; a site without a number in any round is left out."""
     found = [{entry.site: entry.value for entry in values} for values in rounds]
     series = {site: tuple(_number(values.get(site)) for values in found) for site in sites}
     return {site: values for site, values in series.items() if any(value is not None for value in values)}

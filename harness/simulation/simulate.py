@@ -38,7 +38,7 @@ BUILT_IN: Final[dict[str, Callable[[int], Federation]]] = {
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """``data`` is a built-in data set, or a folder with one folder a site (train.npz, test.npz), requester named."""
+    """``data`` is a built-in data set, or a folder with one folder per site (train.npz, test.npz), requester named."""
 
     study_file: Path
     data: str
@@ -49,7 +49,7 @@ class SimulationOptions:
 
 
 class SeedResult(BaseModel):
-    """One run; lists have one entry a round."""
+    """One run; lists have one entry per round."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     seed: int
@@ -130,7 +130,7 @@ def _federation(options: SimulationOptions, table: StudyTable, seed: int) -> Fed
     folder = Path(options.data)
     if not folder.is_dir():
         raise ConfigurationError(
-            f"--data: found {options.data!r}; give {' or '.join(BUILT_IN)}, or a folder that holds one folder a site"
+            f"--data: found {options.data!r}; give {' or '.join(BUILT_IN)}, or a folder that holds one folder per site"
         )
     return load_site_folders(folder, options.requester, table.model.inputs, table.model.classes)
 

@@ -29,7 +29,7 @@ from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 
 Stack = dict[str, torch.Tensor]
-"""Parameters by name, each with one row a site."""
+"""Parameters by name, each with one row per site."""
 
 
 @dataclass(frozen=True, eq=False)

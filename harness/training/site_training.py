@@ -19,7 +19,7 @@ from protocol.wire.messages import TrainingSpec
 
 @dataclass(frozen=True, eq=False)
 class TrainedSites:
-    """One row a site: updates before clipping, float32[S, D], and personal layers after the round, float32[S, P]."""
+    """One row per site: updates before clipping, float32[S, D], and personal layers after the round, float32[S, P]."""
 
     updates: NDArray[np.float32] = field(repr=False)
     personal: NDArray[np.float32] = field(repr=False)

@@ -1,7 +1,7 @@
 """Letters: their topics, who may send one to whom, how long one can be, how it is sealed (docs/protocol.md 3, 4, 9).
 
     letter      a message, padded inside its seal and bound to kind, study, sender, recipient and number
-    checkpoint  the kept vector, 4 bytes a coordinate, under a key that the welcome letter brings
+    checkpoint  the kept vector, 4 bytes per coordinate, under a key that the welcome letter brings
 
 The servers relay letters and cannot open them. What they can check is here, so that no site can leave more with them
 than a study needs: a topic stands for one thing that was announced, and every kind has its own small cap.

@@ -1,7 +1,7 @@
 """Correlations: what an inner product between the two servers consumes, and where they come from.
 
 ``CorrelationSource`` is the seam. A source's :meth:`draw` is a conversation: a generator that yields the bytes to
-send, or None when it has to hear something first, and is sent what came back; it returns one half a contributor
+send, or None when it has to hear something first, and is sent what came back; it returns one half per contributor
 (a side whose message is the last is sent b"" once more to return). Whoever drives it carries the bytes: a server
 over HTTP, :func:`converse` in one process. After an error the conversation is over; after ConsistencyCheckFailed all
 unused halves of the session must be deleted.
@@ -45,7 +45,7 @@ class CorrelationSource(Protocol):
     def counterparty(self) -> Counterparty: ...
 
     def draw(self, lengths_list: LengthsList, rand: bytes) -> Conversation:
-        """Make one half a contributor, in order; ``rand`` is 32 fresh bytes.
+        """Make one half per contributor, in order; ``rand`` is 32 fresh bytes.
 
         Raises:   MalformedMessage, ProtocolViolation, ConsistencyCheckFailed
         """

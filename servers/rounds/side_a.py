@@ -1,4 +1,4 @@
-"""Side A drives every round from its announcement to its end; one task a study (docs/protocol.md 4 to 9).
+"""Side A drives every round from its announcement to its end; one task per study (docs/protocol.md 4 to 9).
 
 The task looks at the stored round, does what its state asks for, and looks again. So a restart needs nothing but
 the database: only what depends on an OT session is lost with it, and then the attempt is burnt.

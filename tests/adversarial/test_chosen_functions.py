@@ -1,7 +1,7 @@
 """How much one opened number tells a malicious requester: 64 bits, into which several coordinates fit.
 
-Claimed as limits in docs/threat_model.md: one such number a contributor and round where the requester queries, and one
-more for every contributor on its side where pairs are opened.
+Claimed as limits in docs/threat_model.md: one such number per contributor and round where the requester queries, and
+one more for every contributor on its side where pairs are opened.
 """
 
 from __future__ import annotations

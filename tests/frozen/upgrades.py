@@ -4,7 +4,7 @@
 
 The older code, in a worktree of its own, runs a study of real processes until one of them dies at a failpoint; then all
 of them are killed. This code starts on what they left, finishes the study, and must come to the model of a study that
-nothing disturbed, or to one whose interrupted round was skipped. Some eight seconds a case; no part of ``make test``.
+nothing disturbed, or to one whose interrupted round was skipped. Some eight seconds per case; no part of ``make test``.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,10 +24,11 @@ ROOT = Path(__file__).resolve().parents[2]
 DIES_WITHIN_S = 60.0
 OVER_WITHIN_S = 120.0
 UNDISTURBED = "undisturbed"
+FINISHED = ("alike", "skipped")
 
 
 def leave(folder: Path, ports: tuple[int, int], names: Sequence[str]) -> None:
-    """Under the older code: every case in a folder of its own, dead at its failpoint."""
+    """Under the older code: each case in a folder of its own, dead at its failpoint; a line on stdin asks for more."""
     from tests.integration import crash_federation, test_crashes
 
     crash_federation.free_ports = lambda: ports  # type: ignore[attr-defined]
@@ -46,6 +48,7 @@ def leave(folder: Path, ports: tuple[int, int], names: Sequence[str]) -> None:
                 federation.kill(name)
         sys.stdout.write(json.dumps({"case": case.name, "died": died, "large": case.large}) + "\n")
         sys.stdout.flush()
+        sys.stdin.readline()  # this code finishes it first: rounds close after a minute
 
 
 def finish(folder: Path, ports: tuple[int, int], large: bool) -> dict[str, Any]:
@@ -96,20 +99,35 @@ def main(commit: str, names: Sequence[str]) -> int:
         try:
             command = [sys.executable, str(Path(__file__)), "leave", str(folder), *map(str, ports), *names]
             environment = {**os.environ, "PYTHONPATH": str(older)}
-            done = subprocess.run(command, cwd=older, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+            with subprocess.Popen(
+                command, cwd=older, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            ) as leaving:
+                counts = _finish_each(leaving, folder, ports)
         finally:
             _git("worktree", "remove", "--force", str(older))
-        left = [json.loads(line) for line in done.stdout.splitlines()]
-        plain = {large: finish(folder / f"{UNDISTURBED}-{large}", ports, large) for large in {c["large"] for c in left}}
-        wrong = 0
-        for case in left:
-            said = verdict(finish(folder / case["case"], ports, case["large"]), plain[case["large"]])
-            said += "" if case["died"] else " (nobody had died: the failpoint was not reached)"
-            wrong += said not in ("alike", "skipped")
-            sys.stdout.write(f"{case['case']}: {said}\n")
-            sys.stdout.flush()
-    sys.stdout.write(f"{len(left)} cases, {wrong} wrong\n")
-    return int(wrong > 0 or not left)
+    sys.stdout.write(", ".join(f"{count} {said}" for said, count in sorted(counts.items())) + "\n")
+    return int(not counts or bool(counts["wrong"]) or leaving.returncode != 0)
+
+
+def _finish_each(leaving: subprocess.Popen[str], folder: Path, ports: tuple[int, int]) -> Counter[str]:
+    """How many cases ended how, each printed."""
+    assert leaving.stdin is not None
+    assert leaving.stdout is not None
+    plain: dict[bool, dict[str, Any]] = {}
+    counts: Counter[str] = Counter()
+    for case in map(json.loads, leaving.stdout):
+        large = case["large"]
+        found = finish(folder / case["case"], ports, large)
+        if large not in plain:
+            plain[large] = finish(folder / f"{UNDISTURBED}-{large}", ports, large)
+        said = verdict(found, plain[large])
+        counts[said if said in FINISHED else "wrong"] += 1
+        said += "" if case["died"] else " (nobody had died: the failpoint was not reached)"
+        sys.stdout.write(f"{case['case']}: {said}\n")
+        sys.stdout.flush()
+        leaving.stdin.write("\n")
+        leaving.stdin.flush()
+    return counts
 
 
 def _git(*arguments: str) -> None:

@@ -104,9 +104,9 @@ def test_secure_and_plain_agree(studies: dict[str, Any]) -> None:
 
 def test_traffic_is_what_the_protocol_says(studies: dict[str, Any]) -> None:
     large = studies["digits"]
-    # 8 bytes a parameter to one server and 32 bytes to the other, plus seals: a header, 1.1 kB of ML-KEM each way, and
-    # 16 bytes a chunk of 2^18, and each of the two in an envelope with another ML-KEM; together below 9 kB, on 10,810
-    # parameters.
+    # 8 bytes per parameter to one server and 32 bytes to the other, plus seals: a header, 1.1 kB of ML-KEM each way,
+    # and 16 bytes per chunk of 2^18, and each of the two in an envelope with another ML-KEM; together below 9 kB,
+    # on 10,810 parameters.
     for direction in ("up", "down"):
         assert 8 <= large[f"body_bytes_{direction}_per_parameter"] <= 8 + 9000 / large["parameters"]
         assert large[f"bytes_{direction}_per_parameter"] > large[f"body_bytes_{direction}_per_parameter"]
@@ -156,7 +156,7 @@ def test_the_demo_under_ckks(tmp_path: Path) -> None:
             assert rule["weights_equal_plain"]
             assert rule["difference_bound"] is None or rule["max_abs_difference_to_plain"] <= rule["difference_bound"]
             assert rule["released_rounds"] == (0 if name == "local" else 2)
-    # 10.06 bytes a value in whole ciphertexts: 11 of them for 10,811 values, with their seals' 16 bytes a chunk
+    # 10.06 bytes a value in whole ciphertexts: 11 of them for 10,811 values, with their seals' 16 bytes per chunk
     assert 10 < studies["digits"]["body_bytes_up_per_parameter"] < 11
     report = (tmp_path / "report.html").read_text()
     assert "Server A held ciphertexts, no server a key." in report

@@ -129,7 +129,7 @@ def test_a_norm_bound_of_a_rule_in_which_sites_weigh_themselves_needs_every_site
 
 
 def assert_the_requester_sees_the_same(plain: RunHistory, secure: RunHistory, of: Study) -> None:
-    """Round 1 starts from the same model: only fixed point differs, at weight 1 by less than 1 ring unit a coordinate
+    """Round 1 starts from the same model: only fixed point differs, at weight 1 by less than 1 ring unit per coordinate
     of each vector, 1/2 more for the query's rounding (docs/protocol.md 8).
     """
     first, theirs = secure.rounds[0], plain.rounds[0]

@@ -65,15 +65,17 @@ def ckks_text(result: CkksBenchmark) -> str:
     for one in (result, result.common):
         ns = one.ns_per_parameter
         lines.append(
-            f"{one.scheme}, {one.ring_degree} / {list(one.modulus_bits)}, scale 2^{one.scale_bits}: bytes a parameter "
-            f"up {one.bytes_up_per_parameter:.2f}, down {one.bytes_down_per_parameter:.2f}; CPU ns a parameter: "
+            f"{one.scheme}, {one.ring_degree} / {list(one.modulus_bits)}, scale 2^{one.scale_bits}: "
+            f"bytes per parameter up {one.bytes_up_per_parameter:.2f}, down {one.bytes_down_per_parameter:.2f}; "
+            "CPU ns per parameter: "
             f"encrypt {ns.encrypt:.0f}, check {ns.check:.0f}, add {ns.add:.0f}, decrypt {ns.decrypt:.0f}; "
             f"peak {one.peak_rss_mb:.0f} MB; largest error {one.max_error:.1e}, of the norm {one.norm_error:.1e}"
         )
     servers = shares.cpu_ns_per_parameter_contributor
     lines.append(
-        f"shares: bytes a parameter up {shares.bytes_up_per_parameter:.2f}, down {shares.bytes_down_per_parameter:.2f};"
-        f" CPU ns a parameter: agent {shares.agent_cpu_ns_per_parameter:.0f}, both servers "
+        f"shares: bytes per parameter up {shares.bytes_up_per_parameter:.2f}, "
+        f"down {shares.bytes_down_per_parameter:.2f}; "
+        f"CPU ns per parameter: agent {shares.agent_cpu_ns_per_parameter:.0f}, both servers "
         f"{servers.ingest + servers.distances + servers.sum + servers.output:.0f}; "
         f"largest error {shares.max_abs_difference_to_plain:.1e}"
     )

@@ -51,7 +51,7 @@ def number(value: float, digits: int | None = None) -> str:
 
 @dataclass(frozen=True)
 class Curve:
-    """Mean and standard error over runs, one value a round."""
+    """Mean and standard error over runs, one value per round."""
 
     label: str
     means: tuple[float, ...]

@@ -62,4 +62,4 @@ class Extension:
 IKNP: Final = Extension(BASE_OTS)
 SOFTSPOKEN: Final = Extension(21)
 DEFAULT: Final = SOFTSPOKEN
-"""At most 0.9 MB a contributor, what is sent online included (docs/adr/0006)."""
+"""At most 0.9 MB per contributor, what is sent online included (docs/adr/0006)."""

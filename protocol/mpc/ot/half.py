@@ -34,7 +34,7 @@ class CorrelationHalf:
 
 
 def split_halves(lengths_list: list[tuple[int, ...]], vector: Ring, products: Ring) -> list[CorrelationHalf]:
-    """Cut a whole batch's vector and products into one half a contributor; the halves own their memory."""
+    """Cut a whole batch's vector and products into one half per contributor; the halves own their memory."""
     elements = np.cumsum([0, *(sum(lengths) for lengths in lengths_list)])
     places = np.cumsum([0, *(len(lengths) for lengths in lengths_list)])
     return [

@@ -113,6 +113,6 @@ def test_the_page_shows_ckks_next_to_shares(tmp_path: Path) -> None:
     write_result(a_result(), tmp_path / "ckks_1e6_10.json")
     page = page_of(tmp_path)
     assert "## Under CKKS: 1,000,000 parameters, 10 contributors" in page
-    assert "2048 / [40], scale 2^36: bytes a parameter up 10.07, down 20.02" in page
+    assert "2048 / [40], scale 2^36: bytes per parameter up 10.07, down 20.02" in page
     assert "8192 / [60, 40, 40, 60]" in page
     assert "- `moiety bench ckks --parameters 1000000 --sites 10`: 2030-01-01" in page

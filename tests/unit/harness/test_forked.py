@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from harness.federation.forked import ONE_THREAD, Forked, fork_command, one_thread
@@ -59,6 +61,25 @@ def test_a_signal_ends_it_and_names_itself(tmp_path: Path, number: signal.Signal
     process.send_signal(number)
     assert process.wait(60) == -number
     process.send_signal(number)  # to one that has ended: nothing
+
+
+def test_it_ends_with_a_parent_that_was_killed(tmp_path: Path) -> None:
+    """The parent is another process here, which starts one that would wait for ever."""
+    log = tmp_path / "log"
+    program = (
+        "import sys, time; from pathlib import Path; from harness.federation.forked import Forked;"
+        "from tests.unit.harness.test_forked import wait_for_a_signal;"
+        f"print(Forked(wait_for_a_signal, (), Path({str(log)!r}), {{}}).pid, flush=True); time.sleep(600)"
+    )
+    root = str(Path(__file__).parents[3])
+    with subprocess.Popen(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": root}, stdout=subprocess.PIPE, text=True
+    ) as parent:
+        assert parent.stdout is not None
+        waits = psutil.Process(int(parent.stdout.readline()))
+        assert waits.is_running()
+        parent.kill()
+    waits.wait(60)
 
 
 def test_libraries_are_told_to_take_one_thread_and_this_process_keeps_its_own(tmp_path: Path) -> None:

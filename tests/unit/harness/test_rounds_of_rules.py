@@ -63,7 +63,7 @@ def start() -> np.ndarray:
 
 
 def raw_updates(vector: np.ndarray, round_number: int, given: tuple[SiteData, ...]) -> np.ndarray:
-    """One row a site, the requester's first; none is longer than the clip norm."""
+    """One row per site, the requester's first; none is longer than the clip norm."""
     rows = []
     for site in given:
         model = build_model(MODEL, 0)

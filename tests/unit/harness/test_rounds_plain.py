@@ -107,7 +107,7 @@ def test_weight_erosion_is_the_papers(clip_norm: float, same_round: bool) -> Non
     models = [model_vector(build_model(of.model, 9)), *(progress.state.vector for progress in kept)]
     assert history.end is RunEnd.COMPLETED
     for record, found, expected in zip(history.rounds, models[1:], by_hand(of, models[:-1], same_round), strict=True):
-        # fewer than 2^8 float64 operations a round on numbers below 2^2, six rounds: 6 * 2^8 * 2^-51 < 2^-40
+        # fewer than 2^8 float64 operations per round on numbers below 2^2, six rounds: 6 * 2^8 * 2^-51 < 2^-40
         assert {a.site: a.value for a in record.alphas} == pytest.approx(expected.alpha, rel=0, abs=2.0**-40)
         assert {d.site: d.value for d in record.distances} == pytest.approx(expected.distance, rel=0, abs=2.0**-40)
         assert record.took_part == NAMES[1:]

@@ -1,4 +1,4 @@
-"""A federation from one folder a site: what differs between sites is named before anything is trained."""
+"""A federation from one folder per site: what differs between sites is named before anything is trained."""
 
 from __future__ import annotations
 

@@ -96,7 +96,7 @@ def test_many_steps_stay_close_to_exact_arithmetic(name: RuleName, rng: np.rando
     # Ten steps of |u| <= 1 with tau = 0.5. Each float32 operation is off by at most e = 2^-24 relative, each of
     # the constants beta, 1 - beta, tau, eta by 2 e. m and v are sums of at most ten such products: off by at most
     # 10 * 5 e relative to the larger of 1 and themselves. With sqrt(v) >= 0.5 / sqrt(2) in these steps,
-    # m / (sqrt(v) + tau) is off by less than 250 e, and x, moving by at most 2 eta a step, by less than
+    # m / (sqrt(v) + tau) is off by less than 250 e, and x, moving by at most 2 eta per step, by less than
     # 10 * (250 e eta + e) < 2600 e for eta = 1.
     rule = spec(name, tau=0.5, decay=0.95)
     beta_1 = Fraction(0 if name is RuleName.FEDADAGRAD else 9, 10)

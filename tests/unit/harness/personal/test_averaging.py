@@ -94,7 +94,7 @@ def plain_start() -> reference.State:
 def test_apfl_shares_its_updates_the_same_way() -> None:
     """Its shared model is FedAvg's; what differs is the rounding of one round."""
     plain, secure = (after_rounds(SchemeName.MIXED, comparison(secure=s, spec=SPEC), 1) for s in (False, True))
-    # from one model, five updates move by less than one ring unit a coordinate, so their average too; float32 rounds
+    # from one model, five updates move by less than one ring unit per coordinate, so their average too; float32 rounds
     # the average and the model, below 4
     unit = 1 / STUDY.parameters.scale
     assert 0 < np.abs(secure.models - plain.models).max() <= 0.0625 * unit + 2 * 4 * 2.0**-24
