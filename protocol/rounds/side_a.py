@@ -9,7 +9,7 @@ A asks B, never the other way round. Whatever a step ends in is stored before an
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, assert_never
 
 from protocol.errors import (
     ErrorCode,
@@ -92,6 +92,8 @@ def due(state: AtA, facts: Facts) -> Step:
             step = _deliver_end(state, facts)
         case Over():
             step = Act.REST
+        case never:
+            assert_never(never)
     return step
 
 

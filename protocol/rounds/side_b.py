@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import TypeAlias, assert_never
 
 from protocol.errors import (
     AnnouncementMismatch,
@@ -93,6 +93,8 @@ def answer(state: Standing, message: Message, roster: Roster) -> Answer:
             reply = _sign_sum(state, message)
         case RoundOutcome():
             reply = _sign_end(state, message)
+        case never:
+            assert_never(never)
     return reply
 
 

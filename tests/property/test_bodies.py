@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from protocol.arithmetic.ring import to_bytes
 from protocol.bodies import contribution, opening, query, sealed
 from protocol.bodies.contribution import Part, PartSealing
+from protocol.ckks.ciphertext import Kind, body_bytes
+from protocol.ckks.parameters import CkksParameters
 from protocol.errors import (
     AnnouncementMismatch,
     BrokenSeal,
@@ -30,7 +32,16 @@ from protocol.sharing import Side, split
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest
-from protocol.wire.messages import ContributionHeader, OpeningHeader, QueryHeader, ShareKind
+from protocol.wire.messages import (
+    ContributionHeader,
+    OpeningHeader,
+    QueryHeader,
+    RuleName,
+    RuleSpec,
+    ShareKind,
+    Study,
+    StudyProtection,
+)
 from servers.http.authentication import Caller
 from servers.http.bodies import ContributionIntake
 from tests.sealed_bodies import CHUNK, FEW, KEY, LENGTHS, OTHER, PIECES, SECRET, SITE, closed, damaged, pieces, vector
@@ -42,6 +53,7 @@ from tests.unit.client_agent.federation import (
     announcement,
     keys,
     operator_keys,
+    study,
 )
 
 ANNOUNCED = announcement()
@@ -163,6 +175,22 @@ def test_an_encrypted_update_names_no_commitment_of_side_b() -> None:
     part.require(part.header({Side.A: bytes(32)}).canonical())
     with pytest.raises(MalformedMessage, match="commitment_b must be all zeros"):
         part.require(part.header(dict.fromkeys(Side, b"x" * 32)).canonical())
+
+
+def test_an_encrypted_update_goes_to_side_a_alone_and_every_length_is_known_beforehand() -> None:
+    rule = RuleSpec(name=RuleName.FEDAVG)
+    shared = study().model_copy(update={"rule": rule})
+    encrypted: Study = shared.model_copy(update={"protection": StudyProtection.CKKS})
+    told = announcement(opens=Needs.NOTHING).model_copy(update={"ckks_key_id": "ab" * 16})
+    both = contribution.parts(shared, ANNOUNCED, 1, SITE, ROSTER)
+    assert both == parts(shared.parameters.dimension)
+    (part,) = contribution.parts(encrypted, told, 1, SITE, ROSTER).values()
+    assert (part.side, part.kind, part.length) == (Side.A, ShareKind.CIPHERTEXT, encrypted.encrypted_values)
+    header = part.header({Side.A: bytes(32)})
+    assert part.content_bytes(header) == body_bytes(CkksParameters(), Kind.CONTRIBUTION, encrypted.encrypted_values)
+    longest = max(one.content_bytes(one.header(dict.fromkeys(Side, bytes(32)))) for one in both.values())
+    for of, content in ((shared, longest), (encrypted, part.content_bytes(header))):
+        assert contribution.most_bytes(of) >= sealed.most_bytes(content)
 
 
 # --- query ------------------------------------------------------------------------------------------------------------
