@@ -1,10 +1,9 @@
-"""A site in a study under CKKS: its key, what it seals and sends once, what it opens."""
+"""A site in a study under CKKS: what it seals and sends once, what it opens."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,9 +14,9 @@ import pytest
 
 from client_agent.network.body import Body
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import PastRelease, Welcome
+from client_agent.site.letter import PastRelease
 from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedFile, encrypt_update
-from client_agent.study.ckks_key import check_encrypted, derive_key, require_ckks, welcomed_seed
+from client_agent.study.ckks_key import derive_key
 from client_agent.study.ckks_output import EncryptedOutput
 from client_agent.study.contribute import ContributionRecord, make_contribution, send_contribution
 from client_agent.study.take_release import own_key_id
@@ -33,7 +32,6 @@ from protocol.errors import (
     AggregateOutOfBounds,
     AnnouncementMismatch,
     BadSignature,
-    ConfigurationError,
     SumForged,
     TranscriptMismatch,
     Unavailable,
@@ -49,7 +47,6 @@ from protocol.wire.messages import (
     Announcement,
     ContributionHeader,
     OutputHeader,
-    Purpose,
     Receipt,
     RuleName,
     RuleSpec,
@@ -89,64 +86,6 @@ OWN = SiteChecks(KEY, ANNOUNCED.digest(), SITE)
 def update(seed: int = 4) -> np.ndarray:
     drawn = np.random.default_rng(seed).normal(size=DIMENSION)
     return (2 * drawn / np.linalg.norm(drawn)).astype(np.float32)
-
-
-# --- the key ----------------------------------------------------------------------------------------------------------
-
-
-def welcome(seed: str | None = SEED, key_id: str | None = KEY.id.hex()) -> Welcome:
-    return Welcome(
-        study_digest=DIGEST,
-        site=SITE,
-        model_version=0,
-        checkpoint_digest=DIGEST,
-        site_key=DIGEST,
-        content_key=DIGEST,
-        ckks_key_seed=seed,
-        ckks_key_id=key_id,
-    )
-
-
-def test_a_welcome_brings_the_seed_of_the_key_that_it_names() -> None:
-    assert welcomed_seed(welcome(), ENCRYPTED_STUDY, None) == SEED
-    assert welcomed_seed(welcome(), ENCRYPTED_STUDY, SEED) == SEED
-    assert welcomed_seed(welcome(None, None), SHARES, None) is None
-    assert SEED not in repr(welcome())
-
-
-def test_a_welcome_without_a_key_or_with_another_than_before_is_refused() -> None:
-    with pytest.raises(AnnouncementMismatch, match="brought no CKKS key"):
-        welcomed_seed(welcome(None), ENCRYPTED_STUDY, None)
-    with pytest.raises(AnnouncementMismatch, match="another CKKS key than before"):
-        welcomed_seed(welcome("08" * 32), ENCRYPTED_STUDY, SEED)
-
-
-def test_a_site_that_derives_another_key_than_the_requester_stops() -> None:
-    with pytest.raises(ConfigurationError, match="the same version of TenSEAL"):
-        welcomed_seed(welcome(key_id="ab" * 16), ENCRYPTED_STUDY, None)
-
-
-def test_an_announcement_names_the_sites_key_exactly_for_encrypted_updates() -> None:
-    shared = announcement()
-    counts = announcement(opens=Needs.NOTHING).model_copy(update={"purpose": Purpose.COUNTS})
-    check_encrypted(ANNOUNCED, ENCRYPTED_STUDY, KEY)
-    check_encrypted(counts, ENCRYPTED_STUDY, KEY)
-    check_encrypted(shared, SHARES, None)
-    other = ANNOUNCED.model_copy(update={"ckks_key_id": "ab" * 16})
-    for wrong, of, key in (
-        (shared, ENCRYPTED_STUDY, KEY),
-        (other, ENCRYPTED_STUDY, KEY),
-        (ANNOUNCED, SHARES, None),
-    ):
-        with pytest.raises(AnnouncementMismatch, match="names the CKKS key"):
-            check_encrypted(wrong, of, key)
-
-
-def test_without_tenseal_the_error_names_the_extra_and_shares_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
-    require_ckks(SHARES)
-    with pytest.raises(ConfigurationError, match=r"moiety\[he\]"):
-        require_ckks(ENCRYPTED_STUDY)
 
 
 # --- the contribution -------------------------------------------------------------------------------------------------

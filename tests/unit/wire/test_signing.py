@@ -15,9 +15,7 @@ from protocol.wire.channel import signing
 from protocol.wire.channel.signing import (
     DigestField,
     VerifiedRequest,
-    sign_message,
     sign_request,
-    verify_message,
     verify_request,
 )
 from protocol.wire.keys import SigningKey, VerifyKey, generate_signing_key
@@ -381,35 +379,3 @@ def test_key_is_asked_for_only_after_the_fixed_rules() -> None:
     assert asked == []
     verify_request(METHOD, URL, signed(), keys, NOW)
     assert asked == ["north"]
-
-
-# --- messages
-
-
-def test_message_round_trip() -> None:
-    signature = sign_message("receipt", b"payload", KEY)
-    assert signature == KEY.sign(b"moiety/2 receipt\x00payload")
-    verify_message("receipt", b"payload", signature, KEY.public)
-    verify_message("x", b"", sign_message("x", b"", KEY), KEY.public)
-
-
-def test_message_refusals() -> None:
-    signature = sign_message("receipt", b"payload", KEY)
-    for domain, payload, key in (
-        ("receipts", b"payload", KEY),
-        ("receipt", b"payloae", KEY),
-        ("receipt", b"payload\x00", KEY),
-        ("receipt", b"payload", OTHER),
-    ):
-        with pytest.raises(BadSignature):
-            verify_message(domain, payload, signature, key.public)
-    with pytest.raises(BadSignature, match="64 bytes, found 0"):
-        verify_message("receipt", b"payload", b"", KEY.public)
-
-
-@pytest.mark.parametrize("domain", ["", "a\x00b", "a\nb", "é", "x" * 65])
-def test_bad_domains_are_refused(domain: str) -> None:
-    with pytest.raises(MalformedMessage, match="domain"):
-        sign_message(domain, b"", KEY)
-    with pytest.raises(MalformedMessage, match="domain"):
-        verify_message(domain, b"", bytes(64), KEY.public)
