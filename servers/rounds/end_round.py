@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from protocol.errors import ConflictingMessage, ProtocolViolation, Unavailable, UnknownResource, WrongRound
 from protocol.rounds.side_a import due
-from protocol.rounds.states import AtA
+from protocol.rounds.states import AtA, Measured
 from protocol.rounds.steps import Act, End, FromB, Halt, Refused, Signature, Step, TryLater
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
@@ -30,9 +30,9 @@ def round_path(template: str, study: StudyRecord, record: RoundRecord) -> str:
     return paths.fill(template, study=study.name, round=record.key.round, attempt=record.key.attempt)
 
 
-def next_step(server: Server, state: AtA, answer: FromB | None = None) -> Step:
+def next_step(server: Server, state: AtA, answer: FromB | None = None, asked_at_s: float | None = None) -> Step:
     """What is due, or what is due now that B has answered. Raises: NotYet, ProtocolViolation"""
-    step = due(state, facts_at_a(server, state.attempt.key.study, answer))
+    step = due(state, facts_at_a(server, state.attempt.key.study, answer, asked_at_s))
     if isinstance(step, TryLater):
         raise NotYet(step.detail)
     if isinstance(step, Halt):
@@ -56,6 +56,21 @@ class Endings:
         except ConflictingMessage as error:
             return await self.adopt_peers_release_set(study, record, error)
         return record
+
+    async def ask_for_release_set(self, study: StudyRecord, record: RoundRecord) -> Step:
+        """Take B's release set; where it has none, what follows.
+
+        Only a deadline that had passed before B was asked counts, and a set that came to A meanwhile stands: otherwise
+        B could hold its answer back until A signs a skip that blames the requester.
+        """
+        asked_at_s = self.server.clock()
+        try:
+            await self.take_peers_release_set(study, record)
+        except UnknownResource as error:
+            state = at_a(self.server, self.server.store.round(record.key) or record)
+            if isinstance(state, Measured):
+                return next_step(self.server, state, Refused(error), asked_at_s)
+        return Act.LOOK_AGAIN
 
     async def take_peers_release_set(self, study: StudyRecord, record: RoundRecord) -> None:
         body = await self.peer.get(round_path(paths.PEER_RELEASE_SET, study, record), "release_set")

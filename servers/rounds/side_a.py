@@ -164,7 +164,7 @@ class Driver:
             case AwaitReleaseSet(for_s):
                 self._phases.mark(study, "measured")
                 if not await wait_up_to(turn.change, for_s):
-                    await self._ask_for_release_set(turn)
+                    await self._do(await self.endings.ask_for_release_set(study, record), turn)
             case Lock(agreed):
                 self._lock(turn, agreed)
             case End():
@@ -182,6 +182,10 @@ class Driver:
                 self._phases.mark(study, "measured")
                 self._phases.observe(study, "measured", "waiting_for_release_set")
                 await self._release(study, await self.endings.hand_over_release_set(study, record))
+            case Act.LOOK_AGAIN:
+                pass
+            case _:
+                raise ProtocolViolation(f"{record.key.label}: {step} is no step to carry out; this is a defect")
 
     async def _prepare(self, turn: _Turn) -> None:
         """Before a wait: what the next step will need."""
@@ -309,12 +313,6 @@ class Driver:
             await asyncio.sleep(_FIRST_RETRY_S)
 
     # --- release ------------------------------------------------------------------------------------------------------
-
-    async def _ask_for_release_set(self, turn: _Turn) -> None:
-        try:
-            await self.endings.take_peers_release_set(turn.study, turn.record)
-        except UnknownResource as error:
-            await self._do(next_step(self.server, turn.state, Refused(error)), turn)
 
     async def _release(self, study: StudyRecord, record: RoundRecord) -> None:
         """Both servers hold the record's release set."""

@@ -111,12 +111,12 @@ def _toss(server: Server, record: RoundRecord) -> Unlocked | SetSigned | LockSig
     return kind(agreed, record.nonce, record.peer_commitment, record.transcript)
 
 
-def facts_at_a(server: Server, study: str, peer: FromB | None = None) -> Facts:
-    """What A knows now; ``peer`` is what B has just answered."""
+def facts_at_a(server: Server, study: str, peer: FromB | None = None, now_s: float | None = None) -> Facts:
+    """What A knows now; ``peer`` is what B has just answered, to what it was asked at ``now_s``."""
     limits = server.settings.limits
     return Facts(
         roster=server.roster,
-        now_s=server.clock(),
+        now_s=server.clock() if now_s is None else now_s,
         grace_s=limits.grace_s,
         attempts=limits.attempts,
         study_ended=server.store.study(study).state.ended,

@@ -6,6 +6,7 @@ Either would give them the difference of two sums over almost the same sites, wh
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +18,7 @@ from protocol.errors import ConflictingMessage, ProtocolViolation, UnknownResour
 from protocol.parameters import Needs
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
-from protocol.rounds.steps import End
+from protocol.rounds.steps import Act, End, Step
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
@@ -137,6 +138,43 @@ def endings(server: Any, peer: Asked) -> Endings:
 
 def skipped(record: RoundRecord, cause: OutcomeCause) -> End:
     return End(outcome_of(record.key, RoundState.SKIPPED, cause))
+
+
+@dataclass
+class Delaying(Asked):
+    """B has no release set, and says so only after the deadline; ``meanwhile`` happens while A waits for it."""
+
+    meanwhile: Callable[[], None] = lambda: None
+
+    async def get(self, path: str, kind: str) -> bytes:
+        self.meanwhile()
+        return await super().get(path, kind)
+
+
+def test_a_peer_that_answers_after_the_deadline_makes_nobody_miss_it(store: SqlStore, record: RoundRecord) -> None:
+    """A would sign that the requester's release set is missing, which A took before the deadline."""
+    server = server_on(Side.A, store)
+    deadline_s = ANNOUNCED.closes_at_s + 60.0
+    now = [deadline_s - 1.0]
+    server.clock = lambda: now[0]
+
+    def asked(at_s: float, comes: Signed[ReleaseSet] | None) -> Step:
+        now[0] = at_s
+
+        def meanwhile() -> None:
+            now[0] = deadline_s + 10.0
+            if comes is not None:
+                store.change_round(KEY, lambda r: replace(r, release_set=comes))
+
+        peer = Delaying(ProtocolViolation("not asked"), meanwhile=meanwhile)
+        return asyncio.run(endings(server, peer).ask_for_release_set(store.study(KEY.study), record))
+
+    assert asked(deadline_s - 1.0, None) is Act.LOOK_AGAIN
+    assert asked(deadline_s + 1.0, None) == skipped(record, OutcomeCause.RELEASE_SET_MISSING)
+    assert asked(deadline_s + 1.0, ALL) is Act.LOOK_AGAIN
+    kept = store.round(KEY)
+    assert kept is not None
+    assert (kept.release_set, kept.outcome) == (ALL, None)
 
 
 def test_a_peer_that_took_a_release_set_cannot_swap_it_once_the_mask_is_drawn(
