@@ -156,7 +156,7 @@ def benchmark_round(dimension: int, sites: int, folder: Path | None = None) -> R
     warm()
     with tempfile.TemporaryDirectory(prefix="moiety-bench-", dir=folder) as name:
         place = Path(name)
-        with ServersOnly(_spec(sites), place) as servers:
+        with ServersOnly(_spec(sites), place, forked=False) as servers:
             contributors = ContributorProcess(place)
             try:
                 return _measured(servers, contributors, place, dimension, sites)

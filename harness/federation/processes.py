@@ -25,7 +25,7 @@ import trustme
 from client_agent.daemon import create_study
 from client_agent.learning.data import LocalData, save_folder
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
-from harness.federation.forked import Forked, fork_command, one_thread
+from harness.federation.forked import Forked, fork_command, one_thread, spawn_command
 from host.loopback import is_loopback
 from protocol.errors import ConfigurationError, Unavailable
 from protocol.policy.site_policy import SitePolicy
@@ -84,7 +84,7 @@ class Running:
     """One started process and where it writes its log."""
 
     name: str
-    process: Forked = field(repr=False)
+    process: Forked | subprocess.Popen[bytes] = field(repr=False)
     log: Path
 
     @property
@@ -100,7 +100,8 @@ class Running:
 class RunningFederation:
     """The processes of one federation; use as a context manager, which stops them whatever happens."""
 
-    def __init__(self, spec: FederationSpec, folder: Path) -> None:
+    def __init__(self, spec: FederationSpec, folder: Path, *, forked: bool = True) -> None:
+        self._start = fork_command if forked else spawn_command
         self.spec = spec
         self.folder = folder.resolve()
         self._ports = dict(zip(Side, _free_ports(spec.host, spec.ports), strict=True))
@@ -257,7 +258,7 @@ class RunningFederation:
         """``moiety ARGUMENTS`` as the process ``name``, logged into its folder."""
         log = self.folder / name / "process.log"
         log.touch()
-        self.running[name] = Running(name, fork_command(arguments, log, _environment()), log)
+        self.running[name] = Running(name, self._start(arguments, log, _environment()), log)
 
     def _write_everything(self) -> Parties:
         self.folder.mkdir(parents=True, exist_ok=True)
