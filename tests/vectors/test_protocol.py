@@ -46,10 +46,9 @@ OT_KERNELS = pytest.mark.parametrize("twin", [ot_kernels.NUMBA, ot_kernels.NUMPY
 def parameters(
     dimension: int, *, log2_e: int = LOG2_E, fraction_bits: int | None = None, grid: int = 32, k: int = 2048
 ):
-    bits = log2_e if fraction_bits is None else fraction_bits
     return StudyParameters(
         dimension=dimension,
-        clip_norm=2.0 ** (log2_e - bits),
+        clip_norm=1.0 if fraction_bits is None else 2.0 ** (log2_e - fraction_bits),
         encoded_norm_log2=log2_e,
         weight_grid=grid,
         sketch_length=k,
