@@ -23,8 +23,8 @@ class Needs(StrEnum):
 
     ``distances``: of every contributor from the requester. ``norms``: of every contributor's update;
     ``weighted_norms``: of (w g, w C), where the site's own weight w is part of what it shares, which shows w within a
-    factor of 1.42. ``pairs``: distances of all pairs of sites. ``inner_products``: of every contributor with a vector
-    of the requester's choice.
+    factor of 1.42. ``pairs``: distances of all pairs of what sites share, w g. ``inner_products``: of every
+    contributor with a vector of the requester's choice.
     """
 
     NOTHING = "nothing"

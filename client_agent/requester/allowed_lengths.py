@@ -37,7 +37,7 @@ def too_long(
     ``own_norm`` is ||g_0||, ``probe_norm`` ||v||, ``byzantine`` how many sites multi-Krum takes to be dishonest.
     """
     if opens is Needs.PAIRS:
-        return _too_far_apart(sites, requester, own_norm, parameters, byzantine) - {requester}
+        return _too_far_apart(sites, requester, own_norm, numerators, parameters, byzantine) - {requester}
     longest = _LENGTHS.get(opens)
     beyond = set()
     for site in sites:
@@ -55,22 +55,28 @@ def too_long(
 
 
 def _too_far_apart(
-    sites: Sequence[OpenedSite], requester: str, own_norm: float, parameters: StudyParameters, byzantine: int
+    sites: Sequence[OpenedSite],
+    requester: str,
+    own_norm: float,
+    numerators: Mapping[str, int],
+    parameters: StudyParameters,
+    byzantine: int,
 ) -> frozenset[str]:
     """Too far from the requester, or from more sites than can be dishonest.
 
     Of two contributors that are too far from each other one is not clipped, and nobody can say which. An honest site
-    is too far from dishonest ones only, so it stays; who stays is within 2 C of all sites but ``byzantine``.
+    is too far from dishonest ones only, so it stays; who stays is within (w_i + w_j) C of all sites but ``byzantine``.
     """
-    grid = parameters.weight_grid
-    from_requester = longest_distance(parameters, grid, own_norm)
-    apart = longest_distance(parameters, grid, parameters.clip_norm)
+    lengths = {site: parameters.clip_norm * n / parameters.weight_grid for site, n in numerators.items()}
+    lengths[requester] = own_norm
     beyond: set[str] = set()
     conflicts: list[tuple[str, str]] = []
     for one, other, distance in _pairs(sites):
+        if distance <= longest_pair(parameters, lengths[one], lengths[other]):
+            continue
         if requester in (one, other):
-            beyond |= {one, other} if distance > from_requester else set()
-        elif distance > apart:
+            beyond |= {one, other}
+        else:
             conflicts.append((one, other))
     counted = Counter(chain.from_iterable(conflicts))
     return frozenset(beyond | {site for site, times in counted.items() if times > byzantine})
@@ -89,6 +95,11 @@ def longest_distance(parameters: StudyParameters, numerator: int, other_norm: fl
     weight = numerator / parameters.weight_grid
     rounding = (1 + weight + _HALF_UNIT) * _rounding(parameters) / weight
     return (parameters.clip_norm + other_norm + rounding) * _sketched(parameters)
+
+
+def longest_pair(parameters: StudyParameters, one: float, other: float) -> float:
+    """The largest ||w_i g_i - w_j g_j|| that two clipped updates can show, whose weighted lengths are given."""
+    return (one + other + 2 * _rounding(parameters)) * _sketched(parameters)
 
 
 def longest_norm(parameters: StudyParameters, numerator: int, clip_norms: float = 1.0) -> float:

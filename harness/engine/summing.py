@@ -122,18 +122,19 @@ def measured_plainly(inputs: RoundInputs) -> tuple[OpenedSite, ...]:
     before = {inputs.requester: own}
     for weight, update in inputs.contributed:
         site, values = weight.site, update.values
+        sent = values * (weight.numerator / inputs.weight_list.grid)
         if opens is Needs.DISTANCES:
             opened.append(OpenedSite(site, True, distance=_length(values - own)))
         elif opens.of_norms:
             opened.append(OpenedSite(site, True, distance=_length(update.shared(inputs.clip_norm))))
         elif opens is Needs.PAIRS:
-            pairs = tuple((other, _length(values - theirs)) for other, theirs in before.items())
+            pairs = tuple((other, _length(sent - theirs)) for other, theirs in before.items())
             opened.append(OpenedSite(site, True, pairs=pairs))
         elif opens is Needs.INNER_PRODUCTS and inputs.probe is not None:
             opened.append(OpenedSite(site, True, inner_product=float(np.sum(values * inputs.probe))))
         else:
             opened.append(OpenedSite(site, True))
-        before[site] = values
+        before[site] = sent
     return tuple(opened)
 
 

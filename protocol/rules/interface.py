@@ -67,7 +67,7 @@ class RuleState(_Frozen):
 
 
 class PairDistance(_Frozen):
-    """||g_i - g_j|| of two sites, the requester among them."""
+    """||w_i g_i - w_j g_j|| of two sites by the round's weights, the requester's 1: ||g_i - g_j|| where all are 1."""
 
     first: str
     second: str

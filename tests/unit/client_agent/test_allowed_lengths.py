@@ -63,5 +63,18 @@ def test_who_is_too_far_from_more_than_can_be_dishonest_is_left_out() -> None:
     assert apart(("c1", "c4"), ("c2", "c4"), ("c1", "c3"), ("c2", "c3"), byzantine=1) == {"c1", "c2", "c3", "c4"}
 
 
+def test_a_pair_is_as_long_as_its_weights_allow() -> None:
+    """w_1 C + w_2 C = 3 between contributors, w_1 C + ||g_0|| = 2 from the requester."""
+
+    def left_out(from_requester: float, between: float) -> frozenset[str]:
+        pairs = (("user", from_requester),), (("user", 1.0), ("c1", between))
+        sites = [OpenedSite("user", True), *(OpenedSite(f"c{i}", True, pairs=p) for i, p in enumerate(pairs, 1))]
+        return too_long(sites, "user", 1.0, 0.0, {"user": 32, "c1": 8, "c2": 16}, EXACT, Needs.PAIRS, 0)
+
+    assert left_out(2.0, 3.0) == frozenset()
+    assert left_out(2.1, 3.0) == {"c1"}
+    assert left_out(2.0, 3.1) == {"c1", "c2"}
+
+
 def test_the_requester_never_blames_itself() -> None:
     assert apart(("user", "c2"), ("user", "c3"), byzantine=1) == {"c2", "c3"}
