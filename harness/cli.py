@@ -13,7 +13,7 @@ import typer
 from harness.demo.live import console_for
 from harness.demo.results import summarise
 from harness.demo.run import DemoOptions, run_demo
-from protocol.wire.messages import StudyProtection
+from protocol.protection.plan import USUAL, StudyProtection
 
 
 def demo(
@@ -24,7 +24,7 @@ def demo(
     quick: Annotated[bool, typer.Option("--quick", help="A few rounds and two seeds, to see that it works.")] = False,
     protection: Annotated[
         StudyProtection, typer.Option(help="ckks: server A sums ciphertexts instead (extra he); FedAvg and WFedAvg.")
-    ] = StudyProtection.SHARES,
+    ] = USUAL,
     keep: Annotated[bool, typer.Option("--keep", help="Keep every process's folder and log below OUT.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The summary as JSON; progress on stderr.")] = False,
 ) -> None:

@@ -43,7 +43,7 @@ from protocol.rounds.agree import model_digest
 from protocol.rules.registry import rule_for
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Announcement, Decline, Purpose, RoundView, Signed, WeightList
+from protocol.wire.messages import Announcement, Decline, RoundView, Signed, WeightList
 
 
 class Decision(BaseModel):
@@ -255,17 +255,11 @@ class Decisions:
     # --- model and policy ---
 
     def _check_purpose(self, announcement: Announcement) -> None:
-        """What the study says: class counts for a rule that uses them, a ranking, no more updates than its rounds."""
-        study, round_number = self._owner.study, announcement.round
-        if announcement.purpose is Purpose.COUNTS:
-            if not study.rule.name.counts_classes:
-                raise AnnouncementMismatch(
-                    f"round {round_number} sums class counts, which rule {study.rule.name.value!r} does not use"
-                )
-        elif announcement.purpose is Purpose.RANKING:
-            if study.ranking is None:
-                raise AnnouncementMismatch(f"round {round_number} ranks the sites, which this study does not")
-        elif self._owner.update_number(round_number) > study.rounds:
+        """What the study has its rounds do, and no more updates than it has rounds."""
+        study, round_number, plan = self._owner.study, announcement.round, announcement.purpose.plan
+        if not study.last_round(announcement.purpose):
+            raise AnnouncementMismatch(f"round {round_number} {plan.does}, which this study does not")
+        if plan.steps_model and self._owner.update_number(round_number) > study.rounds:
             raise AnnouncementMismatch(
                 f"round {round_number} is update {self._owner.update_number(round_number)} of a study with "
                 f"{study.rounds} rounds"

@@ -15,8 +15,9 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.configuration import explain, parse_toml
 from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
+from protocol.protection.plan import USUAL, StudyProtection
 from protocol.rules.registry import require_sites, rule_for
-from protocol.wire.messages import ModelSpec, RankingSpec, Roster, RuleSpec, Study, StudyProtection, TrainingSpec
+from protocol.wire.messages import ModelSpec, RankingSpec, Roster, RuleSpec, Study, TrainingSpec
 from protocol.wire.names import NamesKind, require_model_names
 
 B = TypeVar("B", bound=BaseModel)
@@ -73,7 +74,7 @@ class StudyTable(_Table):
     list_every: int = Field(default=1, ge=1)
     round_deadline_s: float = 600.0
     correlation_source: str = Field(default="ot", pattern=r"^(ot|dealer)$")
-    protection: StudyProtection = StudyProtection.SHARES
+    protection: StudyProtection = USUAL
     ranking: RankingSpec | None = None
     seed: int | None = None
     model: ModelTable

@@ -75,7 +75,8 @@ class Openings:
         known = owner.journal.read(path, Opened)
         if known is not None:
             return known
-        opened = self._unmeasured(a, b, facts) if self._announcement.encrypted else self._measured(a, b, facts)
+        measures = self._announcement.protection.plan.opens
+        opened = self._measured(a, b, facts) if measures else self._unmeasured(a, b, facts)
         owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
         owner.journal.write(path, opened)
         owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)

@@ -45,7 +45,6 @@ from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
     EndCause,
-    Purpose,
     RuleName,
     Signed,
     StudyEnd,
@@ -180,7 +179,7 @@ class Requester(RequesterStudy):
             changes |= self._after_release(plan, settled.past)
         else:
             changes |= self._after_no_sum(plan, settled)
-        if purpose is Purpose.COUNTS:
+        if purpose.plan.summed and not purpose.plan.steps_model:
             changes["counts_rounds"] = self.progress.counts_rounds + 1
         elif settled.end is RoundEnd.RELEASED and settled.measured is not None:
             changes["rule_state"] = self.rule.apply(self.progress.rule_state, settled.measured)

@@ -182,7 +182,7 @@ def make_contribution(
 
     Reveals:  what the vector's parts do, each to the server that opens it; to others the length
     """
-    folder, encrypted = journal.attempt_folder(announcement.round, attempt), announcement.encrypted
+    folder, encrypted = journal.attempt_folder(announcement.round, attempt), announcement.protection.plan.keyed
     kept = folder / (f"{_CIPHERTEXT}.json" if encrypted else _RECORD)
     made = journal.read(kept, ContributionRecord)
     if made is not None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from math import prod
-from pathlib import Path
 from typing import Final
 
 import numpy as np
@@ -135,16 +136,20 @@ class Participant(StudyAtSite):
         known = self.journal.read(folder / ENCODED_RECORD, EncodedUpdate)
         if known is not None:
             return known
-        if announcement.purpose is Purpose.COUNTS:
-            encoded = encode_counts(self.learner.class_counts(), self.study.parameters, folder / ENCODED)
-        elif announcement.purpose is Purpose.RANKING:
-            encoded = self._encode_model(announcement)
-        else:
-            encoded = self._encode_update(announcement, numerator, folder)
+        ways: dict[Purpose, Callable[[Announcement], EncodedUpdate]] = {
+            Purpose.COUNTS: self._encode_counts,
+            Purpose.RANKING: self._encode_model,
+            Purpose.UPDATE: partial(self._encode_update, numerator=numerator),
+        }
+        encoded = ways[announcement.purpose](announcement)
         self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
         self.journal.write(folder / ENCODED_RECORD, encoded)
         self.journal.reach(Point.AFTER_UPDATE_ENCODED)
         return encoded
+
+    def _encode_counts(self, announcement: Announcement) -> EncodedUpdate:
+        into = self.encoded_file(announcement).path
+        return encode_counts(self.learner.class_counts(), self.study.parameters, into)
 
     def _encode_model(self, announcement: Announcement) -> EncodedUpdate:
         """This site's vector of a ranking; the requester, which ranks, puts in zeros. Raises: UnusableUpdate"""
@@ -158,14 +163,15 @@ class Participant(StudyAtSite):
         norm = float(np.linalg.norm(vector))
         return EncodedUpdate(numerator=parameters.weight_grid, clipped=False, norm=norm)
 
-    def _encode_update(self, announcement: Announcement, numerator: int, folder: Path) -> EncodedUpdate:
-        round_number, into, key = announcement.round, folder / ENCODED, self.ckks_key()
+    def _encode_update(self, announcement: Announcement, numerator: int) -> EncodedUpdate:
+        round_number, folder, key = announcement.round, self.journal.round_folder(announcement.round), self.ckks_key()
+        into = folder / ENCODED
         update = self.trained(round_number)
         self._trained = None
         seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {round_number}")
         weight, parameters = self.own_weight(), self.study.parameters
         with self.stopwatch.phase("encoding"):
-            if announcement.encrypted and key is not None:
+            if announcement.protection.plan.keyed and key is not None:
                 listed = numerator / parameters.weight_grid
                 own = listed if weight is None else weight
                 checks = SiteChecks(key, announcement.digest(), self.context.site)
@@ -211,7 +217,7 @@ class Participant(StudyAtSite):
 
     def _vector(self, announcement: Announcement) -> SentVector:
         """What this site has encoded, as it leaves it."""
-        if not announcement.encrypted:
+        if not announcement.protection.plan.keyed:
             return self.encoded_file(announcement)
         return EncryptedFile(self.journal.round_folder(announcement.round) / ENCRYPTED, self.study.encrypted_values)
 
@@ -236,7 +242,9 @@ class Participant(StudyAtSite):
             stepped = self._stepped(past)
         except AggregateOutOfBounds as broken:
             settle_sum(self.context, self.study_digest, past)
-            discarded = {*self.state.discarded, number} if past.announcement.encrypted else self.state.discarded
+            discarded = (
+                {*self.state.discarded, number} if past.announcement.protection.plan.keyed else self.state.discarded
+            )
             self.save(memory=memory, discarded=tuple(sorted(discarded)), opened_round=number)
             self.problem(number, broken.detail)
             return RoundEnd.DISCARDED
@@ -257,7 +265,7 @@ class Participant(StudyAtSite):
     def _average(self, past: PastRelease) -> Vector:
         """The released average, from both servers' halves or from server A's ciphertexts."""
         key, of = self.ckks_key(), self._reader()
-        if key is None or not past.announcement.encrypted:
+        if key is None or not past.announcement.protection.plan.keyed:
             return of.open(past)
         encrypted = EncryptedOutput(
             of.study, of.study_digest, of.site, of.roster, of.key, of.clients, key, self.journal.folder

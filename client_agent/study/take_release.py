@@ -15,6 +15,7 @@ from protocol.arithmetic.ring import Ring, Signed
 from protocol.bodies import output
 from protocol.errors import AnnouncementMismatch, BadSignature, ProtocolViolation, TranscriptMismatch
 from protocol.parameters import StudyParameters
+from protocol.protection.plan import RoundStep
 from protocol.release import (
     AverageOpener,
     average_chunk,
@@ -65,7 +66,7 @@ def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
         raise ProtocolViolation(
             f"round {announcement.round}: failed_check names {list(release.failed_check)}, left out were {left_out}"
         )
-    if announcement.encrypted:
+    if RoundStep.COUNTERSIGN in announcement.protection.plan.steps:
         require_sum_release(past, roster)
     if roster.requester not in release.sites or len(release.sites) - 1 < announcement.least_contributors:
         raise ProtocolViolation(

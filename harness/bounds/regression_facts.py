@@ -57,7 +57,7 @@ class RoundFacts:
     model_norm: float
     clipped: bool
     self_weighted: bool = False
-    encrypted: bool = False
+    rounded: bool = True
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def average_error(facts: RoundFacts, model: RegressionFacts, parameters: StudyPa
     if facts.self_weighted:
         opened_weights = facts.sum_of_weights - facts.sites / parameters.encoded_norm
         encoding = facts.sites * (math.sqrt(parameters.dimension) + 1) / parameters.scale / opened_weights
-    if facts.encrypted:
+    if not facts.rounded:
         encoding = encryption_error(facts, parameters)
     return encoding + 2 * (_gradient_error(facts, model, norm) + UNIT * parameters.clip_norm)
 
@@ -161,7 +161,7 @@ def round_facts(
         model_norm=model_norm,
         clipped=record.clipped_share > 0,
         self_weighted=study.rule.name.self_weighted,
-        encrypted=study.protection.plan.keyed and bool(record.took_part),
+        rounded=study.protection.plan.rounded or not record.took_part,
     )
 
 

@@ -11,7 +11,7 @@ from harness.demo.plots import RULE_NAMES, Plot, plots_of
 from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
 from protocol.ckks.parameters import CkksParameters
 from protocol.parameters import StudyParameters
-from protocol.wire.messages import Study, StudyProtection
+from protocol.wire.messages import Study
 
 _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #1a202c; }
@@ -56,11 +56,8 @@ _REVEALED_UNDER_CKKS: Final = (
 )
 
 
-_HELD: Final = {
-    StudyProtection.SHARES: "The servers held shares and masked values only.",
-    StudyProtection.CKKS: "Server A held ciphertexts, no server a key.",
-}
-_LEARNT: Final = {StudyProtection.SHARES: _REVEALED, StudyProtection.CKKS: _REVEALED_UNDER_CKKS}
+_HELD: Final = "The servers held shares and masked values only."
+_HELD_UNDER_KEY: Final = "Server A held ciphertexts, no server a key."
 
 
 def write_report(result: DemoResult, path: Path) -> None:
@@ -69,15 +66,15 @@ def write_report(result: DemoResult, path: Path) -> None:
 
 def report(result: DemoResult) -> str:
     """The whole page."""
-    protection = result.studies[0].first.study.protection
+    keyed = result.studies[0].first.study.protection.plan.keyed
     body = "".join(
         [
             "<h1>Moiety: what the demo found</h1>",
             "<p>Two servers and every site ran as separate processes on one machine, over TLS. "
-            f"{_HELD[protection]} Accuracies are printed as they are, whichever rule wins.</p>",
+            f"{_HELD_UNDER_KEY if keyed else _HELD} Accuracies are printed as they are, whichever rule wins.</p>",
             *(_study(study) for study in result.studies),
             "<h2>What was revealed to whom</h2>",
-            _table(("party", "learnt", "did not learn"), _LEARNT[protection]),
+            _table(("party", "learnt", "did not learn"), _REVEALED_UNDER_CKKS if keyed else _REVEALED),
             '<p class="note">Against passive parties, and two servers that do not collude; '
             "<code>docs/threat_model.md</code> says what changes otherwise. A seeded demo predicts every secret: it is "
             "for looking at, never for real data.</p>",

@@ -40,12 +40,9 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, Study, StudyProtection
+from protocol.protection.plan import USUAL, StudyProtection
+from protocol.wire.messages import RuleName, Study
 
-RULES: Final = {
-    StudyProtection.SHARES: (RuleName.WEIGHT_EROSION, RuleName.FEDAVG, RuleName.LOCAL),
-    StudyProtection.CKKS: (RuleName.WFEDAVG, RuleName.FEDAVG, RuleName.LOCAL),
-}
 _FURTHER_SEEDS: Final = 4
 _QUICK_ROUNDS: Final = 3
 _QUICK_SEEDS: Final = 1
@@ -72,7 +69,7 @@ class DemoOptions:
     quick: bool = False
     seed: int = 0
     keep: bool = False
-    protection: StudyProtection = StudyProtection.SHARES
+    protection: StudyProtection = USUAL
 
 
 BREAST_CANCER_SET: Final = DataSet(
@@ -213,7 +210,9 @@ def _rules(federation: Federation, protection: StudyProtection) -> tuple[RuleNam
     """What is compared; WFedAvg only where every class has examples somewhere."""
     classes = len(federation.class_names)
     totals = [sum(counts) for counts in zip(*(class_counts(site, classes) for site in federation.sites), strict=True)]
-    return tuple(rule for rule in RULES[protection] if all(totals) or not rule.counts_classes)
+    first = RuleName.WEIGHT_EROSION if protection.plan.opens else RuleName.WFEDAVG
+    first = RuleName.WEIGHT_EROSION if protection.plan.opens else RuleName.WFEDAVG
+    return tuple(rule for rule in (first, RuleName.FEDAVG, RuleName.LOCAL) if all(totals) or not rule.counts_classes)
 
 
 def _further(data_set: DataSet, study: Study, seed: int) -> RunHistory:

@@ -18,7 +18,7 @@ from protocol.policy.candidates import Candidate, candidates
 from protocol.policy.check import Terms, check_for_every_site, check_weight_list
 from protocol.policy.clauses import check_needs_allowed
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, WeightList
 
 NO_SECRET: Final = "00" * 32
 
@@ -63,7 +63,7 @@ def require_validation(run: Run) -> None:
 def lists_to_try(run: Run, state: RunState) -> tuple[Candidate, ...]:
     """As the requester's agent has them. Raises: PolicyRefusal when too few contributors have weight left"""
     parameters, purpose = run.study.parameters, run.purpose(state)
-    if purpose is Purpose.COUNTS and state.counts_rounds >= run.study.rounds:
+    if not purpose.plan.steps_model and state.counts_rounds >= run.study.rounds:
         tried = f"the class counts could not be summed in {state.counts_rounds} rounds"
         raise PolicyRefusal(Clause.COUNTED_ONCE, tried)
     weights, least = _weights(run, state), parameters.least_contributors

@@ -28,13 +28,12 @@ from harness.federation.processes import RunningFederation
 from protocol.errors import Unavailable, UnknownStudy
 from protocol.rules.interface import PairDistance
 from protocol.sharing import Side
-from protocol.wire.messages import Study, StudyProtection, StudyView
+from protocol.wire.messages import Study, StudyView
 
 _KINDS: Final = {
     events.RoundEnd.RELEASED: RoundKind.RELEASED,
     events.RoundEnd.ALONE: RoundKind.ALONE,
 }
-_PROTECTION: Final = {StudyProtection.SHARES: "secure", StudyProtection.CKKS: "ckks"}
 _POLL_S: Final = 0.15
 _LONG_POLL_S: Final = 10.0
 _STALLED_S: Final = 90.0
@@ -156,7 +155,7 @@ def _read_back(federation: RunningFederation, study: Study, seconds: float) -> F
     history = RunHistory(
         study=study.name,
         rule=study.rule.name,
-        protection=f"{_PROTECTION[study.protection]}, real processes",
+        protection=f"{study.protection.plan.name}, real processes",
         seed=study.seed or 0,
         requester=requester,
         contributors=contributors,

@@ -34,8 +34,9 @@ from harness.training.device import ON_CPU, Computing
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.policy.site_policy import SitePolicy
+from protocol.protection.plan import PLANS
 from protocol.rules.interface import Rule
-from protocol.wire.messages import Study, StudyProtection
+from protocol.wire.messages import Study
 
 FINE_TUNING: Final = "the requester goes on alone from here, as the variant says"
 
@@ -51,7 +52,7 @@ class Protection(StrEnum):
         """The study as it is run under this protection; a plain run is the twin of what the file says."""
         if self is Protection.PLAIN:
             return table
-        protection = StudyProtection.CKKS if self is Protection.CKKS else StudyProtection.SHARES
+        protection = next(one for one, plan in PLANS.items() if plan.name == self)
         return table.model_copy(update={"protection": protection})
 
 

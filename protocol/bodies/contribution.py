@@ -115,7 +115,7 @@ def ciphertext_parts(announcement: Announcement, attempt: int, site: str, values
 
 def parts(study: Study, announcement: Announcement, attempt: int, site: str, roster: Roster) -> dict[Side, Part]:
     """What each server gets of a site's contribution to a round of ``study``."""
-    if announcement.encrypted:
+    if announcement.protection.plan.keyed:
         return ciphertext_parts(announcement, attempt, site, study.encrypted_values)
     return share_parts(announcement, attempt, site, roster, study.parameters_in(announcement.purpose).dimension)
 

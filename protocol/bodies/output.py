@@ -29,7 +29,7 @@ def share_kind(side: Side, round_number: int) -> ShareKind:
 
 def header(study: Study, announcement: Announcement, release: ReleaseSet, side: Side, recipient: str) -> OutputHeader:
     """The public header of what a side serves of a released round; ``recipient`` is the id of the site's key."""
-    encrypted = announcement.encrypted
+    encrypted = announcement.protection.plan.keyed
     return OutputHeader(
         release_digest=release.digest(),
         side=side,

@@ -328,7 +328,7 @@ def check_penalty_allowed(ranking: RankingSpec, policy: SitePolicy) -> None:
 
 def check_discarded_sums(announcement: Announcement, discarded: tuple[int, ...]) -> None:
     """Under CKKS a site stops after a few rounds whose sum it had to discard: no site's update makes a sum fail so."""
-    if announcement.encrypted and len(discarded) >= MOST_DISCARDED_SUMS:
+    if announcement.protection.plan.keyed and len(discarded) >= MOST_DISCARDED_SUMS:
         raise refusal(
             Clause.DISCARDED_SUMS,
             f"the sums of rounds {list(discarded)} were not those of the released sites, {MOST_DISCARDED_SUMS} end the "

@@ -77,7 +77,7 @@ def remember_contribution(memory: SiteMemory, announcement: Announcement, weight
             "measured_rounds": rounds,
             "last_accepted": announcement.round,
             "unsettled": announcement.round,
-            "counted": announcement.round if announcement.purpose is Purpose.COUNTS else memory.counted,
+            "counted": memory.counted if announcement.purpose.plan.steps_model else announcement.round,
         }
     )
 

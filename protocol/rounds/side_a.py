@@ -18,6 +18,7 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
+from protocol.protection.plan import RoundStep
 from protocol.rounds.agree import Shortfall, agree, beyond_hope, is_complete, nonce_commitment, shortfall, transcript
 from protocol.rounds.states import (
     AtA,
@@ -51,6 +52,7 @@ from protocol.rounds.steps import (
     TryLater,
     Wait,
 )
+from protocol.sharing import Side
 from protocol.wire.authentic import check_signature, with_signature
 from protocol.wire.messages import (
     AgreedSet,
@@ -110,7 +112,7 @@ def _collect(state: Collecting, facts: Facts) -> Step:
     if isinstance(facts.peer, BothHold):
         return _lock(attempt, facts.roster, facts.peer)
     if is_complete(announcement, state.held, facts.now_s, attempt.closes_at_s):
-        return Act.READ_OWN if announcement.encrypted else Act.COMPARE
+        return Act.COMPARE if Side.B in announcement.protection.plan.holders else Act.READ_OWN
     hopeless = beyond_hope(announcement, state.contributors, state.declined)
     return Wait(attempt.closes_at_s) if hopeless is None else _skip(attempt, hopeless)
 
@@ -121,7 +123,9 @@ def _lock(attempt: Attempt, roster: Roster, held: BothHold) -> Step:
     announcement, number = attempt.announcement, attempt.key.attempt
     agreed = agree(announcement, number, roster, held.mine.contributions, held.theirs.contributions)
     lacking = shortfall(agreed, announcement, roster.requester)
-    return Lock(agreed) if lacking is None else _skip(attempt, lacking)
+    if lacking is not None:
+        return _skip(attempt, lacking)
+    return Lock(agreed, RoundStep.TOSS in announcement.protection.plan.steps)
 
 
 def _unless_late(attempt: Attempt, facts: Facts, step: Act) -> Step:
@@ -172,7 +176,8 @@ def _await_release_set(attempt: Attempt, facts: Facts) -> Step:
 
 def _release(state: Chosen | Masked, facts: Facts) -> Step:
     if not isinstance(facts.peer, Refused):
-        return Act.SUM_UP if state.attempt.announcement.encrypted else Act.HAND_OVER
+        masks = RoundStep.MASK in state.attempt.announcement.protection.plan.steps
+        return Act.HAND_OVER if masks else Act.SUM_UP
     return Act.ADOPT if isinstance(state, Chosen) else _another_set(state.attempt)
 
 

@@ -20,6 +20,7 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
+from protocol.protection.plan import RoundStep
 from protocol.rounds.agree import check_transcript, shortfall
 from protocol.rounds.states import (
     Attempt,
@@ -133,7 +134,7 @@ def _check_held(attempt: Attempt, toss: Unlocked, agreed: AgreedSet, roster: Ros
 
 def _sign_set(state: Standing, agreed: AgreedSet, roster: Roster) -> Answer:
     toss, attempt = state.toss, state.attempt
-    if not attempt.announcement.encrypted:
+    if RoundStep.COUNTERSIGN not in attempt.announcement.protection.plan.steps:
         raise ProtocolViolation("the round is one of shares, of which both servers hold their own; lock it instead")
     if isinstance(toss, Unlocked):
         _check_listed(attempt, agreed, roster)
@@ -247,7 +248,7 @@ def _check_release_set(attempt: Attempt, agreed: AgreedSet, release: ReleaseSet,
 
 def _sign_sum(state: Standing, message: SumRelease) -> Answer:
     attempt, number = state.attempt, state.attempt.key.round
-    if not attempt.announcement.encrypted:
+    if RoundStep.COUNTERSIGN not in attempt.announcement.protection.plan.steps:
         raise WrongRound(f"round {number} is one of shares; its sum is released by both servers' halves")
     if isinstance(state.end, SumAgreed):
         if state.end.sum_release.message != message:

@@ -105,9 +105,10 @@ class AwaitReleaseSet:
 
 @dataclass(frozen=True)
 class Lock:
-    """Sign these contributions, and delete those of earlier rounds."""
+    """Sign these contributions, draw a nonce if a challenge follows, and delete those of earlier rounds."""
 
     agreed: AgreedSet
+    tosses: bool
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from protocol.errors import ConflictingMessage, MalformedMessage, WrongRound
-from protocol.wire.messages import Announcement, RoundState, StudyState
+from protocol.errors import WrongRound
+from protocol.wire.messages import RoundState, StudyState
 
 
 class RoundEvent(StrEnum):
@@ -111,39 +111,6 @@ def study_step(state: StudyState, event: StudyEvent) -> StudyState:
     if following is None:
         raise WrongRound(f"the study is {state}; '{event}' is not possible")
     return following
-
-
-def check_announcement(
-    announcement: Announcement,
-    study_state: StudyState,
-    last: RoundProgress | None,
-    last_announcement: Announcement | None,
-    contributors: frozenset[str],
-    least_contributors: int,
-) -> bool:
-    """Whether this announcement opens a new round (False: the same one again).
-
-    WrongRound, ConflictingMessage or MalformedMessage otherwise; one announcement per round number, for ever. A
-    paused study goes on with the requester's next announcement.
-    """
-    if last is not None and last_announcement is not None and announcement.round == last.round:
-        if announcement == last_announcement:
-            return False
-        raise ConflictingMessage(f"round {announcement.round} has another announcement; a round is announced once")
-    study_step(study_state, StudyEvent.ANNOUNCED)
-    expected = 1 if last is None else last.round + 1
-    if announcement.round != expected or (last is not None and not last.final):
-        found = f"round {last.round} is {last.state}" if last is not None else "no round was announced yet"
-        raise WrongRound(f"{found}; the next announcement is for round {expected}, found {announcement.round}")
-    strangers = sorted(set(announcement.listed) - contributors)
-    if strangers:
-        allowed = ", ".join(sorted(contributors))
-        raise MalformedMessage(f"listed, but no contributor of the roster: {', '.join(strangers)} (allowed: {allowed})")
-    if announcement.least_contributors < least_contributors:
-        raise MalformedMessage(
-            f"least_contributors {announcement.least_contributors} is below the study's {least_contributors}"
-        )
-    return True
 
 
 def transition_diagram() -> str:

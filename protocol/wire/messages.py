@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from protocol.protection import StudyProtection
+from protocol.protection.plan import StudyProtection
 from protocol.purpose import Purpose, RoundState
 from protocol.rules.weight_erosion import SecondWeight
 from protocol.wire.causes import EndCause, OutcomeCause

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
+from protocol.protection.plan import StudyProtection
 from protocol.purpose import Purpose, RoundState
 from protocol.sharing import Side
 from protocol.wire.causes import BURN_CAUSES, RANKED_CAUSES, SKIP_CAUSES, OutcomeCause, outcome_text
@@ -47,14 +48,14 @@ class Announcement(Message):
         plan = self.purpose.plan
         if plan.opened(self.opens) is not self.opens:
             raise ValueError(plan.opens_alone)
-        if self.encrypted and (not plan.steps_model or self.measured):
+        if self.protection.plan.keyed and (not plan.steps_model or self.measured):
             raise ValueError("only updates about which nothing is opened travel under CKKS")
         return self
 
     @property
-    def encrypted(self) -> bool:
-        """Whether the sites send ciphertexts, to server A alone (docs/protocol.md 11)."""
-        return self.ckks_key_id is not None
+    def protection(self) -> StudyProtection:
+        """What hides the vectors of this round."""
+        return StudyProtection.under(self.ckks_key_id)
 
     @property
     def measured(self) -> bool:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, model_validator
 
 from protocol.clauses import Clause
 from protocol.parameters import Needs, StudyParameters
-from protocol.protection import StudyProtection
+from protocol.protection.plan import USUAL, StudyProtection
 from protocol.purpose import Purpose
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
 from protocol.wire.causes import EndCause
@@ -108,7 +108,7 @@ class Study(Message):
     list_every: Annotated[int, Field(ge=1, le=10**6)] = 1
     round_deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
     correlation_source: Literal["ot", "dealer"] = "ot"
-    protection: StudyProtection = StudyProtection.SHARES
+    protection: StudyProtection = USUAL
     ranking: RankingSpec | None = None
     seed: int | None = None
     pretrained_digest: Digest | None = None

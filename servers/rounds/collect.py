@@ -9,19 +9,18 @@ from fastapi import Request
 
 from protocol.bodies import contribution
 from protocol.bodies.contribution import Part
-from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, NotListed, WrongRound
+from protocol.errors import ConflictingMessage, NotListed, WrongRound
 from protocol.rounds.agree import is_complete
+from protocol.rounds.announce import LastRound, check_said, opens_round
 from protocol.rounds.states import RoundKey
-from protocol.rounds.transitions import RoundEvent, StudyEvent, check_announcement, open_round, step, study_step
+from protocol.rounds.transitions import RoundEvent, StudyEvent, open_round, step, study_step
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, signature_from
 from protocol.wire.messages import (
     Announcement,
     CollectedContribution,
     ContributionHeader,
-    Purpose,
     Receipt,
-    RoundState,
     Signed,
 )
 from protocol.wire.peer_messages import CollectedSet
@@ -35,8 +34,6 @@ from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
 
-_CLOCK_SLACK_S = 300
-
 
 def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
     """Countersign one announcement a round number; the same again gets the same answer.
@@ -44,17 +41,12 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
     Raises: BadSignature, WrongRound, ConflictingMessage, AnnouncementMismatch, MalformedMessage
     """
     announcement = require_signatures(signed, server.roster, [server.roster.requester])
-    _check_announced(server, study, number, announcement)
-    last = server.store.current_round(study.digest)
+    record = server.store.current_round(study.digest)
+    last = None if record is None else LastRound(record.progress, record.announcement.message)
+    check_said(announcement, number, study.study, study.digest, server.roster, last, server.clock())
+    contributors = frozenset(p.name for p in server.roster.contributors)
     try:
-        new = check_announcement(
-            announcement,
-            study.state,
-            None if last is None else last.progress,
-            None if last is None else last.announcement.message,
-            frozenset(p.name for p in server.roster.contributors),
-            study.study.parameters.least_contributors,
-        )
+        new = opens_round(announcement, last, study.state, contributors, study.study.parameters.least_contributors)
     except ConflictingMessage as error:
         raise refuse(server, study.digest, server.roster.requester, error) from None
     if not new:
@@ -72,77 +64,6 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
     server.failpoints.reach(Point.AFTER_ANNOUNCEMENT_STORED)
     forget_rounds_before(server, study, number)
     return countersigned
-
-
-def _check_announced(server: Server, study: StudyRecord, number: int, announcement: Announcement) -> None:
-    if announcement.study_digest != study.digest:
-        raise AnnouncementMismatch("the announcement is for a study with another digest")
-    if announcement.round != number:
-        raise WrongRound(f"the announcement is for round {announcement.round}, the address names round {number}")
-    of = study.study
-    _check_purpose(server, study, announcement)
-    most = of.last_round(announcement.purpose)
-    if number > most:
-        raise WrongRound(
-            f"the study has at most {most} rounds of {announcement.purpose.value}, found an announcement for round "
-            f"{number}"
-        )
-    _check_key(server, study, announcement)
-    places = [p.name for p in server.roster.contributors]
-    order = [places.index(site) for site in announcement.listed if site in places]
-    if order != sorted(order):
-        raise MalformedMessage("the listed sites must be in the roster's order")
-    latest = server.clock() + study.study.round_deadline_s + _CLOCK_SLACK_S
-    if announcement.closes_at_s > latest:
-        raise MalformedMessage(
-            f"closes_at_s {announcement.closes_at_s} is later than the study's round_deadline_s "
-            f"{study.study.round_deadline_s} allows from now; check the clock"
-        )
-
-
-def _check_purpose(server: Server, study: StudyRecord, announcement: Announcement) -> None:
-    """A round opens what the study says; sites are ranked before anything else, and not again once they may have been.
-
-    Raises: MalformedMessage, WrongRound
-    """
-    of = study.study
-    if not announcement.purpose.plan.summed:
-        if of.ranking is None:
-            raise MalformedMessage("the round would rank the sites, which this study does not; announce an update")
-        last = server.store.current_round(study.digest)
-        if last is not None and not _may_rank_after(last, announcement):
-            raise WrongRound("the sites are ranked once, before the first update; this study is beyond that")
-        return
-    if announcement.measured and announcement.opens is not of.rule.needs:
-        raise MalformedMessage(
-            f"the round would open {announcement.opens.value}, the rule {of.rule.name.value!r} needs "
-            f"{of.rule.needs.value}; announce that"
-        )
-    if announcement.purpose is Purpose.COUNTS and not of.rule.name.counts_classes:
-        raise MalformedMessage(f"the round would sum class counts, which rule {of.rule.name.value!r} does not use")
-
-
-def _may_rank_after(last: RoundRecord, announcement: Announcement) -> bool:
-    """The same announcement again, or another try after rankings that were all skipped."""
-    before = last.announcement.message
-    if before == announcement:
-        return True
-    return not before.purpose.plan.summed and last.state is not RoundState.RANKED
-
-
-def _check_key(server: Server, study: StudyRecord, announcement: Announcement) -> None:
-    """Updates are encrypted exactly where the study says so, and under one key."""
-    if announcement.encrypted != (study.study.protection.plan.keyed and announcement.purpose.plan.steps_model):
-        raise MalformedMessage(
-            f"the study has protection {study.study.protection.value!r}: rounds of updates name a CKKS key exactly "
-            "under 'ckks', rounds of class counts never do"
-        )
-    if not announcement.encrypted:
-        return
-    last = server.store.current_round(study.digest)
-    before = None if last is None else last.announcement.message.ckks_key_id
-    if before is not None and announcement.ckks_key_id != before:
-        raise MalformedMessage(f"the study's CKKS key is {before}, found {announcement.ckks_key_id}; it has one key")
 
 
 def round_of(server: Server, study: StudyRecord, number: int, attempt: int) -> RoundRecord:
@@ -189,7 +110,7 @@ async def contribute(
         raise NotListed(
             f"{caller.name!r} is not listed for round {key.round}; it takes part when the requester lists it"
         )
-    if record.announcement.message.encrypted:
+    if record.announcement.message.protection.plan.keyed:
         require_summing_side(server)
     header, digest, name = await _taken_in(server, caller, study, record, request)
     return _store(server, study, key, header, digest, name)
@@ -203,7 +124,7 @@ async def _taken_in(
     expected = _expected_part(server, caller.name, study, record)
     server.files.require_room(contribution.content_bytes(expected.kind, expected.length))
     draft = server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL)
-    checked = CheckedDraft(server, announcement, study.study, draft) if announcement.encrypted else None
+    checked = CheckedDraft(server, announcement, study.study, draft) if announcement.protection.plan.keyed else None
     try:
         intake = ContributionIntake(server.keys.sealing, expected, checked or draft)
         await stream_into(request, intake, contribution.most_bytes(study.study))

@@ -128,7 +128,7 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
     if site not in expected_sites(server, record.announcement.message) and not _listed_now(server, study, site):
         raise NotListed(f"{site!r} was not listed for round {record.key.round}, nor for the present one")
     announcement, release = record.announcement.message, record.release_set.message
-    if announcement.encrypted:
+    if announcement.protection.plan.keyed:
         require_served(server, record)
     header = output.header(study.study, announcement, release, server.side, server.key_id_of(site))
     content = _output_content(server, record, header.share_kind)

@@ -20,7 +20,7 @@ from protocol.rounds.transitions import RoundEvent, step
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import check_signature, with_signature
-from protocol.wire.messages import MAX_CONTROL_BYTES, AgreedSet
+from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.peer_messages import (
     ChallengeReply,
     ChallengeReveal,
@@ -165,13 +165,13 @@ class Driver:
                 self._phases.mark(study, "measured")
                 if not await wait_up_to(turn.change, for_s):
                     await self._do(await self.endings.ask_for_release_set(study, record), turn)
-            case Lock(agreed):
-                self._lock(turn, agreed)
+            case Lock():
+                self._lock(turn, step)
             case End():
                 await self.endings.end(record, step)
             case Act.COMPARE | Act.READ_OWN:
                 self._phases.mark(study, "announced")
-                await self._compare(turn)
+                await self._compare(turn, step is Act.COMPARE)
             case Act.TOSS if isinstance(turn.state, Locked):
                 await self._toss(turn, turn.state)
             case Act.MULTIPLY:
@@ -181,7 +181,7 @@ class Driver:
             case Act.HAND_OVER | Act.SUM_UP:
                 self._phases.mark(study, "measured")
                 self._phases.observe(study, "measured", "waiting_for_release_set")
-                await self._release(study, await self.endings.hand_over_release_set(study, record))
+                await self._release(study, await self.endings.hand_over_release_set(study, record), step)
             case Act.LOOK_AGAIN:
                 pass
             case _:
@@ -194,7 +194,7 @@ class Driver:
             self.sketches.begin(record, parameters_of(study, record))
             return
         self._phases.mark(study, "announced")
-        if not record.announcement.message.encrypted and record.key not in self._stocked:
+        if record.key not in self._stocked:
             self._stocked.add(record.key)
             await stock_quietly(self.pool, self._demand(study, record))
 
@@ -211,27 +211,26 @@ class Driver:
 
     # --- collecting ---------------------------------------------------------------------------------------------------
 
-    async def _compare(self, turn: _Turn) -> None:
+    async def _compare(self, turn: _Turn, with_peer: bool) -> None:
+        """Side B's list first, or none where it holds nothing."""
         server, record = self.server, turn.record
-        if record.announcement.message.encrypted:
-            mine = theirs = collected(server, record)
-        else:
+        theirs: CollectedSet | None = None
+        if with_peer:
             try:
                 path = round_path(paths.PEER_COLLECTED, turn.study, record)
                 theirs = CollectedSet.parse(await self.peer.get(path, "collected"))
             except UnknownResource as error:
                 await self._do(next_step(server, turn.state, Refused(error)), turn)
                 return
-            mine = collected(server, record)
-        await self._do(next_step(server, turn.state, BothHold(mine, theirs)), turn)
+        mine = collected(server, record)
+        await self._do(next_step(server, turn.state, BothHold(mine, theirs or mine)), turn)
 
-    def _lock(self, turn: _Turn, agreed: AgreedSet) -> None:
+    def _lock(self, turn: _Turn, lock: Lock) -> None:
         server, study = self.server, turn.study
         record = server.store.round(turn.record.key) or turn.record
-        encrypted = record.announcement.message.encrypted
-        nonce = None if encrypted else server.randomness.bytes(32, f"{record.key.label} challenge nonce")
+        nonce = server.randomness.bytes(32, f"{record.key.label} challenge nonce") if lock.tosses else None
         state = step(record.progress, RoundEvent.LOCKED).state
-        signed = server.sign(agreed)
+        signed = server.sign(lock.agreed)
         server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
         server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=signed, own_nonce=nonce))
         server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
@@ -314,9 +313,9 @@ class Driver:
 
     # --- release ------------------------------------------------------------------------------------------------------
 
-    async def _release(self, study: StudyRecord, record: RoundRecord) -> None:
+    async def _release(self, study: StudyRecord, record: RoundRecord, step: Step) -> None:
         """Both servers hold the record's release set."""
-        if record.announcement.message.encrypted:
+        if step is Act.SUM_UP:
             await sum_up(self.server, study, record)
             return
         if masking_side(record.key.round) is Side.A:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.bodies.letter import LetterKind, Topic
+from protocol.protection.plan import RoundStep
 from protocol.rounds.states import (
     AtA,
     Attempt,
@@ -78,7 +79,7 @@ def _collecting(server: Server, record: RoundRecord, attempt: Attempt) -> Collec
 
 
 def _locked(server: Server, record: RoundRecord, attempt: Attempt) -> AtA:
-    if attempt.announcement.encrypted:
+    if RoundStep.TOSS not in attempt.announcement.protection.plan.steps:
         return Countersigning(attempt, record.agreed)
     if server.store.correlations_used(record.key):
         return Spent(attempt)
@@ -101,8 +102,7 @@ def standing(server: Server, record: RoundRecord) -> Standing:
 def _toss(server: Server, record: RoundRecord) -> Unlocked | SetSigned | LockSigned:
     agreed = record.agreed_set
     if agreed is None:
-        encrypted = record.announcement.message.encrypted
-        return Unlocked(() if encrypted else collected(server, record).contributions)
+        return Unlocked(collected(server, record).contributions)
     if record.peer_commitment is None:
         return SetSigned(agreed)
     if record.transcript is None:

@@ -11,6 +11,7 @@ from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.bodies import masked_sum as masked_sum_body
 from protocol.errors import NotListed, UnknownResource, WrongRound
 from protocol.mpc.ot.session import extension_message_bytes
+from protocol.protection.plan import RoundStep
 from protocol.release import masking_side
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
@@ -234,7 +235,7 @@ def _released_set(record: RoundRecord) -> Signed[ReleaseSet]:
 
 
 def _with_release_set(record: RoundRecord, masks: Side) -> RoundRecord:
-    if record.announcement.message.encrypted:
+    if RoundStep.MASK not in record.announcement.message.protection.plan.steps:
         raise WrongRound(f"round {record.key.round} is one of ciphertexts; both servers sign its sum, none masks it")
     _released_set(record)
     if masking_side(record.key.round) is not masks:

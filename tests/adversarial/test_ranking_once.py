@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from protocol.errors import AnnouncementMismatch, MalformedMessage, UnknownResource, WrongRound
 from protocol.parameters import Needs
+from protocol.rounds.announce import LastRound, check_said
 from protocol.rounds.side_a import outcome_of
 from protocol.rounds.side_b import opened
 from protocol.rounds.states import RoundKey
@@ -34,7 +34,6 @@ from protocol.wire.messages import (
     StudyState,
 )
 from servers.correlations.wanted import demand, ranks_next
-from servers.rounds.collect import _check_announced
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import accept_release_set
 from servers.rounds.sketches import most_elements
@@ -192,17 +191,15 @@ def test_a_ranking_takes_no_release_set(tmp_path: Path) -> None:
 class TestAnnounced:
     """What a server takes for the announcement of a ranking, and when."""
 
-    def announce(self, folder: Path, last: RoundRecord | None, number: int, of: Study = STUDY) -> None:
-        server = server_on(Side.B, SimpleNamespace(current_round=lambda _: last))  # type: ignore[arg-type]
-        record = StudyRecord(KEY.study, Signed[Study](message=of), StudyState.OPEN, "", 1)
-        message = announcement(KEY.study, number, **RANKS)
-        _check_announced(server, record, number, message)
+    def announce(self, last: RoundRecord | None, number: int, of: Study = STUDY) -> None:
+        before = None if last is None else LastRound(last.progress, last.announcement.message)
+        check_said(announcement(KEY.study, number, **RANKS), number, of, KEY.study, ROSTER, before, 1_999_999_999.0)
 
-    def test_first_again_and_after_a_skip(self, tmp_path: Path) -> None:
+    def test_first_again_and_after_a_skip(self) -> None:
         """Taken: the check raises nothing."""
-        self.announce(tmp_path, None, 1)
-        self.announce(tmp_path, record_in(RoundState.RANKED), 1)
-        self.announce(tmp_path, record_in(RoundState.SKIPPED), 2)
+        self.announce(None, 1)
+        self.announce(record_in(RoundState.RANKED), 1)
+        self.announce(record_in(RoundState.SKIPPED), 2)
 
     @pytest.mark.parametrize(
         "last",
@@ -212,18 +209,18 @@ class TestAnnounced:
             record_in(RoundState.SKIPPED, announcement(STUDY.digest(), listed=FIVE[1:])),
         ],
     )
-    def test_not_once_it_ended_nor_after_an_update(self, tmp_path: Path, last: RoundRecord) -> None:
+    def test_not_once_it_ended_nor_after_an_update(self, last: RoundRecord) -> None:
         with pytest.raises(WrongRound, match="ranked once, before the first update"):
-            self.announce(tmp_path, last, 2)
+            self.announce(last, 2)
 
-    def test_no_more_often_than_the_study_may_try(self, tmp_path: Path) -> None:
-        self.announce(tmp_path, record_in(RoundState.SKIPPED), 3)
+    def test_no_more_often_than_the_study_may_try(self) -> None:
+        self.announce(record_in(RoundState.SKIPPED), 3)
         with pytest.raises(WrongRound, match="at most 3 rounds of ranking"):
-            self.announce(tmp_path, record_in(RoundState.SKIPPED), 4)
+            self.announce(record_in(RoundState.SKIPPED), 4)
 
-    def test_not_in_a_study_without_one(self, tmp_path: Path) -> None:
+    def test_not_in_a_study_without_one(self) -> None:
         with pytest.raises(MalformedMessage, match="which this study does not"):
-            self.announce(tmp_path, None, 1, STUDY.model_copy(update={"ranking": None}))
+            self.announce(None, 1, STUDY.model_copy(update={"ranking": None}))
 
 
 def test_correlations_are_made_for_the_ranking_until_it_ended() -> None:

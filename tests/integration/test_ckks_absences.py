@@ -74,7 +74,7 @@ def assert_model_of(federation: CrashFederation, study: Study, took_part: Sequen
     for number, sites in enumerate(took_part, 1):
         updates = [learners[site].update(plain, number).astype(np.float64) for site in sites]
         plain = learners[REQUESTER].apply(plain, np.mean(updates, axis=0).astype(np.float32))
-        facts = RoundFacts(len(sites), float(len(sites)), 1.0, 1.0, 1.0, 1.0, False, encrypted=True)
+        facts = RoundFacts(len(sites), float(len(sites)), 1.0, 1.0, 1.0, 1.0, False, rounded=False)
         rounding = 2 * UNIT * (3 * step * clip_norm + float(np.linalg.norm(plain)) + 1)
         allowed += step * encryption_error(facts, study.parameters) + rounding
     assert allowed < 1e-4

@@ -70,7 +70,7 @@ def test_after_one_round_only_the_encryption_makes_a_difference(rule: RuleName) 
     clip_norm, step = of.parameters.clip_norm, of.training.server_learning_rate
     weights = encrypted.rounds[0].sum_of_weights
     assert weights is not None
-    facts = RoundFacts(5, weights, 1.0, 1.0, 1.0, 1.0, False, encrypted=True)
+    facts = RoundFacts(5, weights, 1.0, 1.0, 1.0, 1.0, False, rounded=False)
     error = encryption_error(facts, of.parameters)
     norm = float(np.linalg.norm(plain.final_model))
     rounding = 2 * step * UNIT * clip_norm + 2 * UNIT * (2 * step * clip_norm + norm)
@@ -80,7 +80,7 @@ def test_after_one_round_only_the_encryption_makes_a_difference(rule: RuleName) 
 
 def test_ckks_is_no_farther_from_plain_than_the_grid_of_shares_may_be() -> None:
     """Both bounds hold the float32 training's own error; what CKKS adds to it is less than what shares add."""
-    facts = RoundFacts(5, 5.0, 1.0, 1.0, 1.0, 1.0, False, encrypted=True)
+    facts = RoundFacts(5, 5.0, 1.0, 1.0, 1.0, 1.0, False, rounded=False)
     parameters = study(RuleName.FEDAVG).parameters
     rounding = facts.sites * np.sqrt(parameters.dimension) / parameters.scale / facts.sum_of_weights
     assert encryption_error(facts, parameters) < rounding

@@ -64,7 +64,7 @@ def assert_as_plain(outcome: Outcome, of: Study, undisturbed: np.ndarray) -> Non
     assert [record.took_part for record in released] == [SITES] * ROUNDS
     model = np.frombuffer(outcome.models[0], dtype="<f4")
     step, clip_norm = of.training.server_learning_rate, of.parameters.clip_norm
-    facts = RoundFacts(len(SITES), float(len(SITES)), 1.0, 1.0, 1.0, 1.0, False, encrypted=True)
+    facts = RoundFacts(len(SITES), float(len(SITES)), 1.0, 1.0, 1.0, 1.0, False, rounded=False)
     rounding = 2 * UNIT * (3 * step * clip_norm + float(np.linalg.norm(undisturbed)) + 1)
     allowed = ROUNDS * (step * encryption_error(facts, of.parameters) + rounding)
     assert allowed < 1e-5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from protocol.protection import PLANS, StudyProtection
+from protocol.protection.plan import PLANS, StudyProtection
 
 ROOT = Path(__file__).parents[2]
 ASKED = re.compile(r"(?:\bis|\bis not|==|!=) StudyProtection\.[A-Z]+")

@@ -7,6 +7,7 @@ import itertools
 import pytest
 
 from protocol.errors import ConflictingMessage, MalformedMessage, WrongRound
+from protocol.rounds.announce import LastRound, opens_round
 from protocol.rounds.transitions import (
     FINAL_STATES,
     STUDY_TRANSITIONS,
@@ -14,7 +15,6 @@ from protocol.rounds.transitions import (
     RoundEvent,
     RoundProgress,
     StudyEvent,
-    check_announcement,
     open_round,
     step,
     study_diagram,
@@ -30,8 +30,8 @@ RELEASED = RoundProgress(round=1, attempt=1, state=RoundState.RELEASED)
 
 
 def check(number: int, last: RoundProgress | None, state: StudyState = StudyState.OPEN, **changes: object) -> bool:
-    previous = announcement(STUDY, last.round) if last is not None else None
-    return check_announcement(announcement(STUDY, number, **changes), state, last, previous, CONTRIBUTORS, 3)
+    before = None if last is None else LastRound(last, announcement(STUDY, last.round))
+    return opens_round(announcement(STUDY, number, **changes), before, state, CONTRIBUTORS, 3)
 
 
 def test_a_round_runs_from_announced_to_released() -> None:

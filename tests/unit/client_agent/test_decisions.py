@@ -183,7 +183,7 @@ def test_more_updates_than_the_study_has_rounds_are_declined(bench: Bench) -> No
 def test_class_counts_are_no_business_of_another_rule(tmp_path: Path) -> None:
     with contributor_bench(tmp_path, study_with(RuleName.FEDAVG), MODEL) as bench:
         decision = decided(bench, 1, purpose=Purpose.COUNTS)
-    assert "which rule 'fedavg' does not use" in decision.reason
+    assert "sums class counts, which this study does not" in decision.reason
 
 
 @pytest.mark.parametrize(("grid", "accepted"), [(2, True), (32, False)])

@@ -58,7 +58,7 @@ def side_a(record: RoundRecord, w: World) -> Decision:
         return ("rest",)
     if record.state is RoundState.SKIPPED or record.outcome is not None:
         return _deliver(record, w)
-    if record.announcement.message.encrypted:
+    if record.announcement.message.protection.plan.keyed:
         return _encrypted(record, w)
     if record.state in (RoundState.ANNOUNCED, RoundState.COLLECTING):
         return _collect(record, w)

@@ -81,7 +81,7 @@ def _lock_at_b(
 
 def _agreed_set(record: RoundRecord, agreed: AgreedSet, roster: Roster) -> Decision:
     announcement = record.announcement.message
-    if not announcement.encrypted:
+    if not announcement.protection.plan.keyed:
         raise ProtocolViolation("the round is one of shares, of which both servers hold their own; lock it instead")
     if record.agreed_set is not None:
         if record.agreed_set.message != agreed:
@@ -170,7 +170,7 @@ def _sum_release(record: RoundRecord, message: SumRelease) -> Decision:
     key = record.key
     if (message.study_digest, message.round, message.attempt) != (key.study, key.round, key.attempt):
         raise AnnouncementMismatch("the release is for another study, round or attempt")
-    if not record.announcement.message.encrypted:
+    if not record.announcement.message.protection.plan.keyed:
         raise WrongRound(f"round {key.round} is one of shares; its sum is released by both servers' halves")
     if record.sum_release is not None:
         if record.sum_release.message != message:

@@ -76,7 +76,7 @@ def held_of(site: str, of: Announcement, other: bool = False) -> CollectedContri
         site=site,
         announcement_digest=of.digest(),
         commitment_a=OTHER if other else DIGEST,
-        commitment_b=NO_COMMITMENT if of.encrypted else DIGEST,
+        commitment_b=NO_COMMITMENT if of.protection.plan.keyed else DIGEST,
     )
 
 
@@ -217,12 +217,17 @@ class Trace:
             self.carry_out(decision)
 
     def compare(self) -> None:
-        if self.rng.random() < 0.15 and not self.of.encrypted:
+        if self.rng.random() < 0.15 and not self.of.protection.plan.keyed:
             self.then(self.ask(UnknownResource("not announced here")))
             return
         kept = [c.site for c in self.mine if self.rng.random() < 0.9]
         theirs = tuple(HELD[self.of, site, self.rng.random() < 0.1] for site in kept)
-        self.then(self.ask(self.mine if self.of.encrypted else theirs, self.of.encrypted or self.rng.random() < 0.9))
+        self.then(
+            self.ask(
+                self.mine if self.of.protection.plan.keyed else theirs,
+                self.of.protection.plan.keyed or self.rng.random() < 0.9,
+            )
+        )
 
     def multiply(self) -> None:
         self.used = self.rng.choice((0, 3))
@@ -338,7 +343,11 @@ def said(step: steps.Step) -> old.Decision:
 def branch(record: RoundRecord, peer: Any, decision: old.Decision) -> str:
     """Where in the decisions a step has been."""
     ending = "" if record.outcome is None else f" ending as {record.outcome.message.outcome.value}"
-    kind = "ciphertexts" if record.announcement.message.encrypted else record.announcement.message.purpose.value
+    kind = (
+        "ciphertexts"
+        if record.announcement.message.protection.plan.keyed
+        else record.announcement.message.purpose.value
+    )
     asked = "" if peer is None else f" after {type(peer).__name__}"
     what = decision[2].value if decision[0] == "end" else decision[0]
     return f"{kind}, {record.state.value}{ending}{asked}: {what}"

@@ -67,10 +67,10 @@ class Trace:
         self.of = of = self.rng.choice(ANNOUNCED)
         key = RoundKey(STUDY, of.round, 1)
         self.record = RoundRecord(key, RoundState.ANNOUNCED, Signed[Announcement](message=of), CLOSES_S)
-        self.held = self.contributions() if not of.encrypted else ()
+        self.held = self.contributions() if not of.protection.plan.keyed else ()
         if self.held:
             self.change(state=RoundState.COLLECTING)
-        listed = self.contributions() if of.encrypted or self.rng.random() < 0.1 else self.held
+        listed = self.contributions() if of.protection.plan.keyed or self.rng.random() < 0.1 else self.held
         self.agreed = agree(of, 1, ROSTER, listed, listed)
         self.toss = transcript(of.round, self.agreed.digest(), NONCES[0], NONCES[1])
 
@@ -85,7 +85,7 @@ class Trace:
 
     def run(self) -> None:
         makers = (self.lock, self.agreed_set, self.challenge, self.products, self.release_set, self.sum, self.outcome)
-        usual = (1, 4, 5) if self.of.encrypted else (0, 2, 3, 4)
+        usual = (1, 4, 5) if self.of.protection.plan.keyed else (0, 2, 3, 4)
         for turn in range(MESSAGES):
             place = usual[turn % len(usual)] if self.often(0.7) else self.rng.randrange(len(makers))
             message = makers[place]()
@@ -94,7 +94,7 @@ class Trace:
                 self.carry_out(message, said)
             if self.record.transcript is not None and self.often(0.5):
                 self.change(query_header=cast(Any, SimpleNamespace()))
-            if self.of.encrypted and self.record.state is RoundState.MEASURED and self.often(0.02):
+            if self.of.protection.plan.keyed and self.record.state is RoundState.MEASURED and self.often(0.02):
                 self.change(state=RoundState.RELEASED)  # as a masked sum would, which such a round never has
 
     def ask(self, message: Any) -> old.Decision | None:
@@ -196,7 +196,7 @@ class Trace:
             case RoundOutcome():
                 self.change(outcome=Signed[RoundOutcome](message=message))
             case ProductsHeader():
-                if self.often(0.2) and not self.of.encrypted:
+                if self.often(0.2) and not self.of.protection.plan.keyed:
                     self.change(state=RoundState.LOCKED)  # the process died before its opening was stored
             case _:
                 kept = message.model_copy(update={"challenge": OTHER}) if self.often(0.03) else message

@@ -21,6 +21,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.parameters import Needs
+from protocol.rounds.announce import check_said
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
@@ -36,7 +37,6 @@ from protocol.wire.messages import (
 )
 from servers.ckks import process as ckks_process
 from servers.ckks.rounds import countersign_agreed_set
-from servers.rounds.collect import _check_announced
 from servers.rounds.release import sealed_output
 from servers.store.interface import RoundRecord
 from servers.studies import _require_rule
@@ -165,16 +165,12 @@ def test_updates_are_encrypted_exactly_where_the_study_says_so(
     protection: StudyProtection, changes: dict[str, Any], accepted: bool
 ) -> None:
     of = STUDY.model_copy(update={"protection": protection})
-    server = SimpleNamespace(
-        roster=ROSTER, clock=lambda: 1_999_999_999.0, store=SimpleNamespace(current_round=lambda digest: None)
-    )
     message = announcement(of.digest(), opens=Needs.NOTHING, **changes)
-    record = SimpleNamespace(digest=of.digest(), study=of)
     if accepted:
-        _check_announced(server, record, 1, message)  # type: ignore[arg-type]
+        check_said(message, 1, of, of.digest(), ROSTER, None, 1_999_999_999.0)
         return
     with pytest.raises(MalformedMessage, match="exactly under 'ckks'"):
-        _check_announced(server, record, 1, message)  # type: ignore[arg-type]
+        check_said(message, 1, of, of.digest(), ROSTER, None, 1_999_999_999.0)
 
 
 def test_without_tenseal_side_a_refuses_the_study_and_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

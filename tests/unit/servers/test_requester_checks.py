@@ -8,6 +8,7 @@ import pytest
 
 from protocol.errors import MalformedMessage, WrongRound
 from protocol.parameters import Needs
+from protocol.rounds.announce import check_said
 from protocol.rounds.side_b import Reply, answer
 from protocol.rounds.states import Attempt, RoundKey, SetSigned, Standing, Unchosen, Undecided
 from protocol.wire.authentic import sign
@@ -22,12 +23,12 @@ from protocol.wire.messages import (
     Signed,
     Study,
 )
-from servers.rounds.collect import _check_announced
 from servers.studies import _require_products, create
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 
 ROSTER = parties().roster.message
-SERVER = SimpleNamespace(roster=ROSTER, clock=lambda: 1_999_999_999.0)
+SERVER = SimpleNamespace(roster=ROSTER)
+NOW_S = 1_999_999_999.0
 EROSION = study(ROSTER.digest())
 
 
@@ -51,14 +52,13 @@ def under(rule: RuleName) -> Study:
 )
 def test_a_round_opens_what_the_rule_needs_and_nothing_else(rule: RuleName, opens: Needs, accepted: bool) -> None:
     of = under(rule)
-    record = SimpleNamespace(digest=of.digest(), study=of)
     message = announcement(of.digest(), opens=opens)
     if accepted:
-        _check_announced(SERVER, record, 1, message)  # type: ignore[arg-type]
+        check_said(message, 1, of, of.digest(), ROSTER, None, NOW_S)
         return
     found = f"would open {opens.value}, the rule '{rule.value}' needs {of.rule.needs.value}; announce that"
     with pytest.raises(MalformedMessage, match=found):
-        _check_announced(SERVER, record, 1, message)  # type: ignore[arg-type]
+        check_said(message, 1, of, of.digest(), ROSTER, None, NOW_S)
 
 
 @pytest.mark.parametrize(
@@ -77,21 +77,19 @@ def test_rounds_of_class_counts_come_on_top_of_the_studys_rounds(
 ) -> None:
     """The study has five rounds, and eight tries to sum its class counts."""
     of = under(rule)
-    record = SimpleNamespace(digest=of.digest(), study=of)
     message = announcement(of.digest(), number, opens=Needs.NOTHING, purpose=purpose)
     if accepted:
-        _check_announced(SERVER, record, number, message)  # type: ignore[arg-type]
+        check_said(message, number, of, of.digest(), ROSTER, None, NOW_S)
         return
     with pytest.raises(WrongRound, match=f"at most {number - 1} rounds of {purpose.value}"):
-        _check_announced(SERVER, record, number, message)  # type: ignore[arg-type]
+        check_said(message, number, of, of.digest(), ROSTER, None, NOW_S)
 
 
 def test_class_counts_are_refused_under_a_rule_that_does_not_use_them() -> None:
     of = under(RuleName.FEDAVG)
-    record = SimpleNamespace(digest=of.digest(), study=of)
     message = announcement(of.digest(), 1, opens=Needs.NOTHING, purpose=Purpose.COUNTS)
-    with pytest.raises(MalformedMessage, match="class counts, which rule 'fedavg' does not use"):
-        _check_announced(SERVER, record, 1, message)  # type: ignore[arg-type]
+    with pytest.raises(MalformedMessage, match="sums class counts, which this study does not"):
+        check_said(message, 1, of, of.digest(), ROSTER, None, NOW_S)
 
 
 def test_a_rule_for_which_the_roster_has_too_few_sites_is_refused() -> None:

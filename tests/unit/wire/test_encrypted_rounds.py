@@ -60,8 +60,8 @@ def test_a_cohort_beyond_what_decrypts_is_refused() -> None:
 
 
 def test_an_announcement_with_a_key_is_one_of_ciphertexts() -> None:
-    assert changed(ckks_key_id=KEY_ID, opens="nothing").encrypted
-    assert not changed().encrypted
+    assert changed(ckks_key_id=KEY_ID, opens="nothing").protection.plan.keyed
+    assert not changed().protection.plan.keyed
 
 
 @pytest.mark.parametrize(
