@@ -19,8 +19,9 @@ from harness.personal.run_case import PersonalOptions, run_personal_case
 from harness.personal.summary import summary_json, summary_table
 from harness.simulation.case import Case, case_of
 from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.files.merging import merge_results
 from harness.simulation.files.study_files import read_study_file
-from harness.simulation.options import command, parse_names, parse_seeds
+from harness.simulation.options import ALL_RUNS, command, parse_names, parse_seeds, parse_shard
 from harness.simulation.progress import CaseBar
 from harness.simulation.run_one import Protection
 from harness.simulation.simulate import SimulationOptions, run_simulation
@@ -46,7 +47,15 @@ class Asked:
         ),
     ] = None
     requester: Annotated[str | None, typer.Option(help="A study: the requester's folder, with a folder.")] = None
-    seeds: Annotated[str | None, typer.Option(help="Whole numbers separated by commas; the case's, or 0.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Whole numbers and ranges, such as 0-9,12; the case's, or 0.")] = (
+        None
+    )
+    requesters: Annotated[
+        str | None, typer.Option(help="A case: sites that are the requester in turn, separated by commas, or each.")
+    ] = None
+    shard: Annotated[
+        str | None, typer.Option(help="A case: i/n, only the i-th of n parts of all runs; moiety merge joins them.")
+    ] = None
     protection: Annotated[
         Protection, typer.Option(help="plain: in the open. secure: shares and sketches. ckks: ciphertexts (extra he).")
     ] = Protection.PLAIN
@@ -80,6 +89,21 @@ class Asked:
     @property
     def variants(self) -> tuple[str, ...] | None:
         return parse_names(self.only, "--only") if self.only else None
+
+    @property
+    def case_options(self) -> CaseOptions:
+        """Raises: ConfigurationError"""
+        return CaseOptions(
+            self.out_for("a case"),
+            self.folder,
+            self.parsed_seeds,
+            self.variants,
+            self.protection,
+            self.jobs,
+            computing=Computing.chosen(self.device, self.batched),
+            requesters=parse_names(self.requesters, "--requesters") if self.requesters else None,
+            shard=parse_shard(self.shard) if self.shard else ALL_RUNS,
+        )
 
     def out_for(self, what: str) -> Path:
         """Raises: ConfigurationError where no folder was given"""
@@ -120,23 +144,14 @@ def _simulate(asked: Asked, console: Console) -> None:
 
 
 def _simulate_case(case: Case, asked: Asked, console: Console) -> None:
-    out = asked.out_for("a case")
-    options = CaseOptions(
-        out,
-        asked.folder,
-        asked.parsed_seeds,
-        asked.variants,
-        asked.protection,
-        asked.jobs,
-        computing=Computing.chosen(asked.device, asked.batched),
-    )
+    options = asked.case_options
     files = source_of(case.table.data).files
     if asked.download and files:
         fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
     with CaseBar(console) as bar:
         lines = run_case(case, options, bar.show)
     summary = summarise_case(lines)
-    write_summary(summary, lines, out)
+    write_summary(summary, lines, options.out)
     if asked.as_json:
         typer.echo(summary.model_dump_json())
     else:
@@ -158,3 +173,18 @@ def _compare(case: PersonalCase, asked: Asked, console: Console) -> None:
         typer.echo(summary_json(lines))
     else:
         console.print(summary_table(lines))
+
+
+def merge(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="IN...", help="Folders of one case's runs.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Join the runs of several folders of one case, such as shards, into a new one."""
+    lines = merge_results(folders, out)
+    summary = summarise_case(lines)
+    write_summary(summary, lines, out)
+    if as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        console_for(stderr=False).print(table_of(summary))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -43,12 +43,25 @@ class Federation:
         return DataNames(self.feature_names, self.class_names)
 
     @property
+    def names_of_sites(self) -> tuple[str, ...]:
+        """The requester's first."""
+        return tuple(site.name for site in self.sites)
+
+    @property
     def requester(self) -> SiteData:
         return self.sites[0]
 
     @property
     def contributors(self) -> tuple[SiteData, ...]:
         return self.sites[1:]
+
+
+def pooled(federation: Federation) -> Federation:
+    """The same federation, but for the requester's training part: all sites' together, as if data could be moved."""
+    parts = [site.train for site in federation.sites]
+    train = Examples(np.concatenate([part.X for part in parts]), np.concatenate([part.y for part in parts]))
+    requester = replace(federation.requester, train=train, note="all sites' training parts")
+    return replace(federation, sites=(requester, *federation.contributors))
 
 
 @dataclass(frozen=True)

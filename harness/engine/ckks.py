@@ -42,6 +42,7 @@ def run_protected(
     *,
     correlation_source: SourceName | None = None,
     policy: SitePolicy | None = None,
+    attendance: Attendance = EVERYBODY,
     resume: Progress | None = None,
     after_round: AfterRound = lambda progress: None,
 ) -> RunHistory:
@@ -52,6 +53,7 @@ def run_protected(
         sites,
         correlation_source=correlation_source,
         policy=policy,
+        attendance=attendance,
         resume=resume,
         after_round=after_round,
     )

@@ -21,7 +21,7 @@ from harness.datasets.site_data import SiteData
 from harness.engine.announcing import announce, answers, lists_to_try, present, require_validation, require_willing
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.engine.isolation import Trained, isolations, remembered, require_isolated
-from harness.engine.record import round_record, with_judgement
+from harness.engine.record import require_no_divergence, round_record, with_judgement
 from harness.engine.round_training import round_updates
 from harness.engine.run_state import (
     EVERYBODY,
@@ -91,10 +91,15 @@ def run_rounds(
     """The rounds of a run, however ``summing`` adds the updates up; see :func:`run_plain`.
 
     Rounds of class counts have numbers and records too, but do not count among ``study.rounds``.
+
+    Raises: as :func:`run_plain`; UnusableUpdate when an update is no number or the model has diverged
     """
     seed = _seed_of(study)
     run = _run_of(study, seed, sites, summing, conditions)
-    progress = resume or _beginning(run)
+    beginning = _beginning(run)
+    progress, first = resume or beginning, round_record(run, beginning.state, 0, RoundKind.SKIPPED, ())
+    for record in progress.records[-1:]:
+        require_no_divergence(record, first)
     end, reason = RunEnd.COMPLETED, "all rounds are done"
     while len(progress.records) - progress.state.counts_rounds < study.rounds:
         try:
@@ -104,6 +109,7 @@ def run_rounds(
             break
         progress = Progress(state, (*progress.records, record))
         after_round(progress)
+        require_no_divergence(record, first)
     if progress.state.alone_because is not None and study.rule.name is not RuleName.LOCAL:
         end, reason = RunEnd.LOCAL_ONLY, progress.state.alone_because
     return RunHistory(

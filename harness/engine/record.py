@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import Final
 
 import numpy as np
 
@@ -12,7 +14,13 @@ from client_agent.site.events import site_values
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.run_state import Run, RunState
 from harness.engine.site_updates import CPU, load_site
+from protocol.errors import UnusableUpdate
 from protocol.wire.messages import ListedWeight
+
+WORSE_BY: Final = 1e4
+"""A model whose loss is so many times the first model's (or 1, if that is more) has diverged."""
+LONGER_BY: Final = 1e9
+"""As is one whose parameters are so many times as long: float32 has no digits left for a step."""
 
 
 def round_record(
@@ -53,3 +61,17 @@ def with_judgement(record: RoundRecord, judgement: Judgement) -> RoundRecord:
         failed_check=judgement.failed,
         not_selected=judgement.not_selected,
     )
+
+
+def require_no_divergence(record: RoundRecord, first: RoundRecord) -> None:
+    """Numbers may still be finite, and a gradient 0 because everything saturates: that is no local optimum.
+
+    ``first`` is the model before round 1. Raises: UnusableUpdate
+    """
+    loss, length = record.test_loss, record.model_norm
+    fine = loss <= WORSE_BY * max(1.0, first.test_loss) and length <= LONGER_BY * max(1.0, first.model_norm)
+    if not fine and not (math.isnan(first.test_loss) and math.isfinite(length)):
+        raise UnusableUpdate(
+            f"round {record.round}: the model has diverged: its test loss is {loss:.3g} and its length {length:.3g}, "
+            f"before round 1 they were {first.test_loss:.3g} and {first.model_norm:.3g}; take smaller learning rates"
+        )

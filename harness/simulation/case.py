@@ -2,8 +2,8 @@
 
     [case]           data set, split, requesters, seeds, the sites' policy
     [model] [rule] [training] [parameters], name, rounds    as in every study file
-    [[variant]]      name, and what it changes in [rule], [training] and [parameters]; [variant.tune] lists values to
-                     choose from
+    [[variant]]      name, and what it changes in [model], [rule], [training], [parameters] and rounds; [variant.tune]
+                     lists values to choose from
 
 Runs are variants x requesters x seeds.
 """
@@ -20,14 +20,16 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
+from harness.simulation.files.attendance import AttendanceTable
 from harness.simulation.files.study_files import StudyFile, read_study_file
 from harness.simulation.packaged import ChosenRule, chosen_rule, without_package
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import RuleName
 
-CHANGEABLE: Final = ("rule", "training", "parameters")
+CHANGEABLE: Final = ("model", "rule", "training", "parameters")
 TuneValue = float | int | str
 PublishedMistake = Literal["row_sums"]
 Opened = Literal["distances", "norms", "pairs", "inner_products"]
@@ -68,19 +70,24 @@ class CaseTable(_Table):
     tuned_for: Literal["all_requesters", "each_requester"] = "all_requesters"
     validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     policy: PolicyTable = PolicyTable()
+    attendance: AttendanceTable = AttendanceTable()
 
 
 class VariantTable(_Table):
     """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key.
 
-    After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``published_mistake`` repeats one of a
-    paper's code, to compare with its table.
+    After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
+    sites' training parts together, which only a simulation can. ``published_mistake`` repeats one of a paper's code,
+    to compare with its table.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     keeps_validation: bool = False
     alone_after: Annotated[int, Field(ge=1)] | None = None
+    pooled: bool = False
     published_mistake: PublishedMistake | None = None
+    rounds: Annotated[int, Field(ge=1)] | None = None
+    model: dict[str, Any] = {}
     rule: dict[str, Any] = {}
     training: dict[str, Any] = {}
     parameters: dict[str, Any] = {}
@@ -108,6 +115,7 @@ class Variant:
     tune: tuple[tuple[str, tuple[TuneValue, ...]], ...]
     keeps_validation: bool
     alone_after: int | None
+    pooled: bool
     published_mistake: PublishedMistake | None
     digest: str
     tables: Mapping[str, Any]
@@ -181,6 +189,8 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         change = getattr(variant, part)
         replaced = part == "rule" and "name" in change
         tables[part] = {**({} if replaced else tables.get(part, {})), **change}
+    if variant.rounds is not None:
+        tables["rounds"] = variant.rounds
     where = f"{source}: variant {variant.name!r}"
     for key, values in variant.tune.items():
         _check_tuned(key, values, bool(case.get("tuning_seeds")), where)
@@ -190,12 +200,18 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
             f"{where}: key 'alone_after': found {variant.alone_after}, the study has "
             f"{study.rounds} rounds, and some of them must be left to go on alone"
         )
+    if variant.pooled and study.rule.name is not RuleName.LOCAL:
+        raise ConfigurationError(
+            f"{where}: key 'pooled': the rule is {study.rule.name.value!r}, and there is nobody left to weigh once all "
+            'data are at one place; take rule = { name = "local" }'
+        )
     return Variant(
         variant.name,
         study,
         tuple((key, tuple(values)) for key, values in variant.tune.items()),
         variant.keeps_validation,
         variant.alone_after,
+        variant.pooled,
         variant.published_mistake,
         _digest(variant, tables, case, _package(tables, where)),
         tables,
@@ -224,6 +240,8 @@ def _digest(
     }
     if variant.alone_after is not None:
         deciding["alone_after"] = variant.alone_after
+    if variant.pooled:
+        deciding["pooled"] = True
     if variant.published_mistake is not None:
         deciding["published_mistake"] = variant.published_mistake
     if package is not None:

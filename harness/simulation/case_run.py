@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
 
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.registry import DataRequest, load_data
@@ -13,23 +12,26 @@ from harness.datasets.site_data import Federation
 from harness.engine.correlations import SourceName
 from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.checkpoint import Checkpoint
+from harness.simulation.files.code_digest import require_same_code
 from harness.simulation.files.json_lines import append_line, read_lines
 from harness.simulation.jobs import RoundDone, run_all
+from harness.simulation.options import ALL_RUNS, Shard
 from harness.simulation.possible import require_plain, require_possible
 from harness.simulation.run_one import PlannedRun, Protection
 from harness.simulation.runs import RunKey, RunLine
 from harness.simulation.store import Results, finished, require_unchanged
-from harness.simulation.tuning import Choice, TuningLine, choose, combinations
+from harness.simulation.tuning import TUNING, Choice, TuningLine, choose, combinations
 from harness.training.device import ON_CPU, Computing
 from host.durable import write_durably
 from protocol.errors import ConfigurationError
 
-TUNING: Final = "tuning.jsonl"
-
 
 @dataclass(frozen=True)
 class CaseOptions:
-    """What the command line says about a case. None: as the case says, or all variants."""
+    """What the command line says about a case. None: as the case says, or all variants.
+
+    ``requesters``: names of sites, or ``each``. ``shard``: of all runs asked for, only this part is done.
+    """
 
     out: Path
     data: Path | None = None
@@ -40,6 +42,8 @@ class CaseOptions:
     correlation_source: SourceName | None = None
     checkpoint_every_s: float = 1.0
     computing: Computing = ON_CPU
+    requesters: tuple[str, ...] | None = None
+    shard: Shard = ALL_RUNS
 
 
 @dataclass(frozen=True)
@@ -83,9 +87,11 @@ class _CaseRun:
         """Choose settings where there is a choice, then do what is missing."""
         done = finished(self.results.lines(), self.case, self.options.protection.value, self.options.out)
         federation = load_data(request_for(self.case, self.options.data, None, self.case.table.seeds[0]))
-        requesters = requesters_of(self.case, federation)
+        requesters = requesters_of(self.case, federation, self.options.requesters)
         require_possible(self.case, self.variants, requesters, federation, self.options.protection)
-        choices = {variant.name: self._choices(variant, requesters) for variant in self.variants}
+        each = self.case.table.tuned_for == "each_requester"
+        tuned_for = requesters if each else requesters_of(self.case, federation)
+        choices = {variant.name: self._choices(variant, tuned_for) for variant in self.variants}
         # seeds outermost, so that an interrupted case has something of every variant
         keys = tuple(
             RunKey(variant.name, requester, seed)
@@ -93,6 +99,9 @@ class _CaseRun:
             for requester in requesters
             for variant in self.variants
         )
+        keys = self.options.shard.of(keys)
+        if not keys:
+            raise ConfigurationError(f"--shard: there are fewer than {self.options.shard.part} runs: take fewer parts")
         planned = [
             self._planned(key, _settings(choices[key.variant], key.requester)) for key in keys if key not in done
         ]
@@ -120,6 +129,7 @@ class _CaseRun:
         path = self.options.out / TUNING
         tried = [line for line in read_lines(path, TuningLine) if line.variant == variant.name]
         for one in tried:
+            require_same_code(one.code_digest, self.options.out)
             require_unchanged(one.study_digest, self.case, variant.name, self.options.out)
         known = {(str(one.settings), one.requester, one.seed) for one in tried}
         planned = [
@@ -157,6 +167,8 @@ class _CaseRun:
             variant.published_mistake,
             self._computing(study),
             variant.chosen_rule(settings),
+            table.attendance,
+            variant.pooled,
         )
 
     def _computing(self, study: StudyTable) -> Computing:
@@ -171,17 +183,21 @@ class _CaseRun:
         return replace(planned, data=data, protection=Protection.PLAIN, partial=None)
 
 
-def requesters_of(case: Case, federation: Federation) -> tuple[str, ...]:
-    """The names of the sites that are the requester in turn. Raises: ConfigurationError"""
-    wanted = case.table.requesters
-    names = tuple(site.name for site in federation.sites)
+def requesters_of(case: Case, federation: Federation, asked: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    """The names of the sites that are the requester in turn: those ``asked`` for, the case's for None.
+
+    Raises: ConfigurationError
+    """
+    wanted = case.table.requesters if asked is None else "each" if asked == ("each",) else list(asked)
+    names = federation.names_of_sites
     if wanted == "first":
         return names[:1]
     if wanted == "each":
         return names
     unknown = [name for name in wanted if name not in names]
     if unknown or not wanted:
-        raise ConfigurationError(f"{case.source}: key 'case.requesters': found {wanted}, the sites are {list(names)}")
+        where = "key 'case.requesters'" if asked is None else "--requesters"
+        raise ConfigurationError(f"{case.source}: {where}: found {wanted}, the sites are {list(names)}")
     return tuple(wanted)
 
 

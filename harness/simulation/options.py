@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from inspect import signature
-from typing import TypeVar, get_type_hints
+from typing import Final, TypeVar, get_type_hints
 
 from protocol.errors import ConfigurationError
 
 T = TypeVar("T")
+MOST_SEEDS: Final = 10_000
+_SEEDS: Final = re.compile(r"(\d{1,18})(?:-(\d{1,18}))?")
+_SHARD: Final = re.compile(r"(\d{1,6})/(\d{1,6})")
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The ``part``-th of ``parts`` of all runs, counted from 1; every run is in exactly one part."""
+
+    part: int = 1
+    parts: int = 1
+
+    def of(self, runs: Sequence[T]) -> tuple[T, ...]:
+        return tuple(runs[self.part - 1 :: self.parts])
+
+
+ALL_RUNS: Final = Shard()
 
 
 def command(options: type[T], run: Callable[[T], None]) -> Callable[..., None]:
@@ -28,14 +47,29 @@ def command(options: type[T], run: Callable[[T], None]) -> Callable[..., None]:
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """``0,1,2`` as numbers. Raises: ConfigurationError"""
-    try:
-        seeds = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise ConfigurationError(f"--seeds: found {text!r}; give whole numbers separated by commas: 0,1,2") from None
-    if len(set(seeds)) != len(seeds) or min(seeds) < 0:
-        raise ConfigurationError(f"--seeds: found {text!r}; every seed once, none below 0")
-    return seeds
+    """``0-9,12`` as numbers, in this order. Raises: ConfigurationError"""
+    seeds: list[int] = []
+    for part in text.split(","):
+        found = _SEEDS.fullmatch(part.strip())
+        if found is None:
+            raise ConfigurationError(
+                f"--seeds: found {text!r}; give whole numbers and ranges of them, separated by commas: 0-9,12"
+            )
+        first, last = int(found[1]), int(found[2] or found[1])
+        if last < first or last - first >= MOST_SEEDS:
+            raise ConfigurationError(f"--seeds: found {part.strip()!r}; give the smaller number first: 0-9")
+        seeds += range(first, last + 1)
+    if len(set(seeds)) != len(seeds):
+        raise ConfigurationError(f"--seeds: found {text!r}; every seed once")
+    return tuple(seeds)
+
+
+def parse_shard(text: str) -> Shard:
+    """``2/5``. Raises: ConfigurationError"""
+    found = _SHARD.fullmatch(text.strip())
+    if found is None or not 1 <= int(found[1]) <= int(found[2]):
+        raise ConfigurationError(f"--shard: found {text!r}; give i/n, such as 2/5 for the second of five parts")
+    return Shard(int(found[1]), int(found[2]))
 
 
 def parse_names(text: str, option: str) -> tuple[str, ...]:

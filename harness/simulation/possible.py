@@ -25,6 +25,11 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
             f"{where}: rule {chosen.name!r} is from a package, and servers and sites know the rules of the protocol "
             "alone: name the other variants with --only, or give --protection plain"
         )
+    if variant.pooled and protection is not Protection.PLAIN:
+        raise ConfigurationError(
+            f"{where}: 'pooled' puts all data at one place, in plain runs only: name the other variants with --only, "
+            "or give --protection plain"
+        )
     if chosen is not None and variant.published_mistake is not None:
         raise ConfigurationError(f"{where}: 'published_mistake' is of no package's rule; leave it out")
     if variant.published_mistake is not None and protection is not Protection.PLAIN:
@@ -49,6 +54,7 @@ def require_possible(
     """
     check_examples(federation)
     check_classes(federation)
+    case.table.attendance.require_sites(federation.names_of_sites, case.source)
     for variant in variants:
         for settings in combinations(variant):
             _require_options(case, variant, settings)

@@ -16,7 +16,7 @@ from client_agent.learning.names import require_names_of_study
 from client_agent.learning.study_file import StudyTable, study_from_table
 from harness.datasets.checks import check_federation
 from harness.datasets.registry import DataRequest, load_data
-from harness.datasets.site_data import Federation
+from harness.datasets.site_data import Federation, pooled
 from harness.engine.ckks import run_protected
 from harness.engine.correlations import SourceName
 from harness.engine.history import RunEnd, RunHistory
@@ -28,6 +28,8 @@ from harness.engine.summing import PlainSum
 from harness.federation.measurements import versions
 from harness.simulation.case import PublishedMistake, Setting
 from harness.simulation.checkpoint import Checkpoint
+from harness.simulation.files.attendance import ALL_THERE, AttendanceTable
+from harness.simulation.files.code_digest import code_digest
 from harness.simulation.packaged import ChosenRule
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
 from harness.training.device import ON_CPU, Computing
@@ -79,6 +81,8 @@ class PlannedRun:
     published_mistake: PublishedMistake | None = None
     computing: Computing = ON_CPU
     packaged: ChosenRule | None = None
+    attendance: AttendanceTable = ALL_THERE
+    pooled: bool = False
 
 
 OnRound = Callable[[int], None]
@@ -139,8 +143,9 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     erosion = require_plain_for_same_round(planned.study, planned.protection, planned.source)
     federation = load_data(planned.data)
     check_federation(federation, planned.study.rule, planned.study.parameters.least_contributors)
-    study = simulated_study(planned.protection.of(planned.study), planned.source, federation, planned.key.seed)
     data_digest = digest_of(federation)
+    federation = pooled(federation) if planned.pooled else federation
+    study = simulated_study(planned.protection.of(planned.study), planned.source, federation, planned.key.seed)
     checkpoint = _checkpoint(planned, data_digest)
     resume, before_s = checkpoint.load() if checkpoint else (None, 0.0)
     facts = _facts(planned, erosion, data_digest, study.parameters.weight_grid)
@@ -196,12 +201,13 @@ def _rounds(
     resume: Progress | None,
     after_round: Callable[[Progress], None],
 ) -> RunHistory:
+    attendance = planned.attendance.attendance(federation.names_of_sites, study.rounds, planned.key.seed)
     if planned.protection is Protection.PLAIN:
         return run_rounds(
             study,
             federation.sites,
             PlainSum() if planned.published_mistake is None else RowSums.of(study),
-            Conditions(erosion, planned.policy, computing=planned.computing, rule=_packaged_rule(planned, study)),
+            Conditions(erosion, planned.policy, attendance, planned.computing, _packaged_rule(planned, study)),
             protection="plain",
             resume=resume,
             after_round=after_round,
@@ -213,6 +219,7 @@ def _rounds(
         federation.sites,
         correlation_source=planned.correlation_source,
         policy=planned.policy,
+        attendance=attendance,
         resume=resume,
         after_round=after_round,
     )
@@ -237,7 +244,8 @@ def digest_of(federation: Federation) -> str:
 def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint | None:
     if planned.partial is None:
         return None
-    identity = f"{planned.study_digest} {data_digest} {planned.protection} {planned.correlation_source}"
+    what = (planned.study_digest, data_digest, code_digest(), planned.protection, planned.correlation_source)
+    identity = " ".join(map(str, what))
     if planned.computing != ON_CPU:
         identity += f" {planned.computing}"
     return Checkpoint(planned.partial, str(planned.key), identity, planned.checkpoint_every_s)
@@ -262,4 +270,5 @@ def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid:
         grid,
         packages,
         str(planned.computing),
+        code_digest(),
     )

@@ -53,6 +53,7 @@ class RunLine(BaseModel):
     ``declined`` those left out of it, and why. ``sum_of_weights`` counts the requester's. ``class_accuracy`` has one
     test accuracy a class for every round, ``class_totals`` all sites' examples a class where the rule counts them.
     ``final_model`` is there for models of up to 1000 parameters. ``end`` is a run's end, or ``failed``.
+    ``code_digest`` says which code made it, "" in lines from before that was written down.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -94,6 +95,7 @@ class RunLine(BaseModel):
     sum_of_weights: Values = ()
     class_totals: tuple[int, ...] = ()
     computed_on: str = "cpu"
+    code_digest: str = ""
 
     @property
     def key(self) -> RunKey:
@@ -109,6 +111,12 @@ class RunLine(BaseModel):
     def best_accuracy(self) -> float:
         """Highest test accuracy of any round: what some papers report, and nobody could choose in practice."""
         return max((value for value in self.test_accuracy if value is not None), default=math.nan)
+
+    @property
+    def chosen_accuracy(self) -> float | None:
+        """Test accuracy of the round that is best on validation data, the first of equals; None without such data."""
+        rounds = [(accuracy, -place) for place, accuracy in enumerate(self.validation_accuracy) if accuracy is not None]
+        return self.test_accuracy[-max(rounds)[1]] if rounds else None
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,7 @@ class RunFacts:
     grid: int
     versions: dict[str, str]
     computed_on: str
+    code_digest: str
 
 
 def run_line(facts: RunFacts, history: RunHistory, seconds: float) -> RunLine:
@@ -168,6 +177,7 @@ def _line(
         final_model=final_model,
         versions=facts.versions,
         computed_on=facts.computed_on,
+        code_digest=facts.code_digest,
         class_totals=next((record.class_totals for record in records if record.class_totals), ()),
         **_by_round(records),
         **_opened(records, sites, facts.grid),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.simulation.case import Case
+from harness.simulation.files.code_digest import require_same_code
 from harness.simulation.files.json_lines import append_line, read_lines
 from harness.simulation.runs import RunKey, RunLine
 from protocol.errors import ConfigurationError
@@ -54,7 +55,8 @@ class Results:
 def finished(lines: tuple[RunLine, ...], case: Case, protection: str, folder: Path) -> dict[RunKey, RunLine]:
     """The runs that need not be done again.
 
-    Raises: ConfigurationError when a line comes from this case as it was before a change, or with other protection
+    Raises: ConfigurationError when a line comes from this case as it was before a change, or with other protection, or
+            from other code
     """
     done: dict[RunKey, RunLine] = {}
     for line in lines:
@@ -64,6 +66,7 @@ def finished(lines: tuple[RunLine, ...], case: Case, protection: str, folder: Pa
             raise ConfigurationError(
                 f"{folder} holds runs with --protection {line.protection}, now it is {protection}: give another --out"
             )
+        require_same_code(line.code_digest, folder)
         if line.variant in case.names:
             require_unchanged(line.study_digest, case, line.variant, folder)
         done[line.key] = line

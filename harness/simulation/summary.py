@@ -11,6 +11,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
+from harness.engine.history import RunEnd
 from harness.simulation.drawing.charts import Panel, curves_chart
 from harness.simulation.drawing.similarity import over_rounds_chart, similarity_chart
 from harness.simulation.drawing.spread import Curve, Spread, curve, of_variant
@@ -18,6 +19,7 @@ from harness.simulation.rewards import SiteReward, rewards_of
 from harness.simulation.runs import RunLine, Values
 from host.durable import write_durably
 
+COMPLETED: Final = RunEnd.COMPLETED.value
 MOST_NAMED_SITES: Final = 9
 """With more contributors, the weights are drawn as their mean: so many lines cannot be told apart."""
 
@@ -43,7 +45,7 @@ class Figure(BaseModel):
 class SummaryRow(BaseModel):
     """One variant at one requester, or (``requester`` None) averaged over requesters within each seed.
 
-    ``best_round`` is the highest accuracy of any round, which only somebody who knows the test labels could pick.
+    ``chosen_round`` is the test accuracy of the round that is best on validation data, None where a run has none.
     ``largest_clipped_share`` is over rounds and runs. ``ends`` counts how runs ended.
     """
 
@@ -52,7 +54,7 @@ class SummaryRow(BaseModel):
     requester: str | None
     runs: int
     last_round: Figure
-    best_round: Figure
+    chosen_round: Figure | None
     released_rounds: float
     largest_clipped_share: float
     ends: dict[str, int]
@@ -90,7 +92,7 @@ def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
 def table_of(summary: CaseSummary) -> Table:
     """For a terminal."""
     table = Table(title=f"{summary.case}, {summary.protection}, {len(summary.seeds)} seeds: test accuracy, mean ± SE")
-    for name in ("variant", "requester", "runs", "last round", "best round", "released rounds", "clipped at most"):
+    for name in ("variant", "requester", "runs", "last round", "best on validation", "released rounds", "remarks"):
         table.add_column(name, justify="left" if name in ("variant", "requester") else "right")
     for row in summary.rows:
         table.add_row(
@@ -98,11 +100,18 @@ def table_of(summary: CaseSummary) -> Table:
             row.requester or "mean",
             str(row.runs),
             str(row.last_round),
-            str(row.best_round),
+            "-" if row.chosen_round is None else str(row.chosen_round),
             f"{row.released_rounds:.1f}",
-            f"{row.largest_clipped_share:.0%}",
+            ", ".join(remarks_on(row)) or "-",
         )
     return table
+
+
+def remarks_on(row: SummaryRow) -> tuple[str, ...]:
+    """What a reader of the accuracies must know: updates that were clipped, and runs that ended early and how."""
+    clipped = (f"CLIPPED up to {row.largest_clipped_share:.0%}",) if row.largest_clipped_share else ()
+    early = (f"{end.upper()} {runs} of {row.runs}" for end, runs in row.ends.items() if end != COMPLETED)
+    return (*clipped, *early)
 
 
 def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) -> None:
@@ -154,11 +163,19 @@ def _row(lines: Sequence[RunLine], requester: str | None) -> SummaryRow:
         requester=requester,
         runs=len(lines),
         last_round=Figure.of(mean(line.last_accuracy for line in runs) for runs in of_seed),
-        best_round=Figure.of(mean(line.best_accuracy for line in runs) for runs in of_seed),
+        chosen_round=_chosen(of_seed),
         released_rounds=mean(line.released_rounds for line in lines),
         largest_clipped_share=max((share for line in lines for share in line.clipped_share if share), default=0.0),
         ends={end: ends.count(end) for end in sorted(set(ends))},
     )
+
+
+def _chosen(of_seed: Sequence[Sequence[RunLine]]) -> Figure | None:
+    """One value a seed; None unless every run has validation data."""
+    values = [[line.chosen_accuracy for line in runs] for runs in of_seed]
+    if any(value is None for runs in values for value in runs):
+        return None
+    return Figure.of(mean(value for value in runs if value is not None) for runs in values)
 
 
 def _moves(run: RunLine) -> bool:

@@ -12,12 +12,15 @@ import itertools
 import math
 from collections.abc import Sequence
 from statistics import mean, stdev
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
 from harness.simulation.case import Setting, TuneValue, Variant
 from harness.simulation.runs import RunLine
 from protocol.errors import ConfigurationError
+
+TUNING: Final = "tuning.jsonl"
 
 
 class TuningLine(BaseModel):
@@ -30,6 +33,7 @@ class TuningLine(BaseModel):
     settings: dict[str, TuneValue]
     study_digest: str
     validation_accuracy: float
+    code_digest: str = ""
 
     @classmethod
     def of(cls, line: RunLine) -> TuningLine:
@@ -46,6 +50,7 @@ class TuningLine(BaseModel):
             seed=line.seed,
             settings=line.settings,
             study_digest=line.study_digest,
+            code_digest=line.code_digest,
             validation_accuracy=0.0 if last is None or line.end == "failed" else last,
         )
 

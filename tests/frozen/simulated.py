@@ -19,8 +19,8 @@ from harness.simulation.simulate import SimulationOptions, run_simulation
 
 Json = dict[str, Any]
 Run = Callable[[Path], Json]
-TIMES: Final = frozenset({"seconds", "versions"})
-"""Of a run's line: how long it took, and on what."""
+TIMES: Final = frozenset({"seconds", "versions", "code_digest"})
+"""Of a run's line: how long it took, on what, and by which code."""
 
 CASE: Final = """
 name = "every-rule"

@@ -166,6 +166,15 @@ def test_heart_disease_is_prepared_as_described(hospitals: Path) -> None:
         assert set(np.unique(site.train.y)) == {0, 1}
 
 
+def test_heart_disease_has_one_split_a_seed_whoever_asks(hospitals: Path) -> None:
+    first, other = (heart_disease(hospitals, 3, name, validation=0) for name in ("cleveland", "va-long-beach"))
+    assert other.names_of_sites == ("va-long-beach", "cleveland", "hungary", "switzerland")
+    by_name = {site.name: site for site in other.sites}
+    for site in first.sites:
+        np.testing.assert_array_equal(site.train.X, by_name[site.name].train.X)
+        np.testing.assert_array_equal(site.test.X, by_name[site.name].test.X)
+
+
 def test_heart_disease_says_what_is_missing_or_wrong(hospitals: Path) -> None:
     with pytest.raises(ConfigurationError, match="choose from"):
         heart_disease(hospitals, 0, requester="boston")

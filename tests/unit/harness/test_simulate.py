@@ -118,7 +118,7 @@ def test_names_in_the_study_are_those_of_the_data(tmp_path: Path) -> None:
         run_simulation(once)
 
 
-@pytest.mark.parametrize("text", ["", "0,,1", "a", "0,0", "-1", "1.5"])
+@pytest.mark.parametrize("text", ["", "0,,1", "a", "0,0", "-1", "1.5", "3-1", "0-3,2", "0-99999999999"])
 def test_wrong_seeds(text: str) -> None:
     with pytest.raises(ConfigurationError, match="--seeds"):
         parse_seeds(text)
@@ -126,6 +126,7 @@ def test_wrong_seeds(text: str) -> None:
 
 def test_seeds() -> None:
     assert parse_seeds("3, 1,2") == (3, 1, 2)
+    assert parse_seeds("0-2,12, 5-5") == (0, 1, 2, 12, 5)
 
 
 def test_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -91,7 +91,7 @@ def test_a_variants_digest_covers_what_decides_its_runs_and_nothing_else() -> No
         (EROSION + "alone_after = 3\n", "", r"'alone_after': found 3, the study has 3 rounds"),
         (EROSION, "dataset = 1", r"\[case\]: unknown key 'dataset'"),
         (EROSION, "seeds = [-1]", r"\[case\]: key 'seeds.0'"),
-        (EROSION + "[variant.tune]\nrule = [1]\n", "tuning_seeds = [1]", r"'tune.rule': give a key of rule"),
+        (EROSION + "[variant.tune]\nrule = [1]\n", "tuning_seeds = [1]", r"'tune.rule': give a key of model"),
         (EROSION + '[variant.tune]\n"rule.size_penalty" = []\n', "tuning_seeds = [1]", "at least one value"),
         (EROSION + '[variant.tune]\n"rule.size_penalty" = [0.1]\n', "", "tuning needs .* tuning_seeds"),
     ],
