@@ -1,0 +1,195 @@
+"""What the sum of all sites' summaries says: table one and a common scaling (docs/protocol.md 17).
+
+Everything here follows from the opened sum, which all sites of the round have. Counts are right to a few multiples of
+the study's ``rounded_to`` a site; quantiles lie within one bin of the histogram.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Annotated, Final
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.arithmetic.ring import Signed
+from protocol.errors import AggregateOutOfBounds, ProtocolViolation
+from protocol.summary.layout import Categories, Layout, Numeric
+
+QUANTILES: Final = (0.05, 0.25, 0.5, 0.75, 0.95)
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Quantile(_Frozen):
+    """Approximate: straight lines through the histogram."""
+
+    at: float
+    value: float
+
+
+class NumericSummary(_Frozen):
+    """One numeric column over all sites; figures are None where no site had values enough.
+
+    ``low`` and ``high`` are the declared range that values are clipped to; ``histogram`` counts equal parts of it.
+    """
+
+    name: str
+    low: float
+    high: float
+    values: Annotated[int, Field(ge=0)]
+    missing: Annotated[int, Field(ge=0)]
+    mean: float | None
+    sd: float | None
+    quantiles: tuple[Quantile, ...]
+    histogram: tuple[int, ...]
+
+
+class CategoryCount(_Frozen):
+    """``name`` is None for all rare categories together."""
+
+    name: str | None
+    count: Annotated[int, Field(ge=0)]
+
+
+class CategorySummary(_Frozen):
+    """One column of categories over all sites; rare ones are counted as others, site by site."""
+
+    name: str
+    values: Annotated[int, Field(ge=0)]
+    missing: Annotated[int, Field(ge=0)]
+    counts: tuple[CategoryCount, ...]
+
+
+class Covariance(_Frozen):
+    """Of two numeric columns, over the rows that have both at sites where both take many values."""
+
+    first: str
+    second: str
+    values: int
+    covariance: float
+
+
+class TableOne(_Frozen):
+    """All that a summary opens, in the schema's order."""
+
+    numeric: tuple[NumericSummary, ...]
+    categories: tuple[CategorySummary, ...]
+    covariances: tuple[Covariance, ...] = ()
+
+
+def largest_total(layout: Layout, sites: int) -> int:
+    """No entry of an honest sum is larger, whatever it stands for."""
+    rows = layout.most_rows + layout.rounded_to
+    return sites * math.ceil(rows * max(layout.resolution, 1.0 / layout.rounded_to) + 1)
+
+
+def table_one(total: Signed, layout: Layout, sites: int) -> TableOne:
+    """The sum of ``sites`` vectors as a table.
+
+    Shapes:   int64[layout.length], plain integers
+    Raises:   AggregateOutOfBounds, when no tables of at most ``most_rows`` rows add up to this; ProtocolViolation for
+              another length
+    """
+    if total.shape != (layout.length,):
+        raise ProtocolViolation(f"a summary of this study has {layout.length} entries, found shape {total.shape}")
+    ends = list(accumulate(layout.sizes()))
+    parts = [total[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+    numeric: list[NumericSummary] = []
+    categories: list[CategorySummary] = []
+    for column, part in zip(layout.columns, parts, strict=False):
+        if isinstance(column, Numeric):
+            numeric.append(_numeric(column, part, layout, sites))
+        else:
+            categories.append(_categories(column, part, layout, sites))
+    pairs = zip(layout.pairs, parts[len(layout.columns) :], strict=True)
+    found = (_covariance(one, other, part, layout, sites) for ((_, one), (_, other)), part in pairs)
+    return TableOne(
+        numeric=tuple(numeric),
+        categories=tuple(categories),
+        covariances=tuple(one for one in found if one is not None),
+    )
+
+
+def _numeric(column: Numeric, part: Signed, layout: Layout, sites: int) -> NumericSummary:
+    counts = _counts([*part[:2], *part[4:]], column.name, layout, sites)
+    values, missing, histogram = counts[0], counts[1], counts[2:]
+    first, second = _means(column.name, part[2:4], values, layout, sites)
+    if second < 0:
+        raise _beyond(column.name, "a negative sum of squares")
+    mean = sd = None
+    if values:
+        mean = column.middle + column.half * first
+        unbiased = values / (values - 1) if values > 1 else 1.0
+        sd = column.half * math.sqrt(max(0.0, second - first * first) * unbiased)
+    return NumericSummary(
+        name=column.name,
+        low=column.low,
+        high=column.high,
+        values=values,
+        missing=missing,
+        mean=mean,
+        sd=sd,
+        quantiles=_quantiles(column, histogram),
+        histogram=tuple(histogram),
+    )
+
+
+def _categories(column: Categories, part: Signed, layout: Layout, sites: int) -> CategorySummary:
+    missing, *counts = _counts(part, column.name, layout, sites)
+    others = counts.pop()
+    found = [
+        CategoryCount(name=name, count=count + (others if name == column.other else 0))
+        for name, count in zip(column.names, counts, strict=True)
+    ]
+    if column.other is None:
+        found.append(CategoryCount(name=None, count=others))
+    return CategorySummary(name=column.name, values=sum(counts) + others, missing=missing, counts=tuple(found))
+
+
+def _covariance(one: Numeric, other: Numeric, part: Signed, layout: Layout, sites: int) -> Covariance | None:
+    """None where no site shared the pair."""
+    name = f"{one.name} x {other.name}"
+    (values,) = _counts(part[:1], name, layout, sites)
+    first, second, product = _means(name, part[1:], values, layout, sites)
+    if values < 2:
+        return None
+    covariance = one.half * other.half * (product - first * second) * values / (values - 1)
+    return Covariance(first=one.name, second=other.name, values=values, covariance=covariance)
+
+
+def _counts(entries: Sequence[np.int64] | Signed, name: str, layout: Layout, sites: int) -> list[int]:
+    most = sites * (layout.most_rows // layout.rounded_to + 1)
+    found = [int(entry) for entry in entries]
+    if not all(0 <= count <= most for count in found):
+        raise _beyond(name, f"counts from {min(found)} to {max(found)} in units of {layout.rounded_to}")
+    return [count * layout.rounded_to for count in found]
+
+
+def _means(name: str, sums: Signed, values: int, layout: Layout, sites: int) -> list[float]:
+    """Means of numbers within -1..1, from their sums, each rounded by at most a half a site."""
+    most = values * layout.resolution + (sites + 1) / 2
+    if any(abs(int(one)) > most for one in sums):
+        raise _beyond(name, f"sums {[int(one) for one in sums]} of {values} values")
+    return [int(one) / (layout.resolution * values) if values else 0.0 for one in sums]
+
+
+def _beyond(name: str, found: str) -> AggregateOutOfBounds:
+    return AggregateOutOfBounds(
+        f"the summary of column {name!r} holds {found}, which no sites' tables add up to: a site or a server broke the "
+        "protocol; the summary is discarded"
+    )
+
+
+def _quantiles(column: Numeric, histogram: Sequence[int]) -> tuple[Quantile, ...]:
+    """Values below which these parts lie, on straight lines through the cumulated histogram."""
+    total = sum(histogram)
+    if not total:
+        return ()
+    edges = np.linspace(column.low, column.high, len(histogram) + 1)
+    cumulated = np.array([0, *accumulate(histogram)], dtype=np.float64)
+    return tuple(Quantile(at=at, value=float(np.interp(at * total, cumulated, edges))) for at in QUANTILES)

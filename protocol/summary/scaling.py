@@ -1,0 +1,82 @@
+"""A common scaling from a summary, as a file that data are prepared with: one mean and SD a column for all sites.
+
+    {"scaling": {"study": "...", "round": 1, "columns": [{"name": "age", "mean": 61.2, "sd": 11.4}]}, "digest": "..."}
+
+The digest is the SHA-256 of the canonical content, so that two sites can tell that they scaled alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from protocol.errors import ConfigurationError
+from protocol.summary.opened import TableOne
+
+
+class _Frozen(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ColumnScaling(_Frozen):
+    """A value x becomes (x - mean) / sd."""
+
+    name: str
+    mean: Annotated[float, Field(allow_inf_nan=False)]
+    sd: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class CommonScaling(_Frozen):
+    """Every numeric column that varies, in the schema's order; the others have no entry and stay as they are."""
+
+    study: str
+    round: int
+    columns: tuple[ColumnScaling, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256, hexadecimal, of keys in order and numbers in their shortest form."""
+        content = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(content.encode()).hexdigest()
+
+
+class ScalingFile(_Frozen):
+    """What is on disk."""
+
+    scaling: CommonScaling
+    digest: str
+
+
+def scaling_of(table: TableOne, study: str, round_number: int) -> CommonScaling:
+    """The pooled mean and SD of every numeric column with an SD above 0."""
+    columns = tuple(
+        ColumnScaling(name=one.name, mean=one.mean, sd=one.sd)
+        for one in table.numeric
+        if one.mean is not None and one.sd
+    )
+    return CommonScaling(study=study, round=round_number, columns=columns)
+
+
+def scaling_text(scaling: CommonScaling) -> str:
+    """The file's content."""
+    return ScalingFile(scaling=scaling, digest=scaling.digest).model_dump_json(indent=2) + "\n"
+
+
+def parse_scaling(content: bytes, source: str) -> CommonScaling:
+    """A scaling file's content, checked against its digest; ``source`` begins every error.
+
+    Raises: ConfigurationError
+    """
+    try:
+        found = ScalingFile.model_validate_json(content)
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"{source} is no scaling file ({error.error_count()} fields are wrong): take the one that "
+            "'moiety study summary --scaling' writes"
+        ) from None
+    if found.scaling.digest != found.digest:
+        raise ConfigurationError(f"{source}: its content does not have the digest that it names; fetch it again")
+    return found.scaling

@@ -1,0 +1,84 @@
+"""The opened sum is the plain sum of what sites share, and the table is what numpy says of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from protocol.errors import AggregateOutOfBounds, ConfigurationError, ProtocolViolation
+from protocol.summary.layout import Layout, Numeric
+from protocol.summary.opened import TableOne, table_one
+from protocol.summary.protect import shared_vector
+from protocol.summary.scaling import parse_scaling, scaling_of, scaling_text
+from tests.unit.summary.tables import LAYOUT, protection, table
+
+SITES = 4
+
+
+def shared(layout: Layout = LAYOUT) -> list[np.ndarray]:
+    return [shared_vector(layout, table(site), protection(site)) for site in range(SITES)]
+
+
+def opened() -> TableOne:
+    return table_one(np.sum(shared(), axis=0), LAYOUT, SITES)
+
+
+def test_figures_are_those_of_the_pooled_rows_but_for_the_rounding_of_counts() -> None:
+    ages = np.concatenate([np.clip(table(site)[0], 0, 100) for site in range(SITES)])
+    stages = np.concatenate([table(site)[2] for site in range(SITES)])
+    age, flag = opened().numeric
+    (stage,) = opened().categories
+    present = ages[~np.isnan(ages)]
+    assert age.mean == pytest.approx(present.mean(), abs=0.3)
+    assert age.sd == pytest.approx(present.std(ddof=1), rel=0.03)
+    assert abs(age.values - present.size) < 5 * SITES
+    assert abs(age.missing - np.isnan(ages).sum()) < 5 * SITES
+    assert [q.at for q in age.quantiles] == [0.05, 0.25, 0.5, 0.75, 0.95]
+    for quantile in age.quantiles:
+        assert quantile.value == pytest.approx(np.quantile(present, quantile.at), abs=10)
+    assert flag.mean == pytest.approx(np.mean([table(site)[1].mean() for site in range(SITES)]), abs=0.05)
+    for place, one in enumerate(stage.counts):
+        assert abs(one.count - (stages == place).sum()) < 5 * SITES
+
+
+def test_covariances_are_those_of_rows_that_have_both() -> None:
+    names = ("x", "y")
+    layout = Layout(tuple(Numeric(name, -5, 5) for name in names), most_rows=1000, second_moments=True)
+    rng = np.random.default_rng(4)
+    tables = [rng.multivariate_normal([0.5, -0.5], [[1.0, 0.6], [0.6, 2.0]], 300).T for _ in range(SITES)]
+    total = sum(shared_vector(layout, tuple(one), protection(site)) for site, one in enumerate(tables))
+    (pair,) = table_one(np.asarray(total), layout, SITES).covariances
+    clipped = np.clip(np.concatenate(tables, axis=1), -5, 5)
+    assert (pair.first, pair.second) == names
+    assert pair.covariance == pytest.approx(np.cov(clipped)[0, 1], abs=0.02)
+
+
+def test_a_column_that_no_site_has_enough_of_has_no_figures_and_no_scale() -> None:
+    nothing = table_one(np.zeros(LAYOUT.length, dtype=np.int64), LAYOUT, SITES)
+    assert [(one.values, one.mean, one.sd, one.quantiles) for one in nothing.numeric] == [(0, None, None, ())] * 2
+    assert scaling_of(nothing, "s", 1).columns == ()
+
+
+@pytest.mark.parametrize(("entry", "value"), [(0, -1), (0, 4 * 201 + 1), (2, 2**22), (3, -3), (5, -7), (-1, 2**40)])
+def test_a_sum_that_no_tables_add_up_to_is_discarded(entry: int, value: int) -> None:
+    total = np.sum(shared(), axis=0)
+    total[entry] = value
+    with pytest.raises(AggregateOutOfBounds, match="a site or a server broke the protocol"):
+        table_one(total, LAYOUT, SITES)
+
+
+def test_another_length_is_refused() -> None:
+    with pytest.raises(ProtocolViolation, match="found shape"):
+        table_one(np.zeros(3, dtype=np.int64), LAYOUT, SITES)
+
+
+def test_a_scaling_file_comes_back_and_a_changed_one_is_refused() -> None:
+    scaling = scaling_of(opened(), "study", 1)
+    text = scaling_text(scaling)
+    assert parse_scaling(text.encode(), "file") == scaling
+    assert [one.name for one in scaling.columns] == ["age", "flag"]
+    changed = text.replace(str(scaling.columns[0].mean), "1.0")
+    with pytest.raises(ConfigurationError, match="digest"):
+        parse_scaling(changed.encode(), "file")
+    with pytest.raises(ConfigurationError, match="no scaling file"):
+        parse_scaling(b"{}", "file")
