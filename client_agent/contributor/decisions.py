@@ -14,7 +14,7 @@ from client_agent.network.body import Body
 from client_agent.points import Point
 from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
-from client_agent.site.letter import CountedClasses, PastRelease, WeightMail
+from client_agent.site.letter import CountedClasses, WeightMail
 from client_agent.site.reconciling import reconcile
 from client_agent.study.ckks_key import check_encrypted
 from client_agent.study.evidence import require_skip
@@ -36,6 +36,7 @@ from protocol.errors import (
     UnknownResource,
     UnusableUpdate,
 )
+from protocol.evidence import PastRelease
 from protocol.policy.check import Terms, check_weight_list
 from protocol.policy.clauses import check_discarded_sums
 from protocol.policy.memory import remember_contribution, remember_skip

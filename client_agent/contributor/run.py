@@ -18,7 +18,6 @@ from client_agent.points import Point
 from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import PastRelease
 from client_agent.study.attestation import attest
 from client_agent.study.ckks_key import welcomed_seed
 from client_agent.study.ends import ShownEnds, shown_ends
@@ -37,6 +36,7 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
+from protocol.evidence import PastRelease
 from protocol.policy.memory import remember_skip
 from protocol.sharing import Side
 from protocol.wire import paths

@@ -9,10 +9,10 @@ from client_agent.site.context import RELAY
 from client_agent.site.letter import Welcome, require_same
 from client_agent.study.attestation import require_attested
 from client_agent.study.participant import Participant
-from client_agent.study.take_release import check_release
 from protocol.bodies import letter
 from protocol.bodies.letter import LetterKind, most_bytes, open_letter
 from protocol.errors import PolicyRefusal
+from protocol.evidence import check_release
 from protocol.first_model import model_digest_of
 from protocol.policy.clauses import check_first_model
 from protocol.rules.server_optimiser import initial_state, model_part

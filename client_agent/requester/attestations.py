@@ -9,10 +9,11 @@ from client_agent.requester.mailing import Evidence
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
-from client_agent.site.letter import Attestation, PastRelease
+from client_agent.site.letter import Attestation
 from client_agent.study.attestation import ATTESTED, checkpoint_digest, contributors_of, needed
 from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter
 from protocol.errors import BadSignature, RefusedMessage
+from protocol.evidence import PastRelease
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import Signed, StudyView

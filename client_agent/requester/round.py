@@ -20,7 +20,7 @@ from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.site.letter import PastRelease, WeightMail
+from client_agent.site.letter import WeightMail
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.evidence import shown_outcome
 from client_agent.study.measuring import query_vector, seal_queries
@@ -36,6 +36,7 @@ from protocol.errors import (
     UnknownResource,
     WrongRound,
 )
+from protocol.evidence import PastRelease
 from protocol.parameters import Needs
 from protocol.printable import printable
 from protocol.sharing import Side

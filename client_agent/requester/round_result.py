@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from client_agent.site.events import RoundEnd
-from client_agent.site.letter import PastRelease
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
+from protocol.evidence import PastRelease
 from protocol.rules.interface import Measured
 from protocol.wire.messages import RoundOutcome, Signed
 

@@ -23,7 +23,6 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver
 from client_agent.requester.train_alone import go_alone
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, site_values
-from client_agent.site.letter import PastRelease
 from client_agent.study.ckks_key import SEED_BYTES
 from protocol.clauses import Clause
 from protocol.errors import (
@@ -35,6 +34,7 @@ from protocol.errors import (
     RefusedMessage,
     UnusableUpdate,
 )
+from protocol.evidence import PastRelease
 from protocol.first_model import first_model, model_digest_of
 from protocol.parameters import Needs
 from protocol.policy.candidates import Candidate

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from client_agent.site.letter import CountedClasses, PastRelease
+from client_agent.site.letter import CountedClasses
+from protocol.evidence import PastRelease
 from protocol.policy.candidates import Candidate
 from protocol.policy.memory import SiteMemory
 from protocol.rules.interface import RuleState

@@ -14,12 +14,12 @@ from client_agent.requester.state import RequesterState
 from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import PastRelease
 from client_agent.study.ends import shown_ends
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from protocol.clauses import Clause
 from protocol.errors import Unavailable
+from protocol.evidence import PastRelease
 from protocol.policy.memory import remember_skip
 from protocol.rules.registry import rule_for
 from protocol.wire.authentic import sign

@@ -12,36 +12,18 @@ from pydantic import Field
 
 from protocol.clauses import Clause
 from protocol.errors import BadSignature, ErrorCode
+from protocol.evidence import PastRelease
 from protocol.wire.messages import (
-    AgreedSet,
-    Announcement,
     Digest,
     KeyId,
     Message,
     PartyName,
-    ReleaseSet,
     RoundNumber,
     RoundOutcome,
     Secret32,
     Signed,
-    SumRelease,
     WeightList,
 )
-
-
-class PastRelease(Message):
-    """A released round with its evidence, for a site that did not see the release itself.
-
-    The agreed set (both servers) names the announcement, the announcement the weight list; the release set carries
-    the requester's signature. ``sum_release``: in a round of ciphertexts, both servers' signatures under the sum.
-    """
-
-    KIND: ClassVar[str] = "past_release"
-    announcement: Announcement
-    weight_list: WeightList
-    agreed_set: Signed[AgreedSet]
-    release_set: Signed[ReleaseSet]
-    sum_release: Signed[SumRelease] | None = None
 
 
 class CountedClasses(Message):

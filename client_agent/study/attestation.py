@@ -12,12 +12,13 @@ from typing import Final
 
 from client_agent.network.body import Body
 from client_agent.site.context import RELAY
-from client_agent.site.letter import Attestation, PastRelease, Welcome
+from client_agent.site.letter import Attestation, Welcome
 from client_agent.study.participant import Participant
 from host.durable import write_durably
 from protocol.bodies.letter import seal_letter
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal, RefusedMessage, WrongRound
+from protocol.evidence import PastRelease
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 

@@ -19,8 +19,7 @@ from typing import IO, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.site.letter import PastRelease
-from client_agent.study.take_release import Outputs, check_release, require_sum_release
+from client_agent.study.take_release import Outputs
 from host.memory_file import MemoryFile
 from protocol.bodies import output
 from protocol.ckks.check import SumChecks
@@ -29,6 +28,7 @@ from protocol.ckks.ciphertext import Kind
 from protocol.ckks.scheme import SecretKey
 from protocol.ckks.update import average, body_header
 from protocol.errors import TranscriptMismatch
+from protocol.evidence import PastRelease, check_release, require_sum_release
 from protocol.sharing import Side
 from protocol.wire.messages import SumRelease
 

@@ -6,12 +6,11 @@ The update is trained first, since isolation is about it; a site that declines k
 from __future__ import annotations
 
 from client_agent.points import Point
-from client_agent.site.letter import PastRelease
 from client_agent.study.known_sums import key_of, settle_sum, summed_row
 from client_agent.study.participant import Participant
-from client_agent.study.take_release import check_release
 from protocol.arithmetic.fixed_point import Real, scaling_of
 from protocol.errors import PolicyRefusal
+from protocol.evidence import PastRelease, check_release
 from protocol.policy.kept_update import rounding_noise
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.policy.sums import Exposure

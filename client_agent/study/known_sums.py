@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from client_agent.site.context import SiteContext
-from client_agent.site.letter import PastRelease
+from protocol.evidence import PastRelease
 from protocol.policy.kept_update import Layers
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.wire.messages import Announcement, Roster, WeightList

@@ -12,7 +12,7 @@ import numpy as np
 from client_agent.learning.learner import Vector
 from client_agent.points import Point
 from client_agent.site.events import RoundEnd
-from client_agent.site.letter import CountedClasses, PastRelease
+from client_agent.site.letter import CountedClasses
 from client_agent.study.at_site import StudyAtSite
 from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedFile, encrypt_update
 from client_agent.study.ckks_key import derive_key, require_ckks
@@ -35,6 +35,7 @@ from protocol.bodies.letter import LetterKind, most_bytes
 from protocol.ckks.check import SiteChecks
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
+from protocol.evidence import PastRelease
 from protocol.first_model import first_model
 from protocol.policy.memory import SiteMemory, remember_left_out, remember_release
 from protocol.rules.self_weights import class_weight, sample_weight

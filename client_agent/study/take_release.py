@@ -10,12 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.network.server_client import ServerClient
-from client_agent.site.letter import PastRelease
 from protocol.arithmetic.ring import Ring, Signed
 from protocol.bodies import output
-from protocol.errors import AnnouncementMismatch, BadSignature, ProtocolViolation, TranscriptMismatch
+from protocol.evidence import PastRelease, check_release, sum_of_numerators
 from protocol.parameters import StudyParameters
-from protocol.protection.plan import RoundStep
 from protocol.release import (
     AverageOpener,
     average_chunk,
@@ -29,78 +27,11 @@ from protocol.release import (
     self_weighted_bound,
 )
 from protocol.sharing import Side
-from protocol.wire.authentic import require_signatures
 from protocol.wire.keys import SealingKey
-from protocol.wire.messages import OutputHeader, Roster, Study, SumRelease
+from protocol.wire.messages import OutputHeader, Roster, Study
 
 T = TypeVar("T")
 _AVERAGED_AT_ONCE: Final = 2**16
-
-
-def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
-    """The evidence of a release of this study hangs together and carries everybody's signature.
-
-    Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
-    """
-    agreed = require_signatures(past.agreed_set, roster, (roster.operator_a.name, roster.operator_b.name))
-    release = require_signatures(past.release_set, roster, (roster.requester,))
-    announcement = past.announcement
-    if not announcement.purpose.plan.summed:
-        raise ProtocolViolation(f"round {announcement.round} ranks the sites; its vectors are never summed")
-    if {announcement.study_digest, agreed.study_digest, release.study_digest} != {study_digest}:
-        raise AnnouncementMismatch(f"round {announcement.round}: the release is of another study")
-    if agreed.announcement_digest != announcement.digest():
-        raise AnnouncementMismatch(f"round {announcement.round}: the agreed set is bound to another announcement")
-    if past.weight_list.digest() != announcement.weight_list_digest:
-        raise AnnouncementMismatch(f"round {announcement.round}: the weight list is not the announced one")
-    if release.agreed_set_digest != agreed.digest() or (release.round, release.attempt) != (
-        agreed.round,
-        agreed.attempt,
-    ):
-        raise TranscriptMismatch(f"round {announcement.round}: the release set is for another agreed set")
-    strangers = sorted(set(release.sites) - set(agreed.sites))
-    if strangers or len(set(release.sites)) != len(release.sites):
-        raise ProtocolViolation(f"round {announcement.round}: the release set names {strangers} or a site twice")
-    left_out = [site for site in agreed.sites if site not in release.sites]
-    if [site for site in left_out if site in release.failed_check] != list(release.failed_check):
-        raise ProtocolViolation(
-            f"round {announcement.round}: failed_check names {list(release.failed_check)}, left out were {left_out}"
-        )
-    if RoundStep.COUNTERSIGN in announcement.protection.plan.steps:
-        require_sum_release(past, roster)
-    if roster.requester not in release.sites or len(release.sites) - 1 < announcement.least_contributors:
-        raise ProtocolViolation(
-            f"round {announcement.round}: {len(release.sites)} sites were released, needed are the requester and "
-            f"{announcement.least_contributors} contributors"
-        )
-
-
-def require_sum_release(past: PastRelease, roster: Roster) -> SumRelease:
-    """What both servers signed as the end of a round of ciphertexts: this release set, and the sum's digest.
-
-    Raises: BadSignature, AnnouncementMismatch
-    """
-    number, release = past.announcement.round, past.release_set.message
-    if past.sum_release is None:
-        raise BadSignature(f"round {number}: its sum comes without both servers' signatures under it; it is not opened")
-    ended = require_signatures(past.sum_release, roster, (roster.operator_a.name, roster.operator_b.name))
-    named = (ended.study_digest, ended.round, ended.attempt, ended.release_digest)
-    if named != (release.study_digest, release.round, release.attempt, release.digest()):
-        raise AnnouncementMismatch(f"round {number}: what both servers signed is the sum of another round or release")
-    return ended
-
-
-def sum_of_numerators(past: PastRelease, roster: Roster) -> int:
-    """The released sites' weights times the grid; the requester's is the grid itself."""
-    total = past.weight_list.grid
-    for site in past.release_set.message.sites:
-        if site == roster.requester:
-            continue
-        numerator = past.weight_list.numerator_of(site)
-        if numerator is None:
-            raise ProtocolViolation(f"site {site!r} was released without a weight on the list")
-        total += numerator
-    return total
 
 
 def own_key_id(roster: Roster, site: str) -> str:

@@ -15,7 +15,6 @@ from client_agent.network.ledger import Ledger, Totals
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import PastRelease
 from client_agent.study.contribute import (
     ENCODED,
     ContributionRecord,
@@ -27,6 +26,7 @@ from client_agent.study.contribute import (
 from client_agent.study.take_release import OutputReader
 from harness.bench.vectors import Vector
 from host.randomness import SystemRandomness
+from protocol.evidence import PastRelease
 from protocol.sharing import Side
 from protocol.wire.authentic import require_roster
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster

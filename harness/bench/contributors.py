@@ -15,9 +15,9 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
-from client_agent.site.letter import PastRelease
 from harness.bench.agent import Place, SyntheticAgent
 from harness.bench.vectors import numerator_of, update_of
+from protocol.evidence import PastRelease
 from protocol.wire.messages import Announcement, Study
 
 _KEPT_OPEN: Final = 100  # connections of more sites than this are opened anew for each command

@@ -12,7 +12,6 @@ import numpy as np
 
 from client_agent.network.body import Body
 from client_agent.requester.allowed_lengths import longest_distance
-from client_agent.site.letter import PastRelease
 from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
 from client_agent.study.measuring import open_sites, query_vector, seal_queries
 from harness.bench.agent import SyntheticAgent
@@ -20,6 +19,7 @@ from harness.bench.vectors import Vector, numerator_of
 from host.randomness import SystemRandomness
 from protocol.bodies import opening
 from protocol.errors import ProtocolViolation, Unavailable
+from protocol.evidence import PastRelease
 from protocol.parameters import Needs
 from protocol.rounds.agree import check_transcript
 from protocol.sharing import Side, vector_side

@@ -18,11 +18,12 @@ from client_agent.network.body import Body
 from client_agent.network.ledger import Ledger
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import PastRelease, WeightMail
+from client_agent.site.letter import WeightMail
 from harness.engine.parties import SiteEntry, make_parties
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import decode
 from protocol.bodies.letter import seal_letter
+from protocol.evidence import PastRelease
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.agree import model_digest

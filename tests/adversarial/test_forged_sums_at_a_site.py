@@ -18,7 +18,7 @@ import pytest
 from client_agent.requester.plan import hindrance
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import PastRelease, WeightMail
+from client_agent.site.letter import WeightMail
 from client_agent.study.ckks_key import derive_key
 from client_agent.study.take_release import own_key_id
 from host.memory_file import MemoryFile
@@ -30,6 +30,7 @@ from protocol.ckks.ciphertext import Kind, chunks_of
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.update import body_header, contribution
 from protocol.clauses import Clause
+from protocol.evidence import PastRelease
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.clauses import MOST_DISCARDED_SUMS
 from protocol.policy.site_policy import SitePolicy

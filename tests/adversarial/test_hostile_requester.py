@@ -16,13 +16,14 @@ import pytest
 
 from client_agent.contributor.decisions import Decision
 from client_agent.site.events import RoundEnd
-from client_agent.site.letter import PastRelease, WeightMail
+from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds
 from harness.adversaries import requester as malicious
 from harness.adversaries.vectors import entry_near_the_range_bound
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
+from protocol.evidence import PastRelease
 from protocol.parameters import Needs
 from protocol.policy.memory import LeftOut, ReleasedSum, SiteMemory
 from protocol.policy.site_policy import SitePolicy

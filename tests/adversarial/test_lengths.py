@@ -19,10 +19,11 @@ import pytest
 
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import EventKind
-from client_agent.site.letter import CountedClasses, PastRelease, StudyRefusal, WeightMail
+from client_agent.site.letter import CountedClasses, StudyRefusal, WeightMail
 from protocol.bodies.letter import letter_info, open_letter, padded_bytes, seal_letter, told
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, MalformedMessage, UnusableUpdate
+from protocol.evidence import PastRelease
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

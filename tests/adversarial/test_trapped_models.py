@@ -17,12 +17,13 @@ from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import compute_update
 from client_agent.site.events import EventKind
-from client_agent.site.letter import PastRelease, Welcome
+from client_agent.site.letter import Welcome
 from harness.adversaries.trap_weights import Trap, records_read, steered
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.ring import to_signed
 from protocol.bodies.letter import seal_checkpoint, seal_letter
+from protocol.evidence import PastRelease
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy

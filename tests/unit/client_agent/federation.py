@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeVar
 
-from client_agent.site.letter import PastRelease
 from harness.engine.parties import Parties, SiteEntry, make_parties
+from protocol.evidence import PastRelease
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign

@@ -14,7 +14,6 @@ import pytest
 
 from client_agent.network.body import Body
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import PastRelease
 from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedFile, encrypt_update
 from client_agent.study.ckks_key import derive_key
 from client_agent.study.ckks_output import EncryptedOutput
@@ -37,6 +36,7 @@ from protocol.errors import (
     Unavailable,
     UnusableUpdate,
 )
+from protocol.evidence import PastRelease
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

@@ -12,9 +12,9 @@ import pytest
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.site.events import RoundEnd
-from client_agent.site.letter import PastRelease
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
+from protocol.evidence import PastRelease
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import Measured
 from protocol.wire.authentic import sign

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from client_agent.network.exchange import TransportFailure
-from client_agent.site.letter import PastRelease
-from client_agent.study.take_release import OutputReader, check_release, own_key_id
+from client_agent.study.take_release import OutputReader, own_key_id
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import to_bytes
 from protocol.bodies.output import share_kind
@@ -27,6 +26,7 @@ from protocol.errors import (
     ProtocolViolation,
     TranscriptMismatch,
 )
+from protocol.evidence import PastRelease, check_release
 from protocol.parameters import Needs
 from protocol.release import masking_side
 from protocol.sharing import Side

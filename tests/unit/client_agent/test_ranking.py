@@ -16,13 +16,12 @@ from client_agent.requester.ranking import RankingRound
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.site.letter import PastRelease
 from client_agent.study.ranking import RANKING_FILE, RankedSite, Ranking, UnrankedSite
 from client_agent.study.refusals import refused_study
-from client_agent.study.take_release import check_release
 from protocol.arithmetic.fixed_point import decode
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, NotListed, ProtocolViolation, UnknownResource
+from protocol.evidence import PastRelease, check_release
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_skip
 from protocol.policy.site_policy import SitePolicy

@@ -18,11 +18,12 @@ from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.run import Requester
 from client_agent.requester.state import RoundPlan
 from client_agent.site.events import EventKind, RoundEnd
-from client_agent.site.letter import Attestation, PastRelease, WeightMail, Welcome
+from client_agent.site.letter import Attestation, WeightMail, Welcome
 from client_agent.study.attestation import checkpoint_digest
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, PolicyRefusal
+from protocol.evidence import PastRelease
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
 from protocol.wire.messages import (

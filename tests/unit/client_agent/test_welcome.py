@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from client_agent.site.events import EventKind
-from client_agent.site.letter import PastRelease, WeightMail
+from client_agent.site.letter import WeightMail
 from client_agent.study.attestation import needed
 from protocol.bodies.letter import seal_letter
 from protocol.clauses import Clause
@@ -19,6 +19,7 @@ from protocol.errors import (
     BrokenSeal,
     PolicyRefusal,
 )
+from protocol.evidence import PastRelease
 from protocol.first_model import model_digest_of
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
