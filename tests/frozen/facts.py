@@ -40,6 +40,7 @@ from servers.app import create_app, create_operations
 from servers.http.problems import PROBLEMS
 from servers.settings import ServerSettings
 from servers.store.migrate import upgrade
+from tests.frozen.decisions import decisions
 from tests.frozen.examples import EXAMPLES, SIGNED_KIND
 from tests.frozen.product import classes, messages
 
@@ -59,6 +60,7 @@ def all_facts(folder: Path) -> dict[str, Json]:
         "database": lambda: database(folder),
         "settings": settings,
         "commands": commands,
+        "decisions": decisions,
         "rules": rules,
         "studies": studies,
     }
