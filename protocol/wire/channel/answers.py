@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier
+from http_message_signatures import HTTPMessageVerifier
 from http_message_signatures.algorithms import ED25519
 from http_message_signatures.exceptions import HTTPMessageSignaturesException
 from http_message_signatures.resolvers import MappingKeyResolver
@@ -22,6 +22,7 @@ from protocol.errors import BadSignature
 from protocol.wire.channel.signing import (
     DIGEST_BYTES,
     LABEL,
+    SIGNER,
     TAG,
     DigestField,
     HeaderLines,
@@ -30,6 +31,7 @@ from protocol.wire.channel.signing import (
     digest_value,
     only_line,
     require_short,
+    signature_lines,
     signed_digest,
 )
 from protocol.wire.keys import SigningKey, VerifyKey, require_length
@@ -75,9 +77,8 @@ def sign_answer(
     require_length("a body digest", body_digest, DIGEST_BYTES)
     headers = {"Content-Type": content_type, digest_field.title(): digest_value(digest_field, body_digest)}
     answer = AnswerToSign(status, headers, _asked(request_signature))
-    signer = HTTPMessageSigner(signature_algorithm=ED25519)
     try:
-        prepared = signer.prepare(
+        prepared = SIGNER.prepare(
             answer,
             key_id=key_id,
             created=datetime.fromtimestamp(created, tz=UTC),
@@ -86,10 +87,9 @@ def sign_answer(
             covered_component_ids=_components(digest_field),
             use_existing_digest=digest_field is DigestField.CONTENT,
         )
-        signer.apply(answer, prepared, key.sign(prepared.signature_base))
     except (HTTPMessageSignaturesException, ValueError) as error:
         raise BadSignature(f"this answer cannot be signed: {error}") from None
-    return tuple(headers.items())
+    return (*headers.items(), *signature_lines(prepared, key))
 
 
 def verify_answer(

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
-from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier
+from http_message_signatures import HTTPMessageSigner, HTTPMessageVerifier, PreparedSignature
 from http_message_signatures.algorithms import ED25519
 from http_message_signatures.exceptions import HTTPMessageSignaturesException
 from http_message_signatures.resolvers import MappingKeyResolver
@@ -39,6 +39,7 @@ _NOBODYS_KEY: Final = SigningKey.from_bytes(bytes(32)).public
 """Tried for a key id that nobody has, so that trying takes as long; what it signed is refused all the same."""
 _MAX_LINE_CHARACTERS: Final = 1024
 LABEL: Final = "moiety"
+SIGNER: Final = HTTPMessageSigner(signature_algorithm=ED25519)
 _PARAMETERS: Final = ("created", "keyid", "alg", "nonce", "tag")
 _NONCE: Final = re.compile(r"[A-Za-z0-9_-]{16,64}")
 _KEY_ID: Final = re.compile(r"[\x21-\x7e]{1,128}")
@@ -111,11 +112,9 @@ def sign_request(
     require_length("a body digest", body_digest, DIGEST_BYTES)
     _require_names(nonce, key_id)
     headers = {digest_field.title(): digest_value(digest_field, body_digest)}
-    request = RequestToSign(method, url, headers)
-    signer = HTTPMessageSigner(signature_algorithm=ED25519)
     try:
-        prepared = signer.prepare(
-            request,
+        prepared = SIGNER.prepare(
+            RequestToSign(method, url, headers),
             key_id=key_id,
             created=datetime.fromtimestamp(created, tz=UTC),
             nonce=nonce,
@@ -126,8 +125,17 @@ def sign_request(
         )
     except (HTTPMessageSignaturesException, ValueError, OverflowError) as error:
         raise MalformedMessage(f"this request cannot be signed: {error}") from None
-    signer.apply(request, prepared, key.sign(prepared.signature_base))
-    return tuple(headers.items())
+    return (*headers.items(), *signature_lines(prepared, key))
+
+
+def signature_lines(prepared: PreparedSignature, key: SigningKey) -> tuple[tuple[str, str], ...]:
+    """The two fields of a signature.
+
+    The library's own ``apply`` parses what it has just written and builds the same bytes again, in case the message
+    changed meanwhile: half of what a signature takes.
+    """
+    signature = base64.b64encode(key.sign(prepared.signature_base)).decode()
+    return ("Signature-Input", f"{LABEL}={prepared.signature_params}"), ("Signature", f"{LABEL}=:{signature}:")
 
 
 def _require_names(nonce: str, key_id: str) -> None:
