@@ -23,7 +23,9 @@ def fitting_data(study: Study, path: Path, plugin: Plugin | None) -> LocalData:
     """The site's examples, which the study's model takes and whose names are the study's. Raises: ConfigurationError"""
     spec = study.model
     require_names_of_study(names_of(spec), own_names(path, plugin), study.name, str(path))
-    return load_folder(path, spec.inputs, spec.classes) if plugin is None else plugin.data(path, spec)
+    if plugin is None:
+        return load_folder(path, spec.inputs, spec.classes, study.task)
+    return plugin.data(path, spec, study.task)
 
 
 def own_names(path: Path, plugin: Plugin | None) -> DataNames:

@@ -1,6 +1,7 @@
 """A site's own examples, from a folder that never leaves the site.
 
-The folder holds ``train.npz`` and ``test.npz``, each with X (float32, one row an example) and y (int64, the class);
+The folder holds ``train.npz`` and ``test.npz``, each with X (float32, one row an example) and y (one row of targets an
+example, whose form the study's task says: client_agent.tasks.targets);
 ``validation.npz`` beside them is for rules that weigh sites by the requester's validation loss, at the requester.
 ``feature_names`` and ``class_names`` (text) beside X and y say what the columns and the classes are, in every file of
 a folder or in none. Pickled arrays are never read.
@@ -19,11 +20,13 @@ from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from client_agent.learning.names import NO_NAMES, DataNames, Named, require_same_names
+from client_agent.tasks.targets import Targets, checked_targets
 from protocol.errors import ConfigurationError
+from protocol.wire.messages import TaskKind, TaskSpec
 from protocol.wire.names import NamesKind, require_nameable, require_one_each
+from protocol.wire.task import CLASSES
 
 Features = NDArray[np.float32]
-Labels = NDArray[np.int64]
 Arrays = dict[str, NDArray[np.generic]]
 VALIDATION_FILE: Final = "validation.npz"
 _FILES: Final = ("train.npz", "test.npz", VALIDATION_FILE)
@@ -31,10 +34,10 @@ _FILES: Final = ("train.npz", "test.npz", VALIDATION_FILE)
 
 @dataclass(frozen=True)
 class Examples:
-    """X float32[n, ...] and y int64[n]; n may be 0."""
+    """X float32[n, ...] and y, the targets that a task takes: int64[n] for classes; n may be 0."""
 
     X: Features
-    y: Labels
+    y: Targets
 
     def __len__(self) -> int:
         return len(self.y)
@@ -50,20 +53,20 @@ class LocalData:
     names: DataNames = NO_NAMES
 
 
-def load_folder(folder: Path, inputs: tuple[int, ...], classes: int) -> LocalData:
-    """The site's examples, checked against the study's model: one example has shape ``inputs``, y is below ``classes``.
+def load_folder(folder: Path, inputs: tuple[int, ...], outputs: int, task: TaskSpec = CLASSES) -> LocalData:
+    """The site's examples, checked against the study: one example has shape ``inputs``, y what the task takes.
 
     Raises: ConfigurationError that names the file, the array, what was found and what is expected
     """
-    train = _load(folder / "train.npz", inputs, classes)
+    train = _load(folder / "train.npz", inputs, outputs, task)
     if len(train) == 0:
         raise ConfigurationError(f"{folder / 'train.npz'}: no example; a site needs at least one to train on")
-    test = _load(folder / "test.npz", inputs, classes)
+    test = _load(folder / "test.npz", inputs, outputs, task)
     apart = folder / VALIDATION_FILE
-    validation = _load(apart, inputs, classes) if apart.exists() else None
+    validation = _load(apart, inputs, outputs, task) if apart.exists() else None
     names = folder_names(folder)
     try:
-        require_one_each(names.features, names.classes, inputs, classes)
+        require_one_each(names.features, names.classes, inputs, outputs)
     except ValueError as error:
         raise ConfigurationError(f"{folder}: {error}") from None
     return LocalData(train, test, validation, names)
@@ -94,24 +97,23 @@ def save_folder(folder: Path, data: LocalData) -> None:
 
 
 def checked(
-    X: NDArray[np.generic], y: NDArray[np.generic], inputs: tuple[int, ...], classes: int, where: str
+    X: NDArray[np.generic],
+    y: NDArray[np.generic],
+    inputs: tuple[int, ...],
+    outputs: int,
+    where: str,
+    task: TaskSpec = CLASSES,
 ) -> Examples:
-    """Examples with the right types, shapes, labels and no NaN; ``where`` begins every error."""
+    """Examples with the right types, shapes and targets and no NaN; ``where`` begins every error."""
     if X.dtype != np.float32:
         raise ConfigurationError(f"{where}: X has type {X.dtype}, expected float32")
-    if y.dtype != np.int64:
-        raise ConfigurationError(f"{where}: y has type {y.dtype}, expected int64")
-    if y.ndim != 1 or X.ndim < 1 or len(X) != len(y):
+    if y.ndim < 1 or X.ndim < 1 or len(X) != len(y):
+        one = "label" if task.kind is TaskKind.CLASSES else "row of y"
         raise ConfigurationError(
-            f"{where}: X has shape {list(X.shape)} and y {list(y.shape)}, expected one label for each row of X"
+            f"{where}: X has shape {list(X.shape)} and y {list(y.shape)}, expected one {one} for each row of X"
         )
     if X.shape[1:] != inputs:
         raise ConfigurationError(f"{where}: one example has shape {list(X.shape[1:])}, the model takes {list(inputs)}")
-    _check_values(X, y, classes, where)
-    return Examples(X.astype(np.float32, copy=False), y.astype(np.int64, copy=False))
-
-
-def _check_values(X: NDArray[np.generic], y: NDArray[np.generic], classes: int, where: str) -> None:
     finite = np.isfinite(X.astype(np.float32, copy=False))
     bad_rows = np.flatnonzero(~finite.all(axis=tuple(range(1, X.ndim))))
     if len(bad_rows):
@@ -119,18 +121,14 @@ def _check_values(X: NDArray[np.generic], y: NDArray[np.generic], classes: int, 
             f"{where}: X holds NaN or infinity in {len(bad_rows)} rows, the first is row {bad_rows[0]}; "
             "fill in or drop missing values first"
         )
-    labels = y.astype(np.int64)
-    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
-        raise ConfigurationError(
-            f"{where}: y lies in {labels.min()}..{labels.max()}, the model's classes are 0..{classes - 1}"
-        )
+    return Examples(X.astype(np.float32, copy=False), checked_targets(y, task, outputs, where))
 
 
-def _load(path: Path, inputs: tuple[int, ...], classes: int) -> Examples:
+def _load(path: Path, inputs: tuple[int, ...], outputs: int, task: TaskSpec) -> Examples:
     if not path.is_file():
-        raise ConfigurationError(f"{path} is missing: put the site's examples there, arrays X (float32) and y (int64)")
+        raise ConfigurationError(f"{path} is missing: put the site's examples there, arrays X (float32) and y")
     arrays = _read(path, ("X", "y"), needed=True)
-    return checked(arrays["X"], arrays["y"], inputs, classes, str(path))
+    return checked(arrays["X"], arrays["y"], inputs, outputs, str(path), task)
 
 
 def _names(path: Path) -> DataNames:
@@ -164,8 +162,7 @@ def _read(path: Path, wanted: Collection[str], *, needed: bool = False) -> Array
             arrays: Arrays = {name: archive[name] for name in wanted if name in found}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise ConfigurationError(
-            f"{path} is no readable .npz file of plain arrays: {error} (numbers as float32 and int64, names as "
-            "np.array(names, dtype=str))"
+            f"{path} is no readable .npz file of plain arrays: {error} (names as np.array(names, dtype=str))"
         ) from None
     for name in wanted:
         if needed and name not in found:

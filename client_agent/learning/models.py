@@ -1,7 +1,7 @@
 """The built-in models: linear (softmax), MLP and a small CNN; each made from a ModelSpec and a seed.
 
 Sizes of a specification:
-    linear   inputs of any shape, flattened -> classes
+    linear   inputs of any shape, flattened -> classes, or as many outputs as the study's task takes
     mlp      inputs, flattened -> hidden[0] -> ... -> classes, the activation between
     cnn      inputs (channels, height, width); all but the last of hidden are 3x3 convolutions with stride 2 and
              padding 1, the last is a dense layer; the activation between. (32, 64, 128, 128) on (1, 28, 28) is the
@@ -101,9 +101,9 @@ def _network(spec: ModelSpec) -> nn.Module:
 
 def _check_sizes(spec: ModelSpec) -> None:
     inputs, hidden, classes = spec.inputs, spec.hidden, spec.classes
-    if not inputs or min(inputs) < 1 or classes < 2 or any(width < 1 for width in hidden):
+    if not inputs or min(inputs) < 1 or classes < 1 or any(width < 1 for width in hidden):
         raise ConfigurationError(
-            f"model: inputs={list(inputs)}, hidden={list(hidden)}, classes={classes}; sizes start at 1, classes at 2"
+            f"model: inputs={list(inputs)}, hidden={list(hidden)}, classes={classes}; sizes start at 1"
         )
     if spec.kind == "linear" and hidden:
         raise ConfigurationError(f"model: a linear model takes no hidden layers, found {list(hidden)}")

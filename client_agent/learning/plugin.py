@@ -1,7 +1,7 @@
 """A site's own model: one Python file with three functions, ``model()``, ``data(path)`` and ``loss(model, batch)``.
 
     model()             -> torch.nn.Module, float32 parameters, no buffers
-    data(path)          -> ((X_train, y_train), (X_test, y_test)), numpy arrays, X float32, y int64
+    data(path)          -> ((X_train, y_train), (X_test, y_test)), numpy arrays, X float32, y as the task takes it
     loss(model, batch)  -> a scalar tensor to minimise; batch.X and batch.y are on the training device
     names(path)         -> (feature_names, class_names), each a list of texts or None; only for studies that name them
 
@@ -27,8 +27,9 @@ from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.learning.seeding import private_state
 from client_agent.learning.trainer import Batch, Loss
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec
+from protocol.wire.messages import ModelSpec, TaskSpec
 from protocol.wire.names import NamesKind, require_nameable
+from protocol.wire.task import CLASSES
 
 FUNCTIONS: Final = ("model", "data", "loss")
 
@@ -56,14 +57,14 @@ class Plugin:
         require_layers(made, spec)
         return made
 
-    def data(self, path: Path, spec: ModelSpec) -> LocalData:
+    def data(self, path: Path, spec: ModelSpec, task: TaskSpec = CLASSES) -> LocalData:
         """The plug-in's examples, checked like those of a folder. Raises: ConfigurationError"""
         made = self.data_function(path)
         expected = "((X_train, y_train), (X_test, y_test)), and (X_validation, y_validation) behind them if it likes"
         if not (isinstance(made, tuple) and len(made) in (2, 3)):
             raise ConfigurationError(f"{self.path}: data() gave {type(made).__name__}, expected {expected}")
         names = ("train", "test", "validation")
-        train, test, *validation = (self._part(part, name, spec) for part, name in zip(made, names, strict=False))
+        train, test, *validation = (self._part(part, name, spec, task) for part, name in zip(made, names, strict=False))
         if len(train) == 0:
             raise ConfigurationError(f"{self.path}: data() gave no training example; at least one is needed")
         return LocalData(train, test, validation[0] if validation else None, self.names(path))
@@ -105,12 +106,13 @@ class Plugin:
             raise ConfigurationError(f"{self.path}: names(): {error}") from None
         return names
 
-    def _part(self, part: object, name: str, spec: ModelSpec) -> Examples:
+    def _part(self, part: object, name: str, spec: ModelSpec, task: TaskSpec) -> Examples:
         pair = part if isinstance(part, tuple) else ()
         arrays = [array for array in pair if isinstance(array, np.ndarray)]
         if len(pair) != 2 or len(arrays) != 2:
             raise ConfigurationError(f"{self.path}: the {name} part of data() is no pair of numpy arrays (X, y)")
-        return checked(arrays[0], arrays[1], spec.inputs, spec.classes, f"{self.path}: {name} part of data()")
+        where = f"{self.path}: {name} part of data()"
+        return checked(arrays[0], arrays[1], spec.inputs, spec.classes, where, task)
 
 
 def load_plugin(path: Path) -> Plugin:

@@ -17,8 +17,9 @@ from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
 from protocol.rules.registry import require_sites, rule_for
-from protocol.wire.messages import ModelSpec, RankingSpec, Roster, RuleSpec, Study, TrainingSpec
+from protocol.wire.messages import ModelSpec, RankingSpec, Roster, RuleSpec, Study, TaskKind, TaskSpec, TrainingSpec
 from protocol.wire.names import NamesKind, require_model_names
+from protocol.wire.task import CLASSES
 
 B = TypeVar("B", bound=BaseModel)
 
@@ -30,6 +31,8 @@ class _Table(BaseModel):
 class ModelTable(_Table):
     """``kind`` is linear, mlp, cnn or plugin; ``inputs`` the shape of one example.
 
+    ``classes`` (2 where nothing is said) or, in studies of other tasks, ``outputs``: how many numbers the model gives.
+
     ``personal`` layers, ``input`` and ``target``, stay at the site (client_agent.learning.models explains the others).
     ``feature_names`` and ``class_names``: None takes the requester's own, an empty list names nothing.
     """
@@ -37,7 +40,8 @@ class ModelTable(_Table):
     kind: str = Field(pattern=r"^(linear|mlp|cnn|plugin)$")
     inputs: tuple[int, ...]
     hidden: tuple[int, ...] = ()
-    classes: int = Field(default=2, ge=2)
+    classes: int | None = Field(default=None, ge=2)
+    outputs: int | None = Field(default=None, ge=1)
     activation: Literal["relu", "tanh"] = "relu"
     dropout: float = Field(default=0.0, ge=0, lt=1)
     personal: tuple[Literal["input", "target"], ...] = ()
@@ -46,8 +50,13 @@ class ModelTable(_Table):
 
     @model_validator(mode="after")
     def _names_fit(self) -> ModelTable:
-        require_model_names(self.feature_names or (), self.class_names or (), self.inputs, self.classes)
+        require_model_names(self.feature_names or (), self.class_names or (), self.inputs, self.width)
         return self
+
+    @property
+    def width(self) -> int:
+        """Number of the model's outputs."""
+        return self.outputs or self.classes or 2
 
     @property
     def names(self) -> DataNames:
@@ -81,6 +90,19 @@ class StudyTable(_Table):
     rule: RuleSpec
     training: TrainingSpec = TrainingSpec()
     parameters: ParametersTable
+    task: TaskSpec = CLASSES
+
+    @model_validator(mode="after")
+    def _outputs_fit(self) -> StudyTable:
+        wrong = self.model.outputs if self.task.kind is TaskKind.CLASSES else self.model.classes
+        right = "classes" if self.task.kind is TaskKind.CLASSES else "outputs"
+        if wrong is not None or (right == "outputs" and self.model.outputs is None):
+            raise ValueError(
+                f"task {self.task.kind.value!r}: say {right} in [model], the number of the model's {right}, and no "
+                "other number; [task] kind says what is predicted"
+            )
+        self.task.require_outputs(self.model.width)
+        return self
 
 
 def study_from_toml(text: str, source: str, roster: Roster, plugin: Path | None, data: Path | None = None) -> Study:
@@ -128,6 +150,7 @@ def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Pat
             "protection": table.protection.value,
             "ranking": None if table.ranking is None else table.ranking.model_dump(mode="json"),
             "seed": table.seed,
+            "task": table.task.model_dump(mode="json"),
         },
         source,
     )
@@ -174,7 +197,7 @@ def _model(table: ModelTable, plugin: Path | None) -> ModelSpec:
             table.kind,  # type: ignore[arg-type]  # the pattern leaves the built-in kinds
             table.inputs,
             table.hidden,
-            table.classes,
+            table.width,
             activation=table.activation,
             dropout=table.dropout,
             personal=table.personal,
@@ -189,7 +212,7 @@ def _model(table: ModelTable, plugin: Path | None) -> ModelSpec:
         kind="plugin",
         inputs=table.inputs,
         hidden=table.hidden,
-        classes=table.classes,
+        classes=table.width,
         layers=layer_shapes(made),
     )
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.names import NO_NAMES, DataNames
+from protocol.wire.messages import TaskKind
 
 Rows = NDArray[np.int64]
 
@@ -29,13 +30,17 @@ class SiteData:
 
 @dataclass(frozen=True)
 class Federation:
-    """A data set split over sites; the first site is the requester. ``feature_names`` is empty where none are known."""
+    """A data set split over sites; the first site is the requester. ``feature_names`` is empty where none are known.
+
+    ``class_names`` has a name for every output of a model: the classes, or what else the ``task`` predicts.
+    """
 
     title: str
     inputs: tuple[int, ...]
     class_names: tuple[str, ...]
     sites: tuple[SiteData, ...]
     feature_names: tuple[str, ...] = ()
+    task: TaskKind = TaskKind.CLASSES
 
     @property
     def names(self) -> DataNames:

@@ -10,13 +10,17 @@ from pathlib import Path
 
 from client_agent.learning.data import Examples, folder_names, load_folder
 from client_agent.learning.names import Named, require_same_names
-from harness.datasets.checks import check_classes
+from harness.datasets.checks import check_targets
 from harness.datasets.site_data import Federation, SiteData
 from protocol.errors import ConfigurationError
+from protocol.wire.messages import TaskSpec
 from protocol.wire.names import NamesKind
+from protocol.wire.task import CLASSES
 
 
-def load_site_folders(folder: Path, requester: str | None, inputs: tuple[int, ...], classes: int) -> Federation:
+def load_site_folders(
+    folder: Path, requester: str | None, inputs: tuple[int, ...], outputs: int, task: TaskSpec = CLASSES
+) -> Federation:
     """The federation, the requester first.
 
     Raises: ConfigurationError for a missing file, wrong examples, or names that differ between sites
@@ -28,16 +32,16 @@ def load_site_folders(folder: Path, requester: str | None, inputs: tuple[int, ..
     called = {name: folder_names(folder / name) for name in ordered}
     for kind in NamesKind:
         require_same_names([Named(name, names.of(kind)) for name, names in called.items()], kind, "sites", str(folder))
-    sites = tuple(_site(folder / name, inputs, classes) for name in ordered)
+    sites = tuple(_site(folder / name, inputs, outputs, task) for name in ordered)
     names_of_all = called[requester]
-    class_names = names_of_all.classes or tuple(str(number) for number in range(classes))
-    federation = Federation(str(folder), inputs, class_names, sites, names_of_all.features)
-    check_classes(federation)
+    class_names = names_of_all.classes or tuple(str(number) for number in range(outputs))
+    federation = Federation(str(folder), inputs, class_names, sites, names_of_all.features, task.kind)
+    check_targets(federation)
     return federation
 
 
-def _site(folder: Path, inputs: tuple[int, ...], classes: int) -> SiteData:
-    data = load_folder(folder, inputs, classes)
+def _site(folder: Path, inputs: tuple[int, ...], outputs: int, task: TaskSpec) -> SiteData:
+    data = load_folder(folder, inputs, outputs, task)
     if len(data.test) == 0:
         raise ConfigurationError(f"{folder / 'test.npz'}: no example; a simulation tests at every site")
     validation = data.validation or Examples(data.test.X[:0], data.test.y[:0])

@@ -62,7 +62,7 @@ def personal_layers(case: PersonalCase, folder: ResultFolder, line: PersonalLine
     state = folder.final_state(line.variant, line.seed)
     found: list[tuple[str, AffineLayers]] = []
     start = 0
-    for place, columns in (("input", model.inputs[0]), ("target", model.classes)):
+    for place, columns in (("input", model.inputs[0]), ("target", model.width)):
         if place in model.personal:
             found.append((place, affine_layers(state, start, columns)))
             start += 2 * columns

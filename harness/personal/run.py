@@ -13,7 +13,7 @@ import torch
 from client_agent.learning.flat_vector import model_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.trainer import predicted
-from harness.datasets.checks import check_classes, check_examples
+from harness.datasets.checks import check_examples, check_targets
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.federation.measurements import versions
@@ -60,7 +60,7 @@ def load_sites(case: PersonalCase, seed: int, data: Path | None) -> Federation:
     share = case.table.validation_share
     federation = load_data(DataRequest(case.table.data, seed, validation_share=share, folder=data))
     check_examples(federation)
-    check_classes(federation)
+    check_targets(federation)
     for site in federation.sites:
         if not len(site.test):
             raise ConfigurationError(f"{case.source}: site {site.name!r} of {case.table.data} has no test example")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from harness.datasets.checks import check_classes, check_examples
+from harness.datasets.checks import check_examples, check_targets
 from harness.datasets.site_data import Federation
 from harness.engine.announcing import require_willing
 from harness.simulation.case import Case, Setting, Variant
@@ -53,7 +53,7 @@ def require_possible(
     Raises: ConfigurationError that names the file and the variant
     """
     check_examples(federation)
-    check_classes(federation)
+    check_targets(federation)
     case.table.attendance.require_sites(federation.names_of_sites, case.source)
     for variant in variants:
         for settings in combinations(variant):

@@ -115,10 +115,15 @@ def simulated_study(table: StudyTable, source: str, federation: Federation, seed
         raise ConfigurationError(
             f"{source}: key 'ranking': simulations only train; leave it out, and rank the sites by: moiety rank"
         )
-    if (table.model.inputs, table.model.classes) != (federation.inputs, len(federation.class_names)):
+    if (table.model.inputs, table.model.width) != (federation.inputs, len(federation.class_names)):
         raise ConfigurationError(
-            f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.classes} classes, the data "
+            f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.width} classes, the data "
             f"{federation.title!r} have {list(federation.inputs)} and {len(federation.class_names)}"
+        )
+    if table.task.kind is not federation.task:
+        raise ConfigurationError(
+            f"{source}: the study's task is {table.task.kind.value!r}, the data {federation.title!r} have targets of "
+            f"{federation.task.value!r}: set [task] kind, or take other data"
         )
     require_names_of_study(table.model.names, federation.names, table.name, federation.title)
     rule = table.rule.model_copy(update={"erosion_applies": "next_round"})

@@ -132,7 +132,7 @@ def _federation(options: SimulationOptions, table: StudyTable, seed: int) -> Fed
         raise ConfigurationError(
             f"--data: found {options.data!r}; give {' or '.join(BUILT_IN)}, or a folder that holds one folder per site"
         )
-    return load_site_folders(folder, options.requester, table.model.inputs, table.model.classes)
+    return load_site_folders(folder, options.requester, table.model.inputs, table.model.width, table.task)
 
 
 def _seed_result(history: RunHistory) -> SeedResult:

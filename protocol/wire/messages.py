@@ -62,6 +62,7 @@ from protocol.wire.study import (
     StudyState,
     TrainingSpec,
 )
+from protocol.wire.task import LossName, TaskKind, TaskSpec
 
 __all__ = [
     "LEAST_PENALTY",
@@ -83,6 +84,7 @@ __all__ = [
     "KeyId",
     "LayerShape",
     "ListedWeight",
+    "LossName",
     "Message",
     "ModelSpec",
     "OpeningHeader",
@@ -121,6 +123,8 @@ __all__ = [
     "StudyState",
     "StudyView",
     "SumRelease",
+    "TaskKind",
+    "TaskSpec",
     "TrainingSpec",
     "Version",
     "WeightList",

@@ -18,6 +18,7 @@ from protocol.wire.message import Digest, Message, PartyName, RoundNumber, Study
 from protocol.wire.names import require_layer_name, require_model_names
 from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.rule import RuleName, RuleSpec
+from protocol.wire.task import CLASSES, TaskKind, TaskSpec, is_classes
 
 MOST_COUNTS_ROUNDS: Final = 8
 """How often a study may try to sum its class counts; those rounds do not count among its rounds."""
@@ -38,7 +39,8 @@ class ModelSpec(Message):
 
     ``personal`` names affine layers around the shared ones that never leave the site (Roschewitz et al. 2021).
     ``feature_names`` and ``class_names`` say what the columns of a flat input and the classes are; every site compares
-    them with its own. Names that are not given are no part of the bytes.
+    them with its own. Names that are not given are no part of the bytes. ``classes`` is the number of outputs, whatever
+    the study's task: the classes, the labels, the numbers that are predicted, or one log hazard.
     """
 
     KIND: ClassVar[str] = "model"
@@ -93,7 +95,7 @@ class Study(Message):
     simulations compare; without it the study's digest does (protocol.first_model). It fixes nothing else at a real
     site. ``pretrained_digest`` pins another version 0, for sites whose policy lets it. The weight list changes at most
     every ``list_every`` sums (section 13); the rule's own weights go on in full precision in between. With ``ranking``
-    the sites are ranked once, before the first update.
+    the sites are ranked once, before the first update. ``task`` says what is predicted: classes, unless it is given.
     """
 
     KIND: ClassVar[str] = "study"
@@ -112,6 +114,7 @@ class Study(Message):
     ranking: RankingSpec | None = None
     seed: int | None = None
     pretrained_digest: Digest | None = None
+    task: TaskSpec = Field(default=CLASSES, exclude_if=is_classes)
 
     @property
     def encrypted_values(self) -> int:
@@ -142,6 +145,7 @@ class Study(Message):
                 f"rule {self.rule.name.value!r} sums {self.model.classes} class counts in vectors of "
                 f"{self.parameters.dimension} coordinates: take a model with more parameters"
             )
+        self._require_task()
         if not self.protection.plan.opens:
             self._require_averaging()
         if self.ranking is not None:
@@ -151,6 +155,22 @@ class Study(Message):
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
             )
         return self
+
+    def _require_task(self) -> None:
+        """The model has the outputs that the task takes, and nothing of classes is asked where there are none."""
+        kind = self.task.kind
+        self.task.require_outputs(self.model.classes)
+        if kind is TaskKind.OWN and self.model.kind != "plugin":
+            raise ValueError("task 'own' takes loss and metrics from a plug-in: set model.kind to 'plugin'")
+        if kind is TaskKind.CLASSES:
+            return
+        for asked, what in (
+            (self.rule.name.counts_classes, f"rule {self.rule.name.value!r} counts classes"),
+            (self.ranking is not None, "ranking fits a model to classes"),
+            (self.training.class_weights != "none", "class_weights weigh classes"),
+        ):
+            if asked:
+                raise ValueError(f"{what}, and task {kind.value!r} has none: leave it out, or take task 'classes'")
 
     def _require_averaging(self) -> None:
         allowed = ", ".join(repr(name.value) for name in RuleName if name.only_averages)

@@ -95,6 +95,7 @@ RULE: Final[Fields] = {
     "step": 0.25,
 }
 RANKING: Final[Fields] = {"penalty": 0.02, "clip_norm": 8.0}
+TASK: Final[Fields] = {"kind": "survival", "loss": "cox", "huber_delta": 1.0, "ties": "breslow"}
 STUDY: Final[Fields] = {
     "version": "moiety/2",
     "name": "lungs",
@@ -119,6 +120,7 @@ STUDY: Final[Fields] = {
     "ranking": RANKING,
     "seed": 11,
     "pretrained_digest": digest("pretrained"),
+    "task": {"kind": "classes", "loss": None, "huber_delta": 1.0, "ties": "efron"},
 }
 
 WEIGHTS: Final = [{"site": name, "numerator": 32 - place} for place, name in enumerate(SITES)]
@@ -293,6 +295,7 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "signature": signature("clinic-1"),
     "signed": signed(READY, "clinic-1"),
     "study": STUDY,
+    "task": TASK,
     "study_end": END,
     "study_list": {"studies": [signed(STUDY, "clinic-0", *BOTH)], "more": True},
     "study_refusal": {

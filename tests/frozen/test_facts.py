@@ -15,7 +15,13 @@ from tests.frozen.product import messages
 from tests.frozen.record import RECORDED
 
 NAMES = sorted(path.stem for path in RECORDED.glob("*.json"))
-ONE_VALUE = {("announcement", "purpose"), ("rule", "erosion_applies"), ("study", "protection")}
+ONE_VALUE = {
+    ("announcement", "purpose"),
+    ("rule", "erosion_applies"),
+    ("study", "protection"),
+    ("study", "task"),
+    ("task", "huber_delta"),
+}
 """Fields that nothing but their default fits beside the others that the example sets; and every ``version``."""
 
 

@@ -55,7 +55,7 @@ NAN = np.where(np.arange(12).reshape(4, 3) == 7, np.float32("nan"), X)
         ({"X": X}, "array 'y' is missing"),
         ({"y": Y}, "array 'X' is missing"),
         ({"X": X.astype(np.float64), "y": Y}, "X has type float64, expected float32"),
-        ({"X": X, "y": Y.astype(np.int32)}, "y has type int32, expected int64"),
+        ({"X": X, "y": Y.astype(np.float32)}, r"y has type float32, expected int64.*kind = 'regression'"),
         ({"X": X, "y": Y[:3]}, "one label for each row"),
         ({"X": X, "y": Y.reshape(4, 1)}, "one label for each row"),
         ({"X": np.float32(1.0), "y": Y}, "one label for each row"),

@@ -50,7 +50,7 @@ def test_initial_values_depend_on_the_seed_alone() -> None:
         ("linear", (), (), 2, "inputs"),
         ("linear", (4,), (3,), 2, "takes no hidden"),
         ("mlp", (4,), (0,), 2, "sizes start at 1"),
-        ("mlp", (4,), (3,), 1, "classes=1"),
+        ("mlp", (4,), (3,), 0, "classes=0"),
         ("cnn", (28, 28), (8, 8), 10, "channels, height, width"),
         ("cnn", (1, 28, 28), (8,), 10, "at least two hidden"),
     ],
