@@ -108,7 +108,7 @@ def _annotation_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> object
         (current, *others) = _branches(current)
         if others or not (isinstance(current, type) and issubclass(current, BaseModel)):
             return None
-        field = current.model_fields.get(str(part))
+        field = next((one for name, one in current.model_fields.items() if str(part) in (name, one.alias)), None)
         current = None if field is None else field.annotation
     return current
 
@@ -116,4 +116,6 @@ def _annotation_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> object
 def _fields_at(kind: type[BaseModel], path: tuple[int | str, ...]) -> list[str]:
     """The keys that are allowed in the (possibly nested) table at ``path``."""
     (table, *_) = _branches(_annotation_at(kind, path))
-    return list(table.model_fields) if isinstance(table, type) and issubclass(table, BaseModel) else []
+    if not (isinstance(table, type) and issubclass(table, BaseModel)):
+        return []
+    return [field.alias or name for name, field in table.model_fields.items()]

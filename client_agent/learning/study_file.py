@@ -17,7 +17,17 @@ from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
 from protocol.rules.registry import require_sites, rule_for
-from protocol.wire.messages import ModelSpec, RankingSpec, Roster, RuleSpec, Study, TaskKind, TaskSpec, TrainingSpec
+from protocol.wire.messages import (
+    ModelSpec,
+    RankingSpec,
+    Roster,
+    RuleSpec,
+    Study,
+    TableSchema,
+    TaskKind,
+    TaskSpec,
+    TrainingSpec,
+)
 from protocol.wire.names import NamesKind, require_model_names
 from protocol.wire.task import CLASSES
 
@@ -86,6 +96,7 @@ class StudyTable(_Table):
     protection: StudyProtection = USUAL
     ranking: RankingSpec | None = None
     seed: int | None = None
+    data_schema: TableSchema | None = Field(default=None, alias="schema")
     model: ModelTable
     rule: RuleSpec
     training: TrainingSpec = TrainingSpec()
@@ -123,8 +134,25 @@ def parse_study_table(text: str, source: str) -> StudyTable:
 
 
 def checked_study_table(table: Mapping[str, Any], source: str) -> StudyTable:
-    """The tables of a study file, checked. Raises: ConfigurationError"""
-    return _strict(StudyTable, table, source)
+    """The tables of a study file, checked; what a ``[schema]`` says about the model is filled in.
+
+    Raises: ConfigurationError
+    """
+    return _strict(StudyTable, _with_schema(table, source), source)
+
+
+def _with_schema(table: Mapping[str, Any], source: str) -> Mapping[str, Any]:
+    given, model = table.get("schema"), table.get("model")
+    if not isinstance(given, Mapping) or not isinstance(model, Mapping):
+        return table
+    schema = _strict(TableSchema, given, f"{source}: schema")
+    follows: dict[str, Any] = {"inputs": [len(schema.feature_names)], "feature_names": schema.feature_names}
+    if schema.class_names:
+        follows |= {"class_names": schema.class_names}
+    task = {"task": {"kind": schema.tasks[0].value}}
+    if not {"classes", "outputs"} & set(model):
+        follows["classes" if schema.class_names else "outputs"] = schema.outputs
+    return {**task, **table, "model": {**follows, **model}}
 
 
 def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Path | None) -> Study:
@@ -151,6 +179,7 @@ def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Pat
             "ranking": None if table.ranking is None else table.ranking.model_dump(mode="json"),
             "seed": table.seed,
             "task": table.task.model_dump(mode="json"),
+            "data_schema": None if table.data_schema is None else table.data_schema.model_dump(mode="json"),
         },
         source,
     )

@@ -62,6 +62,8 @@ from protocol.wire.study import (
     StudyState,
     TrainingSpec,
 )
+from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType, MissingRule
+from protocol.wire.table.schema import Scaling, SplitOrder, SplitSpec, TableSchema
 from protocol.wire.task import LossName, TaskKind, TaskSpec
 
 __all__ = [
@@ -75,6 +77,9 @@ __all__ = [
     "Attempt",
     "ChallengeTranscript",
     "CollectedContribution",
+    "ColumnRole",
+    "ColumnSpec",
+    "ColumnType",
     "ContributedRound",
     "ContributedRounds",
     "ContributionHeader",
@@ -86,6 +91,7 @@ __all__ = [
     "ListedWeight",
     "LossName",
     "Message",
+    "MissingRule",
     "ModelSpec",
     "OpeningHeader",
     "OutcomeCause",
@@ -108,12 +114,15 @@ __all__ = [
     "RoundView",
     "RuleName",
     "RuleSpec",
+    "Scaling",
     "SecondWeight",
     "Secret32",
     "ShareKind",
     "Signature",
     "SignatureHex",
     "Signed",
+    "SplitOrder",
+    "SplitSpec",
     "Study",
     "StudyEnd",
     "StudyEndState",
@@ -123,6 +132,7 @@ __all__ = [
     "StudyState",
     "StudyView",
     "SumRelease",
+    "TableSchema",
     "TaskKind",
     "TaskSpec",
     "TrainingSpec",

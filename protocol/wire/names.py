@@ -29,14 +29,21 @@ def require_layer_name(name: str) -> str:
     return name
 
 
+def printable_name(name: str) -> str:
+    """Text that people are shown as a name. Raises: ValueError"""
+    if not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARACTERS:
+        shown = name[:MAX_NAME_CHARACTERS]
+        raise ValueError(f"{shown!r} is no name; take 1 to {MAX_NAME_CHARACTERS} printable characters")
+    return name
+
+
 def require_nameable(kind: NamesKind, names: tuple[str, ...]) -> None:
     """Every name is printable and there once. Raises: ValueError that says which is not"""
-    wrong = next((name for name in names if not name.isprintable() or not 0 < len(name) <= MAX_NAME_CHARACTERS), None)
-    if wrong is not None:
-        raise ValueError(
-            f"{kind.value}: {wrong[:MAX_NAME_CHARACTERS]!r} is no name; take 1 to {MAX_NAME_CHARACTERS} printable "
-            "characters"
-        )
+    try:
+        for name in names:
+            printable_name(name)
+    except ValueError as error:
+        raise ValueError(f"{kind.value}: {error}") from None
     twice = next((name for name, times in Counter(names).items() if times > 1), None)
     if twice is not None:
         raise ValueError(f"{kind.value}: {twice!r} is there more than once, and a name stands for one thing")

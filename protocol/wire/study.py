@@ -18,6 +18,7 @@ from protocol.wire.message import Digest, Message, PartyName, RoundNumber, Study
 from protocol.wire.names import require_layer_name, require_model_names
 from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.rule import RuleName, RuleSpec
+from protocol.wire.table.schema import TableSchema
 from protocol.wire.task import CLASSES, TaskKind, TaskSpec, is_classes
 
 MOST_COUNTS_ROUNDS: Final = 8
@@ -96,6 +97,7 @@ class Study(Message):
     site. ``pretrained_digest`` pins another version 0, for sites whose policy lets it. The weight list changes at most
     every ``list_every`` sums (section 13); the rule's own weights go on in full precision in between. With ``ranking``
     the sites are ranked once, before the first update. ``task`` says what is predicted: classes, unless it is given.
+    ``data_schema`` says what table the examples are made from.
     """
 
     KIND: ClassVar[str] = "study"
@@ -115,6 +117,7 @@ class Study(Message):
     seed: int | None = None
     pretrained_digest: Digest | None = None
     task: TaskSpec = Field(default=CLASSES, exclude_if=is_classes)
+    data_schema: TableSchema | None = Field(default=None, exclude_if=lambda schema: schema is None)
 
     @property
     def encrypted_values(self) -> int:
@@ -150,6 +153,8 @@ class Study(Message):
             self._require_averaging()
         if self.ranking is not None:
             self._require_rankable()
+        if self.data_schema is not None:
+            self._require_schema(self.data_schema)
         if self.rule.erosion_applies == "same_round":
             raise ValueError(
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
@@ -198,6 +203,24 @@ class Study(Message):
                 f"{self.ranking_length} coordinates, at most {LONGEST} can be opened exactly (about 500 features): "
                 "leave ranking out, or take fewer features"
             )
+
+    def _require_schema(self, schema: TableSchema) -> None:
+        """The model takes the features that the schema makes, under its names."""
+        made, model = schema.feature_names, self.model
+        if model.inputs != (len(made),):
+            raise ValueError(f"the schema makes {len(made)} features, so model.inputs must be [{len(made)}]")
+        if model.feature_names not in ((), made):
+            raise ValueError("model.feature_names are not what the schema makes: leave them out, they follow from it")
+        if schema.class_names and model.class_names not in ((), schema.class_names):
+            raise ValueError("model.class_names are not the target's: leave them out, they follow from the schema")
+        kind = self.task.kind
+        if kind is TaskKind.OWN:
+            return
+        if kind not in schema.tasks:
+            fitting = " or ".join(repr(one.value) for one in schema.tasks)
+            raise ValueError(f"the schema's targets are those of task {fitting}, the study's is {kind.value!r}")
+        if model.classes != schema.outputs:
+            raise ValueError(f"the schema's targets take a model of {schema.outputs} outputs, found {model.classes}")
 
     @property
     def ranking_length(self) -> int:

@@ -94,6 +94,43 @@ RULE: Final[Fields] = {
     "norm_bound": 2.5,
     "step": 0.25,
 }
+COLUMN: Final[Fields] = {
+    "name": "age",
+    "type": "number",
+    "role": "target",
+    "unit": "years",
+    "range": [0.0, 120.0],
+    "categories": [],
+    "labels": [],
+    "other": None,
+    "missing": "drop_row",
+    "missing_marks": ["-9"],
+    "centre": 54.5,
+    "spread": 9.0,
+    "format": "",
+}
+SPLIT: Final[Fields] = {"order": "time", "test": 0.25, "validation": 0.125, "seed": 3}
+SCHEMA: Final[Fields] = {
+    "columns": [
+        {"name": "age", "type": "number", "unit": "years", "range": [18.0, 120.0], "centre": 54.5, "spread": 9.0},
+        {"name": "sex", "type": "boolean", "categories": ["f", "m"], "missing": "median"},
+        {"name": "größe", "type": "integer", "missing_marks": ["-9"], "centre": 170.0, "spread": 8.0},
+        {"name": "seen", "type": "time", "role": "observed_at", "format": "%d.%m.%Y"},
+        {
+            "name": "lesions",
+            "type": "category",
+            "role": "target",
+            "categories": ["0", "1", "2", "3"],
+            "labels": ["none", "some", "much", "much"],
+            "other": "3",
+        },
+    ],
+    "header": False,
+    "missing_marks": ["?"],
+    "split": SPLIT,
+    "scaling": "common",
+    "query": "SELECT age, sex, height, seen, lesions FROM visits",
+}
 RANKING: Final[Fields] = {"penalty": 0.02, "clip_norm": 8.0}
 TASK: Final[Fields] = {"kind": "survival", "loss": "cox", "huber_delta": 1.0, "ties": "breslow"}
 STUDY: Final[Fields] = {
@@ -121,6 +158,7 @@ STUDY: Final[Fields] = {
     "seed": 11,
     "pretrained_digest": digest("pretrained"),
     "task": {"kind": "classes", "loss": None, "huber_delta": 1.0, "ties": "efron"},
+    "data_schema": SCHEMA,
 }
 
 WEIGHTS: Final = [{"site": name, "numerator": 32 - place} for place, name in enumerate(SITES)]
@@ -215,6 +253,7 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "challenge_reply": {"signature": signature("operator-b")},
     "challenge_reveal": {"transcript": signed(CHALLENGE, "operator-a")},
     "collected": COLLECTED,
+    "column": COLUMN,
     "collected_set": {**AGREED_SET, "complete": True},
     "contributed_round": CONTRIBUTED,
     "contributed_rounds": {"site": "clinic-1", "nonce": digest("nonce"), "rounds": [CONTRIBUTED], "more": True},
@@ -289,11 +328,13 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "round_outcome": OUTCOME,
     "round_view": ROUND_VIEW,
     "rule": RULE,
+    "schema": SCHEMA,
     "second_weight": SECOND_WEIGHT,
     "session_open": {"session": digest("session"), "sealed_key_part": "00ff" * 8},
     "session_opened": {"session": digest("session"), "sealed_key_part": "ff00" * 8},
     "signature": signature("clinic-1"),
     "signed": signed(READY, "clinic-1"),
+    "split": SPLIT,
     "study": STUDY,
     "task": TASK,
     "study_end": END,

@@ -1,0 +1,167 @@
+"""A study's table: what its columns become, what no table can be, and studies without one have the bytes they had."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from client_agent.learning.study_file import parse_study_table, study_from_toml
+from protocol.configuration import validated
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import ColumnRole, Study, TableSchema, TaskKind
+from tests.unit.client_agent.federation import ROSTER
+from tests.unit.parties import parties, study
+
+AGE = {"name": "age", "type": "number"}
+PAIN = {"name": "pain", "type": "category", "categories": ["1", "2", "3"], "labels": ["no", "some", "some"]}
+ILL = {"name": "ill", "type": "boolean", "role": "target", "categories": ["0", "1"], "labels": ["healthy", "ill"]}
+TIME = {"name": "days", "type": "number", "role": "survival_time"}
+EVENT = {"name": "died", "type": "boolean", "role": "event"}
+SURVIVAL = """
+[[schema.columns]]
+name = "days"
+type = "number"
+role = "survival_time"
+[[schema.columns]]
+name = "died"
+type = "boolean"
+role = "event"
+"""
+STUDY = """
+name = "first"
+rounds = 3
+[model]
+kind = "linear"
+[rule]
+name = "fedavg"
+[parameters]
+clip_norm = 2.0
+[schema]
+missing_marks = ["?"]
+[[schema.columns]]
+name = "age"
+type = "number"
+missing = "indicator"
+[[schema.columns]]
+name = "ill"
+type = "category"
+role = "target"
+categories = ["a", "b", "c"]
+"""
+
+
+def schema(*columns: dict[str, Any], **more: Any) -> TableSchema:
+    import json
+
+    return TableSchema.model_validate_json(json.dumps({"columns": columns or (AGE, PAIN, ILL), **more}))
+
+
+def test_a_study_without_a_table_has_no_trace_of_one() -> None:
+    plain = study(parties().roster.message.digest())
+    assert b"data_schema" not in plain.canonical()
+    model = plain.model.model_copy(update={"inputs": (3,), "classes": 2})
+    tabled = plain.model_copy(update={"data_schema": schema(), "model": model})
+    assert Study.parse(tabled.canonical()) == tabled
+    assert tabled.digest() != plain.digest()
+
+
+def test_what_columns_become() -> None:
+    made = schema({**AGE, "missing": "indicator"}, {**PAIN, "missing": "category"}, ILL)
+    assert made.feature_names == ("age", "age missing", "pain=no", "pain=some", "pain=missing")
+    assert made.class_names == ("healthy", "ill")
+    assert made.columns[1].class_of == (0, 1, 1)
+    assert made.marks_of(made.columns[0]) == ("",)
+
+
+@pytest.mark.parametrize(
+    ("columns", "more", "said"),
+    [
+        ((AGE, AGE, ILL), {}, "column 'age' is there more than once"),
+        ((PAIN, {**AGE, "name": "pain=no"}, ILL), {}, "'pain=no' is there more than once"),
+        ((AGE, PAIN), {}, "give one column or more of role 'target'"),
+        ((AGE, ILL, {"name": "t", "type": "number", "role": "survival_time"}), {}, "found 1, 1 and 0"),
+        ((ILL, {**ILL, "name": "dead"}), {}, "nothing to learn from"),
+        ((AGE, ILL), {"scaling": "range"}, "'range' needs range of column 'age'"),
+        ((AGE, ILL), {"scaling": "common"}, "'common' needs centre and spread of column 'age'"),
+        ((AGE, ILL), {"split": {"order": "time"}}, "needs a column of role 'observed_at'"),
+        ((AGE, ILL), {"split": {"test": 0.5, "validation": 0.5}}, "leave a share to train on"),
+        (({**AGE, "range": [9, 1]}, ILL), {}, r"range is \[least, most\]"),
+        (({**AGE, "categories": ["1"]}, ILL), {}, "a column of type 'number' has no categories"),
+        (({**AGE, "missing": "category"}, ILL), {}, "missing values of a feature of type 'number'"),
+        (({**AGE, "centre": 1.0}, ILL), {}, "centre and spread go together"),
+        (({**PAIN, "unit": "mm"}, ILL), {}, "has no unit"),
+        (({**PAIN, "labels": ["no"]}, ILL), {}, "1 labels and 3 categories"),
+        (({**PAIN, "labels": ["a", "a", "a"]}, ILL), {}, "a column of one category tells nothing"),
+        (({**PAIN, "categories": ["1", "1", "2"]}, ILL), {}, "category '1' is there more than once"),
+        (({**PAIN, "other": "9"}, ILL), {}, "other is one of its categories"),
+        ((AGE, {**ILL, "missing": "median"}), {}, "missing values of a target"),
+        (({**AGE, "type": "text"}, ILL), {}, "a feature has one of the types"),
+        (({**AGE, "name": "a\nge"}, ILL), {}, "is no name"),
+        ((AGE, ILL), {"query": "x" * 20000}, "16384"),
+        ((*({**AGE, "name": f"{'x' * 190}{n}"} for n in range(700)), ILL), {}, "a schema holds 131072 bytes"),
+    ],
+)
+def test_what_no_table_can_be(columns: tuple[dict[str, Any], ...], more: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        schema(*columns, **more)
+
+
+def test_a_study_file_takes_inputs_and_names_from_its_schema() -> None:
+    made = study_from_toml(STUDY, "s.toml", ROSTER, None)
+    assert made.model.inputs == (2,)
+    assert made.model.feature_names == ("age", "age missing")
+    assert (made.model.classes, made.model.class_names) == (3, ("a", "b", "c"))
+    assert made.data_schema is not None
+    assert made.task.kind is TaskKind.CLASSES
+    assert made.data_schema.only(ColumnRole.PATIENT) is None
+
+
+@pytest.mark.parametrize(
+    ("instead", "said"),
+    [
+        ('kind = "linear"\ninputs = [7]\nfeature_names = []', r"makes 2 features, so model.inputs must be \[2\]"),
+        ('kind = "linear"\nfeature_names = ["x", "y"]', "model.feature_names are not what the schema makes"),
+        ('kind = "linear"\nclass_names = ["x", "y", "z"]', "model.class_names are not the target's"),
+    ],
+)
+def test_a_model_that_the_table_does_not_fit_is_refused(instead: str, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said):
+        study_from_toml(STUDY.replace('kind = "linear"', instead), "s.toml", ROSTER, None)
+
+
+@pytest.mark.parametrize(
+    ("target", "tasks", "outputs"),
+    [
+        ((ILL,), ["classes"], 2),
+        ((ILL, {**ILL, "name": "dead"}), ["multi_label"], 2),
+        (({"name": "y", "type": "number", "role": "target"},), ["regression"], 1),
+        (({"name": "y", "type": "integer", "role": "target"},), ["regression", "counts"], 1),
+        ((TIME, EVENT), ["survival"], 1),
+    ],
+)
+def test_targets_fit_tasks(target: tuple[dict[str, Any], ...], tasks: list[str], outputs: int) -> None:
+    made = schema(AGE, *target)
+    assert [task.value for task in made.tasks] == tasks
+    assert made.outputs == outputs
+
+
+def test_a_study_takes_its_task_from_its_schema_and_no_other() -> None:
+    survival = STUDY[: STUDY.index('[[schema.columns]]\nname = "ill"')] + SURVIVAL
+    made = study_from_toml(survival, "s.toml", ROSTER, None)
+    assert (made.task.kind, made.model.classes, made.model.class_names) == (TaskKind.SURVIVAL, 1, ())
+    with pytest.raises(ConfigurationError, match="those of task 'survival', the study's is 'regression'"):
+        study_from_toml(survival + '[task]\nkind = "regression"\n', "s.toml", ROSTER, None)
+    with pytest.raises(ConfigurationError, match="take a model of 3 outputs, found 4"):
+        study_from_toml(STUDY.replace("[rule]", "classes = 4\nclass_names = []\n[rule]"), "s.toml", ROSTER, None)
+
+
+def test_errors_name_the_table_as_the_file_does() -> None:
+    with pytest.raises(ConfigurationError, match=r"s.toml: schema: unknown key 'missing_mark'; did you mean"):
+        parse_study_table(STUDY.replace("missing_marks", "missing_mark"), "s.toml")
+    with pytest.raises(ConfigurationError, match="unknown key 'shema'; did you mean 'schema'"):
+        parse_study_table(STUDY.replace("schema", "shema"), "s.toml")
+    with pytest.raises(ConfigurationError, match=r"schema: key 'columns.0.type'"):
+        parse_study_table(STUDY.replace('"number"', '"numeric"'), "s.toml")
+    assert validated(TableSchema, schema().model_dump(), "x") == schema()
