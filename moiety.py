@@ -1,6 +1,7 @@
 """The one entry point, ``moiety``: each subcommand is loaded only when it is asked for.
 
-A server therefore needs neither torch nor the harness, an agent needs neither FastAPI nor the harness.
+A server therefore needs neither torch nor the harness, an agent needs neither FastAPI nor the harness. In Python,
+``from moiety import Case, Results, Study, load_results, simulate`` loads the harness when one of them is asked for.
 """
 
 from __future__ import annotations
@@ -10,12 +11,17 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import typer
 
 from protocol.errors import ConfigurationError, MoietyError
 
+if TYPE_CHECKING:
+    from harness.api import Case, Results, Study, load_results, simulate
+
+__all__ = ["Case", "Results", "Study", "build", "load_results", "main", "simulate"]
+_API: Final = frozenset({"Case", "Results", "Study", "load_results", "simulate"})
 EXIT_REFUSED: Final = 2
 
 
@@ -58,10 +64,24 @@ _EXTRA_OF_MODULE: Final = {
     "safetensors": "agent",
     "torch": "agent",
     "matplotlib": "harness",
+    "pandas": "harness",
     "psutil": "harness",
     "sklearn": "harness",
     "trustme": "harness",
 }
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401  # a module's attributes are what they are
+    """What a researcher imports; PEP 562. Raises: ImportError that names the extra to install"""
+    if name not in _API:
+        raise AttributeError(f"module 'moiety' has no attribute {name!r}")
+    try:
+        return getattr(importlib.import_module("harness.api"), name)
+    except ModuleNotFoundError as error:
+        extra = _EXTRA_OF_MODULE.get((error.name or "").split(".")[0], "harness")
+        raise ImportError(
+            f"moiety.{name} needs {error.name}; install it with: pip install 'moiety[{extra}]'"
+        ) from error
 
 
 def build(chosen: str | None) -> typer.Typer:

@@ -28,6 +28,7 @@ from harness.simulation.simulate import SimulationOptions, run_simulation
 from harness.simulation.summary import summarise_case, table_of, write_summary
 from harness.training.device import Computing
 from harness.training.energy import measured_into
+from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
 
 
@@ -76,6 +77,10 @@ class Asked:
             help="A case: all sites' steps of a round in one call; by default on a GPU only.",
         ),
     ] = None
+    plugin: Annotated[
+        list[Path] | None,
+        typer.Option(help="A case: a Python file with RULES, DATASETS and MODELS of your own; may be repeated."),
+    ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 
     @property
@@ -114,6 +119,7 @@ class Asked:
 
 def _run(asked: Asked) -> None:
     """A study's runs, a case's or a comparison's, by what the file holds. Raises: ConfigurationError"""
+    load_plugins(asked.plugin or ())
     with measured_into(asked.out, asked.energy):
         console, file = console_for(stderr=asked.as_json), read_study_file(asked.study_file)
         if file.is_personal_case:

@@ -155,10 +155,12 @@ def _with_schema(table: Mapping[str, Any], source: str) -> Mapping[str, Any]:
     return {**task, **table, "model": {**follows, **model}}
 
 
-def study_from_table(table: StudyTable, source: str, roster: Roster, plugin: Path | None) -> Study:
-    """The study of a parsed file, for this roster. Raises: ConfigurationError"""
+def study_from_table(
+    table: StudyTable, source: str, roster: Roster, plugin: Path | None, spec: ModelSpec | None = None
+) -> Study:
+    """The study of a parsed file, for this roster; with ``spec``, of that model. Raises: ConfigurationError"""
     try:
-        model = _model(table.model, plugin).named(table.model.names.features, table.model.names.classes)
+        model = (spec or _model(table.model, plugin)).named(table.model.names.features, table.model.names.classes)
     except ConfigurationError as error:
         raise ConfigurationError(f"{source}: {error.detail}") from None
     parameters = {**table.parameters.model_dump(), "dimension": _dimension(model, table.rule)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -11,7 +11,8 @@ from harness.datasets import har, heart_disease, mnist, titanic
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.public_data import PublicFile, data_folder
-from harness.datasets.site_data import Federation
+from harness.datasets.site_data import Federation, split_random, with_validation
+from host.extensions import Kind, extension, is_brought
 from protocol.errors import ConfigurationError
 
 
@@ -55,10 +56,46 @@ def load_data(request: DataRequest) -> Federation:
 
 
 def source_of(data: str) -> DataSource:
-    """Raises: ConfigurationError for a name that is no data set's"""
+    """One of ours, or of others by ``WHOSE:NAME``. Raises: ConfigurationError for a name that is no data set's"""
+    if is_brought(data):
+        return _brought(data)
     if data not in SOURCES:
-        raise ConfigurationError(f"data set {data!r} is none of {', '.join(SOURCES)}")
+        raise ConfigurationError(f"data set {data!r} is none of {', '.join(SOURCES)}, and no WHOSE:NAME")
     return SOURCES[data]
+
+
+def _brought(data: str) -> DataSource:
+    """A ``DataSource``, or a function from a ``DataRequest`` that is offered every choice."""
+    found = extension(Kind.DATASET, data).load()
+    if isinstance(found, DataSource):
+        return found
+    if not callable(found):
+        raise ConfigurationError(
+            f"data set {data!r}: found {type(found).__name__}, expected a function from a DataRequest to a Federation"
+        )
+
+    def load(request: DataRequest) -> Federation:
+        made = found(request)
+        if not isinstance(made, Federation):
+            raise ConfigurationError(f"data set {data!r}: gave {type(made).__name__}, expected a Federation")
+        return with_requester(made, request)
+
+    return DataSource(load, has_splits=True, any_number_of_sites=True)
+
+
+def with_requester(federation: Federation, request: DataRequest) -> Federation:
+    """The same sites with the one asked for first, part of its training examples kept for validation if asked for.
+
+    Raises: ConfigurationError for a site that there is not
+    """
+    wanted = request.requester or federation.requester.name
+    if wanted not in federation.names_of_sites:
+        sites = ", ".join(federation.names_of_sites)
+        raise ConfigurationError(f"{request.data}: {wanted!r} cannot be the requester; the sites are {sites}")
+    (first,) = (site for site in federation.sites if site.name == wanted)
+    if request.validation_share and not len(first.validation):
+        first = with_validation(first, request.validation_share, split_random(request.data, request.seed))
+    return replace(federation, sites=(first, *(site for site in federation.sites if site.name != wanted)))
 
 
 def _breast_cancer(request: DataRequest) -> Federation:

@@ -118,6 +118,14 @@ def stratified_parts(y: NDArray[np.int64], shares: Sequence[float], random: np.r
     return tuple(np.sort(np.concatenate(part)) if part else np.zeros(0, np.int64) for part in parts)
 
 
+def with_validation(site: SiteData, share: float, random: np.random.Generator) -> SiteData:
+    """A part of the site's training examples, drawn at random, kept to choose settings on."""
+    order = random.permutation(len(site.train))
+    kept, apart = np.split(order, [len(order) - round(share * len(order))])
+    train, validation = (Examples(site.train.X[np.sort(rows)], site.train.y[np.sort(rows)]) for rows in (kept, apart))
+    return replace(site, train=train, validation=validation)
+
+
 def cut_site(
     name: str,
     X: NDArray[np.float64],

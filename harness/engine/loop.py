@@ -144,7 +144,7 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
         erosion_applies=conditions.erosion_applies,
         policy=conditions.policy or SitePolicy(),
         attendance=conditions.attendance,
-        model=build_model(study.model, seed),
+        model=conditions.model or build_model(study.model, seed),
         summing=summing,
         computing=conditions.computing,
     )

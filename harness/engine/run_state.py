@@ -48,7 +48,8 @@ EVERYBODY: Final = Attendance()
 class Conditions:
     """What a run in one process is under beside its study; ``policy`` is every site's, the default one for None.
 
-    ``rule`` is one that studies do not know, in place of the study's own, for plain runs.
+    ``rule`` and ``model`` (with its first values) are ones that studies do not know, in place of the study's own, for
+    plain runs.
     """
 
     erosion_applies: ErosionApplies = "next_round"
@@ -56,6 +57,7 @@ class Conditions:
     attendance: Attendance = EVERYBODY
     computing: Computing = ON_CPU
     rule: Rule | None = None
+    model: nn.Module | None = None
 
 
 USUAL: Final = Conditions()

@@ -22,7 +22,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.simulation.files.attendance import AttendanceTable
 from harness.simulation.files.study_files import StudyFile, read_study_file
-from harness.simulation.packaged import ChosenRule, chosen_rule, without_package
+from harness.simulation.packaged import ChosenModel, ChosenRule, chosen_model, chosen_rule, package_of, without_package
+from host.extensions import Kind, is_brought
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
@@ -128,6 +129,11 @@ class Variant:
         """The package's rule with tuned keys set, None where the rule is one of the protocol's."""
         return chosen_rule(self._set(settings))
 
+    @property
+    def chosen_model(self) -> ChosenModel | None:
+        """The model that others bring, None where it is a built-in one."""
+        return chosen_model(self.tables)
+
     def _set(self, settings: tuple[Setting, ...]) -> dict[str, Any]:
         tables: dict[str, Any] = json.loads(json.dumps(self.tables))
         for setting in settings:
@@ -213,22 +219,32 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         variant.alone_after,
         variant.pooled,
         variant.published_mistake,
-        _digest(variant, tables, case, _package(tables, where)),
+        _digest(variant, tables, case, _packages(tables, case, where)),
         tables,
     )
 
 
-def _package(tables: Mapping[str, Any], where: str) -> tuple[str, str] | None:
-    """Name and version of the package that the rule is from. Raises: ConfigurationError when it is not installed"""
-    chosen = chosen_rule(tables)
+def _packages(tables: Mapping[str, Any], case: Mapping[str, Any], where: str) -> dict[str, tuple[str, str]]:
+    """Whose, and in which version, the rule, the model and the data set are, where others bring them.
+
+    Raises: ConfigurationError for what is not there
+    """
+    rule, model, data = chosen_rule(tables), chosen_model(tables), str(case.get("data", ""))
+    found: dict[str, tuple[str, str]] = {}
     try:
-        return None if chosen is None else chosen.package
+        if rule is not None:
+            found["package"] = rule.package
+        if model is not None:
+            found["model_package"] = package_of(Kind.MODEL, model.name)
+        if is_brought(data):
+            found["data_package"] = package_of(Kind.DATASET, data)
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error.detail}") from None
+    return found
 
 
 def _digest(
-    variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str, Any], package: tuple[str, str] | None
+    variant: VariantTable, tables: Mapping[str, Any], case: Mapping[str, Any], packages: dict[str, tuple[str, str]]
 ) -> str:
     """Which seeds and requesters are run does not change any run; the tuning seeds do where there is a choice."""
     left_out = {"seeds", "requesters"} | (set() if variant.tune else {"tuning_seeds", "tuned_for"})
@@ -244,8 +260,7 @@ def _digest(
         deciding["pooled"] = True
     if variant.published_mistake is not None:
         deciding["published_mistake"] = variant.published_mistake
-    if package is not None:
-        deciding["package"] = package
+    deciding |= packages
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
 
 

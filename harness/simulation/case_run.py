@@ -23,6 +23,7 @@ from harness.simulation.store import Results, finished, require_unchanged
 from harness.simulation.tuning import TUNING, Choice, TuningLine, choose, combinations
 from harness.training.device import ON_CPU, Computing
 from host.durable import write_durably
+from host.extensions import loaded_plugins
 from protocol.errors import ConfigurationError
 
 
@@ -169,6 +170,8 @@ class _CaseRun:
             variant.chosen_rule(settings),
             table.attendance,
             variant.pooled,
+            variant.chosen_model,
+            loaded_plugins(),
         )
 
     def _computing(self, study: StudyTable) -> Computing:

@@ -1,7 +1,7 @@
-"""A variant's rule from another package: plain runs only, with FedAvg in the study in its place.
+"""A variant's rule or model that others bring: plain runs only, with FedAvg and a plug-in in the study in their place.
 
-Servers and sites know the rules of the protocol alone, and so does a study. What a package's rule does happens at the
-requester: the sum over the sites, and how it is applied, are FedAvg's.
+Servers and sites know the rules of the protocol and the built-in models alone, and so does a study. What a package's
+rule does happens at the requester: the sum over the sites, and how it is applied, are FedAvg's.
 """
 
 from __future__ import annotations
@@ -10,13 +10,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from host.rule_packages import installed_rule
+import torch
+from torch import nn
+
+from client_agent.learning.flat_vector import layer_shapes
+from client_agent.learning.seeding import private_state
+from client_agent.learning.study_file import ModelTable
+from host.extensions import Extension, Kind, extension, is_brought
 from protocol.errors import ConfigurationError
 from protocol.rules.interface import Rule
-from protocol.rules.packaged import SEPARATOR, packaged_rule_for
-from protocol.wire.messages import RuleName, Study
+from protocol.rules.packaged import packaged_rule_for
+from protocol.wire.messages import ModelSpec, RuleName, Study
 
 STAND_IN: Final = {"name": RuleName.FEDAVG.value}
+MODEL_STAND_IN: Final = "plugin"
 
 
 @dataclass(frozen=True)
@@ -29,12 +36,11 @@ class ChosenRule:
     @property
     def package(self) -> tuple[str, str]:
         """Its name and version. Raises: ConfigurationError"""
-        found = installed_rule(self.name)
-        return found.package, found.version
+        return package_of(Kind.RULE, self.name)
 
     def rule(self, batch_size: int, grid: int) -> Rule:
         """The rule itself. Raises: ConfigurationError for options that it does not take"""
-        offered = installed_rule(self.name).load()
+        offered = extension(Kind.RULE, self.name).load()
         return packaged_rule_for(self.name, offered, self.options, batch_size=batch_size, grid=grid)
 
     def rule_of(self, study: Study) -> Rule:
@@ -42,24 +48,71 @@ class ChosenRule:
         return self.rule(study.training.batch_size, study.parameters.weight_grid)
 
 
+@dataclass(frozen=True)
+class ChosenModel:
+    """A model that others bring: a function of the shape of one example and the number of outputs."""
+
+    name: str
+
+    def build(self, table: ModelTable, seed: int) -> nn.Module:
+        """The model with its first values, drawn from the seed. Raises: ConfigurationError"""
+        make = extension(Kind.MODEL, self.name).load()
+        if not callable(make):
+            raise ConfigurationError(f"model {self.name!r}: found {type(make).__name__}, expected a function")
+        with private_state():
+            torch.manual_seed(seed % 2**63)
+            try:
+                made = make(table.inputs, table.width)
+            except Exception as error:  # whatever foreign code raises
+                raise ConfigurationError(f"model {self.name!r}: {type(error).__name__}: {error}") from error
+        if not isinstance(made, nn.Module):
+            raise ConfigurationError(f"model {self.name!r}: gave {type(made).__name__}, expected a torch.nn.Module")
+        return made
+
+    def spec(self, table: ModelTable) -> ModelSpec:
+        """As a study has it. Raises: ConfigurationError; UnusableUpdate for a model that cannot be shared"""
+        layers = layer_shapes(self.build(table, 0))
+        return ModelSpec(kind="plugin", inputs=table.inputs, hidden=table.hidden, classes=table.width, layers=layers)
+
+
+def package_of(kind: Kind, name: str) -> tuple[str, str]:
+    """Whose it is, and its version. Raises: ConfigurationError"""
+    found: Extension = extension(kind, name)
+    return found.package, found.version
+
+
+def chosen_model(tables: Mapping[str, Any]) -> ChosenModel | None:
+    """The model of others that a study's tables name, None for one of the built-in ones."""
+    written = tables.get("model")
+    kind = str(written.get("kind", "")) if isinstance(written, Mapping) else ""
+    return ChosenModel(kind) if is_brought(kind) else None
+
+
 def chosen_rule(tables: Mapping[str, Any]) -> ChosenRule | None:
     """The package's rule that a study's tables name, None where they name one of the protocol's."""
     written = tables.get("rule")
-    if not isinstance(written, Mapping) or SEPARATOR not in str(written.get("name", "")):
+    if not isinstance(written, Mapping) or not is_brought(str(written.get("name", ""))):
         return None
     return ChosenRule(str(written["name"]), {key: value for key, value in written.items() if key != "name"})
 
 
 def without_package(tables: Mapping[str, Any]) -> dict[str, Any]:
-    """The same tables with a rule that studies know."""
-    return {**tables, "rule": STAND_IN} if chosen_rule(tables) else dict(tables)
+    """The same tables with a rule and a model that studies know."""
+    rule = {"rule": STAND_IN} if chosen_rule(tables) else {}
+    model = {"model": {**tables["model"], "kind": MODEL_STAND_IN}} if chosen_model(tables) else {}
+    return {**tables, **rule, **model}
 
 
 def refuse_package(tables: Mapping[str, Any], source: str) -> None:
-    """ConfigurationError where a package's rule is named and only the protocol's can be run."""
-    chosen = chosen_rule(tables)
-    if chosen is not None:
+    """ConfigurationError where a package's rule or model is named and only the project's own can be run."""
+    rule, model = chosen_rule(tables), chosen_model(tables)
+    if rule is not None:
         raise ConfigurationError(
-            f"{source}: rule {chosen.name!r} is from a package, and such rules run in plain runs of cases only: "
+            f"{source}: rule {rule.name!r} is from a package, and such rules run in plain runs of cases only: "
             f"give the file a [case], or take one of {', '.join(name.value for name in RuleName)}"
+        )
+    if model is not None:
+        raise ConfigurationError(
+            f"{source}: model {model.name!r} is from a package, and such models run in plain runs of cases only: give "
+            "the file a [case], or a built-in kind of model"
         )

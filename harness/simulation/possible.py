@@ -19,11 +19,16 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
     """Raises: ConfigurationError for a variant that exists in plain simulation only, under a protection"""
     where = f"{case.source}: variant {variant.name!r}"
     require_plain_for_same_round(variant.study, protection, where)
-    chosen = variant.chosen_rule()
+    chosen, model = variant.chosen_rule(), variant.chosen_model
     if chosen is not None and protection is not Protection.PLAIN:
         raise ConfigurationError(
             f"{where}: rule {chosen.name!r} is from a package, and servers and sites know the rules of the protocol "
             "alone: name the other variants with --only, or give --protection plain"
+        )
+    if model is not None and protection is not Protection.PLAIN:
+        raise ConfigurationError(
+            f"{where}: model {model.name!r} is from a package, and sites run no code of others: name the other "
+            "variants with --only, or give --protection plain"
         )
     if variant.pooled and protection is not Protection.PLAIN:
         raise ConfigurationError(
@@ -74,7 +79,7 @@ def _require_options(case: Case, variant: Variant, settings: tuple[Setting, ...]
 
 def _require_study(case: Case, variant: Variant, federation: Federation, protection: Protection) -> None:
     where = f"{case.source}: variant {variant.name!r}"
-    study = simulated_study(protection.of(variant.study), where, federation, 0)
+    study = simulated_study(protection.of(variant.study), where, federation, 0, variant.chosen_model)
     chosen = variant.chosen_rule()
     grid = study.parameters.weight_grid
     rule = chosen.rule_of(study) if chosen else rule_for(study.rule, batch_size=study.training.batch_size, grid=grid)

@@ -30,14 +30,14 @@ from harness.simulation.case import PublishedMistake, Setting
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.files.attendance import ALL_THERE, AttendanceTable
 from harness.simulation.files.code_digest import code_digest
-from harness.simulation.packaged import ChosenRule
+from harness.simulation.packaged import ChosenModel, ChosenRule, package_of
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
 from harness.training.device import ON_CPU, Computing
+from host.extensions import Kind, LoadedPlugin, is_brought, load_again
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.policy.site_policy import SitePolicy
 from protocol.protection.plan import PLANS
-from protocol.rules.interface import Rule
 from protocol.wire.messages import Study
 
 FINE_TUNING: Final = "the requester goes on alone from here, as the variant says"
@@ -83,6 +83,8 @@ class PlannedRun:
     packaged: ChosenRule | None = None
     attendance: AttendanceTable = ALL_THERE
     pooled: bool = False
+    own_model: ChosenModel | None = None
+    plugins: tuple[LoadedPlugin, ...] = ()
 
 
 OnRound = Callable[[int], None]
@@ -96,6 +98,7 @@ def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLi
 
     Raises: ConfigurationError for data that do not fit the study, before round 1
     """
+    load_again(planned.plugins)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -104,12 +107,16 @@ def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLi
         torch.set_num_threads(threads)
 
 
-def simulated_study(table: StudyTable, source: str, federation: Federation, seed: int) -> Study:
+def simulated_study(
+    table: StudyTable, source: str, federation: Federation, seed: int, own_model: ChosenModel | None = None
+) -> Study:
     """The file's study for these sites; ``same_round`` is the plain run's business, not the study's.
+
+    ``own_model`` is one that others bring, in place of the table's.
 
     Raises: ConfigurationError when the model does not fit the data
     """
-    if table.model.kind == "plugin":
+    if table.model.kind == "plugin" and own_model is None:
         raise ConfigurationError(f"{source}: key 'model.kind': 'plugin' runs at a site's agent, not in a simulation")
     if table.ranking is not None:
         raise ConfigurationError(
@@ -130,7 +137,11 @@ def simulated_study(table: StudyTable, source: str, federation: Federation, seed
     entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
     parties = make_parties("simulation", federation.requester.name, entries, derive(bytes(32), f"seed {seed}"))
     return study_from_table(
-        table.model_copy(update={"rule": rule, "seed": seed}), source, parties.roster.message, plugin=None
+        table.model_copy(update={"rule": rule, "seed": seed}),
+        source,
+        parties.roster.message,
+        plugin=None,
+        spec=None if own_model is None else own_model.spec(table.model),
     )
 
 
@@ -150,7 +161,9 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     check_federation(federation, planned.study.rule, planned.study.parameters.least_contributors)
     data_digest = digest_of(federation)
     federation = pooled(federation) if planned.pooled else federation
-    study = simulated_study(planned.protection.of(planned.study), planned.source, federation, planned.key.seed)
+    study = simulated_study(
+        planned.protection.of(planned.study), planned.source, federation, planned.key.seed, planned.own_model
+    )
     checkpoint = _checkpoint(planned, data_digest)
     resume, before_s = checkpoint.load() if checkpoint else (None, 0.0)
     facts = _facts(planned, erosion, data_digest, study.parameters.weight_grid)
@@ -212,13 +225,21 @@ def _rounds(
             study,
             federation.sites,
             PlainSum() if planned.published_mistake is None else RowSums.of(study),
-            Conditions(erosion, planned.policy, attendance, planned.computing, _packaged_rule(planned, study)),
+            Conditions(
+                erosion,
+                planned.policy,
+                attendance,
+                planned.computing,
+                None if planned.packaged is None else planned.packaged.rule_of(study),
+                None if planned.own_model is None else planned.own_model.build(planned.study.model, planned.key.seed),
+            ),
             protection="plain",
             resume=resume,
             after_round=after_round,
         )
-    if planned.packaged is not None:
-        raise ConfigurationError(f"{planned.source}: rule {planned.packaged.name!r} runs in plain simulation only")
+    for own in (planned.packaged, planned.own_model):
+        if own is not None:
+            raise ConfigurationError(f"{planned.source}: {own.name!r} runs in plain simulation only")
     return run_protected(
         study,
         federation.sites,
@@ -228,10 +249,6 @@ def _rounds(
         resume=resume,
         after_round=after_round,
     )
-
-
-def _packaged_rule(planned: PlannedRun, study: Study) -> Rule | None:
-    return None if planned.packaged is None else planned.packaged.rule_of(study)
 
 
 def digest_of(federation: Federation) -> str:
@@ -263,6 +280,9 @@ def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid:
         package, version = planned.packaged.package
         packages[package] = version
         rule = planned.packaged.name
+    brought = [(Kind.MODEL, planned.own_model.name)] if planned.own_model else []
+    brought += [(Kind.DATASET, planned.data.data)] if is_brought(planned.data.data) else []
+    packages |= dict(package_of(kind, name) for kind, name in brought)
     return RunFacts(
         planned.case,
         planned.key,

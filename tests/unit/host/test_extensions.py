@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from host.rule_packages import installed_rule
+from host.extensions import Kind, extension
 from protocol.errors import ConfigurationError
 from protocol.rules.packaged import PackagedRule
 from tests.rule_package import install
@@ -21,7 +21,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("name", ["acme-rules:eroding", "acme_rules:eroding", "Acme.Rules:eroding"])
 def test_an_entry_point_is_found_however_the_package_is_spelled(name: str) -> None:
-    found = installed_rule(name)
+    found = extension(Kind.RULE, name)
     assert found.version == "1.2"
     assert isinstance(found.load(), PackagedRule)
 
@@ -30,7 +30,10 @@ def test_an_entry_point_is_found_however_the_package_is_spelled(name: str) -> No
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("other-rules:median", "'other-rules:median' is from a package .* not installed.*: pip install other-rules$"),
+        (
+            "other-rules:median",
+            "'other-rules:median' is from a package .* not installed.*: pip install other-rules; or it",
+        ),
         ("acme-rules:median", "acme-rules 1.2 offers no such rule; it offers eroding, gone, greedy, loose, .*nothing$"),
         ("acme-rules:acme", "offers no such rule"),
         ("pytest:median", "none at all: pytest has no entry point of group 'moiety.rules'"),
@@ -43,11 +46,11 @@ def test_an_entry_point_is_found_however_the_package_is_spelled(name: str) -> No
 )
 def test_what_there_is_not_is_refused(name: str, message: str) -> None:
     with pytest.raises(ConfigurationError, match=message):
-        installed_rule(name)
+        extension(Kind.RULE, name)
 
 
 @pytest.mark.usefixtures("package")
 def test_a_package_that_cannot_be_imported_is_named() -> None:
-    found = installed_rule("acme-rules:gone")
+    found = extension(Kind.RULE, "acme-rules:gone")
     with pytest.raises(ConfigurationError, match=r"'acme-rules:gone' of acme-rules 1.2 .* ModuleNotFoundError"):
         found.load()
