@@ -10,6 +10,7 @@ from typing import Final
 from harness.datasets import har, heart_disease, mnist, titanic
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
+from harness.datasets.dirichlet import dealt_anew
 from harness.datasets.public_data import PublicFile, data_folder
 from harness.datasets.site_data import Federation, split_random, with_validation
 from host.extensions import Kind, extension, is_brought
@@ -20,7 +21,8 @@ from protocol.errors import ConfigurationError
 class DataRequest:
     """What a run asks of a data set; None or "" leaves a choice to the data set.
 
-    ``validation_share`` is the part of the requester's training examples that is kept to choose settings on.
+    ``dirichlet``: training examples are dealt anew, by label. ``validation_share`` is the part of the requester's
+    training examples that is kept to choose settings on.
     """
 
     data: str
@@ -30,6 +32,7 @@ class DataRequest:
     requester: str | None = None
     validation_share: float = 0.0
     folder: Path | None = None
+    dirichlet: float | None = None
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,8 @@ def load_data(request: DataRequest) -> Federation:
         raise ConfigurationError(f"{request.data}: has one split only, found split {request.split!r}: leave it out")
     if request.sites is not None and not source.any_number_of_sites:
         raise ConfigurationError(f"{request.data}: its sites are given, found sites {request.sites}: leave it out")
-    return source.load(request)
+    federation = source.load(request)
+    return federation if request.dirichlet is None else dealt_anew(federation, request.dirichlet, request.seed)
 
 
 def source_of(data: str) -> DataSource:

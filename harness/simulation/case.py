@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
+from harness.baselines.tables import BaselineTable
 from harness.simulation.files.attendance import AttendanceTable
 from harness.simulation.files.study_files import StudyFile, read_study_file
 from harness.simulation.packaged import ChosenModel, ChosenRule, chosen_model, chosen_rule, package_of, without_package
@@ -31,6 +32,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName
 
 CHANGEABLE: Final = ("model", "rule", "training", "parameters")
+BASELINE: Final = "baseline"
 TuneValue = float | int | str
 PublishedMistake = Literal["row_sums"]
 Opened = Literal["distances", "norms", "pairs", "inner_products"]
@@ -58,13 +60,15 @@ class PolicyTable(_Table):
 
 
 class CaseTable(_Table):
-    """``[case]``. ``validation_share`` of the requester's training part is split off, to choose settings on, in
-    tuning runs and in runs of variants that keep it. Settings are chosen for all requesters together, or by each one.
+    """``[case]``. ``dirichlet`` deals all training examples anew, by label. ``validation_share`` of the requester's
+    training part is split off, to choose settings on, in tuning runs and in runs of variants that keep it. Settings
+    are chosen for all requesters together, or by each one.
     """
 
     data: str
     split: str = ""
     sites: Annotated[int, Field(ge=2)] | None = None
+    dirichlet: Annotated[float, Field(gt=0)] | None = None
     requesters: Literal["first", "each"] | list[str] = "first"
     seeds: list[Annotated[int, Field(ge=0)]] = [0]
     tuning_seeds: list[Annotated[int, Field(ge=0)]] = []
@@ -78,14 +82,15 @@ class VariantTable(_Table):
     """``[[variant]]``. A ``rule`` with a name replaces the study's; everything else is laid over it, key by key.
 
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
-    sites' training parts together, which only a simulation can. ``published_mistake`` repeats one of a paper's code,
-    to compare with its table.
+    sites' training parts together, which only a simulation can. ``baseline`` takes FedAvg's place.
+    ``published_mistake`` repeats one of a paper's code, to compare with its table.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
     keeps_validation: bool = False
     alone_after: Annotated[int, Field(ge=1)] | None = None
     pooled: bool = False
+    baseline: BaselineTable | None = None
     published_mistake: PublishedMistake | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
     model: dict[str, Any] = {}
@@ -117,6 +122,7 @@ class Variant:
     keeps_validation: bool
     alone_after: int | None
     pooled: bool
+    baseline: BaselineTable | None
     published_mistake: PublishedMistake | None
     digest: str
     tables: Mapping[str, Any]
@@ -138,8 +144,17 @@ class Variant:
         tables: dict[str, Any] = json.loads(json.dumps(self.tables))
         for setting in settings:
             table, _, key = setting.key.partition(".")
-            tables.setdefault(table, {})[key] = setting.value
+            if table != BASELINE:
+                tables.setdefault(table, {})[key] = setting.value
         return tables
+
+    def baseline_with(self, settings: tuple[Setting, ...], source: str) -> BaselineTable | None:
+        """The baseline with tuned keys set. Raises: ConfigurationError"""
+        keys = {one.key.removeprefix(f"{BASELINE}."): one.value for one in settings if one.key.startswith(BASELINE)}
+        if self.baseline is None or not keys:
+            return self.baseline
+        where = f"{source}: variant {self.name!r}: baseline"
+        return validated(type(self.baseline), {**self.baseline.model_dump(), **keys}, where)
 
 
 @dataclass(frozen=True)
@@ -199,13 +214,15 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         tables["rounds"] = variant.rounds
     where = f"{source}: variant {variant.name!r}"
     for key, values in variant.tune.items():
-        _check_tuned(key, values, bool(case.get("tuning_seeds")), where)
+        _check_tuned(key, values, bool(case.get("tuning_seeds")), variant.baseline is not None, where)
     study = checked_study_table(without_package(tables), where)
     if variant.alone_after is not None and variant.alone_after >= study.rounds:
         raise ConfigurationError(
             f"{where}: key 'alone_after': found {variant.alone_after}, the study has "
             f"{study.rounds} rounds, and some of them must be left to go on alone"
         )
+    if variant.baseline is not None and (variant.alone_after or variant.published_mistake):
+        raise ConfigurationError(f"{where}: 'baseline' goes with neither 'alone_after' nor 'published_mistake'")
     if variant.pooled and study.rule.name is not RuleName.LOCAL:
         raise ConfigurationError(
             f"{where}: key 'pooled': the rule is {study.rule.name.value!r}, and there is nobody left to weigh once all "
@@ -218,6 +235,7 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         variant.keeps_validation,
         variant.alone_after,
         variant.pooled,
+        variant.baseline,
         variant.published_mistake,
         _digest(variant, tables, case, _packages(tables, case, where)),
         tables,
@@ -258,17 +276,20 @@ def _digest(
         deciding["alone_after"] = variant.alone_after
     if variant.pooled:
         deciding["pooled"] = True
+    if variant.baseline is not None:
+        deciding["baseline"] = variant.baseline.model_dump()
     if variant.published_mistake is not None:
         deciding["published_mistake"] = variant.published_mistake
     deciding |= packages
     return hashlib.sha256(json.dumps(deciding, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _check_tuned(key: str, values: list[TuneValue], has_seeds: bool, where: str) -> None:
+def _check_tuned(key: str, values: list[TuneValue], has_seeds: bool, has_baseline: bool, where: str) -> None:
     table, _, name = key.partition(".")
-    if table not in CHANGEABLE or not name or not values:
+    known = (*CHANGEABLE, *((BASELINE,) if has_baseline else ()))
+    if table not in known or not name or not values:
         raise ConfigurationError(
-            f"{where}: key 'tune.{key}': give a key of {', '.join(CHANGEABLE)}, such as \"rule.distance_penalty\", and "
+            f"{where}: key 'tune.{key}': give a key of {', '.join(known)}, such as \"rule.distance_penalty\", and "
             "at least one value"
         )
     if not has_seeds:

@@ -166,12 +166,13 @@ class _CaseRun:
             self.options.checkpoint_every_s,
             variant.alone_after,
             variant.published_mistake,
-            self._computing(study),
+            self._computing(study) if variant.baseline is None else ON_CPU,
             variant.chosen_rule(settings),
             table.attendance,
             variant.pooled,
             variant.chosen_model,
             loaded_plugins(),
+            variant.baseline_with(settings, self.case.source),
         )
 
     def _computing(self, study: StudyTable) -> Computing:
@@ -209,7 +210,7 @@ def request_for(
 ) -> DataRequest:
     """What a run of the case asks of its data set."""
     table = case.table
-    return DataRequest(table.data, seed, table.split, table.sites, requester, validation_share, data)
+    return DataRequest(table.data, seed, table.split, table.sites, requester, validation_share, data, table.dirichlet)
 
 
 def _settings(choices: Iterable[Choice], requester: str) -> tuple[Setting, ...]:

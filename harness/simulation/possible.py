@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from client_agent.learning.models import build_model
+from harness.baselines.run import require_baseline
 from harness.datasets.checks import check_examples, check_targets
 from harness.datasets.site_data import Federation
 from harness.engine.announcing import require_willing
@@ -34,6 +36,11 @@ def require_plain(case: Case, variant: Variant, protection: Protection) -> None:
         raise ConfigurationError(
             f"{where}: 'pooled' puts all data at one place, in plain runs only: name the other variants with --only, "
             "or give --protection plain"
+        )
+    if variant.baseline is not None and protection is not Protection.PLAIN:
+        raise ConfigurationError(
+            f"{where}: baseline {variant.baseline.name!r} runs in plain simulation only, since no server and no site's "
+            "agent knows it: name the other variants with --only, or give --protection plain"
         )
     if chosen is not None and variant.published_mistake is not None:
         raise ConfigurationError(f"{where}: 'published_mistake' is of no package's rule; leave it out")
@@ -69,6 +76,7 @@ def require_possible(
 
 def _require_options(case: Case, variant: Variant, settings: tuple[Setting, ...]) -> None:
     table, chosen = variant.with_settings(settings, case.source), variant.chosen_rule(settings)
+    variant.baseline_with(settings, case.source)
     if chosen is None:
         return
     try:
@@ -84,6 +92,9 @@ def _require_study(case: Case, variant: Variant, federation: Federation, protect
     grid = study.parameters.weight_grid
     rule = chosen.rule_of(study) if chosen else rule_for(study.rule, batch_size=study.training.batch_size, grid=grid)
     try:
+        if variant.baseline is not None:
+            made = variant.chosen_model.build(variant.study.model, 0) if variant.chosen_model else None
+            require_baseline(study, made or build_model(study.model, 0), f"baseline {variant.baseline.name!r}")
         require_willing(rule.needs, case.table.policy.policy(), [site.name for site in federation.contributors])
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error.detail}") from None

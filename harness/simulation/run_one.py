@@ -12,8 +12,11 @@ from typing import Final
 
 import torch
 
+from client_agent.learning.models import build_model
 from client_agent.learning.names import require_names_of_study
 from client_agent.learning.study_file import StudyTable, study_from_table
+from harness.baselines.run import run_baseline
+from harness.baselines.tables import BaselineTable
 from harness.datasets.checks import check_federation
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, pooled
@@ -85,6 +88,7 @@ class PlannedRun:
     pooled: bool = False
     own_model: ChosenModel | None = None
     plugins: tuple[LoadedPlugin, ...] = ()
+    baseline: BaselineTable | None = None
 
 
 OnRound = Callable[[int], None]
@@ -219,7 +223,11 @@ def _rounds(
     resume: Progress | None,
     after_round: Callable[[Progress], None],
 ) -> RunHistory:
+    own_model = None if planned.own_model is None else planned.own_model.build(planned.study.model, planned.key.seed)
     attendance = planned.attendance.attendance(federation.names_of_sites, study.rounds, planned.key.seed)
+    if planned.baseline is not None:
+        model = own_model or build_model(study.model, planned.key.seed)
+        return run_baseline(study, federation.sites, planned.baseline, model, attendance, after_round)
     if planned.protection is Protection.PLAIN:
         return run_rounds(
             study,
@@ -231,7 +239,7 @@ def _rounds(
                 attendance,
                 planned.computing,
                 None if planned.packaged is None else planned.packaged.rule_of(study),
-                None if planned.own_model is None else planned.own_model.build(planned.study.model, planned.key.seed),
+                own_model,
             ),
             protection="plain",
             resume=resume,
@@ -264,7 +272,7 @@ def digest_of(federation: Federation) -> str:
 
 
 def _checkpoint(planned: PlannedRun, data_digest: str) -> Checkpoint | None:
-    if planned.partial is None:
+    if planned.partial is None or planned.baseline is not None:
         return None
     what = (planned.study_digest, data_digest, code_digest(), planned.protection, planned.correlation_source)
     identity = " ".join(map(str, what))
@@ -280,6 +288,8 @@ def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid:
         package, version = planned.packaged.package
         packages[package] = version
         rule = planned.packaged.name
+    if planned.baseline is not None:
+        rule = planned.baseline.name
     brought = [(Kind.MODEL, planned.own_model.name)] if planned.own_model else []
     brought += [(Kind.DATASET, planned.data.data)] if is_brought(planned.data.data) else []
     packages |= dict(package_of(kind, name) for kind, name in brought)
