@@ -21,7 +21,7 @@ from protocol.wire.paths import PEER_SEALED, SEALED
 from servers.app import create_app
 from servers.server import Server
 from servers.settings import load_settings
-from tests.integration.federation import Federation
+from tests.kit.processes import Federation
 
 _POLLED = ("/view", "/sessions/")
 """Asked for as often as time allows; what the answers say is in the database, which is compared as a whole."""

@@ -18,8 +18,8 @@ from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import Announcement, RoundState, RoundView, Signed
 from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.federation import Federation
 from tests.integration.signed_client import SignedClient
+from tests.kit.processes import Federation
 
 REQUESTER = "hospital-0"
 SITES = (REQUESTER, "hospital-1", "hospital-2", "hospital-3", "hospital-4")

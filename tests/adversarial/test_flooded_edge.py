@@ -19,7 +19,7 @@ from protocol.sharing import Side
 from protocol.wire import paths
 from tests.adversarial import raw_connections as raw
 from tests.adversarial.raw_connections import HEALTH, PROXY, Stranger
-from tests.integration.federation import Federation, prepare_servers
+from tests.kit.processes import Federation, prepare_servers, running_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 MEGABYTE = 2**20
@@ -35,15 +35,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     made = prepare_servers(tmp_path_factory.mktemp("edge"), SITES)
     raw.set_limits(made.servers[Side.B].config, ROOMY)
     raw.set_limits(made.servers[Side.A].config, NARROW, forwarded_by=[f"{PROXY}/32"])
-    try:
-        for server in made.servers.values():
-            server.start()
-        for server in made.servers.values():
-            server.wait()
+    with running_servers(made):
         yield made
-    finally:
-        for server in made.servers.values():
-            server.stop()
 
 
 @pytest.fixture
@@ -58,9 +51,7 @@ def counts(federation: Federation) -> Stranger:
 
 
 def pid(federation: Federation, side: Side) -> int:
-    process = federation.servers[side].process
-    assert process is not None
-    return process.pid
+    return federation.servers[side].process.pid
 
 
 # --- memory -----------------------------------------------------------------------------------------------------------

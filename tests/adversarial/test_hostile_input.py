@@ -11,7 +11,7 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from tests.adversarial.hostile_rows import ROWS, Row
 from tests.adversarial.running_pair import SITES, STRANGER, Pair, Phase, refusals
-from tests.integration.federation import start_servers
+from tests.kit.processes import start_servers
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import RuleName, RuleSpec
 from tests.adversarial.running_pair import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
-from tests.integration.federation import start_servers
+from tests.kit.processes import start_servers
 
 RULES = {
     Needs.NORMS: RuleSpec(name=RuleName.FEDAVG, norm_bound=0.5),

@@ -59,7 +59,7 @@ from tests.adversarial.running_pair import (
     database,
 )
 from tests.integration.fake_agents import FakeSites
-from tests.integration.federation import Federation
+from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory
 
 LAYERS = (LayerShape(name="hidden", shape=(SMALL - 2,)), LayerShape(name="head.bias", shape=(2,)))

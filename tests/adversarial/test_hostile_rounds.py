@@ -33,7 +33,7 @@ from tests.adversarial.running_pair import (
     refusals,
     small_update,
 )
-from tests.integration.federation import start_servers
+from tests.kit.processes import start_servers
 
 CLOSES_IN_S = 9.0
 WITHOUT_VICTIM = tuple(site for site in SITES if site != VICTIM)

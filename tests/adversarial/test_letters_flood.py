@@ -24,7 +24,7 @@ from protocol.wire.messages import RoundState, StudyEndState
 from servers.store import shares
 from tests.adversarial.in_process import RunningApps, running_apps
 from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.federation import Federation, prepare_servers
+from tests.kit.processes import Federation, prepare_servers
 
 SITES = [f"hospital-{i}" for i in range(5)]
 REQUESTER, CONTRIBUTOR = SITES[0], SITES[1]

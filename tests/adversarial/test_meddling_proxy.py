@@ -29,9 +29,9 @@ from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Announcement, EndCause, ReadyNotice, StudyEnd, StudyEndState
 from tests.adversarial.in_process import Bridge, running_apps
 from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.federation import prepare_servers
 from tests.integration.signed_client import digest_of
 from tests.integration.test_server_round import SITES
+from tests.kit.processes import prepare_servers
 
 REQUESTER, SITE = SITES[0], SITES[1]
 DIMENSION = 2_000

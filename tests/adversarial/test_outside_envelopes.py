@@ -24,7 +24,7 @@ from protocol.wire.channel.signing import sign_request
 from protocol.wire.paths import STUDIES
 from servers.app import create_app
 from servers.settings import load_settings
-from tests.integration.federation import Federation, prepare_servers
+from tests.kit.processes import Federation, prepare_servers
 
 SITES = [f"hospital-{i}" for i in range(4)]
 PUBLIC = {"/healthz"}

@@ -44,11 +44,12 @@ from servers.rounds import side_b as answering
 from servers.rounds import sketches
 from servers.rounds.sketches import Products
 from tests.adversarial.in_process import RunningApps, durable, running_apps
-from tests.integration import fake_agents, federation, signed_client
+from tests.integration import fake_agents, signed_client
 from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.federation import prepare_servers
 from tests.integration.test_server_round import GRID, NUMERATORS, SITES, D, exact_distances, expected_sum, updates
+from tests.kit import processes
 from tests.kit.clocks import ToldClock
+from tests.kit.processes import prepare_servers
 
 NOW_S = 1_800_000_000
 ROUNDS = (1, 2)
@@ -127,9 +128,9 @@ class World:
         asked = defaultdict[str, Iterator[int]](itertools.count)  # of each label, one for every round
         queries = SimpleNamespace(bytes=lambda n, label: derive(b"queries", f"{label} {next(asked[label])}")[:n])
         patch.setattr(fake_agents, "SystemRandomness", lambda: queries)
-        for module in (fake_agents, federation, signed_client):
+        for module in (fake_agents, signed_client):
             patch.setattr(module, "secrets", drawn)
-        patch.setattr(federation, "more_free_ports", lambda wanted: tuple(range(8441, 8441 + wanted)))
+        patch.setattr(processes, "free_ports", lambda: (28441, 28442))
         patch.setattr(prg, "_fill", self._fill(prg._fill))
         patch.setattr(sealing, "_SUITE", self._suite(sealing._SUITE))
         patch.setattr(commitment, "commitment", self._commitment(commitment.commitment))
@@ -232,7 +233,8 @@ def live(folder: Path, world: World, x: Updates) -> View:
     folder.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         world.install(patch)
-        made = replace(prepare_servers(folder, SITES, seed=7), clock=ToldClock(lambda: NOW_S))
+        made = prepare_servers(folder, SITES, seed=7)
+        made.clock = ToldClock(lambda: NOW_S)
         with running_apps(made, lambda: NOW_S) as apps:
             sites = FakeSites(made, make_study(made, D))
             connect(sites, apps)

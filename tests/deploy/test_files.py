@@ -125,6 +125,17 @@ def test_the_server_image_asks_for_no_torch() -> None:
     assert "HEALTHCHECK" in server
 
 
+def test_every_package_is_in_the_images_and_nothing_hides_it() -> None:
+    """The engine sees of the project what .dockerignore lets through."""
+    packages = {path.parent.name for path in ROOT.glob("*/__init__.py")} - {"tests", "deploy"}
+    assert {"protocol", "host", "servers", "client_agent", "harness"} <= packages
+    shown = set((ROOT / ".dockerignore").read_text(encoding="utf-8").split())
+    copied = re.findall(r"^COPY (\S+) \1$", (DEPLOY / "Dockerfile").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    for package in packages:
+        assert f"!{package}" in shown, package
+        assert copied.count(package) == 2, package
+
+
 def test_prepared_settings_are_accepted(tmp_path: Path) -> None:
     parties = prepare(tmp_path / "demo")
     for side, name in OPERATOR_NAMES.items():

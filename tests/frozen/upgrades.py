@@ -9,6 +9,7 @@ nothing disturbed, or to one whose interrupted round was skipped. Some eight sec
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +31,17 @@ FINISHED = ("alike", "skipped")
 
 def leave(folder: Path, ports: tuple[int, int], names: Sequence[str]) -> None:
     """Under the older code: each case in a folder of its own, dead at its failpoint; a line on stdin asks for more."""
-    from tests.integration import crash_federation, test_crashes
+    from tests.integration import test_crashes
 
-    crash_federation.free_ports = lambda: ports  # type: ignore[attr-defined]
+    opened, study_of = _federations(ports)
     for case in test_crashes.CASES:
         if len(case.kills) != 1 or (names and case.name not in names):
             continue
         (kill,) = case.kills
-        with crash_federation.CrashFederation(folder / case.name) as federation:
+        with opened(folder / case.name) as federation:
             federation.kill(kill.party)
             federation.start_party(kill.party, kill.armed)
-            federation.hand_in(federation.study("upgraded", large=case.large))
+            federation.hand_in(study_of(federation, "upgraded", large=case.large))
             deadline = time.monotonic() + DIES_WITHIN_S
             while federation.exit_code(kill.party) is None and time.monotonic() < deadline:
                 time.sleep(0.01)
@@ -51,24 +53,35 @@ def leave(folder: Path, ports: tuple[int, int], names: Sequence[str]) -> None:
         sys.stdin.readline()  # this code finishes it first: rounds close after a minute
 
 
+def _federations(ports: tuple[int, int]) -> tuple[Any, Any]:
+    """How this or older code opens a federation of its tests, and makes a study for it."""
+    try:
+        from tests.integration import crashes
+    except ImportError:
+        older = importlib.import_module("tests.integration.crash_federation")
+        older.free_ports = lambda: ports  # type: ignore[attr-defined]
+        return older.CrashFederation, older.CrashFederation.study
+    return partial(crashes.crash_federation, ports=ports), crashes.light_study_of
+
+
 def finish(folder: Path, ports: tuple[int, int], large: bool) -> dict[str, Any]:
     """Under this code: start on what is there, and say how the study ended."""
-    from tests.integration import crash_federation
+    from tests.integration import agents, crashes
 
-    crash_federation.free_ports = lambda: ports  # type: ignore[attr-defined]
     new = not folder.exists()
-    with crash_federation.CrashFederation(folder) as federation:
-        study = federation.study("upgraded", large=large)
+    with crashes.crash_federation(folder, ports=ports) as federation:
+        study = crashes.light_study_of(federation, "upgraded", large=large)
         if new:
             federation.hand_in(study)
         deadline = time.monotonic() + OVER_WITHIN_S
-        while not federation.over(study):
+        over = agents.finished(federation, study.name, *crashes.SITES)
+        while not over():
             federation.check()
             if time.monotonic() > deadline:
                 return {"problem": "not over in time", "tails": federation.tails() + federation.site_tails()}
             time.sleep(0.05)
-        crash_federation.audit(federation, study)
-        outcome = federation.outcome(study)
+        crashes.audit(federation, study)
+        outcome = crashes.outcome_of(federation, study)
         return {
             "rounds": [(record.round, record.state.value) for record in outcome.records],
             "models": sorted({model.hex() for model in outcome.models}),

@@ -49,8 +49,8 @@ from protocol.wire.messages import (
     StudyView,
     TrainingSpec,
 )
-from tests.integration.federation import Federation
 from tests.integration.signed_client import SignedClient
+from tests.kit.processes import Federation
 from tests.sealed_bodies import opened
 
 

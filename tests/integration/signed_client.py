@@ -21,7 +21,7 @@ from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.paths import PEER_SEALED, SEALED
 
 if TYPE_CHECKING:
-    from tests.integration.federation import Federation
+    from tests.kit.processes import Federation
 
 _CONTRIBUTION = "/contribution"
 _PEER_PREFIX = "/v1/peer/"

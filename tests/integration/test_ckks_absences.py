@@ -16,10 +16,11 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.causes import outcome_text
 from protocol.wire.messages import OutcomeCause, Study, StudyProtection
-from tests.integration.agents import wait_for
-from tests.integration.crash_federation import REQUESTER, SITES, CrashFederation
+from tests.integration.agents import finished, wait_for
+from tests.integration.crashes import REQUESTER, SITES, crash_federation, light_study_of, outcome_of
 from tests.integration.test_ckks_study import FEDAVG
 from tests.kit.learners import LightLearner
+from tests.kit.processes import Federation
 
 pytest.importorskip("tenseal")
 LATE = "c3"
@@ -29,30 +30,30 @@ WILLING = SitePolicy(least_isolation=0.0, allow_ckks=True, least_contributors=2)
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     limits = {"grace_s": 1.0}
-    with CrashFederation(tmp_path_factory.mktemp("absences"), limits, WILLING) as running:
+    with crash_federation(tmp_path_factory.mktemp("absences"), limits, WILLING) as running:
         yield running
 
 
-def study_of(federation: CrashFederation, name: str, rounds: int, deadline_s: float = 60.0) -> Study:
-    made = federation.study(name)
+def study_of(federation: Federation, name: str, rounds: int, deadline_s: float = 60.0) -> Study:
+    made = light_study_of(federation, name)
     parameters = made.parameters.model_copy(update={"least_contributors": 2})
     changes = {"rule": FEDAVG, "protection": StudyProtection.CKKS, "rounds": rounds}
     return made.model_copy(update={**changes, "parameters": parameters, "round_deadline_s": deadline_s})
 
 
-def died(federation: CrashFederation, name: str) -> None:
+def died(federation: Federation, name: str) -> None:
     """Until its failpoint has killed it."""
     wait_for(f"the death of {name}", lambda: federation.exit_code(name) is not None)
     assert federation.exit_code(name) == -signal.SIGKILL, federation.tails()
 
 
-def over(federation: CrashFederation, study: Study) -> None:
-    wait_for(f"the end of {study.name}", lambda: federation.over(study))
+def over(federation: Federation, study: Study) -> None:
+    wait_for(f"the end of {study.name}", finished(federation, study.name, *SITES))
 
 
-def at_both(federation: CrashFederation, query: str, study: Study) -> list[list[tuple[object, ...]]]:
+def at_both(federation: Federation, query: str, study: Study) -> list[list[tuple[object, ...]]]:
     found = []
     for side in Side:
         with closing(federation.database(side)) as database:
@@ -60,13 +61,13 @@ def at_both(federation: CrashFederation, query: str, study: Study) -> list[list[
     return found
 
 
-def assert_model_of(federation: CrashFederation, study: Study, took_part: Sequence[tuple[str, ...]]) -> None:
+def assert_model_of(federation: Federation, study: Study, took_part: Sequence[tuple[str, ...]]) -> None:
     """Every site has one and the same model: that of plain rounds with these sites, within the encryption's error.
 
     The updates are multiples of 1/256 and far enough from the middle of two, so a round adds its own error to the
     model, the server's step times the average's, and two float32 roundings; nothing is amplified.
     """
-    models = set(federation.outcome(study).models)
+    models = set(outcome_of(federation, study).models)
     assert len(models) == 1
     learners = {site: LightLearner(study, place) for place, site in enumerate(SITES)}
     plain, allowed = first_model(study), 0.0
@@ -82,7 +83,7 @@ def assert_model_of(federation: CrashFederation, study: Study, took_part: Sequen
     assert np.linalg.norm(model - plain) <= allowed
 
 
-def test_a_site_that_joins_in_round_3_gets_key_and_model_and_takes_part(federation: CrashFederation) -> None:
+def test_a_site_that_joins_in_round_3_gets_key_and_model_and_takes_part(federation: Federation) -> None:
     """The requester dies after round 2 and comes back when the late site has said that it is ready."""
     federation.kill(LATE)
     federation.kill(REQUESTER)
@@ -95,7 +96,7 @@ def test_a_site_that_joins_in_round_3_gets_key_and_model_and_takes_part(federati
     wait_for("c3 to be ready", lambda: all((LATE,) in rows for rows in at_both(federation, ready, study)))
     federation.start_party(REQUESTER, start_when=2)
     over(federation, study)
-    records = federation.outcome(study).records
+    records = outcome_of(federation, study).records
     assert [(r.round, r.state) for r in records] == [(number, RoundEnd.RELEASED) for number in (1, 2, 3, 4)]
     assert [r.took_part for r in records] == [EARLY, EARLY, SITES, SITES]
     assert_model_of(federation, study, [EARLY, EARLY, SITES, SITES])
@@ -109,7 +110,7 @@ def test_a_site_that_joins_in_round_3_gets_key_and_model_and_takes_part(federati
 
 
 @pytest.mark.slow
-def test_a_release_set_that_does_not_come_skips_the_round_and_the_study_goes_on(federation: CrashFederation) -> None:
+def test_a_release_set_that_does_not_come_skips_the_round_and_the_study_goes_on(federation: Federation) -> None:
     """The requester dies with its release set signed and not sent, and comes back after the deadline."""
     federation.kill(REQUESTER)
     federation.start_party(REQUESTER, "after_opened_journalled:1")
@@ -126,18 +127,18 @@ def test_a_release_set_that_does_not_come_skips_the_round_and_the_study_goes_on(
     assert at_both(federation, "select state from studies where digest = ?", study) == [[("open",)], [("open",)]]
     federation.start_party(REQUESTER)
     over(federation, study)
-    first, second = federation.outcome(study).records
+    first, second = outcome_of(federation, study).records
     assert (first.state, first.reason, first.took_part) == (RoundEnd.SKIPPED, MISSING, ())
     assert (second.state, second.took_part) == (RoundEnd.RELEASED, SITES)
     assert_model_of(federation, study, [SITES])
 
 
-def test_a_site_that_allows_no_ckks_ends_the_study_before_its_first_round(federation: CrashFederation) -> None:
+def test_a_site_that_allows_no_ckks_ends_the_study_before_its_first_round(federation: Federation) -> None:
     """The last test here: c2's policy stays as it is then."""
     federation.kill("c2")
-    plain = federation._plain["c2"]
-    federation._plain["c2"] = plain.replace("allow_ckks = true", "allow_ckks = false")
-    assert federation._plain["c2"] != plain
+    plain = federation.plain["c2"]
+    federation.plain["c2"] = plain.replace("allow_ckks = true", "allow_ckks = false")
+    assert federation.plain["c2"] != plain
     federation.start_party("c2")
     study = study_of(federation, "refused", rounds=2)
     federation.hand_in(study)

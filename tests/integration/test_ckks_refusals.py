@@ -40,8 +40,8 @@ from protocol.wire.messages import (
     StudyProtection,
 )
 from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.federation import Federation, start_servers
 from tests.integration.test_server_refusals import problem
+from tests.kit.processes import Federation, start_servers
 from tests.sealed_bodies import opened
 
 pytest.importorskip("tenseal")

@@ -26,7 +26,19 @@ from protocol.ckks.scheme import Scheme
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec, Study, StudyProtection
-from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, A, B, CrashFederation, Kill, Outcome
+from tests.integration.crashes import (
+    REQUESTER,
+    ROUNDS,
+    SITES,
+    A,
+    B,
+    Kill,
+    Outcome,
+    crash_federation,
+    light_study_of,
+    run_killing,
+)
+from tests.kit.processes import Federation
 from tests.ports import free_ports
 from tests.unlimited import run_plain
 
@@ -36,21 +48,21 @@ WILLING = SitePolicy(least_isolation=0.0, allow_ckks=True)
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
-    with CrashFederation(tmp_path_factory.mktemp("ckks"), policy=WILLING) as running:
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with crash_federation(tmp_path_factory.mktemp("ckks"), policy=WILLING) as running:
         yield running
 
 
 @pytest.fixture(scope="module")
-def undisturbed(federation: CrashFederation) -> np.ndarray:
+def undisturbed(federation: Federation) -> np.ndarray:
     """The model that the same study leaves under shares: to the bit the plain one, its updates lie on the grid."""
-    plain = federation.study("under-shares").model_copy(update={"rule": FEDAVG})
-    return np.frombuffer(federation.run(plain).models[0], dtype="<f4")
+    plain = light_study_of(federation, "under-shares").model_copy(update={"rule": FEDAVG})
+    return np.frombuffer(run_killing(federation, plain).models[0], dtype="<f4")
 
 
-def under_ckks(federation: CrashFederation, name: str) -> Study:
+def under_ckks(federation: Federation, name: str) -> Study:
     changes = {"rule": FEDAVG, "protection": StudyProtection.CKKS}
-    return federation.study(name).model_copy(update=changes)
+    return light_study_of(federation, name).model_copy(update=changes)
 
 
 def assert_as_plain(outcome: Outcome, of: Study, undisturbed: np.ndarray) -> None:
@@ -75,11 +87,11 @@ def assert_as_plain(outcome: Outcome, of: Study, undisturbed: np.ndarray) -> Non
 
 
 def test_a_study_equals_the_plain_one_and_no_server_has_the_key(
-    federation: CrashFederation, undisturbed: np.ndarray
+    federation: Federation, undisturbed: np.ndarray
 ) -> None:
     of = under_ckks(federation, "whole")
     with Stored([federation.folder / name for name in (A, B)]) as stored:
-        assert_as_plain(federation.run(of), of, undisturbed)
+        assert_as_plain(run_killing(federation, of), of, undisturbed)
     state = federation.journal(REQUESTER, of.name).site_state()
     assert state is not None
     assert_no_key(stored.contents, federation, of, state)
@@ -119,7 +131,7 @@ class Stored:
                 self.contents.add(path.read_bytes())
 
 
-def assert_no_key(stored: set[bytes], federation: CrashFederation, of: Study, state: SiteState) -> None:
+def assert_no_key(stored: set[bytes], federation: Federation, of: Study, state: SiteState) -> None:
     """Neither the seed nor the secret polynomial is in what the servers stored, and nothing of it loads as a key."""
     assert state.ckks_key_seed is not None
     seed = bytes.fromhex(state.ckks_key_seed)
@@ -188,17 +200,17 @@ MORE = (
 
 @pytest.mark.parametrize("kill", QUICK, ids=lambda kill: f"{kill.party}-{kill.point}")
 def test_a_killed_server_comes_back_and_the_round_is_replayed(
-    federation: CrashFederation, undisturbed: np.ndarray, kill: Kill
+    federation: Federation, undisturbed: np.ndarray, kill: Kill
 ) -> None:
     of = under_ckks(federation, f"killed-{kill.party}-{kill.point.replace('_', '-')}")
-    assert_as_plain(federation.run(of, [kill]), of, undisturbed)
+    assert_as_plain(run_killing(federation, of, [kill]), of, undisturbed)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kill", MORE, ids=lambda kill: f"{kill.party}-{kill.point}")
-def test_kill_at_every_step(federation: CrashFederation, undisturbed: np.ndarray, kill: Kill) -> None:
+def test_kill_at_every_step(federation: Federation, undisturbed: np.ndarray, kill: Kill) -> None:
     of = under_ckks(federation, f"killed-{kill.party}-{kill.point.replace('_', '-')}")
-    assert_as_plain(federation.run(of, [kill]), of, undisturbed)
+    assert_as_plain(run_killing(federation, of, [kill]), of, undisturbed)
 
 
 # --- trained models ---------------------------------------------------------------------------------------------------

@@ -17,7 +17,20 @@ from client_agent import points as agent_points
 from client_agent.site.events import RoundEnd
 from servers import points as server_points
 from tests.integration import test_ckks_study
-from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, A, B, CrashFederation, Kill, Outcome, audit
+from tests.integration.crashes import (
+    REQUESTER,
+    ROUNDS,
+    SITES,
+    A,
+    B,
+    Kill,
+    Outcome,
+    audit,
+    crash_federation,
+    light_study_of,
+    run_killing,
+)
+from tests.kit.processes import Federation
 
 
 class End(StrEnum):
@@ -194,21 +207,23 @@ REST = tuple(pytest.param(case, id=case.name, marks=pytest.mark.soak) for case i
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
-    with CrashFederation(tmp_path_factory.mktemp("crashes")) as running:
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with crash_federation(tmp_path_factory.mktemp("crashes")) as running:
         yield running
 
 
 class Undisturbed:
     """The same study without a crash, small and large; run when a case first asks for it."""
 
-    def __init__(self, federation: CrashFederation) -> None:
+    def __init__(self, federation: Federation) -> None:
         self._federation = federation
         self._runs: dict[bool, Outcome] = {}
 
     def run(self, large: bool) -> Outcome:
         if large not in self._runs:
-            self._runs[large] = outcome = self._federation.run(self._federation.study(_name(large), large=large))
+            self._runs[large] = outcome = run_killing(
+                self._federation, light_study_of(self._federation, _name(large), large=large)
+            )
             assert [(r.state, r.attempt) for r in outcome.records] == [(RoundEnd.RELEASED, 1)] * ROUNDS
             assert len(set(outcome.models)) == 1
             handed_out = {tuple(w.numerator for w in record.weights) for record in outcome.records}
@@ -226,14 +241,14 @@ def _name(large: bool) -> str:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(federation: CrashFederation) -> Undisturbed:
+def undisturbed(federation: Federation) -> Undisturbed:
     return Undisturbed(federation)
 
 
 @pytest.mark.parametrize("case", [*QUICK, *REST])
-def test_kill_at(federation: CrashFederation, undisturbed: Undisturbed, case: Case) -> None:
-    study = federation.study(case.name.replace("_", "-").lower()[:60].rstrip("-"), large=case.large)
-    outcome = federation.run(study, case.kills)
+def test_kill_at(federation: Federation, undisturbed: Undisturbed, case: Case) -> None:
+    study = light_study_of(federation, case.name.replace("_", "-").lower()[:60].rstrip("-"), large=case.large)
+    outcome = run_killing(federation, study, case.kills)
     audit(federation, study)
     assert ended(outcome) in case.ends, [(r.round, r.state.value, r.attempt, r.reason) for r in outcome.records]
     assert len(set(outcome.models)) == 1
@@ -254,13 +269,13 @@ def ended(outcome: Outcome) -> End:
     return End.SKIPPED if record.state is RoundEnd.SKIPPED else End.BURNT
 
 
-def test_a_full_disk_only_delays_the_study(federation: CrashFederation, undisturbed: Undisturbed) -> None:
+def test_a_full_disk_only_delays_the_study(federation: Federation, undisturbed: Undisturbed) -> None:
     """A share meets a full disk at B: refused with 507 and nothing stored; the site sends the same bytes again."""
     reference = undisturbed.run(large=False)
     federation.kill(B)
     federation.start_party(B, "disk_full:2")
-    study = federation.study("disk-full")
-    outcome = federation.run(study)
+    study = light_study_of(federation, "disk-full")
+    outcome = run_killing(federation, study)
     audit(federation, study)
     assert ended(outcome) is End.REPLAYED
     assert outcome.models == reference.models

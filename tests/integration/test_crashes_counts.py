@@ -10,21 +10,31 @@ import pytest
 from client_agent.site.events import RoundEnd
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import Purpose, RuleName, RuleSpec, Study
-from tests.integration.crash_federation import REQUESTER, ROUNDS, SITES, CrashFederation, Kill, audit
+from tests.integration.crashes import (
+    REQUESTER,
+    ROUNDS,
+    SITES,
+    Kill,
+    audit,
+    crash_federation,
+    light_study_of,
+    run_killing,
+)
 from tests.kit.learners import class_counts
+from tests.kit.processes import Federation
 
 TOTALS = tuple(sum(counts) for counts in zip(*map(class_counts, range(len(SITES))), strict=True))
 GRID = 2
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
-    with CrashFederation(tmp_path_factory.mktemp("counts")) as running:
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with crash_federation(tmp_path_factory.mktemp("counts")) as running:
         yield running
 
 
-def counting_study(federation: CrashFederation, name: str) -> Study:
-    plain = federation.study(name)
+def counting_study(federation: Federation, name: str) -> Study:
+    plain = light_study_of(federation, name)
     parameters = StudyParameters(dimension=13, clip_norm=4.0, weight_grid=GRID, least_contributors=3)
     return Study.model_validate(
         {**dict(plain), "parameters": parameters, "rule": RuleSpec(name=RuleName.WFEDAVG), "rounds": ROUNDS}
@@ -44,9 +54,9 @@ def expected_weight(site: str) -> float:
     ("party", "point"),
     [("c2", "after_update_encoded"), ("c2", "after_output_opened"), (REQUESTER, "before_settled")],
 )
-def test_counts_are_summed_once_wherever_a_site_dies(federation: CrashFederation, party: str, point: str) -> None:
+def test_counts_are_summed_once_wherever_a_site_dies(federation: Federation, party: str, point: str) -> None:
     study = counting_study(federation, f"counts-{party}-{point}".replace("_", "-"))
-    outcome = federation.run(study, [Kill(party, point)])
+    outcome = run_killing(federation, study, [Kill(party, point)])
     audit(federation, study)
     assert len(set(outcome.models)) == 1
     records = outcome.records

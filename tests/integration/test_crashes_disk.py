@@ -14,8 +14,8 @@ import pytest
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
 from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.federation import Federation, prepare_servers
 from tests.integration.test_server_round import NUMERATORS, SITES, updates
+from tests.kit.processes import Federation, prepare_servers, running_servers
 
 DIMENSION = 20_000
 _DISK_BYTES = 24 * 2**20
@@ -40,19 +40,11 @@ def small_disk(folder: Path) -> Iterator[Path]:
 def sites(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FakeSites]:
     """Both servers, one of them with its data on a disk of 24 MB."""
     federation = prepare_servers(tmp_path, SITES, limits={"disk_reserve_bytes": _RESERVE_BYTES})
-    with small_disk(data_of(federation, request.param)):
-        try:
-            for server in federation.servers.values():
-                server.start()
-            for server in federation.servers.values():
-                server.wait("/readyz")
-            made = FakeSites(federation, make_study(federation, DIMENSION))
-            made.create()
-            yield made
-            made.close()
-        finally:
-            for server in federation.servers.values():
-                server.stop()
+    with small_disk(data_of(federation, request.param)), running_servers(federation):
+        made = FakeSites(federation, make_study(federation, DIMENSION))
+        made.create()
+        yield made
+        made.close()
 
 
 def data_of(federation: Federation, side: Side) -> Path:

@@ -15,17 +15,20 @@ from client_agent.study.ranking import RANKING_FILE, Ranking
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
 from protocol.wire.messages import Purpose, RankingSpec, Study
-from tests.integration.crash_federation import (
+from tests.integration.crashes import (
     REQUESTER,
     ROUNDS,
     SITES,
     A,
     B,
-    CrashFederation,
     Kill,
     audit,
+    crash_federation,
+    light_study_of,
+    run_killing,
 )
 from tests.kit.learners import LightLearner
+from tests.kit.processes import Federation
 
 CONTRIBUTORS = SITES[1:]
 QUICK = (
@@ -51,21 +54,21 @@ REST = [pytest.param(kill, id=named(kill), marks=pytest.mark.soak) for kill in S
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CrashFederation]:
-    with CrashFederation(
+def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    with crash_federation(
         tmp_path_factory.mktemp("ranking"), policy=SitePolicy(least_isolation=0.0, may_rank=True)
     ) as running:
         yield running
 
 
-def ranking_study(federation: CrashFederation, kill: Kill) -> Study:
+def ranking_study(federation: Federation, kill: Kill) -> Study:
     name = f"ranking-{kill.party}-{kill.point}".replace("_", "-")
-    return federation.study(name).model_copy(update={"ranking": RankingSpec()})
+    return light_study_of(federation, name).model_copy(update={"ranking": RankingSpec()})
 
 
-def ranked(federation: CrashFederation, study: Study, kill: Kill) -> Ranking:
+def ranked(federation: Federation, study: Study, kill: Kill) -> Ranking:
     """The ranking that the requester keeps, once the study ran to its end with this death in its first round."""
-    outcome = federation.run(study, [kill])
+    outcome = run_killing(federation, study, [kill])
     audit(federation, study)
     assert len(set(outcome.models)) == 1
     assert [(r.round, r.purpose, r.state) for r in outcome.records] == [
@@ -79,7 +82,7 @@ def ranked(federation: CrashFederation, study: Study, kill: Kill) -> Ranking:
 
 
 @pytest.mark.parametrize("kill", [pytest.param(kill, id=named(kill)) for kill in QUICK] + REST)
-def test_the_sites_are_ranked_once_wherever_a_party_dies(federation: CrashFederation, kill: Kill) -> None:
+def test_the_sites_are_ranked_once_wherever_a_party_dies(federation: Federation, kill: Kill) -> None:
     study = ranking_study(federation, kill)
     ranking = ranked(federation, study, kill)
     assert ranking.problem == ""
@@ -94,7 +97,7 @@ def test_the_sites_are_ranked_once_wherever_a_party_dies(federation: CrashFedera
         assert abs(one.loss - plain[one.site]) <= ranking.error_bound
 
 
-def test_a_half_that_died_with_its_server_is_not_asked_for_again(federation: CrashFederation) -> None:
+def test_a_half_that_died_with_its_server_is_not_asked_for_again(federation: Federation) -> None:
     """B holds its half: whoever has A's too could open it, so no site answers another query."""
     kill = Kill(A, "after_masked_sent")
     ranking = ranked(federation, ranking_study(federation, kill), kill)

@@ -12,7 +12,7 @@ import pytest
 
 from protocol.sharing import Side
 from tests.adversarial.raw_connections import until
-from tests.integration.federation import Federation, start_servers
+from tests.kit.processes import Federation, start_servers
 from tests.ports import HOST
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
@@ -48,13 +48,12 @@ def test_open_connections_are_counted(federation: Federation) -> None:
 
 def test_both_ports_end_together(federation: Federation) -> None:
     server = federation.servers[Side.A]
-    assert server.process is not None
     server.process.send_signal(signal.SIGTERM)
     assert server.process.wait(10) in (0, -signal.SIGTERM)
-    for url in (server.url, server.operations_url):
+    for url in (federation.url(Side.A), server.operations_url):
         with socket.socket() as probe:
             assert probe.connect_ex((HOST, int(url.rsplit(":", 1)[1]))) != 0
     assert "Traceback" not in server.log
-    server.start()
-    server.wait()
+    federation.start_server(Side.A)
+    federation.wait_for(Side.A, "/healthz")
     assert until(lambda: counted(federation, Side.A, "moiety_connections") == 0)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from schemathesis.generation import GenerationMode
 
 from protocol.sharing import Side
-from tests.integration.federation import Federation, start_servers
 from tests.integration.signed_client import SignedClient
+from tests.kit.processes import Federation, start_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 LONG_POLL = "wait_s"
@@ -62,7 +62,7 @@ def test_no_request_that_the_description_allows_or_forbids_ends_in_an_internal_e
 
         send()
     assert seen & {400, 404, 409, 422}
-    federation.servers[side].wait()
+    federation.wait_for(side, "/healthz")
     assert "internal error" not in federation.servers[side].log.lower()
 
 

@@ -16,8 +16,8 @@ from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import sealed_small_length
 from protocol.wire.messages import OutcomeCause, PauseCause, PauseNotice, RoundState, StudyState
 from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.federation import Federation, start_servers
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates
+from tests.kit.processes import Federation, start_servers
 
 
 @pytest.fixture(scope="module")
@@ -126,14 +126,13 @@ def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: FakeSi
     """Side A dies after it marked its correlations as used and before it has an opening."""
     contribute_all(sites, 1)
     sites.wait_transcript(Side.A, 1)
-    server = sites.federation.servers[Side.A]
-    server.kill()
+    sites.federation.kill("operator-a")
     with sqlite3.connect(sites.federation.folder / "operator-a" / "data" / "server.db") as database:
         row = ("ab" * 32, 0, 0, sites.study.digest(), 1, 1, SITES[0])
         database.execute("insert into correlations values (?, ?, ?, ?, ?, ?, ?)", row)
     database.close()
-    server.start()
-    server.wait()
+    sites.federation.start_server(Side.A)
+    sites.federation.wait_for(Side.A, "/healthz")
     both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
     for side in Side:
         current = sites.wait_round(side, 1, RoundState.ANNOUNCED)

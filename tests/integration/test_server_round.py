@@ -17,7 +17,7 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
 from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.federation import Federation, start_servers
+from tests.kit.processes import Federation, start_servers
 
 SITES = ["hospital-0", "hospital-1", "hospital-2", "hospital-3"]
 D = 20

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from protocol.sharing import Side
-from tests.integration.federation import Federation, prepare_servers
 from tests.kit.in_memory import AppsInMemory
+from tests.kit.processes import Federation, prepare_servers
 
 
 @contextmanager
@@ -18,6 +17,7 @@ def servers_in_memory(folder: Path, sites: Sequence[str]) -> Iterator[Federation
     federation = prepare_servers(folder, sites)
     apps = AppsInMemory({side: federation.servers[side].config for side in Side})
     try:
-        yield replace(federation, clock=apps.clock, connect=apps.transport)
+        federation.clock, federation.connect = apps.clock, apps.transport
+        yield federation
     finally:
         apps.stop()

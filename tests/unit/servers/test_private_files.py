@@ -14,7 +14,7 @@ from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 from servers.server import open_server
 from servers.settings import load_settings
-from tests.integration.federation import prepare_servers
+from tests.kit.processes import prepare_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
 

@@ -1,0 +1,213 @@
+"""The one way to start a federation's processes in a test: both servers, and agents with torch or a light learner.
+
+Every one of them can be killed, armed with a failpoint and started again on what it left.
+"""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+
+from client_agent.daemon import run_agent
+from client_agent.settings import load_settings
+from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.journal import StudyJournal
+from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.forked import Forked, one_thread
+from harness.federation.processes import FederationSpec, Running, RunningFederation, toml_lines
+from host.clock import SYSTEM, Clock
+from protocol.sharing import Side
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.messages import Roster
+from tests.integration.signed_client import SignedClient
+from tests.kit.learners import Learners, light_sites
+from tests.ports import free_ports
+
+FOR_TESTS: Final = {"connections_per_address": 512, "unsigned_per_s": 1000.0}
+"""All sites of a test come from one address, and some send much that nobody signed."""
+
+
+def run_site(learner: Learners, config: str) -> None:
+    """An agent that learns with ``learner``, in the process that was forked for it."""
+    settings = load_settings(Path(config))
+    stop = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    run_agent(
+        settings,
+        stop,
+        lambda event: print(event.model_dump_json(), flush=True),
+        lambda study, seed: learner(settings, study, seed),
+    )
+
+
+class Federation(RunningFederation):
+    """A federation of processes; as a context manager, all of them run.
+
+    ``learner``, a function of a module, is what agents learn with in place of torch. ``clock`` and ``connect`` are
+    those of whoever speaks for the sites itself, where they are not the system's and TLS.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        spec: FederationSpec,
+        learner: Learners | None = None,
+        limits: dict[str, Any] | None = None,
+    ) -> None:
+        self._learner = learner
+        self._own_limits = limits or {}
+        self.clock: Clock = SYSTEM
+        self.connect: Callable[[], httpx.BaseTransport] | None = None
+        super().__init__(spec, folder)
+        self.servers = {side: Server(self, side) for side in Side}
+        self.plain = {name: self.config(name).read_text() for name in (*OPERATOR_NAMES.values(), *self.sites)}
+        """Everybody's settings without a failpoint."""
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        return tuple(site.name for site in self.spec.sites)
+
+    @property
+    def roster(self) -> Roster:
+        return self.parties.roster.message
+
+    def keys(self, name: str) -> PartyKeys:
+        return self.parties.keys_of(name)
+
+    def client(self, name: str) -> SignedClient:
+        return SignedClient(self, self.keys(name))
+
+    def limits(self) -> dict[str, object]:
+        return {**super().limits(), **FOR_TESTS, **self._own_limits}
+
+    # --- life ---
+
+    def start_servers(self) -> None:
+        for side in Side:
+            self.start_server(side)
+        for side in Side:
+            self.wait_for(side, "/readyz")
+
+    def start_agents(self, *sites: str) -> None:
+        """These, or all of them."""
+        for site in sites or self.sites:
+            self.start_agent(site)
+
+    def spawn(self, name: str, *arguments: str) -> None:
+        if self._learner is None or arguments[0] != "agent":
+            super().spawn(name, *arguments)
+            return
+        log = self.folder / name / "process.log"
+        log.touch()
+        process = Forked(partial(run_site, self._learner), [str(self.config(name))], log, one_thread({}))
+        self.running[name] = Running(name, process, log)
+
+    def start_party(self, name: str, failpoint: str | None = None, **settings: object) -> None:
+        """Start it, armed or not, with further top-level settings; what was left of it is forgotten."""
+        self.running.pop(name, None)
+        armed = {} if failpoint is None else {"failpoint": failpoint}
+        self.config(name).write_text(toml_lines({**armed, **settings}) + self.plain[name])
+        for side in Side:
+            if name == OPERATOR_NAMES[side]:
+                self.start_server(side)
+                return
+        self.start_agent(name)
+
+    def exit_code(self, name: str) -> int | None:
+        return self.running[name].process.poll()
+
+    # --- what is left on disk ---
+
+    def database(self, side: Side) -> sqlite3.Connection:
+        path = self.folder / OPERATOR_NAMES[side] / "data" / "server.db"
+        return sqlite3.connect(f"file:{path}?mode=ro", uri=True)
+
+    def journal(self, site: str, study: str) -> StudyJournal:
+        return StudyJournal(self.state(site), study)
+
+    def texts(self, kind: EventKind, site: str) -> list[str]:
+        """What an agent with a learner of the test's said."""
+        lines = (self.folder / site / "process.log").read_text().splitlines()
+        said = [AgentEvent.model_validate_json(line) for line in lines if line.startswith('{"kind"')]
+        return [event.text for event in said if event.kind is kind]
+
+    def site_tails(self) -> str:
+        return "\n".join(f"{name}:\n{self.running[name].tail()}" for name in self.sites if name in self.running)
+
+
+@dataclass(frozen=True)
+class Server:
+    """One server's process, killed and started again on the same data."""
+
+    federation: Federation
+    side: Side
+
+    @property
+    def name(self) -> str:
+        return OPERATOR_NAMES[self.side]
+
+    @property
+    def config(self) -> Path:
+        return self.federation.config(self.name)
+
+    @property
+    def process(self) -> Forked | subprocess.Popen[bytes]:
+        return self.federation.running[self.name].process
+
+    @property
+    def operations_url(self) -> str:
+        return self.federation.operations_url(self.side)
+
+    @property
+    def log(self) -> str:
+        return self.config.with_name("process.log").read_text(errors="replace")
+
+    def restart(self) -> None:
+        """kill -9: nothing is flushed, nothing says goodbye."""
+        self.federation.kill(self.name)
+        self.federation.start_server(self.side)
+        self.federation.wait_for(self.side, "/healthz")
+
+
+def prepare_servers(
+    folder: Path,
+    sites: Sequence[str],
+    *,
+    requester: str | None = None,
+    seed: int | None = None,
+    limits: dict[str, Any] | None = None,
+) -> Federation:
+    """All that two servers need, written; the first site is the requester unless another is named."""
+    spec = FederationSpec("test", requester or sites[0], light_sites(sites), seed=seed, ports=free_ports())
+    return Federation(folder, spec, limits=limits)
+
+
+@contextmanager
+def running_servers(federation: Federation) -> Iterator[Federation]:
+    """Both servers up and ready; everything is stopped in the end, whatever happens."""
+    try:
+        federation.start_servers()
+        yield federation
+    finally:
+        federation.stop()
+
+
+def start_servers(
+    folder: Path,
+    sites: Sequence[str],
+    *,
+    requester: str | None = None,
+    seed: int | None = None,
+    limits: dict[str, Any] | None = None,
+) -> AbstractContextManager[Federation]:
+    return running_servers(prepare_servers(folder, sites, requester=requester, seed=seed, limits=limits))
