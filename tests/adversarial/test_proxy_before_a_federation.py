@@ -14,11 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from client_agent.daemon import create_study
 from client_agent.learning.names import DataNames
 from client_agent.site.events import EventKind, RoundEnd
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.bodies.letter import LetterKind
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
@@ -39,8 +38,9 @@ from protocol.wire.messages import (
     StudyState,
 )
 from tests.adversarial.recording_proxy import proxies
-from tests.integration.agents import EROSION, AgentThreads, finished, rounds_of, site_data, study_for, wait_for
+from tests.integration.agents import EROSION, finished, rounds_of, site_data, study_for, wait_for
 from tests.kit.learners import Odd, torch_learner, with_odd
+from tests.kit.processes import Federation, running_servers
 from tests.ports import HOST, free_ports
 
 REQUESTER, DECLINES, BREAKS = "hospital-requesting", "hospital-strict", "hospital-breaking"
@@ -77,22 +77,23 @@ class BrokenInRound1(Odd):
         return update
 
 
-def named(federation: RunningFederation) -> Study:
+def named(federation: Federation) -> Study:
     study = study_for(federation, STUDY, EROSION, 2, DEADLINE_S)
     return study.model_copy(update={"model": study.model.named(FEATURES, CLASSES)})
 
 
-def federation_of(folder: Path) -> RunningFederation:
+def federation_of(folder: Path) -> Federation:
     """Public addresses are the proxies'; the servers listen behind them. One site's policy refuses the study's list."""
     policies = {DECLINES: SitePolicy(least_isolation=0.0, least_contributors=5)}
     sites = tuple(
         SiteSpec(name, replace(site_data(i), names=NAMES), policies.get(name, SitePolicy(least_isolation=0.0)))
         for i, name in enumerate((REQUESTER, *CONTRIBUTORS))
     )
-    return RunningFederation(FederationSpec("hospitals", REQUESTER, sites, ports=free_ports()), folder)
+    spec = FederationSpec("hospitals", REQUESTER, sites, ports=free_ports())
+    return Federation(folder, spec, with_odd({BREAKS: BrokenInRound1}, torch_learner))
 
 
-def behind(federation: RunningFederation) -> list[tuple[int, int, Path, Path]]:
+def behind(federation: Federation) -> list[tuple[int, int, Path, Path]]:
     """Move both servers to other ports than their public addresses say."""
     routes = []
     for side, port in zip(Side, free_ports(), strict=True):
@@ -110,29 +111,19 @@ def behind(federation: RunningFederation) -> list[tuple[int, int, Path, Path]]:
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """What the proxies read of a study of two rounds, in which one site refuses and another declines."""
     federation = federation_of(tmp_path_factory.mktemp("proxied"))
-    with proxies(federation.ca_file, HOST, behind(federation)) as recording:
-        try:
-            for side in Side:
-                federation.start_server(side)
-            for side in Side:
-                federation.wait_for(side, "/readyz")
-            run(federation)
-        finally:
-            federation.stop()
+    with proxies(federation.ca_file, HOST, behind(federation)) as recording, running_servers(federation):
+        run(federation)
     return recording.whole()
 
 
-def run(federation: RunningFederation) -> None:
-    agents = AgentThreads(federation, (REQUESTER, *CONTRIBUTORS), with_odd({BREAKS: BrokenInRound1}, torch_learner))
-    try:
-        create_study(federation.state(REQUESTER), named(federation))
-        wait_for("the end", finished(federation, STUDY, REQUESTER, *CONTRIBUTORS[:4]), agents.events)
-    finally:
-        agents.stop()
+def run(federation: Federation) -> None:
+    federation.start_agents()
+    federation.hand_in(named(federation))
+    wait_for("the end", finished(federation, STUDY, REQUESTER, *CONTRIBUTORS[:4]), tails=federation.site_tails)
     rounds = rounds_of(federation, REQUESTER, STUDY)
     assert [record.state for record in rounds] == [RoundEnd.RELEASED] * 2
     assert BREAKS in rounds[0].declined
-    assert any("least" in text or "demanded" in text for text in agents.texts(EventKind.DECLINED, DECLINES))
+    assert any("least" in text or "demanded" in text for text in federation.texts(EventKind.DECLINED, DECLINES))
 
 
 def keys_of(message: type[Message]) -> Iterator[str]:

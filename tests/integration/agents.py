@@ -1,27 +1,23 @@
-"""Real agents, as threads of the test's process or as processes, on a small linear model."""
+"""What tests of whole federations have in common: a small linear model, its data, and how a study ended."""
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
-from client_agent.daemon import run_agent
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.models import model_spec
-from client_agent.settings import load_settings
-from client_agent.site.events import AgentEvent, EventKind, RoundRecord, read_metrics
+from client_agent.site.events import RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
 from harness.engine.parties import Parties
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
-from tests.kit.learners import Learners, torch_learner
 from tests.ports import free_ports
 
 REQUESTER = "requester"
@@ -74,13 +70,11 @@ def study_for(federation: Federated, name: str, rule: RuleSpec, rounds: int, dea
 EROSION = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.01, size_penalty=0.1)
 
 
-def wait_for(
-    what: str, condition: Callable[[], bool], events: Sequence[AgentEvent] = (), within_s: float = 90.0
-) -> None:
+def wait_for(what: str, condition: Callable[[], bool], within_s: float = 90.0, tails: Callable[[], str] = str) -> None:
+    """``tails``: what to show when it does not come to pass."""
     deadline = time.monotonic() + within_s
     while not condition():
-        seen = "\n".join(f"{e.site} {e.kind} {e.round} {e.text}" for e in events)
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what}\n{seen}"
+        assert time.monotonic() < deadline, f"not within {within_s} s: {what}\n{tails()}"
         time.sleep(0.1)
 
 
@@ -106,37 +100,3 @@ def final_model(federation: Federated, site: str, study: str) -> bytes:
 
 def rounds_of(federation: Federated, site: str, study: str) -> tuple[RoundRecord, ...]:
     return read_metrics(journal(federation, site, study).folder / "metrics.jsonl")
-
-
-class AgentThreads:
-    """Agents of a federation of processes as threads of this one."""
-
-    def __init__(self, federation: RunningFederation, sites: Sequence[str], learner: Learners = torch_learner) -> None:
-        self.events: list[AgentEvent] = []
-        self._federation = federation
-        self._learner = learner
-        self._running: dict[str, tuple[threading.Event, threading.Thread]] = {}
-        for site in sites:
-            self.start(site)
-
-    def start(self, site: str) -> None:
-        stop = threading.Event()
-        thread = threading.Thread(target=self._run, args=(site, stop), name=f"agent {site}")
-        self._running[site] = (stop, thread)
-        thread.start()
-
-    def _run(self, site: str, stop: threading.Event) -> None:
-        settings = load_settings(self._federation.config(site))
-        run_agent(settings, stop, self.events.append, lambda study, seed: self._learner(settings, study, seed))
-
-    def stop(self, *sites: str) -> None:
-        chosen = sites or tuple(self._running)
-        for site in chosen:
-            self._running[site][0].set()
-        for site in chosen:
-            _, thread = self._running.pop(site)
-            thread.join(30)
-            assert not thread.is_alive()
-
-    def texts(self, kind: EventKind, site: str) -> list[str]:
-        return [event.text for event in self.events if event.kind is kind and event.site == site]

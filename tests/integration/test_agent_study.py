@@ -21,7 +21,6 @@ from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import (
     EROSION,
     REQUESTER,
-    AgentThreads,
     final_model,
     finished,
     journal,
@@ -165,19 +164,6 @@ def test_eroded_weights_leave_the_requester_alone(federation: InMemoryFederation
     assert records[-1].model_version == 6
 
 
-@pytest.fixture(scope="module")
-def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningFederation]:
-    running = RunningFederation(spec(policies()), tmp_path_factory.mktemp("federation"))
-    try:
-        for side in Side:
-            running.start_server(side)
-        for side in Side:
-            running.wait_for(side, "/healthz")
-        yield running
-    finally:
-        running.stop()
-
-
 STUDY_TOML = """
 name = "cancelled"
 rounds = 3
@@ -200,28 +186,25 @@ def command(*arguments: str) -> list[str]:
 
 
 def test_a_study_is_created_watched_and_cancelled_from_the_command_line(
-    servers: RunningFederation, tmp_path: Path
+    federation: InMemoryFederation, tmp_path: Path
 ) -> None:
     (tmp_path / "study.toml").write_text(STUDY_TOML)
-    config, other = str(servers.config(REQUESTER)), str(servers.config("c1"))
+    config, other = str(federation.config(REQUESTER)), str(federation.config("c1"))
     with pytest.raises(ConfigurationError, match="only the requester"):
         command("create", str(tmp_path / "study.toml"), "--config", other)
     with pytest.raises(UnknownStudy):
         command("watch", "cancelled", "--config", config)
     (line,) = command("create", str(tmp_path / "study.toml"), "--config", config, "--json")
     assert json.loads(line)["dimension"] == 12
-    agents = AgentThreads(servers, (REQUESTER,))
-    try:
-        waiting = lambda: "waiting for 5 of 5 contributors" in agents.texts(EventKind.STUDY, REQUESTER)  # noqa: E731
-        wait_for("the study at the servers", waiting, agents.events)
+    with federation.agents(REQUESTER):
+        waiting = lambda: "waiting for 5 of 5 contributors" in federation.texts(EventKind.STUDY, REQUESTER)  # noqa: E731
+        federation.until("the study at the servers", waiting)
         with pytest.raises(ConfigurationError, match="is here already"):
             command("create", str(tmp_path / "study.toml"), "--config", config)
         with pytest.raises(ConfigurationError, match="only the requester"):
             command("cancel", "cancelled", "--reason", "x", "--config", other)
         command("cancel", "cancelled", "--reason", "a test", "--config", config)
-        wait_for("the end", finished(servers, "cancelled", REQUESTER), agents.events)
-    finally:
-        agents.stop()
+        federation.until("the end", finished(federation, "cancelled", REQUESTER))
     lines = [json.loads(line) for line in command("watch", "cancelled", "--config", config, "--json")]
     assert [(entry["state"], entry["reason"]) for entry in lines] == [("cancelled", "a test")]
     assert "cancelled (a test)" in "\n".join(command("watch", "cancelled", "--config", config))

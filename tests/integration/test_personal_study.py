@@ -30,13 +30,14 @@ from harness.datasets.site_data import SiteData
 from harness.engine.loop import run_plain
 from harness.engine.parties import OPERATOR_NAMES
 from harness.engine.run_state import Progress
-from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec, toml_lines
+from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.sharing import Side
 from protocol.wire.messages import ContributionHeader, RuleName, RuleSpec, ShareKind, Study, TrainingSpec
 from tests import layered_softmax as reference
 from tests.adversarial.test_server_files import where
-from tests.integration.agents import REQUESTER, AgentThreads, final_model, finished, journal, rounds_of, wait_for
+from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, wait_for
+from tests.kit.processes import Federation, running_servers
 from tests.ports import free_ports
 from tests.sealed_bodies import opened
 
@@ -80,7 +81,7 @@ SITES = tuple(
 class Ran:
     """Two finished studies, their servers still up."""
 
-    federation: RunningFederation
+    federation: Federation
     studies: dict[str, Study]
 
     def personal(self, site: str, study: str) -> PersonalState:
@@ -92,7 +93,7 @@ class Ran:
         return found
 
 
-def study_of(federation: RunningFederation, name: str) -> Study:
+def study_of(federation: Federation, name: str) -> Study:
     model = model_spec("linear", (FEATURES,), (), CLASSES, personal=PLACES[name])
     return Study(
         name=name,
@@ -107,50 +108,26 @@ def study_of(federation: RunningFederation, name: str) -> Study:
     )
 
 
-def restarted(federation: RunningFederation, failpoint: str | None) -> None:
-    """c2, once it has killed itself, armed with its next failpoint."""
-    running = federation.running[KILLED]
-    wait_for("c2's death", lambda: running.process.poll() is not None, within_s=120)
-    assert running.process.poll() == -signal.SIGKILL, running.tail()
-    federation.running.pop(KILLED)
-    started(federation, failpoint)
-
-
-def started(federation: RunningFederation, failpoint: str | None) -> None:
-    config = federation.config(KILLED)
-    lines = [line for line in config.read_text().splitlines(keepends=True) if not line.startswith("failpoint")]
-    armed = "" if failpoint is None else toml_lines({"failpoint": failpoint})
-    config.write_text(armed + "".join(lines))
-    federation.start_agent(KILLED)
+def killed(federation: Federation) -> None:
+    """c2 has killed itself."""
+    wait_for("c2's death", lambda: federation.exit_code(KILLED) is not None, 120, federation.site_tails)
+    assert federation.exit_code(KILLED) == -signal.SIGKILL, federation.site_tails()
 
 
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     sites = tuple(SiteSpec(name, data) for name, data in DATA.items())
     spec = FederationSpec("personal", REQUESTER, sites, seed=11, ports=free_ports())
-    federation = RunningFederation(spec, tmp_path_factory.mktemp("personal"))
-    agents = None
-    try:
-        for side in Side:
-            federation.start_server(side)
-        for side in Side:
-            federation.wait_for(side, "/healthz")
-        started(federation, FIRST_KILL)
-        agents = AgentThreads(federation, [name for name in NAMES if name != KILLED])
+    with running_servers(Federation(tmp_path_factory.mktemp("personal"), spec)) as federation:
+        federation.start_agents(*(name for name in NAMES if name != KILLED))
+        federation.start_party(KILLED, FIRST_KILL)
         studies = {name: study_of(federation, name) for name in PLACES}
         for (name, study), next_kill in zip(studies.items(), (SECOND_KILL, None), strict=True):
             federation.hand_in(study)
-            restarted(federation, next_kill)
-            wait_for(f"the end of {name}", finished(federation, name, *NAMES), agents.events, within_s=180)
-        agents.stop()
+            killed(federation)
+            federation.start_party(KILLED, next_kill)
+            wait_for(f"the end of {name}", finished(federation, name, *NAMES), 180, federation.site_tails)
         yield Ran(federation, studies)
-    finally:
-        if agents is not None and agents._running:
-            agents.stop()
-        federation.stop()
-        torch.set_num_threads(threads)
 
 
 # --- the models -------------------------------------------------------------------------------------------------------

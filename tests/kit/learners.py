@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -106,13 +107,15 @@ def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
 
 
 def with_odd(odd: Mapping[str, type[Odd]], learner: Learners = light_learner) -> Learners:
-    """As ``learner``; at these sites odd ones."""
+    """As ``learner``; at these sites odd ones. What is given back can go to another process."""
+    return partial(_odd_or_not, odd, learner)
 
-    def made(settings: AgentSettings, study: Study, seed: int) -> Any:
-        inner = learner(settings, study, seed)
-        return odd[settings.site](inner) if settings.site in odd else inner
 
-    return made
+def _odd_or_not(
+    odd: Mapping[str, type[Odd]], learner: Learners, settings: AgentSettings, study: Study, seed: int
+) -> Any:
+    inner = learner(settings, study, seed)
+    return odd[settings.site](inner) if settings.site in odd else inner
 
 
 EROSION: Final = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.02, size_penalty=0.1)
