@@ -41,6 +41,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "study": Subcommand(
         "client_agent.cli.commands", "study_app", "Create, watch and cancel studies, at the requester."
     ),
+    "data": Subcommand("client_agent.cli.data", "app", "Check a site's table and make its data folder."),
     "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and make and sign the roster."),
     "attack": Subcommand(
         "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."
@@ -61,6 +62,7 @@ _EXTRA_OF_MODULE: Final = {
     "prometheus_client": "server",
     "sqlalchemy": "server",
     "uvicorn": "server",
+    "pyarrow": "agent",
     "safetensors": "agent",
     "torch": "agent",
     "matplotlib": "harness",

@@ -16,6 +16,7 @@ import httpx
 import structlog
 
 from client_agent.contributor.run import Contributor
+from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.learner import Learner, TorchLearner
 from client_agent.learning.pretrained import PRETRAINED
 from client_agent.learning.training_seeds import training_seed
@@ -342,6 +343,7 @@ class Agent:
 
     def _torch_learner(self, study: Study, seed: int) -> Learner:
         settings = self._site.settings
+        require_made_by_schema(study, settings.data)
         personal_folder = StudyJournal(settings.state_dir, study.name).folder
         return TorchLearner(study, settings.data, settings.plugin, settings.device, seed, personal_folder)
 

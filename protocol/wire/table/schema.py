@@ -150,8 +150,6 @@ class TableSchema(Message):
             raise ValueError("several targets are booleans or numbers, or there is one of type 'category'")
 
     def _require_scales(self) -> None:
-        needed = {Scaling.RANGE: "range", Scaling.COMMON: "centre"}.get(self.scaling)
         for column in self.having(ColumnRole.FEATURE):
-            if needed is not None and column.type.numeric and getattr(column, needed) is None:
-                given = "range" if needed == "range" else "centre and spread"
-                raise ValueError(f"scaling = {self.scaling.value!r} needs {given} of column {column.name!r}")
+            if self.scaling is Scaling.RANGE and column.type.numeric and column.range is None:
+                raise ValueError(f"scaling = 'range' needs range of column {column.name!r}")

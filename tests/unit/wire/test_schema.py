@@ -84,7 +84,6 @@ def test_what_columns_become() -> None:
         ((AGE, ILL, {"name": "t", "type": "number", "role": "survival_time"}), {}, "found 1, 1 and 0"),
         ((ILL, {**ILL, "name": "dead"}), {}, "nothing to learn from"),
         ((AGE, ILL), {"scaling": "range"}, "'range' needs range of column 'age'"),
-        ((AGE, ILL), {"scaling": "common"}, "'common' needs centre and spread of column 'age'"),
         ((AGE, ILL), {"split": {"order": "time"}}, "needs a column of role 'observed_at'"),
         ((AGE, ILL), {"split": {"test": 0.5, "validation": 0.5}}, "leave a share to train on"),
         (({**AGE, "range": [9, 1]}, ILL), {}, r"range is \[least, most\]"),

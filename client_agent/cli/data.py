@@ -1,0 +1,170 @@
+"""``moiety data``: a site's table becomes the folder that its agent reads."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_agent.data.check import Report, check
+from client_agent.data.draft import draft
+from client_agent.data.findings import Findings
+from client_agent.data.prepare import Prepared, Tables, prepared, write
+from client_agent.data.site_table import PLAIN, SiteTable, read_site_table
+from client_agent.data.source import Table, open_table
+from client_agent.learning.study_file import parse_study_table
+from client_agent.settings import read_text
+from host.private_files import UMASK
+from protocol.configuration import parse_toml, validated
+from protocol.errors import ConfigurationError
+from protocol.summary.scaling import parse_scaling
+from protocol.wire.messages import TableSchema
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+FileArgument = Annotated[
+    Path | None, typer.Argument(metavar="[FILE]", help="CSV or Parquet; none where the study's query makes the table.")
+]
+StudyOption = Annotated[Path, typer.Option("--study", help="The study file, with a [schema].")]
+SiteOption = Annotated[
+    Path | None, typer.Option("--site", help="TOML: this site's separator, encoding, names of columns and units.")
+]
+DatabaseOption = Annotated[
+    Path | None, typer.Option("--database", help="File with the database's address; or MOIETY_DATABASE_URL holds it.")
+]
+TestOption = Annotated[Path | None, typer.Option("--test", help="The test part, where the site has split it already.")]
+OneOutcomeOption = Annotated[
+    bool, typer.Option("--one-outcome", help="That this site has one class only, or no events, is right.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+
+
+@app.callback()
+def _data() -> None:
+    """A table becomes the folder that this site's agent reads; nothing of it leaves this machine."""
+    os.umask(UMASK)
+
+
+@app.command(name="schema")
+def schema_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet.")],
+    target: Annotated[str | None, typer.Option(help="The column to predict; without it the last one.")] = None,
+    site: SiteOption = None,
+    header: Annotated[bool | None, typer.Option(help="Whether the first line has names; without it, guessed.")] = None,
+) -> None:
+    """Print a first draft of a study's [schema], for a person to edit."""
+    written = PLAIN if site is None else validated(SiteTable, parse_toml(read_text(site), str(site)), str(site))
+    sys.stdout.write(draft(file, written, target, header=header))
+
+
+@app.command(name="check")
+def check_command(
+    study: StudyOption,
+    file: FileArgument = None,
+    site: SiteOption = None,
+    database: DatabaseOption = None,
+    test: TestOption = None,
+    one_outcome: OneOutcomeOption = False,
+    json_output: JsonOption = False,
+) -> None:
+    """Which columns and rows do not fit the study's schema, with counts and row numbers, without values."""
+    schema = _schema(study)
+    written, findings = read_site_table(site, schema), Findings()
+    table = _table(schema, file, database, written, findings)
+    apart = None if test is None else open_table(test, written, findings, header=schema.header)
+    report = check(schema, table, written, findings, test=apart, outcomes_differ=not one_outcome)
+    _print_report(report, table.where, json_output=json_output)
+    if not report.fits:
+        raise typer.Exit(1)
+
+
+@app.command(name="prepare")
+def prepare_command(
+    study: StudyOption,
+    out: Annotated[Path, typer.Option("--out", help="The site's data folder.")],
+    file: FileArgument = None,
+    site: SiteOption = None,
+    database: DatabaseOption = None,
+    test: TestOption = None,
+    scaling: Annotated[Path | None, typer.Option(help="The common scale that a study's summary gave.")] = None,
+    one_outcome: OneOutcomeOption = False,
+) -> None:
+    """Make the site's folder: examples, the transformation for new patients, and the columns as they were read."""
+    schema = _schema(study)
+    written, findings = read_site_table(site, schema), Findings()
+    table = _table(schema, file, database, written, findings)
+    apart = None if test is None else open_table(test, written, findings, header=schema.header)
+    common = None if scaling is None else parse_scaling(_bytes(scaling), str(scaling))
+    made = prepared(schema, Tables(table, written, findings, apart), common, outcomes_differ=not one_outcome)
+    write(out, made)
+    _print_prepared(schema, out, made)
+
+
+def _schema(study: Path) -> TableSchema:
+    schema = parse_study_table(read_text(study), str(study)).data_schema
+    if schema is None:
+        raise ConfigurationError(
+            f"{study}: no [schema]; 'moiety data schema FILE' proposes one (docs/preparing_data.md)"
+        )
+    return schema
+
+
+def _table(schema: TableSchema, file: Path | None, database: Path | None, site: SiteTable, findings: Findings) -> Table:
+    if file is not None:
+        if database is not None:
+            raise ConfigurationError("give a file or a database, not both")
+        return open_table(file, site, findings, header=schema.header)
+    if not schema.query:
+        raise ConfigurationError("which table? Give a CSV or Parquet file: the study's schema has no query")
+    try:
+        from client_agent.data.database import database_url, query_table
+    except ModuleNotFoundError:
+        raise ConfigurationError("a database as source needs SQLAlchemy: pip install 'moiety[sql]'") from None
+    return query_table(schema.query, database_url(database))
+
+
+def _bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def _print_report(report: Report, where: str, *, json_output: bool) -> None:
+    if json_output:
+        found = [
+            {
+                "problem": finding.problem.value,
+                "stops": finding.problem.stops,
+                "column": finding.column,
+                "rows": finding.rows,
+                "first_rows": finding.first,
+                "detail": finding.detail,
+            }
+            for finding in report.findings
+        ]
+        sys.stdout.write(json.dumps({"fits": report.fits, "rows": report.rows, "findings": found}) + "\n")
+        return
+    for finding in report.findings:
+        sys.stdout.write(f"{'wrong' if finding.problem.stops else 'remark'}: {finding.text}\n")
+    verdict = "fits the study's schema" if report.fits else "does not fit the study's schema"
+    sys.stdout.write(f"{where} {verdict}: {report.rows} rows read\n")
+
+
+def _print_prepared(schema: TableSchema, out: Path, made: Prepared) -> None:
+    for remark in made.remarks:
+        sys.stdout.write(f"remark: {remark.text}\n")
+    data = made.data
+    validation = "" if data.validation is None else f", {len(data.validation)} to validate"
+    sys.stdout.write(
+        f"{out}: {len(data.train)} rows to train on, {len(data.test)} to test on{validation}, "
+        f"{len(schema.feature_names)} features\nschema {schema.digest()}\n"
+        f"transformation {made.transformation.digest}\n"
+    )
+    if schema.query:
+        sys.stdout.write(f"query {hashlib.sha256(schema.query.encode()).hexdigest()}\n")

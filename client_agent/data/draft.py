@@ -1,0 +1,177 @@
+"""A first draft of a schema from a table, for a person to edit: types, ranges, categories, marks of missing values.
+
+A range is widened to round numbers, since a study's schema is read by others, and the smallest value is somebody's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from client_agent.data.findings import Findings
+from client_agent.data.site_table import SiteTable
+from client_agent.data.source import open_table
+from client_agent.data.values import NUMBER
+from protocol.errors import ConfigurationError
+
+_MARKS: Final = ("?", "NA", "N/A", "na", "n/a", "NULL", "null", "None", "nan", "NaN", ".", "-")
+_MINUS_NINES: Final = ("-9", "-99", "-999")
+_MOST_CATEGORIES: Final = 12
+_MOST_DISTINCT: Final = 10_000
+_RARE: Final = 10
+_DATE: Final = re.compile(r"^\d{4}-\d{2}-\d{2}([T ].*)?$")
+_WHOLE: Final = r"^[+-]?\d+(\.0*)?$"
+
+
+@dataclass
+class _Seen:
+    """What a column holds: how often each text, as long as there are few, and the numbers' least and most."""
+
+    name: str
+    texts: Counter[str] = field(default_factory=Counter)
+    rows: int = 0
+    numbers: int = 0
+    whole: bool = True
+    least: float = math.inf
+    most: float = -math.inf
+    many: bool = False
+
+    def add(self, column: pa.Array) -> None:
+        texts = pc.fill_null(pc.utf8_trim_whitespace(pc.cast(column, pa.string())), "")
+        self.rows += len(texts)
+        numeric = texts.filter(pc.match_substring_regex(texts, NUMBER))
+        self.numbers += len(numeric)
+        self.whole &= all(pc.match_substring_regex(numeric, _WHOLE).to_pylist())
+        values = pc.cast(numeric, pa.float64()).filter(pc.invert(pc.is_in(numeric, pa.array(_MINUS_NINES))))
+        if len(values):
+            low_high = pc.min_max(values)
+            self.least = min(self.least, low_high["min"].as_py())
+            self.most = max(self.most, low_high["max"].as_py())
+        for one in pc.value_counts(texts).to_pylist():
+            if one["values"] in self.texts or len(self.texts) < _MOST_DISTINCT:
+                self.texts[one["values"]] += one["counts"]
+            else:
+                self.many = True
+
+    @property
+    def marks(self) -> set[str]:
+        """Texts that stand for a missing value: the usual ones, and -9 where every other number is 0 or more."""
+        minus = {mark for mark in _MINUS_NINES if mark in self.texts and self.least >= 0}
+        return {mark for mark in _MARKS if mark in self.texts and (self.numbers or mark not in ".-")} | minus
+
+    @property
+    def given(self) -> dict[str, int]:
+        """Texts that are values, most frequent first."""
+        return {text: count for text, count in self.texts.most_common() if text and text not in self.marks}
+
+
+def draft(path: Path, site: SiteTable, target: str | None, *, header: bool | None = None) -> str:
+    """The text of a ``[schema]``. Without a ``target`` the last column is taken. Raises: ConfigurationError"""
+    table = open_table(path, site, Findings(), header=True)
+    first = table.names or ()
+    named = header if header is not None else not any(_is_value(name) for name in first)
+    if not named:
+        table = open_table(path, site, Findings(), header=False)
+    names = first if named else tuple(f"column{place}" for place in range(1, len(first) + 1))
+    aim = target or names[-1]
+    if aim not in names:
+        raise ConfigurationError(f"{path}: no column is called {aim!r}; there are {', '.join(names)}")
+    seen = [_Seen(name) for name in names]
+    for batch in table.batches:
+        for found, column in zip(seen, batch.columns, strict=True):
+            found.add(column)
+    marks = sorted({mark for found in seen for mark in found.marks})
+    drafts = [_column(found, is_target=found.name == aim) for found in seen]
+    return "\n\n".join([_head(path, named=named, marks=marks), *drafts]) + "\n"
+
+
+def _head(path: Path, *, named: bool, marks: list[str]) -> str:
+    lines = [
+        f"# A draft from {path.name}: read every line, give names and units, and widen ranges to what can be right.",
+        "# All sites and both operators read the schema: it must not say what a single patient has.",
+        "[schema]",
+        *([] if named else ["header = false"]),
+        *([f"missing_marks = {_toml(marks)}"] if marks else []),
+        'scaling = "standard"',
+        "[schema.split]",
+        "test = 0.2",
+        "seed = 1",
+    ]
+    return "\n".join(lines)
+
+
+def _column(found: _Seen, *, is_target: bool) -> str:
+    given = found.given
+    lines = ["[[schema.columns]]", f"name = {_toml(found.name)}"]
+    if not given:
+        return _commented([*lines, "# no value at all: leave it out"])
+    few = len(given) <= _MOST_CATEGORIES and not found.many
+    numeric = found.numbers >= sum(given.values())
+    if all(_DATE.match(text) for text in given):
+        lines += ['type = "time"', 'role = "observed_at"']
+    elif len(given) > 1 and few and (not numeric or found.whole):
+        lines += _listed(found, is_target=is_target)
+    elif numeric:
+        lines += [f'type = "{"integer" if found.whole else "number"}"', 'unit = ""', f"range = {_round_range(found)}"]
+    elif len(given) * 2 > found.rows or found.many:
+        lines += ['type = "text"', 'role = "patient"', "# if it is a patient's id; else leave it out"]
+        return "\n".join(lines) if "id" in found.name.lower() or "patient" in found.name.lower() else _commented(lines)
+    else:
+        return _commented([*lines, f"# {len(given)} different texts: a category of few values, or leave it out"])
+    if is_target:
+        lines.append('role = "target"')
+    if found.rows > sum(given.values()) and 'role = "observed_at"' not in lines:
+        lines.append(_missing_rule(lines, is_target=is_target))
+    return "\n".join(lines)
+
+
+def _listed(found: _Seen, *, is_target: bool) -> list[str]:
+    categories = sorted({_plain(text) for text in found.given}, key=lambda text: (not _is_value(text), _order(text)))
+    kind = "boolean" if len(categories) == 2 and not is_target else "category"
+    lines = [f'type = "{kind}"', f"categories = {_toml(categories)}"]
+    if is_target:
+        lines.append(f"labels = {_toml(categories)}  # what the classes are called; equal labels are one class")
+    if min(found.given.values()) < _RARE:
+        lines.append(f"# some of them in fewer than {_RARE} rows: join them under one label, or with other = ...")
+    return lines
+
+
+def _missing_rule(lines: list[str], *, is_target: bool) -> str:
+    if is_target:
+        return 'missing = "drop_row"'
+    return 'missing = "category"' if 'type = "category"' in lines else 'missing = "indicator"'
+
+
+def _round_range(found: _Seen) -> str:
+    """Outwards to one digit of the width."""
+    step = 10.0 ** math.floor(math.log10(max(found.most - found.least, abs(found.most), 1e-9)))
+    low, high = math.floor(found.least / step) * step, math.ceil(found.most / step) * step
+    return f"[{low:g}, {high if high > low else low + step:g}]"
+
+
+def _plain(text: str) -> str:
+    return text.partition(".")[0] if re.match(_WHOLE, text) else text
+
+
+def _order(text: str) -> tuple[float, str]:
+    return (float(text) if re.match(NUMBER, text) else 0.0, text)
+
+
+def _is_value(text: str) -> bool:
+    return bool(re.match(NUMBER, text)) or text in ("", *_MARKS)
+
+
+def _commented(lines: list[str]) -> str:
+    return "\n".join(line if line.startswith("#") else f"# {line}" for line in lines)
+
+
+def _toml(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,98 @@
+"""What is wrong with a table, by column and row number, without any value of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+_MOST_ROWS_NAMED: Final = 5
+
+
+class Problem(StrEnum):
+    """The value is what people and programs read. Those of ``_REMARKS`` stop nothing."""
+
+    NO_COLUMN = "missing column"
+    ALMOST_COLUMN = "column under another name"
+    OTHER_UNIT = "another unit"
+    NAMED_TWICE = "two columns of one name"
+    COLUMN_COUNT = "another number of columns"
+    FIELD_COUNT = "rows with another number of fields"
+    NOT_A_NUMBER = "no number"
+    DECIMAL_COMMA = "decimal comma"
+    NOT_FINITE = "NaN or infinity"
+    NOT_WHOLE = "no whole number"
+    OUT_OF_RANGE = "out of range"
+    UNDECLARED = "undeclared category"
+    NOT_A_TIME = "no date or time"
+    MISSING = "missing value"
+    ALL_MISSING = "nothing but missing values"
+    NO_ROWS = "no rows"
+    TOO_FEW = "too few patients"
+    ONE_CLASS = "one class only"
+    NO_EVENTS = "no events"
+    BOTH_SIDES = "patients in training and test"
+    ROWS_DROPPED = "rows left out"
+    COUNTED_AS_OTHER = "counted as other"
+
+    @property
+    def stops(self) -> bool:
+        return self not in _REMARKS
+
+
+_REMARKS: Final = frozenset({Problem.ROWS_DROPPED, Problem.COUNTED_AS_OTHER})
+
+
+@dataclass
+class Finding:
+    """``rows`` is how many rows have the problem, ``first`` the numbers of the first ones; the first data row is 1."""
+
+    problem: Problem
+    column: str
+    detail: str
+    rows: int = 0
+    first: list[int] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        where = f"column {self.column!r}: " if self.column else ""
+        numbers = ", ".join(map(str, self.first))
+        more = ", ..." if self.rows > len(self.first) else ""
+        rows = f" in {self.rows} rows ({numbers}{more})" if self.first else f" in {self.rows} rows" if self.rows else ""
+        detail = f": {self.detail}" if self.detail else ""
+        return f"{where}{self.problem.value}{rows}{detail}"
+
+
+class Findings:
+    """All of a table, added up over its batches."""
+
+    def __init__(self) -> None:
+        self._found: dict[tuple[Problem, str], Finding] = {}
+
+    def __iter__(self) -> Iterator[Finding]:
+        return iter(self._found.values())
+
+    def add(self, problem: Problem, column: str = "", detail: str = "", rows: int = 0) -> None:
+        """Something about a column or the whole table."""
+        found = self._found.setdefault((problem, column), Finding(problem, column, detail))
+        found.rows += rows
+
+    def add_rows(self, problem: Problem, column: str, wrong: Mask, before: int, detail: str = "") -> None:
+        """Where ``wrong`` bool[n] holds, in a batch that follows ``before`` rows."""
+        numbers = np.flatnonzero(wrong)
+        if len(numbers) == 0:
+            return
+        found = self._found.setdefault((problem, column), Finding(problem, column, detail))
+        found.rows += len(numbers)
+        room = _MOST_ROWS_NAMED - len(found.first)
+        found.first += [int(number) + before + 1 for number in numbers[:room]]
+
+    @property
+    def stop(self) -> bool:
+        """Whether anything was found that no examples can be made of."""
+        return any(finding.problem.stops for finding in self)

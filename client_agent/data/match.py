@@ -1,0 +1,102 @@
+"""Which column of a file is which of the schema, and in which unit."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from client_agent.data.findings import Findings, Problem
+from client_agent.data.site_table import SiteColumn, SiteTable
+from client_agent.data.source import Table
+from protocol.wire.messages import ColumnSpec, TableSchema
+
+_NAME_AND_UNIT: Final = re.compile(r"^(?P<name>.*?)\s*[\[(](?P<unit>[^\[\]()]*)[\])]$")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a schema's column stands in the file, and how it is brought into the schema's unit."""
+
+    column: ColumnSpec
+    index: int
+    site: SiteColumn
+
+
+def places(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> tuple[Place, ...]:
+    """The columns that were found, in the schema's order; what is missing or means something else is a finding."""
+    if table.names is None:
+        return _by_order(schema, table, site, findings)
+    names = table.names
+    found = []
+    for column in schema.columns:
+        of_site = site.of(column.name)
+        index = _index(names, of_site.name or column.name, column, findings)
+        if index is None:
+            continue
+        written = _NAME_AND_UNIT.match(names[index])
+        own = of_site.name or column.name
+        in_header = written["unit"].strip() if written is not None and names[index] != own else None
+        _check_unit(column, of_site, in_header, findings)
+        found.append(Place(column, index, of_site))
+    return tuple(found)
+
+
+def _by_order(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> tuple[Place, ...]:
+    if table.width != len(schema.columns):
+        findings.add(
+            Problem.COLUMN_COUNT,
+            "",
+            f"the schema says header = false, so a row has its {len(schema.columns)} columns in its order; found "
+            f"{table.width}",
+        )
+        return ()
+    found = []
+    for index, column in enumerate(schema.columns):
+        of_site = site.of(column.name)
+        _check_unit(column, of_site, None, findings)
+        found.append(Place(column, index, of_site))
+    return tuple(found)
+
+
+def _index(names: Sequence[str], wanted: str, column: ColumnSpec, findings: Findings) -> int | None:
+    counts = Counter(names)
+    if counts[wanted] > 1:
+        findings.add(Problem.NAMED_TWICE, column.name, f"the file has {counts[wanted]} columns called {wanted!r}")
+        return None
+    if wanted in counts:
+        return names.index(wanted)
+    bare = [index for index, name in enumerate(names) if (m := _NAME_AND_UNIT.match(name)) and m["name"] == wanted]
+    if len(bare) == 1:
+        return bare[0]
+    alike = [name for name in names if name.casefold().replace(" ", "_") == wanted.casefold().replace(" ", "_")]
+    if alike:
+        findings.add(
+            Problem.ALMOST_COLUMN,
+            column.name,
+            f"the file has {alike[0]!r}; if it is the same, say name = {alike[0]!r} under [columns.{column.name}] in "
+            "the site's file (--site)",
+        )
+    else:
+        findings.add(Problem.NO_COLUMN, column.name, f"the file has no column {wanted!r} (nor '{wanted} [unit]')")
+    return None
+
+
+def _check_unit(column: ColumnSpec, of_site: SiteColumn, in_header: str | None, findings: Findings) -> None:
+    unit = of_site.unit if of_site.unit is not None else in_header
+    if unit is not None and unit != column.unit and not of_site.converts:
+        meant = f"the schema's is {column.unit!r}" if column.unit else "the schema's column has none"
+        findings.add(
+            Problem.OTHER_UNIT,
+            column.name,
+            f"here it is in {unit!r}, {meant}: convert it, or say unit and factor under [columns.{column.name}] in the "
+            "site's file (--site)",
+        )
+    if of_site.unit is not None and in_header is not None and in_header != of_site.unit:
+        findings.add(
+            Problem.OTHER_UNIT,
+            column.name,
+            f"the file's first line says {in_header!r} and the site's file {of_site.unit!r}: one of them is wrong",
+        )

@@ -1,0 +1,101 @@
+"""A site's table as it was read: one array a column of the schema, before anything is filled in, scaled or split."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from client_agent.data.findings import Findings, Mask, Problem
+from client_agent.data.match import places
+from client_agent.data.site_table import SiteTable
+from client_agent.data.source import Table
+from client_agent.data.values import ColumnReader, Values
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import ColumnRole, ColumnType, MissingRule, TableSchema
+
+ROWS_FILE: Final = "rows.npz"
+_COLUMN: Final = "column"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``columns`` in the schema's order, in the forms of ``client_agent.data.values``; all have the same length."""
+
+    columns: tuple[Values, ...]
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def where(self, chosen: Mask) -> Rows:
+        """The rows for which bool[n] holds."""
+        return Rows(tuple(values[chosen] for values in self.columns))
+
+
+def read_rows(schema: TableSchema, table: Table, site: SiteTable, findings: Findings) -> Iterator[Rows]:
+    """The rows of a table, batch by batch; nothing after a finding about the whole table, such as a missing column.
+
+    Rows that lack a value whose rule is ``drop_row`` are left out and counted.
+    """
+    found = places(schema, table, site, findings)
+    if len(found) < len(schema.columns):
+        return
+    readers = [ColumnReader(place, schema.marks_of(place.column), site, findings) for place in found]
+    before = 0
+    for batch in table.batches:
+        read = [reader.read(batch.column(reader.index), before) for reader in readers]
+        kept = _kept(schema, [column.missing for column in read], before, findings)
+        yield Rows(tuple(column.values for column in read)).where(kept)
+        before += batch.num_rows
+
+
+def joined(schema: TableSchema, parts: Sequence[Rows]) -> Rows:
+    """Batches one after the other."""
+    if parts:
+        return Rows(tuple(np.concatenate(columns) for columns in zip(*(part.columns for part in parts), strict=True)))
+    forms = (np.zeros(0, np.int64), np.zeros(0), np.zeros(0, dtype=str))
+    return Rows(
+        tuple(forms[0 if one.type.listed else 2 if one.type is ColumnType.TEXT else 1] for one in schema.columns)
+    )
+
+
+def save_rows(path: Path, schema: TableSchema, rows: Rows) -> None:
+    """All columns but patients' ids, as float64 and int64."""
+    kept = {
+        f"{_COLUMN}{place}": values
+        for place, (column, values) in enumerate(zip(schema.columns, rows.columns, strict=True))
+        if column.role is not ColumnRole.PATIENT
+    }
+    np.savez(path, allow_pickle=False, **kept)
+
+
+def load_rows(folder: Path, schema: TableSchema) -> dict[str, Values]:
+    """The training part's columns by name, as ``moiety data prepare`` kept them: float64, NaN where missing, or the
+    place of a class, int64, -1 where missing. Patients' ids are not among them. Raises: ConfigurationError
+    """
+    path = folder / ROWS_FILE
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {
+                column.name: archive[f"{_COLUMN}{place}"]
+                for place, column in enumerate(schema.columns)
+                if column.role is not ColumnRole.PATIENT
+            }
+    except (OSError, KeyError, ValueError):
+        raise ConfigurationError(
+            f"{path} is missing or of another schema: make the folder with 'moiety data prepare'"
+        ) from None
+
+
+def _kept(schema: TableSchema, all_missing: Sequence[Mask], before: int, findings: Findings) -> Mask:
+    kept = np.ones(len(all_missing[0]), dtype=bool)
+    for column, missing in zip(schema.columns, all_missing, strict=True):
+        if column.missing is MissingRule.REFUSE:
+            findings.add_rows(Problem.MISSING, column.name, missing, before, "the schema refuses missing values here")
+        elif column.missing is MissingRule.DROP_ROW:
+            findings.add_rows(Problem.ROWS_DROPPED, column.name, missing, before, "the value is missing")
+            kept &= ~missing
+    return kept

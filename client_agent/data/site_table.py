@@ -1,0 +1,93 @@
+"""What is peculiar to one site's table: how its file is written, what its columns are called and in which units.
+
+A TOML file of the site's own, which stays there; everything has a default, so most sites need none.
+
+    separator = ";"
+    decimal = ","
+    encoding = "latin-1"
+    [columns.chol]             # the schema's name
+    name = "Cholesterin"       # what this file calls it
+    unit = "mmol/l"            # value * factor + offset is in the schema's unit
+    factor = 38.67
+    [columns.sex.values]       # what this file writes: the schema's category
+    w = "0"
+    m = "1"
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+
+from protocol.configuration import parse_toml, validated
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import TableSchema
+
+
+def _known(encoding: str) -> str:
+    try:
+        codecs.lookup(encoding)
+    except LookupError:
+        raise ValueError("Python knows no such encoding; take utf-8, latin-1, cp1252 or utf-16") from None
+    return encoding
+
+
+class SiteColumn(BaseModel):
+    """One column as this site has it. ``unit`` None: the schema's, unless the file's first line says another."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str | None = None
+    unit: str | None = None
+    factor: Annotated[float, Field(allow_inf_nan=False)] = 1.0
+    offset: Annotated[float, Field(allow_inf_nan=False)] = 0.0
+    values: Mapping[str, str] = {}
+
+    @property
+    def converts(self) -> bool:
+        return (self.factor, self.offset) != (1.0, 0.0)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SiteColumn:
+        if self.converts and self.unit is None:
+            raise ValueError("factor and offset convert from another unit: say which, with unit")
+        if self.factor == 0:
+            raise ValueError("factor 0 makes every value the same")
+        return self
+
+
+class SiteTable(BaseModel):
+    """The whole file; ``columns`` by the schema's names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    encoding: Annotated[str, AfterValidator(_known)] = "utf-8"
+    separator: Annotated[str, Field(min_length=1, max_length=1)] = ","
+    decimal: Literal[".", ","] = "."
+    columns: Mapping[str, SiteColumn] = {}
+
+    def of(self, name: str) -> SiteColumn:
+        return self.columns.get(name, _AS_IT_IS)
+
+
+_AS_IT_IS: Final = SiteColumn()
+PLAIN: Final = SiteTable()
+"""A comma-separated file in UTF-8 whose columns are called as in the schema."""
+
+
+def read_site_table(path: Path | None, schema: TableSchema) -> SiteTable:
+    """The site's file, or what holds without one. Raises: ConfigurationError, also for a column that is in no schema"""
+    if path is None:
+        return PLAIN
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read as text: {type(error).__name__}") from None
+    table = validated(SiteTable, parse_toml(text, str(path)), str(path))
+    known = [column.name for column in schema.columns]
+    unknown = next((name for name in table.columns if name not in known), None)
+    if unknown is not None:
+        raise ConfigurationError(f"{path}: the schema has no column {unknown!r}; its columns are {', '.join(known)}")
+    return table

@@ -1,0 +1,91 @@
+"""``moiety data`` as docs/preparing_data.md has it: a file of the Cleveland form becomes a folder for an agent."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from client_agent.data.transformation import load_transformation, transform_file
+from client_agent.learning.data import load_folder
+from moiety import main
+from protocol.wire.messages import TableSchema
+from tests.unit.data.made import CLEVELAND, ROOT, cleveland_schema, cleveland_text, written
+
+REAL = Path(os.environ.get("MOIETY_DATA", "")) / "heart_disease" / "processed.cleveland.data"
+
+
+def data(*arguments: str | Path) -> int:
+    """The exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(["data", *map(str, arguments)])
+    return int(ended.value.code or 0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        pytest.param(cleveland_text(), id="made up"),
+        pytest.param(
+            REAL.read_text() if REAL.is_file() else "",
+            id="real",
+            marks=pytest.mark.skipif(not REAL.is_file(), reason="the public file is not there (MOIETY_DATA)"),
+        ),
+    ],
+)
+def test_the_walk_through(tmp_path: Path, text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    file, out = written(tmp_path, text, "processed.cleveland.data"), tmp_path / "data"
+    assert data("check", file, "--study", CLEVELAND) == 0
+    assert data("prepare", file, "--study", CLEVELAND, "--out", out) == 0
+    said = capsys.readouterr().out
+    schema = cleveland_schema()
+    assert f"{len(schema.feature_names)} features\nschema {schema.digest()}" in said
+    made = load_folder(out, (len(schema.feature_names),), 2)
+    rows = len(text.splitlines())
+    assert (len(made.train), len(made.test)) == (rows - round(rows * 0.2), round(rows * 0.2))
+    assert made.names.classes == ("healthy", "ill")
+    assert np.abs(made.train.X.mean(axis=0)[0]) < 1e-6
+    new = written(tmp_path, "\n".join(line.rpartition(",")[0] for line in text.splitlines()), "new.csv")
+    again = transform_file(new, load_transformation(out / "transformation.json"))
+    assert {row.tobytes() for row in made.test.X} < {row.tobytes() for row in again}
+
+
+def test_a_draft_is_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    import tomllib
+
+    file = written(tmp_path, cleveland_text())
+    assert data("schema", file) == 0
+    drafted = tomllib.loads(capsys.readouterr().out)["schema"]
+    schema = TableSchema.model_validate_json(json.dumps(drafted))
+    assert (schema.header, schema.missing_marks) == (False, ("?",))
+    assert [column.type.value for column in schema.columns[:5]] == ["integer", "boolean", "category"] + ["integer"] * 2
+    assert schema.columns[11].missing.value == "category"
+    study = CLEVELAND.read_text().partition("[schema]")[0] + tomllib_text(file, capsys)
+    assert data("check", file, "--study", written(tmp_path, study, "study.toml")) == 0
+
+
+def tomllib_text(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+    assert data("schema", file) == 0
+    return capsys.readouterr().out
+
+
+def test_a_table_that_does_not_fit_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = written(tmp_path, cleveland_text().replace("3.0,", "9.0,"))
+    assert data("check", file, "--study", CLEVELAND, "--json") == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["fits"] is False
+    assert {finding["problem"] for finding in found["findings"]} == {"undeclared category", "out of range"}
+    assert data("prepare", file, "--study", CLEVELAND, "--out", tmp_path / "data") == 2
+    assert "does not fit the study's schema" in capsys.readouterr().err
+    assert not (tmp_path / "data").exists()
+
+
+def test_what_is_missing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    plain = ROOT / "docs" / "examples" / "first.toml"
+    assert data("check", written(tmp_path, "x"), "--study", plain) == 2
+    assert "no [schema]" in capsys.readouterr().err
+    assert data("check", "--study", CLEVELAND) == 2
+    assert "the study's schema has no query" in capsys.readouterr().err
