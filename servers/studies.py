@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 from typing import Final
 
+from protocol.ckks.parameters import CkksParameters
 from protocol.errors import (
     AnnouncementMismatch,
     ConfigurationError,
@@ -37,7 +38,6 @@ from protocol.wire.messages import (
 )
 from protocol.wire.paths import EVERY_SITE
 from servers.ckks.process import require_tenseal
-from servers.ckks.uploads import PARAMETERS
 from servers.correlations.sessions import SITE_ELEMENTS
 from servers.notifications import wait_up_to
 from servers.server import Server, StudyPicture
@@ -98,7 +98,7 @@ def _require_rule(server: Server, study: Study) -> None:
         rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
         require_sites(study.rule, contributors, study.parameters.least_contributors)
         if study.protection.plan.keyed:
-            PARAMETERS.require_sites(len(server.roster.sites))
+            CkksParameters().require_sites(len(server.roster.sites))
             if server.side is Side.A:
                 require_tenseal()
     except ConfigurationError as error:

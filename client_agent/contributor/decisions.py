@@ -16,7 +16,6 @@ from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, WeightMail
 from client_agent.site.reconciling import reconcile
-from client_agent.study.ckks_key import check_encrypted
 from client_agent.study.evidence import require_skip
 from client_agent.study.isolating import agree_to_sum, note_sum
 from client_agent.study.known_sums import drop_sum
@@ -40,6 +39,7 @@ from protocol.evidence import PastRelease
 from protocol.policy.check import Terms, check_weight_list
 from protocol.policy.clauses import check_discarded_sums
 from protocol.policy.memory import remember_contribution, remember_skip
+from protocol.protection.ckks import check_key
 from protocol.rounds.agree import model_digest
 from protocol.rules.registry import rule_for
 from protocol.wire import paths
@@ -94,7 +94,7 @@ class Decisions:
             weight_list = mail.weight_list
             self._catch_up(mail)
             self._check_purpose(announcement)
-            check_encrypted(announcement, owner.study, owner.ckks_key())
+            check_key(announcement, owner.study, owner.ckks_key())
             check_discarded_sums(announcement, owner.state.discarded)
             self._check_model(announcement)
             self._check_policy(announcement, weight_list)

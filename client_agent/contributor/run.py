@@ -19,7 +19,6 @@ from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
-from client_agent.study.ckks_key import welcomed_seed
 from client_agent.study.ends import ShownEnds, shown_ends
 from client_agent.study.evidence import shown_outcome
 from client_agent.study.isolating import show_sum
@@ -38,6 +37,7 @@ from protocol.errors import (
 )
 from protocol.evidence import PastRelease
 from protocol.policy.memory import remember_skip
+from protocol.protection.ckks import welcomed_seed
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
@@ -182,7 +182,8 @@ class Contributor(Participant):
             self.problem(None, f"model {version} came without a release that this site missed; model {own} is kept")
             return
         vector = first_checkpoint(self, welcome) if version == 0 else open_checkpoint(self, welcome)
-        seed = welcomed_seed(welcome, self.study, self.state.ckks_key_seed)
+        brought, known = (welcome.ckks_key_seed, welcome.ckks_key_id), self.state.ckks_key_seed
+        seed = welcomed_seed(self.study, self.study_digest, *brought, known)
         self.adopt_model(vector, version, site_key=welcome.site_key, ckks_key_seed=seed)
         self.event(EventKind.STUDY, None, f"welcomed with model {version}")
 

@@ -20,6 +20,7 @@ from host.durable import new_folder, write_durably
 from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_checkpoint, seal_letter
 from protocol.errors import MoietyError
 from protocol.evidence import PastRelease
+from protocol.purpose import Purpose
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Decline, Message, Party, Signed
@@ -70,7 +71,7 @@ class Postbox:
                 previous=evidence.previous,
                 attestations=evidence.attestations,
                 ckks_key_seed=self._owner.state.ckks_key_seed,
-                ckks_key_id=self._owner.ckks_key_id(),
+                ckks_key_id=self._owner.ckks_key_id(Purpose.UPDATE),
             )
             signed = sign(welcome, self._context.site, self._context.keys.signing)
             topic = paths.fill(paths.WELCOME_TOPIC, version=version)

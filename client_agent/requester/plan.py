@@ -130,7 +130,7 @@ def _announced(
         model_digest=_model_digest(owner, number),
         weight_list_digest=weight_list.digest(),
         closes_at_s=math.ceil(owner.context.clock.now() + study.round_deadline_s),
-        ckks_key_id=owner.ckks_key_id() if purpose.plan.steps_model else None,
+        ckks_key_id=owner.ckks_key_id(purpose),
     )
     return announcement, weight_list
 

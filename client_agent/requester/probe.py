@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from client_agent.study.contribute import CHUNK, EncodedFile, encode_update
+from client_agent.study.contribute import EncodedFile, journal_encoded
 from client_agent.study.participant import Participant
 from protocol.arithmetic.fixed_point import decode
+from protocol.protection.shares import CHUNK, encode_update
 from protocol.wire.messages import Announcement
 
 _ENCODED: Final = "probe.ring"
@@ -44,16 +45,17 @@ def make_probe(owner: Participant, announcement: Announcement) -> Probe:
         vector = owner.learner.probe(owner.require_model())
         parameters = owner.study.parameters
         seed = owner.context.randomness.bytes(32, f"probe rounding {owner.study_digest} round {round_number}")
-        encoded = encode_update(vector, owner.layers, parameters.weight_grid, parameters, seed, folder / _ENCODED)
-        own, pieces = owner.encoded_file(announcement), []
+        made = encode_update(vector, owner.layers, 1.0, parameters, seed)
+        encoded = journal_encoded(made, folder / _ENCODED, 1.0, parameters.weight_grid)
+        own, products = owner.encoded_file(announcement), []
         source = probe_file(owner, round_number)
         for start in range(0, parameters.dimension, CHUNK):
             stop = min(start + CHUNK, parameters.dimension)
-            mine, probe = (decode(of(start, stop), parameters) for of in (own, source))
-            pieces.append(float(np.dot(mine, probe)))
-    made = Probe(norm=encoded.norm, inner_product=math.fsum(pieces))
-    owner.journal.write(folder / _RECORD, made)
-    return made
+            mine, theirs = (decode(of(start, stop), parameters) for of in (own, source))
+            products.append(float(np.dot(mine, theirs)))
+    probe = Probe(norm=encoded.norm, inner_product=math.fsum(products))
+    owner.journal.write(folder / _RECORD, probe)
+    return probe
 
 
 def probe_file(owner: Participant, round_number: int) -> EncodedFile:

@@ -8,10 +8,11 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.ridge import JudgedOn, JudgingForm
 from client_agent.study.contribute import EncodedFile
-from client_agent.study.encoding import encode_whole
 from client_agent.study.participant import Participant
 from client_agent.study.ranking import spec_of
+from host.durable import write_pieces
 from protocol.parameters import StudyParameters
+from protocol.protection.shares import encode_vector
 from protocol.ranking import error_bound, query_scale
 from protocol.rules.transfer_loss import predictor
 from protocol.wire.messages import Purpose
@@ -54,7 +55,7 @@ def make_judging(owner: Participant, round_number: int) -> Judging:
     form = judging.form
     scale = query_scale(form.length, parameters.clip_norm)
     seed = owner.context.randomness.bytes(32, f"judging rounding {owner.study_digest} round {round_number}")
-    encode_whole(form.vector * scale, parameters, seed, folder / _QUERY)
+    write_pieces(folder / _QUERY, encode_vector(form.vector * scale, parameters, seed).pieces)
     made = Judging(
         scale=scale,
         constant=form.constant,

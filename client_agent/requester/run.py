@@ -23,7 +23,7 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver
 from client_agent.requester.train_alone import go_alone
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, site_values
-from client_agent.study.ckks_key import SEED_BYTES
+from protocol.ckks.scheme import KEY_SEED_BYTES
 from protocol.clauses import Clause
 from protocol.errors import (
     ConfigurationError,
@@ -94,7 +94,7 @@ class Requester(RequesterStudy):
             key = self.context.randomness.bytes(32, f"site key {self.study_digest}")
             seed = None
             if self.study.protection.plan.keyed:
-                seed = self.context.randomness.bytes(SEED_BYTES, f"ckks key seed {self.study_digest}").hex()
+                seed = self.context.randomness.bytes(KEY_SEED_BYTES, f"ckks key seed {self.study_digest}").hex()
             self.adopt_model(self._first_kept(), 0, site_key=key.hex(), ckks_key_seed=seed)
 
     def _first_kept(self) -> Vector:

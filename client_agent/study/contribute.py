@@ -1,4 +1,4 @@
-"""From an update to sealed parts at the servers: two shares, or all of it encrypted (docs/protocol.md 2, 3, 11).
+"""From an encoded update to sealed parts at the servers (docs/protocol.md 2, 3, 11).
 
 The vector is journalled once a round; its parts are made once an attempt, journalled sealed, and resent as they are. A
 burnt round gets fresh shares of the same encoded update. Everything streams: no more than one chunk is in memory.
@@ -6,17 +6,14 @@ burnt round gets fresh shares of the same encoded update. Everything streams: no
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, model_validator
 
 from client_agent.network.body import Body
@@ -25,18 +22,19 @@ from client_agent.points import Point
 from client_agent.site.journal import StudyJournal
 from host.durable import replacing, write_pieces
 from host.randomness import Randomness
-from protocol.arithmetic.fixed_point import encode_into, scaling_of
-from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, to_bytes
-from protocol.bodies.contribution import Part, PartSealing, share_parts
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
+from protocol.bodies.contribution import Part, PartSealing
 from protocol.errors import ConfigurationError, TranscriptMismatch
-from protocol.parameters import StudyParameters
-from protocol.sharing import Side, split_chunk_into
+from protocol.protection.interface import AtSite, Encoded
+from protocol.protection.known import encoded_bytes, protection_of
+from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import Octets
-from protocol.wire.messages import Announcement, Receipt, Roster, ShareKind, Signed
+from protocol.wire.messages import Announcement, Receipt, Roster, ShareKind, Signed, Study
 
-CHUNK: Final = 2**15
+_PIECE_BYTES: Final = 2**18
 ENCODED: Final = "encoded.ring"
+_ENCRYPTED: Final = "encrypted.ckks"
 _RECORD: Final = "contribution.json"
 _CIPHERTEXT: Final = "ciphertext"
 
@@ -78,53 +76,30 @@ class ContributionRecord(BaseModel):
 
     def file(self, side: Side) -> str:
         """The name of a sealed part in the attempt's folder."""
-        return _sealed_file(side, encrypted=self.digest_b is None)
+        return _sealed_file(side, alone=self.digest_b is None)
 
 
-class SentVector(Protocol):
-    """A round's vector in the journal, as it leaves the site."""
-
-    def parts(self, announcement: Announcement, attempt: int, site: str, roster: Roster) -> dict[Side, Part]:
-        """What each server gets of it."""
-        ...
-
-    def content(self, randomness: Randomness, label: str) -> Callable[[Part], Iterator[Octets]]:
-        """Each part's content, piece by piece; a piece holds until the next one is taken."""
-        ...
+def journal_encoded(encoded: Encoded, into: Path, weight: float, grid: int) -> EncodedUpdate:
+    """The encoding goes to the file ``into``. Raises: UnusableUpdate"""
+    write_pieces(into, encoded.pieces)
+    return EncodedUpdate(numerator=round(weight * grid), clipped=encoded.clipped, norm=encoded.norm)
 
 
-def encode_update(
-    update: NDArray[np.float32],
-    layers: Sequence[tuple[str, int]],
-    numerator: int,
-    parameters: StudyParameters,
-    rounding_seed: bytes,
-    into: Path,
-) -> EncodedUpdate:
-    """Check, clip, weigh, encode; the ring vector goes to the file ``into``.
-
-    Shapes:   float32[D] -> uint64[D] in a file, f fraction bits
-    Raises:   UnusableUpdate, which names the layer
-    Source:   docs/protocol.md 2: clip first, then the weight, then the encoding
-    """
-    scaling = scaling_of(update, layers, parameters, numerator / parameters.weight_grid)
-
-    def chunks() -> Iterator[bytes]:
-        for start in range(0, update.size, CHUNK):
-            piece = update[start : start + CHUNK]
-            encoded = np.empty(piece.shape, dtype=np.uint64)
-            encode_into(encoded, piece, scaling, rounding_seed, start)
-            yield to_bytes(encoded)
-
-    write_pieces(into, chunks())
-    norm = parameters.clip_norm if scaling.clips else norm_of(update)
-    return EncodedUpdate(numerator=numerator, clipped=scaling.clips, norm=norm)
+def encoded_path(journal: StudyJournal, study: Study, announcement: Announcement) -> Path:
+    """Where a round's encoding is journalled."""
+    kind, _ = protection_of(announcement).whole(study, announcement.purpose)
+    return journal.round_folder(announcement.round) / (_ENCRYPTED if kind is ShareKind.CIPHERTEXT else ENCODED)
 
 
-def norm_of(update: NDArray[np.float32]) -> float:
-    """L2 norm in float64, chunk by chunk."""
-    pieces = (update[start : start + CHUNK].astype(np.float64) for start in range(0, update.size, CHUNK))
-    return math.sqrt(sum(float(np.sum(np.square(piece))) for piece in pieces))
+def pieces_of(path: Path, size: int) -> Iterator[Octets]:
+    """A journalled encoding of ``size`` bytes; a piece holds until the next one is taken. Raises: ConfigurationError"""
+    buffer = memoryview(bytearray(min(_PIECE_BYTES, size)))
+    with path.open("rb", buffering=0) as file:
+        for start in range(0, size, _PIECE_BYTES):
+            piece = buffer[: min(_PIECE_BYTES, size - start)]
+            if file.readinto(piece) != piece.nbytes:
+                raise ConfigurationError(f"{path} ends before byte {start + piece.nbytes}; restore it")
+            yield piece
 
 
 @dataclass(frozen=True)
@@ -139,59 +114,30 @@ class EncodedFile:
             file.seek(start * ELEMENT_BYTES)
             return from_bytes(file.read((stop - start) * ELEMENT_BYTES), stop - start)
 
-    def chunks(self) -> Iterator[tuple[int, Ring]]:
-        """The whole vector piece by piece, each with its place; a piece holds until the next one is taken."""
-        buffer = np.empty(min(CHUNK, self.length), dtype=np.uint64)
-        with self.path.open("rb", buffering=0) as file:
-            for start in range(0, self.length, CHUNK):
-                piece = buffer[: min(CHUNK, self.length - start)]
-                if file.readinto(piece.data.cast("B")) != piece.nbytes:
-                    raise ConfigurationError(f"{self.path} ends before element {start + piece.size}; restore it")
-                yield start, piece
-
-    def parts(self, announcement: Announcement, attempt: int, site: str, roster: Roster) -> dict[Side, Part]:
-        """Two shares."""
-        return share_parts(announcement, attempt, site, roster, self.length)
-
-    def content(self, randomness: Randomness, label: str) -> Callable[[Part], Iterator[Octets]]:
-        """Under one fresh seed. Reveals: nothing: each part holds a uniform share"""
-        seed = randomness.bytes(32, f"share seed {label}")
-        return lambda part: self._share(part, seed)
-
-    def _share(self, part: Part, seed: bytes) -> Iterator[Octets]:
-        if part.kind is ShareKind.SEED:
-            yield seed
-            return
-        buffer = np.empty(min(CHUNK, self.length), dtype=np.uint64)
-        for start, chunk in self.chunks():
-            share = buffer[: chunk.size]
-            split_chunk_into(share, chunk, seed, start)
-            yield share.data
-
 
 def make_contribution(
-    vector: SentVector,
+    at: AtSite,
     announcement: Announcement,
     attempt: int,
-    site: str,
-    roster: Roster,
     randomness: Randomness,
     journal: StudyJournal,
 ) -> ContributionRecord:
-    """Seal and commit; the journalled one when this attempt was made before.
+    """Split, seal and commit the journalled encoding; the journalled record when this attempt was made before.
 
-    Reveals:  what the vector's parts do, each to the server that opens it; to others the length
+    Reveals:  what the parts do, each to the server that opens it; to others the length
     """
-    folder, encrypted = journal.attempt_folder(announcement.round, attempt), announcement.protection.plan.keyed
-    kept = folder / (f"{_CIPHERTEXT}.json" if encrypted else _RECORD)
+    parts = protection_of(announcement).parts(at.study, announcement, attempt, at.site, at.roster)
+    folder = journal.attempt_folder(announcement.round, attempt)
+    kept = folder / (_RECORD if len(parts) > 1 else f"{_CIPHERTEXT}.json")
     made = journal.read(kept, ContributionRecord)
     if made is not None:
         return made
     label = f"{announcement.study_digest} round {announcement.round} attempt {attempt}"
-    parts = vector.parts(announcement, attempt, site, roster)
-    sealing = {side: _fresh(part, roster, randomness, label) for side, part in parts.items()}
-    files = {side: folder / _sealed_file(side, encrypted) for side in parts}
-    digests = _seal_into(files, sealing, vector.content(randomness, label))
+    sealing = {side: _fresh(part, at.roster, randomness, label) for side, part in parts.items()}
+    files = {side: folder / _sealed_file(side, alone=len(parts) == 1) for side in parts}
+    seed, size = randomness.bytes(32, f"share seed {label}"), encoded_bytes(at.study, announcement)
+    encoded, split = encoded_path(journal, at.study, announcement), protection_of(announcement).content
+    digests = _seal_into(files, sealing, lambda part: split(part, pieces_of(encoded, size), seed))
     record = ContributionRecord(
         round=announcement.round,
         attempt=attempt,
@@ -205,8 +151,8 @@ def make_contribution(
     return record
 
 
-def _sealed_file(side: Side, encrypted: bool) -> str:
-    return f"{_CIPHERTEXT if encrypted else side}.sealed"
+def _sealed_file(side: Side, alone: bool) -> str:
+    return f"{_CIPHERTEXT if alone else side}.sealed"
 
 
 def _fresh(part: Part, roster: Roster, randomness: Randomness, label: str) -> PartSealing:
@@ -228,7 +174,7 @@ def _seal_into(
         file = {side: stack.enter_context(replacing(path)) for side, path in files.items()}
         for side, one in sealing.items():
             file[side].seek(one.head_bytes)
-            for chunk in one.encrypted(content(one.part)):
+            for chunk in one.sealed_content(content(one.part)):
                 file[side].write(chunk)
         committed = {side: one.commitment() for side, one in sealing.items()}
         digests: dict[Side, str] = {}

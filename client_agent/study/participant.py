@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from functools import partial
-from math import prod
+from tempfile import TemporaryFile
 from typing import Final
 
 import numpy as np
@@ -14,30 +15,29 @@ from client_agent.points import Point
 from client_agent.site.events import RoundEnd
 from client_agent.site.letter import CountedClasses
 from client_agent.study.at_site import StudyAtSite
-from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedFile, encrypt_update
-from client_agent.study.ckks_key import derive_key, require_ckks
-from client_agent.study.ckks_output import EncryptedOutput
 from client_agent.study.contribute import (
-    ENCODED,
     EncodedFile,
     EncodedUpdate,
-    SentVector,
-    encode_update,
+    encoded_path,
+    journal_encoded,
     make_contribution,
     send_contribution,
 )
-from client_agent.study.encoding import encode_counts, encode_own_weighted, encode_whole
 from client_agent.study.known_sums import settle_sum
 from client_agent.study.ranking import model_vector
-from client_agent.study.take_release import OutputReader
-from protocol.arithmetic.fixed_point import clip, encode
+from client_agent.study.take_release import Outputs
+from host.memory_file import MemoryFile
+from protocol.arithmetic.fixed_point import Layers, clip, encode
 from protocol.bodies.letter import LetterKind, most_bytes
-from protocol.ckks.check import SiteChecks
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
 from protocol.evidence import PastRelease
 from protocol.first_model import first_model
 from protocol.policy.memory import SiteMemory, remember_left_out, remember_release
+from protocol.protection.ckks import derive_key, key_id_in, require_scheme
+from protocol.protection.interface import AtSite, Encoded, UnderKey
+from protocol.protection.known import protection_of
+from protocol.protection.shares import encode_counts, encode_vector
 from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import split_chunk
@@ -54,13 +54,21 @@ class Participant(StudyAtSite):
         clip(np.ones(1, dtype=np.float32), self.study.parameters.clip_norm)
         encode(np.ones(1, dtype=np.float32), self.study.parameters, bytes(32))
         split_chunk(np.zeros(1, dtype=np.uint64), bytes(32), 0)
-        require_ckks(self.study)
+        require_scheme(self.study)
         self.learner.prepare()
 
     @property
-    def layers(self) -> list[tuple[str, int]]:
+    def at(self) -> AtSite:
+        """This site in its study, as encoding and opening take it. Raises: as :meth:`ckks_key`"""
+        key, under = self.ckks_key(), None
+        if key is not None:
+            under = UnderKey(key, lambda: closing(MemoryFile()), lambda: TemporaryFile(dir=self.journal.folder))  # noqa: SIM115
+        return AtSite(self.study, self.context.site, self.context.roster, under)
+
+    @property
+    def layers(self) -> Layers:
         """Name and number of coordinates of each shared layer."""
-        return [(layer.name, prod(layer.shape)) for layer in self.study.model.layers]
+        return AtSite(self.study, self.context.site, self.context.roster).layers
 
     @property
     def requester_party(self) -> Party:
@@ -83,10 +91,9 @@ class Participant(StudyAtSite):
             self._ckks_key = derive_key(self.state.ckks_key_seed, self.study_digest)
         return self._ckks_key
 
-    def ckks_key_id(self) -> str | None:
-        """The public id of that key."""
-        key = self.ckks_key()
-        return None if key is None else key.id.hex()
+    def ckks_key_id(self, purpose: Purpose) -> str | None:
+        """The public id of that key, in rounds that travel under it."""
+        return key_id_in(purpose, self.study, self.ckks_key())
 
     # --- what the rule has a site weigh itself with ---
 
@@ -137,49 +144,41 @@ class Participant(StudyAtSite):
         known = self.journal.read(folder / ENCODED_RECORD, EncodedUpdate)
         if known is not None:
             return known
-        ways: dict[Purpose, Callable[[Announcement], EncodedUpdate]] = {
+        grid, own = self.study.parameters.weight_grid, self.weight_in(announcement)
+        weight = numerator / grid if own is None else own
+        ways: dict[Purpose, Callable[[Announcement], Encoded]] = {
             Purpose.COUNTS: self._encode_counts,
             Purpose.RANKING: self._encode_model,
-            Purpose.UPDATE: partial(self._encode_update, numerator=numerator),
+            Purpose.UPDATE: partial(self._encode_update, weight=weight),
         }
-        encoded = ways[announcement.purpose](announcement)
+        made, into = ways[announcement.purpose](announcement), encoded_path(self.journal, self.study, announcement)
+        with self.stopwatch.phase("encoding"):
+            encoded = journal_encoded(made, into, weight, grid)
         self.journal.reach(Point.BEFORE_UPDATE_ENCODED)
         self.journal.write(folder / ENCODED_RECORD, encoded)
         self.journal.reach(Point.AFTER_UPDATE_ENCODED)
         return encoded
 
-    def _encode_counts(self, announcement: Announcement) -> EncodedUpdate:
-        into = self.encoded_file(announcement).path
-        return encode_counts(self.learner.class_counts(), self.study.parameters, into)
+    def _encode_counts(self, announcement: Announcement) -> Encoded:
+        return encode_counts(self.learner.class_counts(), self.study.parameters)
 
-    def _encode_model(self, announcement: Announcement) -> EncodedUpdate:
+    def _encode_model(self, announcement: Announcement) -> Encoded:
         """This site's vector of a ranking; the requester, which ranks, puts in zeros. Raises: UnusableUpdate"""
         parameters = self.study.parameters_in(Purpose.RANKING)
         vector = np.zeros(parameters.dimension)
         if self.context.site != self.context.roster.requester:
             with self.stopwatch.phase("training"):
                 vector = model_vector(self.learner, self.study, announcement.round)
-        seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {announcement.round}")
-        encode_whole(vector, parameters, seed, self.encoded_file(announcement).path)
-        norm = float(np.linalg.norm(vector))
-        return EncodedUpdate(numerator=parameters.weight_grid, clipped=False, norm=norm)
+        return encode_vector(vector, parameters, self._rounding_seed(announcement))
 
-    def _encode_update(self, announcement: Announcement, numerator: int) -> EncodedUpdate:
-        round_number, folder, key = announcement.round, self.journal.round_folder(announcement.round), self.ckks_key()
-        into = folder / ENCODED
-        update = self.trained(round_number)
-        self._trained = None
-        seed = self.context.randomness.bytes(32, f"rounding {self.study_digest} round {round_number}")
-        weight, parameters = self.own_weight(), self.study.parameters
+    def _encode_update(self, announcement: Announcement, weight: float) -> Encoded:
+        update, self._trained = self.trained(announcement.round), None
         with self.stopwatch.phase("encoding"):
-            if announcement.protection.plan.keyed and key is not None:
-                listed = numerator / parameters.weight_grid
-                own = listed if weight is None else weight
-                checks = SiteChecks(key, announcement.digest(), self.context.site)
-                return encrypt_update(update, self.layers, own, parameters, key, checks, folder / ENCRYPTED)
-            if weight is None:
-                return encode_update(update, self.layers, numerator, parameters, seed, into)
-            return encode_own_weighted(update, self.layers, weight, parameters, seed, into)
+            protection, seed = protection_of(announcement), self._rounding_seed(announcement)
+            return protection.encode(self.at, announcement, update, weight, seed)
+
+    def _rounding_seed(self, announcement: Announcement) -> bytes:
+        return self.context.randomness.bytes(32, f"rounding {self.study_digest} round {announcement.round}")
 
     def trained(self, round_number: int) -> Vector:
         """This site's update of a round, before clipping; kept until it is encoded, and trained again after a crash."""
@@ -191,20 +190,12 @@ class Participant(StudyAtSite):
     def encoded_file(self, announcement: Announcement) -> EncodedFile:
         """The round's encoded vector, in the journal."""
         length = self.study.parameters_in(announcement.purpose).dimension
-        return EncodedFile(self.journal.round_folder(announcement.round) / ENCODED, length)
+        return EncodedFile(encoded_path(self.journal, self.study, announcement), length)
 
     def contribute(self, announcement: Announcement, attempt: int) -> None:
         """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""
         with self.stopwatch.phase("sharing"):
-            record = make_contribution(
-                self._vector(announcement),
-                announcement,
-                attempt,
-                self.context.site,
-                self.context.roster,
-                self.context.randomness,
-                self.journal,
-            )
+            record = make_contribution(self.at, announcement, attempt, self.context.randomness, self.journal)
         with self.stopwatch.phase("upload"):
             send_contribution(
                 record,
@@ -215,12 +206,6 @@ class Participant(StudyAtSite):
                 self.context.clients,
                 self.journal,
             )
-
-    def _vector(self, announcement: Announcement) -> SentVector:
-        """What this site has encoded, as it leaves it."""
-        if not announcement.protection.plan.keyed:
-            return self.encoded_file(announcement)
-        return EncryptedFile(self.journal.round_folder(announcement.round) / ENCRYPTED, self.study.encrypted_values)
 
     def has_taken(self, announcement: Announcement) -> bool:
         """Whether a release of this round was applied before this process began."""
@@ -256,35 +241,27 @@ class Participant(StudyAtSite):
     def _stepped(self, past: PastRelease) -> Vector:
         """The kept vector after a released average. Raises: as take_release; AggregateOutOfBounds"""
         with self.stopwatch.phase("output"):
-            average = self._average(past)
+            average = self.average(past)
         self.journal.reach(Point.AFTER_OUTPUT_OPENED)
         try:
             return self.learner.apply(self.require_kept(), average)
         except ProtocolViolation as beyond:  # a server optimiser's step that no float32 holds
             raise AggregateOutOfBounds(beyond.detail) from None
 
-    def _average(self, past: PastRelease) -> Vector:
-        """The released average, from both servers' halves or from server A's ciphertexts."""
-        key, of = self.ckks_key(), self._reader()
-        if key is None or not past.announcement.protection.plan.keyed:
-            return of.open(past)
-        encrypted = EncryptedOutput(
-            of.study, of.study_digest, of.site, of.roster, of.key, of.clients, key, self.journal.folder
-        )
-        return encrypted.open(past)
+    def average(self, past: PastRelease) -> Vector:
+        """The released average update. Raises: as :meth:`take_release`; AggregateOutOfBounds"""
+        return self._outputs().open(past)
 
     def _totals(self, past: PastRelease) -> tuple[int, ...]:
         """The released class counts. Raises: as take_release; AggregateOutOfBounds"""
         with self.stopwatch.phase("output"):
-            totals = self._reader().open_counts(past, self.study.model.classes)
+            totals = self._outputs().open_counts(past)
         self.journal.reach(Point.AFTER_OUTPUT_OPENED)
         return totals
 
-    def _reader(self) -> OutputReader:
+    def _outputs(self) -> Outputs:
         context = self.context
-        return OutputReader(
-            self.study, self.study_digest, context.site, context.roster, context.keys.sealing, context.clients
-        )
+        return Outputs(self.at, self.study_digest, context.keys.sealing, context.clients)
 
     def remembered(self, memory: SiteMemory, past: PastRelease) -> SiteMemory:
         """The policy's memory after a release."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,17 +15,18 @@ from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.site.journal import StudyJournal
 from client_agent.study.contribute import (
-    ENCODED,
     ContributionRecord,
-    EncodedFile,
-    encode_update,
+    encoded_path,
+    journal_encoded,
     make_contribution,
     send_contribution,
 )
-from client_agent.study.take_release import OutputReader
+from client_agent.study.take_release import Outputs
 from harness.bench.vectors import Vector
 from host.randomness import SystemRandomness
 from protocol.evidence import PastRelease
+from protocol.protection.interface import AtSite
+from protocol.protection.known import protection_of
 from protocol.sharing import Side
 from protocol.wire.authentic import require_roster
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
@@ -89,11 +89,11 @@ class SyntheticAgent:
     def prepare(self, study: Study, announcement: Announcement, numerator: int, update: Vector) -> ContributionRecord:
         """Check, clip, weigh, encode, share, commit and seal."""
         randomness, journal = SystemRandomness(), self.journal(study)
-        encoded = journal.round_folder(announcement.round) / ENCODED
-        layers: Sequence[tuple[str, int]] = [(layer.name, int(np.prod(layer.shape))) for layer in study.model.layers]
-        encode_update(update, layers, numerator, study.parameters, randomness.bytes(32, "rounding"), encoded)
-        source = EncodedFile(encoded, study.parameters.dimension)
-        return make_contribution(source, announcement, 1, self.site, self.roster, randomness, journal)
+        at, grid = AtSite(study, self.site, self.roster), study.parameters.weight_grid
+        seed, weight = randomness.bytes(32, "rounding"), numerator / grid
+        made = protection_of(announcement).encode(at, announcement, update, weight, seed)
+        journal_encoded(made, encoded_path(journal, study, announcement), weight, grid)
+        return make_contribution(at, announcement, 1, randomness, journal)
 
     def send(self, study: Study, record: ContributionRecord) -> Sent:
         """Upload both shares at once; returns with both receipts."""
@@ -105,8 +105,8 @@ class SyntheticAgent:
 
     def open_output(self, study: Study, past: PastRelease) -> NDArray[np.float32]:
         """Fetch both halves of the sum, check the evidence, open the average."""
-        reader = OutputReader(study, study.digest(), self.site, self.roster, self.keys.sealing, self.clients)
-        return reader.open(past)
+        at = AtSite(study, self.site, self.roster)
+        return Outputs(at, study.digest(), self.keys.sealing, self.clients).open(past)
 
     def tidy(self, study: Study) -> None:
         """Delete this study's files; a real agent keeps two rounds."""

@@ -16,7 +16,6 @@ from typing import Final
 
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.arithmetic.ring import ELEMENT_BYTES
-from protocol.bodies import sealed
 from protocol.ckks.ciphertext import Kind, body_bytes
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import AnnouncementMismatch, MalformedMessage, NotListed, WrongRound
@@ -28,10 +27,8 @@ from protocol.wire.messages import (
     NO_COMMITMENT,
     Announcement,
     ContributionHeader,
-    Purpose,
     Roster,
     ShareKind,
-    Study,
 )
 
 _NO_COMMITMENT: Final = bytes(COMMITMENT_BYTES)
@@ -113,22 +110,6 @@ def ciphertext_parts(announcement: Announcement, attempt: int, site: str, values
     return {Side.A: Part(announcement, attempt, site, Side.A, ShareKind.CIPHERTEXT, values)}
 
 
-def parts(study: Study, announcement: Announcement, attempt: int, site: str, roster: Roster) -> dict[Side, Part]:
-    """What each server gets of a site's contribution to a round of ``study``."""
-    if announcement.protection.plan.keyed:
-        return ciphertext_parts(announcement, attempt, site, study.encrypted_values)
-    return share_parts(announcement, attempt, site, roster, study.parameters_in(announcement.purpose).dimension)
-
-
-def most_bytes(study: Study) -> int:
-    """The longest body of any part in any round of a study."""
-    longest = max(study.parameters_in(purpose).dimension for purpose in Purpose)
-    most = content_bytes(ShareKind.VECTOR, longest)
-    if study.protection.plan.keyed:
-        most = max(most, content_bytes(ShareKind.CIPHERTEXT, study.encrypted_values))
-    return sealed.most_bytes(most)
-
-
 class PartSealing:
     """One part on its way behind its seal: the encrypted content first, then the head in front of it.
 
@@ -147,7 +128,7 @@ class PartSealing:
         """How much room the head takes, whatever the commitments are."""
         return sealed_head_length(len(self.part.header({}).canonical()))
 
-    def encrypted(self, content: Iterable[Octets]) -> Iterator[Octets]:
+    def sealed_content(self, content: Iterable[Octets]) -> Iterator[Octets]:
         """The encrypted content, piece by piece; once, and to the end before anything else is asked."""
         return self._taken.over(encrypt_body(self._content_key, content))
 

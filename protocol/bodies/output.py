@@ -19,24 +19,12 @@ from protocol.release import masking_side
 from protocol.sharing import Side
 from protocol.wire.channel.sealing import Octets, SealedMessage, SealedReader
 from protocol.wire.keys import SealingKey, SealingPublicKey
-from protocol.wire.messages import Announcement, OutputHeader, ReleaseSet, ShareKind, Study
+from protocol.wire.messages import OutputHeader, ShareKind
 
 
 def share_kind(side: Side, round_number: int) -> ShareKind:
     """What a side serves of a round of shares."""
     return ShareKind.SEED if masking_side(round_number) is side else ShareKind.VECTOR
-
-
-def header(study: Study, announcement: Announcement, release: ReleaseSet, side: Side, recipient: str) -> OutputHeader:
-    """The public header of what a side serves of a released round; ``recipient`` is the id of the site's key."""
-    encrypted = announcement.protection.plan.keyed
-    return OutputHeader(
-        release_digest=release.digest(),
-        side=side,
-        share_kind=ShareKind.CIPHERTEXT if encrypted else share_kind(side, announcement.round),
-        recipient=recipient,
-        length=study.encrypted_values if encrypted else study.parameters.dimension,
-    )
 
 
 def seal(header: OutputHeader, content: Iterable[bytes], recipient: SealingPublicKey, secret: bytes) -> SealedMessage:
@@ -69,25 +57,25 @@ def read(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> I
     return sealed.opened(SealedReader(key, accept), pieces)
 
 
-def read_seed(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> bytes:
-    """The mask's seed. Raises: as :func:`read`"""
-    seed = b"".join(read(expected, key, pieces))
+def seed_in(header: OutputHeader, content: Iterable[bytes]) -> bytes:
+    """The mask's seed. Raises: MalformedMessage, and as :func:`read` from the content"""
+    seed = b"".join(content)
     if len(seed) != SEED_BYTES:
-        raise MalformedMessage(f"server {expected.side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
+        raise MalformedMessage(f"server {header.side} served a mask seed of {len(seed)} bytes, expected {SEED_BYTES}")
     return seed
 
 
-def read_vector(expected: OutputHeader, key: SealingKey, pieces: Iterable[Octets]) -> Iterator[tuple[int, Ring]]:
+def elements_in(header: OutputHeader, content: Iterable[bytes]) -> Iterator[tuple[int, Ring]]:
     """The masked sum piece by piece, each with its place; the last one once the end is authentic.
 
-    Raises: as :func:`read`
+    Raises: MalformedMessage, and as :func:`read` from the content
     """
-    side, length = expected.side, expected.length
+    side, length = header.side, header.length
     elements = sealed.ElementReader(
         length,
         f"server {side} served more than {length} elements",
         f"server {side} served {{}} elements, expected {length}",
     )
-    for piece in read(expected, key, pieces):
+    for piece in content:
         yield elements.feed(piece)
     elements.finish()

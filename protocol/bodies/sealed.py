@@ -71,7 +71,7 @@ class ElementReader:
         self._held = b""
         self._done = 0
 
-    def feed(self, data: bytes | bytearray) -> tuple[int, Ring]:
+    def feed(self, data: Octets) -> tuple[int, Ring]:
         """The next elements and where they begin; the array is read-only and may be empty."""
         view, start = memoryview(self._held + data if self._held else data), self._done
         count = len(view) // ELEMENT_BYTES

@@ -120,11 +120,6 @@ class Study(Message):
     data_schema: TableSchema | None = Field(default=None, exclude_if=lambda schema: schema is None)
 
     @property
-    def encrypted_values(self) -> int:
-        """Values of an update under CKKS: the site's weight and the shared parameters."""
-        return 1 + self.model_dimension
-
-    @property
     def least_weight(self) -> float:
         """The smallest weight that a site can have where nobody hands out others: one on the grid, or exactly 1."""
         return 1 / self.parameters.weight_grid if self.rule.name.self_weighted else 1.0

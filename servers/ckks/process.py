@@ -42,7 +42,7 @@ class CkksProcess:
     """
 
     def __init__(self, parameters: CkksParameters, timeout_s: float = 30.0) -> None:
-        self._parameters = parameters
+        self.parameters = parameters
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._running: subprocess.Popen[bytes] | None = None
@@ -88,10 +88,10 @@ class CkksProcess:
         Raises: ProtocolViolation, when one does not parse any more; Unavailable, when the process died twice;
                 ConfigurationError, when it cannot start
         """
-        if not 1 <= len(chunks) <= self._parameters.most_sites:
-            raise ProtocolViolation(f"a sum is of 1 to {self._parameters.most_sites} ciphertexts, found {len(chunks)}")
+        if not 1 <= len(chunks) <= self.parameters.most_sites:
+            raise ProtocolViolation(f"a sum is of 1 to {self.parameters.most_sites} ciphertexts, found {len(chunks)}")
         try:
-            verdict, total = self._asked(Operation.ADD, chunks, chunk_bytes(self._parameters, Kind.SUM))
+            verdict, total = self._asked(Operation.ADD, chunks, chunk_bytes(self.parameters, Kind.SUM))
         except _Died as error:
             raise Unavailable(f"ciphertexts could not be added: {error}; try again later") from error
         if verdict is not Verdict.ACCEPTED:
@@ -104,7 +104,7 @@ class CkksProcess:
             self._end()
 
     def _asked(self, operation: Operation, chunks: Sequence[bytes], answer_bytes: int) -> tuple[Verdict, bytes]:
-        size = chunk_bytes(self._parameters, Kind.CONTRIBUTION)
+        size = chunk_bytes(self.parameters, Kind.CONTRIBUTION)
         if any(len(chunk) != size for chunk in chunks):
             raise MalformedMessage(f"a chunk of a CKKS contribution must have {size} bytes")
         message = REQUEST.pack(operation, len(chunks)) + b"".join(chunks)
@@ -136,7 +136,7 @@ class CkksProcess:
         if self._running is None or self._running.poll() is not None:
             self._end()
             self._running = subprocess.Popen(  # noqa: S603 - our own program
-                [sys.executable, "-m", "servers.ckks.worker", self._parameters.model_dump_json()],
+                [sys.executable, "-m", "servers.ckks.worker", self.parameters.model_dump_json()],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -1,35 +1,55 @@
-"""The end of a round of ciphertexts: both servers sign one sum, and only then is it served (docs/protocol.md 11).
+"""Rounds of ciphertexts: side A collects, agrees and sums alone, side B countersigns (docs/protocol.md 11).
 
-Either end, this one or a skip, needs both signatures, and each server signs one end a round, durably. So neither server
+B gets no part of an update, so it cannot confirm what A holds. Its signature says that this is the only agreed set of
+the round, and that the set is of listed sites and large enough; later, that this sum is the round's only end. Either
+end, this one or a skip, needs both signatures, and each server signs one end per round, durably. So neither server
 alone, whoever is on its side, can bring it about that a sum is served of a round that sites believe to be skipped.
 """
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
-from protocol.errors import (
-    ConflictingMessage,
-    UnknownResource,
-    WrongRound,
-)
+from protocol.errors import ConflictingMessage, UnknownResource, WrongRound
+from protocol.protection.known import protection_of
 from protocol.rounds.side_b import Reply, answer, require_named, require_no_other_end
 from protocol.rounds.states import RoundKey, SumAgreed
-from protocol.rounds.steps import Act, Refused, Signature
+from protocol.rounds.transitions import RoundEvent
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import Signed, SumRelease
+from protocol.wire.messages import AgreedSet, Signed, SumRelease
+from servers.ckks.contents import write_sum
 from servers.http.peer_client import PeerClient
 from servers.points import Point
-from servers.rounds.end_round import next_step, round_path
-from servers.rounds.release import commit_release
-from servers.rounds.standing import at_a, standing
+from servers.rounds.end_round import signed_by_both
+from servers.rounds.release import commit_release, output_name
+from servers.rounds.standing import standing
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 
+# --- side A -----------------------------------------------------------------------------------------------------------
+
+
+async def countersigned_set(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
+    """Get B's signature under the set; nothing is measured after it. Raises: NotYet, ProtocolViolation"""
+    path = paths.PEER_AGREED_SET
+    _, both = await signed_by_both(server, peer, study, record, path, record.agreed, "agreed_set", UnknownResource)
+    if both is not None:
+        state = record.begun.after(RoundEvent.MEASURED)
+        server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=both))
+
+
+async def sum_up(server: Server, study: StudyRecord, record: RoundRecord) -> None:
+    """Both servers hold one release set; add it up and sign the sum."""
+    name, announcement = output_name(record), record.announcement.message
+    _, values = protection_of(announcement).served(study.study, server.side, announcement.round)
+    digest = await asyncio.to_thread(write_sum, server, record, values, name)
+    sign_sum_release(server, record.key, name, digest)
+
 
 def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest: str) -> RoundRecord:
-    """Side A: sign that the round ends with this sum, durably. From here on it signs no skip of the round.
+    """Sign that the round ends with this sum, durably. From here on this side signs no skip of the round.
 
     Raises: WrongRound, when it has signed a skip meanwhile
     """
@@ -54,27 +74,39 @@ def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest
 
 
 async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
-    """Side A: get B's signature under the sum, then serve it.
+    """Get B's signature under the sum, then serve it.
 
     Raises: NotYet, while B does not know the round; ProtocolViolation, when B signs anything else or has signed a skip
     """
-    state, roster = at_a(server, record), server.roster
-    path = round_path(paths.PEER_SUM_RELEASE, study, record)
-    try:
-        body = await peer.post(path, record.signed_sum.canonical(), "sum_release")
-    except (UnknownResource, WrongRound, ConflictingMessage) as error:
-        next_step(server, state, Refused(error))
-        return
-    both = Signed[SumRelease].parse(body)
-    message = require_signatures(both, roster, (roster.operator_a.name, roster.operator_b.name))
-    if next_step(server, state, Signature(message)) is Act.TAKE:
+    refused = (UnknownResource, WrongRound, ConflictingMessage)
+    path, signed = paths.PEER_SUM_RELEASE, record.signed_sum
+    _, both = await signed_by_both(server, peer, study, record, path, signed, "sum_release", *refused)
+    if both is not None:
         commit_release(server, study, record, record.output_file, both)
+
+
+# --- side B -----------------------------------------------------------------------------------------------------------
+
+
+def countersign_agreed_set(server: Server, record: RoundRecord, signed: Signed[AgreedSet]) -> Signed[AgreedSet]:
+    """Sign A's agreed set of a round of ciphertexts; one per round, the same again gets the same answer.
+
+    Raises: BadSignature, AnnouncementMismatch, ConflictingMessage, ProtocolViolation, WrongRound
+    """
+    agreed = require_signatures(signed, server.roster, [server.roster.operator_a.name])
+    if answer(standing(server, record), agreed, server.roster) is Reply.AGAIN:
+        return record.agreed
+    state, both = record.begun.after(RoundEvent.AGREED), server.countersign(signed)
+    server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
+    server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=both))
+    server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
+    return both
 
 
 def countersign_sum_release(
     server: Server, study: StudyRecord, key: RoundKey, signed: Signed[SumRelease]
 ) -> Signed[SumRelease]:
-    """Side B: sign A's sum, unless this side has signed a skip; one a round, the same again gets the same answer.
+    """Sign A's sum, unless this side has signed a skip; one per round, the same again gets the same answer.
 
     With that the round is released here: B itself has nothing to serve.
 

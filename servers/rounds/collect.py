@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from fastapi import Request
 
-from protocol.bodies import contribution
-from protocol.bodies.contribution import Part
+from protocol.bodies.contribution import Part, content_bytes
 from protocol.errors import ConflictingMessage, NotListed, WrongRound
+from protocol.protection.known import expected, most_bytes
 from protocol.rounds.agree import is_complete
 from protocol.rounds.announce import LastRound, check_said, opens_round
 from protocol.rounds.states import RoundKey
@@ -21,10 +21,11 @@ from protocol.wire.messages import (
     CollectedContribution,
     ContributionHeader,
     Receipt,
+    ShareKind,
     Signed,
 )
 from protocol.wire.peer_messages import CollectedSet
-from servers.ckks.uploads import CheckedDraft, require_summing_side
+from servers.ckks.contents import ContributionCheck, key_id_of
 from servers.http.authentication import Caller
 from servers.http.bodies import ContributionDigest, ContributionIntake, stream_into
 from servers.letters import forget_rounds_before
@@ -102,7 +103,7 @@ async def contribute(
     known = server.store.contribution(key, caller.name)
     if known is not None:
         again = ContributionDigest()
-        await stream_into(request, again, contribution.most_bytes(study.study))
+        await stream_into(request, again, most_bytes(study.study))
         return _same_receipt(server, study, known, again.finish(caller))
     record = round_of(server, study, key.round, key.attempt)
     _require_open(study, record)
@@ -110,8 +111,6 @@ async def contribute(
         raise NotListed(
             f"{caller.name!r} is not listed for round {key.round}; it takes part when the requester lists it"
         )
-    if record.announcement.message.protection.plan.keyed:
-        require_summing_side(server)
     header, digest, name = await _taken_in(server, caller, study, record, request)
     return _store(server, study, key, header, digest, name)
 
@@ -120,14 +119,16 @@ async def _taken_in(
     server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, request: Request
 ) -> tuple[ContributionHeader, str, str]:
     """Open a share into a file that no row names yet. -> its header, the sealed message's digest, the file's name"""
-    announcement = record.announcement.message
-    expected = _expected_part(server, caller.name, study, record)
-    server.files.require_room(contribution.content_bytes(expected.kind, expected.length))
+    part = _expected_part(server, caller.name, study, record)
+    server.files.require_room(content_bytes(part.kind, part.length))
     draft = server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL)
-    checked = CheckedDraft(server, announcement, study.study, draft) if announcement.protection.plan.keyed else None
+    checked = None
+    if part.kind is ShareKind.CIPHERTEXT:
+        key_id = key_id_of(record.announcement.message)
+        checked = ContributionCheck(server.ckks, key_id, part.length, draft.write)
     try:
-        intake = ContributionIntake(server.keys.sealing, expected, checked or draft)
-        await stream_into(request, intake, contribution.most_bytes(study.study))
+        intake = ContributionIntake(server.keys.sealing, part, checked or draft)
+        await stream_into(request, intake, most_bytes(study.study))
         header, digest = await asyncio.to_thread(intake.finish, caller)
         if checked is not None:
             await asyncio.to_thread(checked.finish)
@@ -196,9 +197,9 @@ def _parts(key: RoundKey) -> tuple[str, int, int]:
 
 
 def _expected_part(server: Server, site: str, study: StudyRecord, record: RoundRecord) -> Part:
-    """What this server gets of a site's contribution. Requires: it gets any of it"""
+    """What this server gets of a site's contribution. Raises: MalformedMessage, when it gets nothing"""
     announcement, attempt = record.announcement.message, record.key.attempt
-    return contribution.parts(study.study, announcement, attempt, site, server.roster)[server.side]
+    return expected(study.study, announcement, attempt, site, server.roster, server.side)
 
 
 def collected(server: Server, record: RoundRecord) -> CollectedSet:

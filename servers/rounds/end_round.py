@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
-from protocol.errors import ConflictingMessage, ProtocolViolation, Unavailable, UnknownResource, WrongRound
+from protocol.errors import ConflictingMessage, MoietyError, ProtocolViolation, Unavailable, UnknownResource, WrongRound
 from protocol.rounds.side_a import due
 from protocol.rounds.states import AtA, Measured
 from protocol.rounds.steps import Act, End, FromB, Halt, Refused, Signature, Step, TryLater
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
-from protocol.wire.messages import ReleaseSet, RoundOutcome, Signed
+from protocol.wire.messages import AgreedSet, ReleaseSet, RoundOutcome, Signed, SumRelease
 from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.rounds.outcomes import commit_end, commit_skip
@@ -19,6 +20,8 @@ from servers.rounds.standing import at_a, facts_at_a
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.studies import refuse
+
+M = TypeVar("M", AgreedSet, SumRelease, RoundOutcome)
 
 
 class NotYet(Unavailable):
@@ -38,6 +41,32 @@ def next_step(server: Server, state: AtA, answer: FromB | None = None, asked_at_
     if isinstance(step, Halt):
         raise ProtocolViolation(step.detail)
     return step
+
+
+async def signed_by_both(
+    server: Server,
+    peer: PeerClient,
+    study: StudyRecord,
+    record: RoundRecord,
+    template: str,
+    signed: Signed[M],
+    kind: str,
+    *refused: type[MoietyError],
+) -> tuple[Step, Signed[M] | None]:
+    """What follows from B's answer to what A has signed; with both signatures, when that is to be taken.
+
+    ``refused``: the errors by which B answers.
+
+    Raises: NotYet; ProtocolViolation, when B signs anything but what it was asked to
+    """
+    try:
+        body = await peer.post(round_path(template, study, record), signed.canonical(), kind)
+    except refused as error:
+        return next_step(server, at_a(server, record), Refused(error)), None
+    both = type(signed).parse(body)
+    message = require_signatures(both, server.roster, [server.roster.operator_a.name, server.roster.operator_b.name])
+    step = next_step(server, at_a(server, record), Signature(message))
+    return step, both if step is Act.TAKE else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,22 +139,15 @@ class Endings:
 
         Raises: NotYet; ProtocolViolation, when the peer signs anything but what it was asked to
         """
-        own = record.signed_outcome
-        path = round_path(paths.PEER_OUTCOME, self.server.store.study(record.key.study), record)
-        try:
-            body = await self.peer.post(path, own.canonical(), "outcome")
-        except (WrongRound, UnknownResource) as error:
-            step = next_step(self.server, at_a(self.server, record), Refused(error))
-            if isinstance(step, End):
-                await self.end(record, step)
-            elif step is Act.TAKE_ALONE:
-                commit_skip(self.server, record, own)
-            return
-        signed = Signed[RoundOutcome].parse(body)
-        names = [self.server.roster.operator_a.name, self.server.roster.operator_b.name]
-        message = require_signatures(signed, self.server.roster, names)
-        if next_step(self.server, at_a(self.server, record), Signature(message)) is Act.TAKE:
-            commit_end(self.server, record, signed)
+        own, study, path = record.signed_outcome, self.server.store.study(record.key.study), paths.PEER_OUTCOME
+        refused = (WrongRound, UnknownResource)
+        step, both = await signed_by_both(self.server, self.peer, study, record, path, own, "outcome", *refused)
+        if both is not None:
+            commit_end(self.server, record, both)
+        elif isinstance(step, End):
+            await self.end(record, step)
+        elif step is Act.TAKE_ALONE:
+            commit_skip(self.server, record, own)
 
 
 def _require_no_sum_signed(record: RoundRecord) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Final
 
 from protocol.arithmetic.prg import SEED_BYTES
 from protocol.bodies import output
@@ -14,6 +15,8 @@ from protocol.errors import (
     OutputGone,
     UnknownResource,
 )
+from protocol.protection.known import output_header
+from protocol.protection.plan import RoundStep
 from protocol.rounds.side_b import Reply, answer
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.wire.authentic import require_signatures
@@ -25,7 +28,6 @@ from protocol.wire.messages import (
     Signed,
     SumRelease,
 )
-from servers.ckks.output import require_served
 from servers.points import Point
 from servers.rounds.collect import expected_sites
 from servers.rounds.standing import standing
@@ -33,6 +35,8 @@ from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
+
+_BOTH: Final = 2
 
 
 def accept_release_set(server: Server, record: RoundRecord, signed: Signed[ReleaseSet]) -> None:
@@ -128,9 +132,12 @@ def sealed_output(server: Server, study: StudyRecord, record: RoundRecord | None
     if site not in expected_sites(server, record.announcement.message) and not _listed_now(server, study, site):
         raise NotListed(f"{site!r} was not listed for round {record.key.round}, nor for the present one")
     announcement, release = record.announcement.message, record.release_set.message
-    if announcement.protection.plan.keyed:
-        require_served(server, record)
-    header = output.header(study.study, announcement, release, server.side, server.key_id_of(site))
+    countersigned = RoundStep.COUNTERSIGN in announcement.protection.plan.steps
+    if countersigned and (record.sum_release is None or len(record.sum_release.signatures) != _BOTH):
+        raise UnknownResource(
+            f"the sum of round {record.key.round} is not signed by both servers; wait until the view says 'released'"
+        )
+    header = output_header(study.study, announcement, release, server.side, server.key_id_of(site))
     content = _output_content(server, record, header.share_kind)
     secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} output for {site}")
     return output.seal(header, content, server.sealing_key_of(site), secret)

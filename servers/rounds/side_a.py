@@ -30,8 +30,7 @@ from protocol.wire.peer_messages import (
     pack_frame,
     unpack_frame,
 )
-from servers.ckks.release import deliver_sum_release
-from servers.ckks.rounds import countersigned_set, sum_up
+from servers.ckks.release import countersigned_set, deliver_sum_release, sum_up
 from servers.correlations.pool import CorrelationPool, Stock, stock_quietly
 from servers.correlations.wanted import demand
 from servers.http.peer_client import PeerClient

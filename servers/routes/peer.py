@@ -26,8 +26,7 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from protocol.wire.peer_messages import ChallengeReveal, LockRequest
-from servers.ckks.release import countersign_sum_release
-from servers.ckks.rounds import countersign_agreed_set
+from servers.ckks.release import countersign_agreed_set, countersign_sum_release
 from servers.correlations.sessions import SITE_ELEMENTS
 from servers.http.authentication import ThePeer, ThisServer
 from servers.http.bodies import read_small, stream_into

@@ -317,7 +317,7 @@ class Federation:
         """Every site of the sum opens it; the step is the requester's choice, so here the model stays put."""
         for site in accepted:
             agent = self.agent(site, of)
-            agent._average = lambda past: (total / len(accepted)).astype(np.float32)  # type: ignore[method-assign]
+            agent.average = lambda past: (total / len(accepted)).astype(np.float32)  # type: ignore[method-assign]
             agent._learner = _Stays(self.learners[site])  # type: ignore[assignment]
             agent.take_release(made.past)
             agent.save(last_recorded_round=made.past.announcement.round)

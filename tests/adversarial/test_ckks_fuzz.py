@@ -20,8 +20,8 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import MalformedMessage, SumForged
+from servers.ckks.contents import ContributionCheck
 from servers.ckks.process import CkksProcess
-from servers.ckks.sums import ContributionCheck
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2000
@@ -60,9 +60,9 @@ def expected(key: SecretKey) -> BodyHeader:
 
 def offer(process: CkksProcess, key: SecretKey, body: bytes, piece: int = 5000) -> None:
     """As it would arrive. Raises: MalformedMessage, when it is refused"""
-    check = ContributionCheck(process, PARAMETERS, expected(key))
+    check = ContributionCheck(process, key.id, DIMENSION + 1)
     for at in range(0, len(body), piece):
-        check.feed(body[at : at + piece])
+        check.write(body[at : at + piece])
     check.finish()
 
 

@@ -19,7 +19,6 @@ from client_agent.requester.plan import hindrance
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import WeightMail
-from client_agent.study.ckks_key import derive_key
 from client_agent.study.take_release import own_key_id
 from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
@@ -34,6 +33,7 @@ from protocol.evidence import PastRelease
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.clauses import MOST_DISCARDED_SUMS
 from protocol.policy.site_policy import SitePolicy
+from protocol.protection.ckks import derive_key
 from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import sign

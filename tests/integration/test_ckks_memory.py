@@ -12,8 +12,8 @@ import pytest
 from harness.bench.probe import peak_mb, reset_peak
 from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, body_bytes, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
+from servers.ckks.contents import ContributionCheck, stored_chunks, summed_body
 from servers.ckks.process import CkksProcess
-from servers.ckks.sums import ContributionCheck, stored_chunks, summed_body
 
 PARAMETERS = CkksParameters()
 MOST_GROWTH_MB = 16
@@ -81,13 +81,13 @@ def test_checking_and_adding_many_parameters_takes_the_memory_of_one_million(tmp
             with path.open("wb") as file:
                 file.write(header.to_bytes())
                 file.truncate(body_bytes(PARAMETERS, Kind.CONTRIBUTION, values))
-            check = ContributionCheck(process, PARAMETERS, header)
+            check = ContributionCheck(process, header.key_id, header.values)
             with path.open("rb") as file:
                 while piece := file.read(2**20):
-                    check.feed(piece)
+                    check.write(piece)
             check.finish()
             sources = [stored_chunks(path, "site", PARAMETERS, values)]
-            pieces = summed_body(process, PARAMETERS, BodyHeader(Kind.SUM, fingerprint, bytes(16), values), sources)
+            pieces = summed_body(process, BodyHeader(Kind.SUM, fingerprint, bytes(16), values), sources)
             total = sum(map(len, pieces))
             assert total == body_bytes(PARAMETERS, Kind.SUM, values)
             assert total - HEADER_BYTES == -(-values // 1020) * chunk_bytes(PARAMETERS, Kind.SUM)

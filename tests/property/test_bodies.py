@@ -28,6 +28,7 @@ from protocol.errors import (
 from protocol.mpc.measurement import OpeningShare
 from protocol.mpc.quantity import value_count
 from protocol.parameters import RANGE_PROJECTIONS, Needs
+from protocol.protection.known import most_bytes, protection_of
 from protocol.sharing import Side, split
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.channel.signing import DigestField
@@ -82,7 +83,7 @@ def contributed(both: dict[Side, Part], content: dict[Side, bytes]) -> dict[Side
         side: PartSealing(part, operator_keys(side).sealing.public, bytes([i]) * 32, bytes([9 + i]) * 32)
         for i, (side, part) in enumerate(both.items())
     }
-    bodies = {side: b"".join(one.encrypted([content[side]])) for side, one in made.items()}
+    bodies = {side: b"".join(one.sealed_content([content[side]])) for side, one in made.items()}
     committed = {side: one.commitment() for side, one in made.items()}
     for side, one in made.items():
         head, digest = one.head(committed)
@@ -182,15 +183,15 @@ def test_an_encrypted_update_goes_to_side_a_alone_and_every_length_is_known_befo
     shared = study().model_copy(update={"rule": rule})
     encrypted: Study = shared.model_copy(update={"protection": StudyProtection.CKKS})
     told = announcement(opens=Needs.NOTHING).model_copy(update={"ckks_key_id": "ab" * 16})
-    both = contribution.parts(shared, ANNOUNCED, 1, SITE, ROSTER)
+    both = protection_of(ANNOUNCED).parts(shared, ANNOUNCED, 1, SITE, ROSTER)
     assert both == parts(shared.parameters.dimension)
-    (part,) = contribution.parts(encrypted, told, 1, SITE, ROSTER).values()
-    assert (part.side, part.kind, part.length) == (Side.A, ShareKind.CIPHERTEXT, encrypted.encrypted_values)
+    (part,) = protection_of(told).parts(encrypted, told, 1, SITE, ROSTER).values()
+    assert (part.side, part.kind, part.length) == (Side.A, ShareKind.CIPHERTEXT, 1 + encrypted.model_dimension)
     header = part.header({Side.A: bytes(32)})
-    assert part.content_bytes(header) == body_bytes(CkksParameters(), Kind.CONTRIBUTION, encrypted.encrypted_values)
+    assert part.content_bytes(header) == body_bytes(CkksParameters(), Kind.CONTRIBUTION, 1 + encrypted.model_dimension)
     longest = max(one.content_bytes(one.header(dict.fromkeys(Side, bytes(32)))) for one in both.values())
     for of, content in ((shared, longest), (encrypted, part.content_bytes(header))):
-        assert contribution.most_bytes(of) >= sealed.most_bytes(content)
+        assert most_bytes(of) >= sealed.most_bytes(content)
 
 
 # --- query ------------------------------------------------------------------------------------------------------------

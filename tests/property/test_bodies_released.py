@@ -45,7 +45,7 @@ def test_an_output_is_read_as_it_was_written(length: int, size: int) -> None:
     body = output.seal(header, [to_bytes(x)], KEY.public, SECRET).whole()
     assert len(body) <= output.most_bytes(header)
     out = np.zeros(length, dtype=np.uint64)
-    for start, piece in output.read_vector(header, KEY, pieces(body, size)):
+    for start, piece in output.elements_in(header, output.read(header, KEY, pieces(body, size))):
         out[start : start + piece.size] = piece
     np.testing.assert_array_equal(out, x)
     assert output.content_bytes(header) == 8 * length
@@ -60,14 +60,14 @@ def test_the_side_that_masks_serves_the_seed() -> None:
         body = output.seal(header, [SECRET[:size]], KEY.public, SECRET).whole()
         if refused:
             with pytest.raises(MalformedMessage, match=f"a mask seed of {size} bytes, expected 32"):
-                output.read_seed(header, KEY, [body])
+                output.seed_in(header, output.read(header, KEY, [body]))
         else:
-            assert output.read_seed(header, KEY, [body]) == SECRET[:size]
+            assert output.seed_in(header, output.read(header, KEY, [body])) == SECRET[:size]
             assert len(body) <= output.most_bytes(header)
 
 
 def read_vector(header: OutputHeader, body: bytes) -> None:
-    for _ in output.read_vector(header, KEY, [body]):
+    for _ in output.elements_in(header, output.read(header, KEY, [body])):
         pass
 
 

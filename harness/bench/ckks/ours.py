@@ -29,8 +29,8 @@ from protocol.ckks.scheme import KEY_SEED_BYTES, Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ProtocolViolation
 from protocol.wire.channel.sealing import sealed_length
+from servers.ckks.contents import ContributionCheck, stored_chunks, summed_body
 from servers.ckks.process import CkksProcess
-from servers.ckks.sums import ContributionCheck, stored_chunks, summed_body
 
 LARGEST_ERROR: Final = 1e-5
 """What the whole average may be off by, in units of the clip norm."""
@@ -107,9 +107,9 @@ def _contribute(place: _Place, site: int, sites: int, spent: _Spent) -> None:
         for piece in contribution(encryptor, header, one.update, one.scaling, CLIP_NORM, checks):
             file.write(piece)
     with spent.step("check"):
-        check = ContributionCheck(spent.process, place.key.scheme.parameters, header)
+        check = ContributionCheck(spent.process, header.key_id, header.values)
         for piece in _pieces(place.contribution(site)):
-            check.feed(piece)
+            check.write(piece)
         check.finish()
 
 
@@ -117,7 +117,7 @@ def _sum(place: _Place, sites: int, process: CkksProcess) -> None:
     parameters, header = place.key.scheme.parameters, place.header(Kind.SUM)
     sources = [stored_chunks(place.contribution(i), str(i), parameters, header.values) for i in range(sites)]
     with place.sum.open("wb") as file:
-        for piece in summed_body(process, parameters, header, sources):
+        for piece in summed_body(process, header, sources):
             file.write(piece)
 
 

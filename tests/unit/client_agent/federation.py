@@ -65,6 +65,12 @@ def study(parameters: StudyParameters = PARAMETERS, seed: int | None = 1) -> Stu
     )
 
 
+def layered(of: Study) -> Study:
+    """The same study of a model with several layers."""
+    layers = tuple(LayerShape(name=name, shape=(size,)) for name, size in LAYERS)
+    return of.model_copy(update={"model": of.model.model_copy(update={"layers": layers})})
+
+
 def weight_list(round_number: int = 1, numerator: int = 16) -> WeightList:
     return WeightList(
         study_digest=DIGEST,

@@ -7,10 +7,11 @@ import sys
 import pytest
 
 from client_agent.site.letter import Welcome
-from client_agent.study.ckks_key import check_encrypted, require_ckks, welcomed_seed
 from protocol.errors import AnnouncementMismatch, ConfigurationError
 from protocol.parameters import Needs
-from protocol.wire.messages import Purpose
+from protocol.protection import ckks
+from protocol.protection.ckks import check_key, require_scheme
+from protocol.wire.messages import Purpose, Study
 from tests.unit.client_agent.federation import DIGEST, announcement
 from tests.unit.client_agent.test_ckks_site import ANNOUNCED, ENCRYPTED_STUDY, KEY, SEED, SHARES, SITE
 
@@ -26,6 +27,10 @@ def welcome(seed: str | None = SEED, key_id: str | None = KEY.id.hex()) -> Welco
         ckks_key_seed=seed,
         ckks_key_id=key_id,
     )
+
+
+def welcomed_seed(brought: Welcome, study: Study, known: str | None) -> str | None:
+    return ckks.welcomed_seed(study, brought.study_digest, brought.ckks_key_seed, brought.ckks_key_id, known)
 
 
 def test_a_welcome_brings_the_seed_of_the_key_that_it_names() -> None:
@@ -50,9 +55,9 @@ def test_a_site_that_derives_another_key_than_the_requester_stops() -> None:
 def test_an_announcement_names_the_sites_key_exactly_for_encrypted_updates() -> None:
     shared = announcement()
     counts = announcement(opens=Needs.NOTHING).model_copy(update={"purpose": Purpose.COUNTS})
-    check_encrypted(ANNOUNCED, ENCRYPTED_STUDY, KEY)
-    check_encrypted(counts, ENCRYPTED_STUDY, KEY)
-    check_encrypted(shared, SHARES, None)
+    check_key(ANNOUNCED, ENCRYPTED_STUDY, KEY)
+    check_key(counts, ENCRYPTED_STUDY, KEY)
+    check_key(shared, SHARES, None)
     other = ANNOUNCED.model_copy(update={"ckks_key_id": "ab" * 16})
     for wrong, of, key in (
         (shared, ENCRYPTED_STUDY, KEY),
@@ -60,11 +65,11 @@ def test_an_announcement_names_the_sites_key_exactly_for_encrypted_updates() -> 
         (ANNOUNCED, SHARES, None),
     ):
         with pytest.raises(AnnouncementMismatch, match="names the CKKS key"):
-            check_encrypted(wrong, of, key)
+            check_key(wrong, of, key)
 
 
 def test_without_tenseal_the_error_names_the_extra_and_shares_need_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tenseal.sealapi", None)
-    require_ckks(SHARES)
+    require_scheme(SHARES)
     with pytest.raises(ConfigurationError, match=r"moiety\[he\]"):
-        require_ckks(ENCRYPTED_STUDY)
+        require_scheme(ENCRYPTED_STUDY)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TypeVar
 
 import numpy as np
@@ -14,11 +16,14 @@ import pytest
 
 from client_agent.network.body import Body
 from client_agent.site.journal import StudyJournal
-from client_agent.study.ckks_contribution import ENCRYPTED, EncryptedFile, encrypt_update
-from client_agent.study.ckks_key import derive_key
-from client_agent.study.ckks_output import EncryptedOutput
-from client_agent.study.contribute import ContributionRecord, make_contribution, send_contribution
-from client_agent.study.take_release import own_key_id
+from client_agent.study.contribute import (
+    ContributionRecord,
+    encoded_path,
+    journal_encoded,
+    make_contribution,
+    send_contribution,
+)
+from client_agent.study.take_release import Outputs, own_key_id
 from host.memory_file import MemoryFile
 from host.randomness import SystemRandomness
 from protocol.arithmetic.kernels import Scaling
@@ -38,6 +43,8 @@ from protocol.errors import (
 )
 from protocol.evidence import PastRelease
 from protocol.parameters import Needs
+from protocol.protection.ckks import Ciphertexts, derive_key
+from protocol.protection.interface import AtSite, Encoded, UnderKey
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.channel.sealing import SealedReader
@@ -59,12 +66,12 @@ from protocol.wire.messages import (
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
     DIGEST,
-    LAYERS,
     PARAMETERS,
     REQUESTER,
     ROSTER,
     announcement,
     keys,
+    layered,
     operator_keys,
     release,
     signed_by_both,
@@ -76,11 +83,19 @@ T = TypeVar("T")
 SITE = "c1"
 SEED = "07" * 32
 DIMENSION = PARAMETERS.dimension
-SHARES = study().model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG)})
+SHARES = layered(study()).model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG)})
 ENCRYPTED_STUDY: Study = SHARES.model_copy(update={"protection": StudyProtection.CKKS})
 KEY = derive_key(SEED, DIGEST)
 ANNOUNCED = announcement(opens=Needs.NOTHING).model_copy(update={"ckks_key_id": KEY.id.hex()})
-OWN = SiteChecks(KEY, ANNOUNCED.digest(), SITE)
+
+
+def at(folder: Path) -> AtSite:
+    under = UnderKey(KEY, lambda: closing(MemoryFile()), lambda: TemporaryFile(dir=folder))  # noqa: SIM115
+    return AtSite(ENCRYPTED_STUDY, SITE, ROSTER, under)
+
+
+def encrypted(vector: np.ndarray, folder: Path, weight: float = 1.0) -> Encoded:
+    return Ciphertexts().encode(at(folder), ANNOUNCED, vector, weight, b"")
 
 
 def update(seed: int = 4) -> np.ndarray:
@@ -125,24 +140,25 @@ def journal(tmp_path: Path) -> StudyJournal:
 
 
 @pytest.fixture
-def made(journal: StudyJournal) -> EncryptedFile:
-    path = journal.round_folder(1) / ENCRYPTED
-    encrypt_update(update(), LAYERS, 0.5, PARAMETERS, KEY, OWN, path)
-    return EncryptedFile(path, DIMENSION + 1)
+def made(journal: StudyJournal) -> Path:
+    path = encoded_path(journal, ENCRYPTED_STUDY, ANNOUNCED)
+    assert path.name == "encrypted.ckks"
+    journal_encoded(encrypted(update(), journal.folder, 0.5), path, 0.5, PARAMETERS.weight_grid)
+    return path
 
 
-def deliver(made: EncryptedFile, journal: StudyJournal, server: UploadServer) -> ContributionRecord:
-    record = make_contribution(made, ANNOUNCED, 1, SITE, ROSTER, SystemRandomness(), journal)
+def deliver(journal: StudyJournal, server: UploadServer) -> ContributionRecord:
+    record = make_contribution(at(journal.folder), ANNOUNCED, 1, SystemRandomness(), journal)
     send_contribution(record, "unit", SITE, DIGEST, ROSTER, {Side.A: server}, journal)  # type: ignore[dict-item]
     return record
 
 
-def test_server_a_opens_the_body_that_was_committed_to(made: EncryptedFile, journal: StudyJournal) -> None:
+def test_server_a_opens_the_body_that_was_committed_to(made: Path, journal: StudyJournal) -> None:
     server = UploadServer()
-    deliver(made, journal, server)
+    deliver(journal, server)
     reader = SealedReader(operator_keys(Side.A).sealing)
     body = b"".join([*reader.feed(server.bodies[0]), reader.finish()])
-    assert body == (journal.round_folder(1) / ENCRYPTED).read_bytes()
+    assert body == made.read_bytes()
     header = ContributionHeader.parse(reader.header or b"")
     assert (header.share_kind, header.length, header.side) == (ShareKind.CIPHERTEXT, DIMENSION + 1, Side.A)
     assert header.commitment_b == NO_COMMITMENT
@@ -153,27 +169,27 @@ def test_server_a_opens_the_body_that_was_committed_to(made: EncryptedFile, jour
     check_commitment(bytes.fromhex(header.commitment_a), reader.salt, reader.content_key, taken.body_hash())
 
 
-def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: EncryptedFile, journal: StudyJournal) -> None:
+def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: Path, journal: StudyJournal) -> None:
     server = UploadServer(failures=1)
     with pytest.raises(Unavailable):
-        deliver(made, journal, server)
+        deliver(journal, server)
     for _ in range(2):  # the second time the receipt is there already
-        deliver(made, journal, server)
+        deliver(journal, server)
     assert len(server.bodies) == 2
     assert server.bodies[0] == server.bodies[1]
 
 
 def test_an_attempt_that_an_earlier_agent_sealed_is_sent_and_not_sealed_again(
-    made: EncryptedFile, journal: StudyJournal
+    made: Path, journal: StudyJournal
 ) -> None:
     server = UploadServer(failures=1)
     with pytest.raises(Unavailable):
-        deliver(made, journal, server)
+        deliver(journal, server)
     kept = journal.attempt_folder(1, 1) / "ciphertext.json"
     found = json.loads(kept.read_bytes())
     del found["digest_b"]
     kept.write_text(json.dumps({"digest": found.pop("digest_a")} | found))
-    deliver(made, journal, server)
+    deliver(journal, server)
     assert server.bodies[0] == server.bodies[1] == (journal.attempt_folder(1, 1) / "ciphertext.sealed").read_bytes()
 
 
@@ -186,27 +202,23 @@ def test_an_attempt_that_an_earlier_agent_sealed_is_sent_and_not_sealed_again(
     ],
 )
 def test_a_receipt_for_something_else_is_refused(
-    made: EncryptedFile, journal: StudyJournal, server: UploadServer, error: type[Exception]
+    made: Path, journal: StudyJournal, server: UploadServer, error: type[Exception]
 ) -> None:
     with pytest.raises(error):
-        deliver(made, journal, server)
+        deliver(journal, server)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_an_update_that_is_not_finite_is_refused_by_layer_before_encryption(journal: StudyJournal, bad: float) -> None:
     broken = update()
     broken[950] = bad
-    into = journal.round_folder(1) / ENCRYPTED
     with pytest.raises(UnusableUpdate, match="layer 'bias': 1 of 100"):
-        encrypt_update(broken, LAYERS, 1.0, PARAMETERS, KEY, OWN, into)
-    assert not into.exists()
+        encrypted(broken, journal.folder)
 
 
 def test_a_long_update_is_clipped_and_its_norm_is_the_clip_norm(journal: StudyJournal) -> None:
-    into = journal.round_folder(1) / ENCRYPTED
-    clipped = encrypt_update(10 * update(), LAYERS, 1.0, PARAMETERS, KEY, OWN, into)
+    clipped, short = encrypted(10 * update(), journal.folder), encrypted(update(), journal.folder)
     assert (clipped.clipped, clipped.norm) == (True, PARAMETERS.clip_norm)
-    short = encrypt_update(update(), LAYERS, 1.0, PARAMETERS, KEY, OWN, into)
     assert not short.clipped
     assert short.norm == pytest.approx(2.0, rel=1e-6)  # float32 entries of a vector of length 2
 
@@ -291,8 +303,7 @@ class OutputServer:
 
 
 def opened(server: OutputServer, folder: Path, past: PastRelease | None = None) -> np.ndarray:
-    clients = {Side.A: server}
-    output = EncryptedOutput(ENCRYPTED_STUDY, DIGEST, SITE, ROSTER, keys(SITE).sealing, clients, KEY, folder)  # type: ignore[arg-type]
+    output = Outputs(at(folder), DIGEST, keys(SITE).sealing, {Side.A: server})  # type: ignore[dict-item]
     return output.open(past or signed_sum(PAST, server.body))
 
 

@@ -13,8 +13,10 @@ from client_agent.site.journal import StudyJournal
 from client_agent.study.contribute import (
     ContributionRecord,
     EncodedFile,
-    encode_update,
+    encoded_path,
+    journal_encoded,
     make_contribution,
+    pieces_of,
     send_contribution,
 )
 from host.randomness import SeededRandomness, SystemRandomness
@@ -22,15 +24,18 @@ from protocol.arithmetic.fixed_point import decode
 from protocol.arithmetic.ring import from_bytes
 from protocol.bodies import sealed
 from protocol.errors import BadSignature, ConfigurationError, TranscriptMismatch, Unavailable, UnusableUpdate
+from protocol.protection.interface import AtSite, Encoded
+from protocol.protection.shares import Shares
 from protocol.sharing import SeedShare, Share, Side, VectorShare, reconstruct, vector_side
 from protocol.wire.authentic import sign
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.messages import ContributionHeader, Receipt, ShareKind, Signed
-from tests.unit.client_agent.federation import DIGEST, LAYERS, PARAMETERS, ROSTER, announcement, operator_keys
+from tests.unit.client_agent.federation import DIGEST, PARAMETERS, ROSTER, announcement, layered, operator_keys, study
 
 SITE = "c2"
+AT = AtSite(layered(study()), SITE, ROSTER)
 DIMENSION = PARAMETERS.dimension
 
 
@@ -44,15 +49,20 @@ def update() -> np.ndarray:
     return np.random.default_rng(4).normal(size=DIMENSION).astype(np.float32) / 100
 
 
-def encoded_file(update: np.ndarray, journal: StudyJournal, numerator: int = 16) -> EncodedFile:
-    path = journal.round_folder(1) / "encoded.ring"
-    encode_update(update, LAYERS, numerator, PARAMETERS, bytes(32), path)
+def encoded(update: np.ndarray, weight: float) -> Encoded:
+    return Shares().encode(AT, announcement(), update, weight, bytes(32))
+
+
+def encoded_file(update: np.ndarray, journal: StudyJournal) -> EncodedFile:
+    path = encoded_path(journal, AT.study, announcement())
+    assert path.name == "encoded.ring"
+    journal_encoded(encoded(update, 0.5), path, 0.5, PARAMETERS.weight_grid)
     return EncodedFile(path, DIMENSION)
 
 
 def made(update: np.ndarray, journal: StudyJournal, attempt: int = 1) -> ContributionRecord:
-    encoded = encoded_file(update, journal)
-    return make_contribution(encoded, announcement(), attempt, SITE, ROSTER, SystemRandomness(), journal)
+    encoded_file(update, journal)
+    return make_contribution(AT, announcement(), attempt, SystemRandomness(), journal)
 
 
 def digest_of(sealed: bytes) -> MessageDigest:
@@ -90,9 +100,8 @@ def test_the_two_shares_make_the_weighted_clipped_update(update: np.ndarray, jou
     assert header_a.announcement_digest == record.announcement_digest == announcement().digest()
 
 
-def test_clipping_and_the_norm_are_reported(update: np.ndarray, tmp_path: Path) -> None:
-    short = encode_update(update, LAYERS, 32, PARAMETERS, bytes(32), tmp_path / "a")
-    long = encode_update(update * 300, LAYERS, 32, PARAMETERS, bytes(32), tmp_path / "b")
+def test_clipping_and_the_norm_are_reported(update: np.ndarray) -> None:
+    short, long = encoded(update, 1.0), encoded(update * 300, 1.0)
     # the root of a float64 sum of D squares, in another order
     rounding = (DIMENSION + 4) * 2.0**-53
     assert not short.clipped
@@ -101,11 +110,10 @@ def test_clipping_and_the_norm_are_reported(update: np.ndarray, tmp_path: Path) 
     assert long.norm == pytest.approx(PARAMETERS.clip_norm, rel=rounding)
 
 
-def test_nan_names_the_layer_and_writes_nothing(update: np.ndarray, tmp_path: Path) -> None:
+def test_nan_names_the_layer(update: np.ndarray) -> None:
     update[950] = np.nan
     with pytest.raises(UnusableUpdate, match="layer 'bias': 1 of 100 values"):
-        encode_update(update, LAYERS, 32, PARAMETERS, bytes(32), tmp_path / "a")
-    assert not (tmp_path / "a").exists()
+        encoded(update, 1.0)
 
 
 def test_an_attempt_is_sealed_once_and_a_new_attempt_afresh(update: np.ndarray, journal: StudyJournal) -> None:
@@ -128,7 +136,8 @@ def test_seeded_shares_are_reproducible(update: np.ndarray, tmp_path: Path) -> N
     for name in ("one", "two"):
         own = StudyJournal(tmp_path, name)
         randomness = SeededRandomness.of_site(5, SITE)
-        make_contribution(encoded_file(update, own), announcement(), 1, SITE, ROSTER, randomness, own)
+        encoded_file(update, own)
+        make_contribution(AT, announcement(), 1, randomness, own)
         shares.append(opened(own, Side.A)[1])
     assert isinstance(shares[0], SeedShare | VectorShare)
     np.testing.assert_array_equal(_elements(shares[0]), _elements(shares[1]))
@@ -139,12 +148,12 @@ def _elements(share: Share) -> np.ndarray:
 
 
 def test_chunks_of_the_file_are_pieces_of_the_vector(update: np.ndarray, journal: StudyJournal) -> None:
-    encoded = encoded_file(update, journal)
-    whole = encoded(0, DIMENSION)
-    np.testing.assert_array_equal(encoded(3, 900), whole[3:900])
-    assert [start for start, _ in encoded.chunks()] == [0]
-    with pytest.raises(ConfigurationError, match=f"ends before element {DIMENSION + 1}"):
-        list(EncodedFile(encoded.path, DIMENSION + 1).chunks())
+    source = encoded_file(update, journal)
+    whole = source(0, DIMENSION)
+    np.testing.assert_array_equal(source(3, 900), whole[3:900])
+    assert b"".join(map(bytes, pieces_of(source.path, 8 * DIMENSION))) == whole.tobytes()
+    with pytest.raises(ConfigurationError, match=f"ends before byte {8 * DIMENSION + 1}"):
+        list(pieces_of(source.path, 8 * DIMENSION + 1))
 
 
 @dataclass

@@ -77,7 +77,7 @@ def settle(bench: RequesterBench, plan: RoundPlan, *, far: float = 5.0, declines
         release_set=sign(release, REQUESTER, keys(REQUESTER).signing),
     )
     owner = bench.requester
-    owner._average = lambda past: np.zeros(MODEL.size, dtype=np.float32)  # type: ignore[method-assign]
+    owner.average = lambda past: np.zeros(MODEL.size, dtype=np.float32)  # type: ignore[method-assign]
     owner.take_release(past)
     distances = tuple((site, far if site == "c1" else 0.0) for site in told.listed)
     measured = Measured(round=number, requester_norm=1.0, took_part=told.listed, distances=distances)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from client_agent.network.exchange import TransportFailure
-from client_agent.study.take_release import OutputReader, own_key_id
+from client_agent.study.take_release import Outputs, own_key_id
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import to_bytes
 from protocol.bodies.output import share_kind
@@ -28,10 +28,11 @@ from protocol.errors import (
 )
 from protocol.evidence import PastRelease, check_release
 from protocol.parameters import Needs
+from protocol.protection.interface import AtSite
 from protocol.release import masking_side
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
-from protocol.wire.messages import OutputHeader, RuleName, RuleSpec, ShareKind
+from protocol.wire.messages import OutputHeader, RuleName, RuleSpec, ShareKind, Study
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,
@@ -92,9 +93,9 @@ def torn(pieces: bytes) -> Iterator[bytes]:
     raise TransportFailure("cut")
 
 
-def reader(a: FakeServer, b: FakeServer) -> OutputReader:
+def reader(a: FakeServer, b: FakeServer, of: Study | None = None) -> Outputs:
     clients = {Side.A: a, Side.B: b}
-    return OutputReader(study(), DIGEST, SITE, ROSTER, keys(SITE).sealing, clients)  # type: ignore[arg-type]
+    return Outputs(AtSite(of or study(), SITE, ROSTER), DIGEST, keys(SITE).sealing, clients)  # type: ignore[arg-type]
 
 
 def servers(past: PastRelease, total: np.ndarray = SUM, **changes: object) -> tuple[FakeServer, FakeServer]:
@@ -148,7 +149,7 @@ def own_weighted(weights: float) -> np.ndarray:
 
 def test_where_sites_weigh_themselves_the_last_coordinate_divides_the_sum() -> None:
     past, total = release().past, own_weighted(2.5)
-    opener = replace(reader(*servers(past, total)), study=SELF_WEIGHTED)
+    opener = reader(*servers(past, total), SELF_WEIGHTED)
     expected = (total[:-1].astype(np.float64) / (PARAMETERS.scale * 2.5)).astype(np.float32)
     np.testing.assert_array_equal(opener.open(past), expected)
 
@@ -156,20 +157,25 @@ def test_where_sites_weigh_themselves_the_last_coordinate_divides_the_sum() -> N
 @pytest.mark.parametrize("weights", [4 / 32 - 0.01, 4.01, -1.0])
 def test_a_sum_of_weights_that_four_sites_cannot_have_discards_the_round(weights: float) -> None:
     past = release().past
-    opener = replace(reader(*servers(past, own_weighted(weights))), study=SELF_WEIGHTED)
+    opener = reader(*servers(past, own_weighted(weights)), SELF_WEIGHTED)
     with pytest.raises(AggregateOutOfBounds, match="the weights of 4 sites"):
         opener.open(past)
+
+
+def of_classes(classes: int) -> Study:
+    of = study()
+    return of.model_copy(update={"model": of.model.model_copy(update={"classes": classes})})
 
 
 def test_class_counts_are_opened_exactly() -> None:
     past, total = release().past, np.zeros(PARAMETERS.dimension, dtype=np.int64)
     total[:3] = (7, 0, 12345)
-    assert reader(*servers(past, total)).open_counts(past, 3) == (7, 0, 12345)
+    assert reader(*servers(past, total), of_classes(3)).open_counts(past) == (7, 0, 12345)
     with pytest.raises(AggregateOutOfBounds, match="1 numbers behind the 2 classes"):
-        reader(*servers(past, total)).open_counts(past, 2)
+        reader(*servers(past, total), of_classes(2)).open_counts(past)
     total[0] = -1
     with pytest.raises(AggregateOutOfBounds, match=r"negative in classes \[0\]"):
-        reader(*servers(past, total)).open_counts(past, 3)
+        reader(*servers(past, total), of_classes(3)).open_counts(past)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,8 @@ from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
 from servers.ckks import process as ckks_process
+from servers.ckks.contents import ContributionCheck, stored_chunks, summed_body
 from servers.ckks.process import CkksProcess
-from servers.ckks.sums import ContributionCheck, stored_chunks, summed_body
 from servers.ckks.worker import REQUEST, Operation, Verdict, limit_resources, serve
 
 PARAMETERS = CkksParameters()
@@ -69,17 +69,16 @@ def bad_chunk() -> bytes:
 def test_contributions_are_checked_stored_and_summed(
     process: CkksProcess, key: SecretKey, bodies: list[bytes], tmp_path: Path
 ) -> None:
-    expected = BodyHeader(Kind.CONTRIBUTION, process.fingerprint(), key.id, DIMENSION + 1)
     sources = []
     for number, body in enumerate(bodies):
-        check = ContributionCheck(process, PARAMETERS, expected)
+        check = ContributionCheck(process, key.id, DIMENSION + 1)
         for at in range(0, len(body), 7000):
-            check.feed(body[at : at + 7000])
+            check.write(body[at : at + 7000])
         check.finish()
         path = tmp_path / str(number)
         path.write_bytes(body)
         sources.append(stored_chunks(path, f"site-{number}", PARAMETERS, DIMENSION + 1))
-    pieces = list(summed_body(process, PARAMETERS, body_header(Kind.SUM, key, DIMENSION), sources))
+    pieces = list(summed_body(process, body_header(Kind.SUM, key, DIMENSION), sources))
     checks = SumChecks(key, "a0" * 32, ("1", "2", "3"))
     found = average(
         pieces, Decryptor(key, MemoryFile()), body_header(Kind.SUM, key, DIMENSION), checks, 1.0, clip_norm=1.0
@@ -94,9 +93,9 @@ def test_batches_of_a_long_contribution_are_checked_as_they_come(
     """65 chunks make one full batch and a rest; the last chunk is bad."""
     values = 65 * PARAMETERS.value_slots
     header = BodyHeader(Kind.CONTRIBUTION, process.fingerprint(), key.id, values)
-    check = ContributionCheck(process, PARAMETERS, header)
-    check.feed(header.to_bytes() + 64 * chunks(bodies[0])[0])
-    check.feed(bad_chunk())
+    check = ContributionCheck(process, header.key_id, header.values)
+    check.write(header.to_bytes() + 64 * chunks(bodies[0])[0])
+    check.write(bad_chunk())
     with pytest.raises(MalformedMessage, match="not a ciphertext of this study"):
         check.finish()
 
@@ -269,7 +268,7 @@ def test_neither_the_server_nor_what_it_stores_ever_holds_a_key(
 def test_a_server_process_that_sums_loads_no_tenseal_itself(bodies: list[bytes]) -> None:
     program = (
         "import sys; from servers.ckks.process import CkksProcess; from protocol.ckks.parameters import CkksParameters;"
-        "import servers.ckks.sums; p = CkksProcess(CkksParameters()); p.fingerprint(); p.close();"
+        "import servers.ckks.contents; p = CkksProcess(CkksParameters()); p.fingerprint(); p.close();"
         "sys.exit(any(name.startswith(('tenseal', '_tenseal', '_sealapi')) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0

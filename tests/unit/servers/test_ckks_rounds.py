@@ -36,7 +36,7 @@ from protocol.wire.messages import (
     StudyProtection,
 )
 from servers.ckks import process as ckks_process
-from servers.ckks.rounds import countersign_agreed_set
+from servers.ckks.release import countersign_agreed_set
 from servers.rounds.release import sealed_output
 from servers.store.interface import RoundRecord
 from servers.studies import _require_rule
@@ -185,9 +185,9 @@ def test_an_old_sum_is_no_longer_there(server: SideB) -> None:
     both: Any = SimpleNamespace(signatures=("a", "b"))
     chosen: Any = SimpleNamespace(message=SimpleNamespace(digest=lambda: "ab" * 32))
     released = replace(server.record, state=RoundState.RELEASED, release_set=chosen, sum_release=both)
+    server.key_id_of = lambda site: "ab" * 16  # type: ignore[attr-defined]
     with pytest.raises(UnknownResource, match="at side A alone"):
         sealed_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]
     server.side = Side.A
-    server.key_id_of = lambda site: "ab" * 16  # type: ignore[attr-defined]
     with pytest.raises(OutputGone, match="no longer kept"):
         sealed_output(server, SimpleNamespace(study=STUDY), released, SITES[1])  # type: ignore[arg-type]

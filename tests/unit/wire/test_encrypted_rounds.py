@@ -9,8 +9,10 @@ import pytest
 from protocol.ckks.parameters import CkksParameters
 from protocol.errors import ConfigurationError, MalformedMessage, WrongRound
 from protocol.parameters import Needs
+from protocol.protection.ckks import Ciphertexts
 from protocol.rounds.transitions import RoundEvent, RoundProgress, open_round, step
 from protocol.wire.messages import Announcement, Purpose, RoundState, RuleName, Study, StudyProtection
+from protocol.wire.round import ShareKind
 from tests.unit.parties import announcement, parties, study
 
 STUDY = study(parties().roster.message.digest())
@@ -38,7 +40,8 @@ def test_a_study_shares_unless_it_says_otherwise() -> None:
 )
 def test_averaging_rules_run_under_ckks_and_the_weight_is_one_value_more(rule: RuleName, own_weight: int) -> None:
     made = under_ckks({"name": rule.value}, own_weight)
-    assert made.encrypted_values == made.model_dimension + 1 == 7
+    assert Ciphertexts().whole(made, Purpose.UPDATE) == (ShareKind.CIPHERTEXT, made.model_dimension + 1)
+    assert made.model_dimension == 6
     assert made.least_weight == (1 / 32 if own_weight else 1.0)
 
 

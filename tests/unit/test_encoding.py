@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from client_agent.study.contribute import CHUNK, EncodedFile
-from client_agent.study.encoding import encode_counts, encode_own_weighted
-from protocol.arithmetic.ring import to_signed
+from protocol.arithmetic.ring import Ring, from_bytes, to_signed
 from protocol.errors import UnusableUpdate
 from protocol.parameters import StudyParameters
+from protocol.protection.interface import Encoded
+from protocol.protection.shares import CHUNK, encode_counts, encode_update
 
 SIZE = CHUNK + 7
 """Over a chunk's edge, so that the weight's coordinate begins a place of its own."""
@@ -19,14 +17,16 @@ PARAMETERS = StudyParameters(dimension=SIZE + 1, clip_norm=2.0, weight_grid=4, l
 LAYERS = [("weight", CHUNK), ("bias", 7)]
 
 
+def vector_of(made: Encoded) -> Ring:
+    return from_bytes(b"".join(made.pieces), PARAMETERS.dimension)
+
+
 @pytest.mark.parametrize(("length", "clipped"), [(1.5, False), (9.0, True)])
-def test_the_update_is_clipped_then_weighed_and_the_weight_comes_last(
-    tmp_path: Path, length: float, clipped: bool
-) -> None:
+def test_the_update_is_clipped_then_weighed_and_the_weight_comes_last(length: float, clipped: bool) -> None:
     drawn = np.random.default_rng(2).normal(size=SIZE)
     update = (drawn * length / np.linalg.norm(drawn)).astype(np.float32)
-    made = encode_own_weighted(update, LAYERS, 0.7, PARAMETERS, bytes(32), tmp_path / "x")
-    vector = to_signed(EncodedFile(tmp_path / "x", PARAMETERS.dimension)(0, PARAMETERS.dimension))
+    made = encode_update(update, LAYERS, 0.7, PARAMETERS, bytes(32), own_weighted=True)
+    vector = to_signed(vector_of(made))
     # Stochastic rounding moves a value by less than one ring unit. A norm sums SIZE squares in float64, so clipped
     # values, at most 2^21 ring units, are off by less than (SIZE + 4) 2^-53 of that.
     norm = float(np.linalg.norm(update.astype(np.float64)))
@@ -36,17 +36,16 @@ def test_the_update_is_clipped_then_weighed_and_the_weight_comes_last(
     assert (made.clipped, made.norm) == (clipped, pytest.approx(min(norm, 2.0), rel=(SIZE + 4) * 2.0**-53))
 
 
-def test_a_value_that_is_no_number_names_its_layer(tmp_path: Path) -> None:
+def test_a_value_that_is_no_number_names_its_layer() -> None:
     update = np.zeros(SIZE, dtype=np.float32)
     update[-1] = np.nan
     with pytest.raises(UnusableUpdate, match="layer 'bias': 1 of 7"):
-        encode_own_weighted(update, LAYERS, 0.7, PARAMETERS, bytes(32), tmp_path / "x")
+        encode_update(update, LAYERS, 0.7, PARAMETERS, bytes(32), own_weighted=True)
 
 
-def test_counts_are_plain_integers(tmp_path: Path) -> None:
-    encode_counts((3, 0, 17), PARAMETERS, tmp_path / "x")
-    vector = EncodedFile(tmp_path / "x", PARAMETERS.dimension)(0, PARAMETERS.dimension)
+def test_counts_are_plain_integers() -> None:
+    vector = vector_of(encode_counts((3, 0, 17), PARAMETERS))
     assert vector[:3].tolist() == [3, 0, 17]
     assert not vector[3:].any()
     with pytest.raises(UnusableUpdate, match="class counts"):
-        encode_counts((0, 0), PARAMETERS, tmp_path / "x")
+        encode_counts((0, 0), PARAMETERS)

@@ -1,0 +1,58 @@
+"""Which protection a round has, and what servers and sites make of it alike (docs/protocol.md 3, 9, 11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from protocol.bodies import sealed
+from protocol.bodies.contribution import Part, content_bytes
+from protocol.errors import MalformedMessage
+from protocol.protection.ckks import Ciphertexts
+from protocol.protection.interface import Protection
+from protocol.protection.plan import StudyProtection
+from protocol.protection.shares import Shares
+from protocol.sharing import Side
+from protocol.wire.messages import Announcement, OutputHeader, Purpose, ReleaseSet, Roster, Study
+
+_KNOWN: Final[Mapping[StudyProtection, Protection]] = {
+    StudyProtection.SHARES: Shares(),
+    StudyProtection.CKKS: Ciphertexts(),
+}
+
+
+def protection_of(announcement: Announcement) -> Protection:
+    """That of one round."""
+    return _KNOWN[announcement.protection]
+
+
+def expected(study: Study, announcement: Announcement, attempt: int, site: str, roster: Roster, side: Side) -> Part:
+    """What one server gets of a site's contribution. Raises: MalformedMessage, when it gets nothing"""
+    part = protection_of(announcement).parts(study, announcement, attempt, site, roster).get(side)
+    if part is None:
+        raise MalformedMessage(
+            f"the round is one of ciphertexts, which go to side A alone; this server is side {side.value.upper()}"
+        )
+    return part
+
+
+def encoded_bytes(study: Study, announcement: Announcement) -> int:
+    """How long a round's encoded vector is before it is split."""
+    return content_bytes(*protection_of(announcement).whole(study, announcement.purpose))
+
+
+def most_bytes(study: Study) -> int:
+    """The longest body of any contribution in any round of a study."""
+    rounds = ((_KNOWN[study.protection.of(purpose)], purpose) for purpose in Purpose)
+    return sealed.most_bytes(max(content_bytes(*known.whole(study, purpose)) for known, purpose in rounds))
+
+
+def output_header(
+    study: Study, announcement: Announcement, release: ReleaseSet, side: Side, recipient: str
+) -> OutputHeader:
+    """The public header of what a side serves of a released round; ``recipient`` is the id of the site's key.
+
+    Raises: UnknownResource, when that side serves nothing of it
+    """
+    kind, length = protection_of(announcement).served(study, side, announcement.round)
+    return OutputHeader(release_digest=release.digest(), side=side, share_kind=kind, recipient=recipient, length=length)

@@ -1,0 +1,211 @@
+"""Updates as additive shares at two servers, and the average out of their halves (docs/protocol.md 2, 3, 9).
+
+Class counts, ranking vectors and probes leave a site in the same way, each encoded by a function of its own.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from protocol.arithmetic.fixed_point import Layers, Real, Update, encode_into, scaling_of
+from protocol.arithmetic.kernels import Scaling
+from protocol.arithmetic.ring import Ring, Signed, to_bytes
+from protocol.bodies import output
+from protocol.bodies.contribution import Part, share_parts
+from protocol.bodies.sealed import ElementReader
+from protocol.evidence import PastRelease, sum_of_numerators
+from protocol.parameters import StudyParameters
+from protocol.protection.interface import AtSite, Encoded, Fetch
+from protocol.release import (
+    AverageOpener,
+    average_chunk,
+    class_totals,
+    coordinate_bound,
+    longest_sum,
+    masking_side,
+    open_aggregate_chunk,
+    own_weights_sum,
+    require_clipped_sum,
+    self_weighted_bound,
+)
+from protocol.rules.self_weights import counts_vector
+from protocol.sharing import Side, split_chunk_into
+from protocol.wire.channel.sealing import Octets
+from protocol.wire.messages import Announcement, OutputHeader, Purpose, Roster, ShareKind, Study
+
+T = TypeVar("T")
+CHUNK: Final = 2**15
+_AVERAGED_AT_ONCE: Final = 2**16
+
+
+class Shares:
+    """Each share alone is uniform; both servers' halves of a masked sum make the average."""
+
+    def whole(self, study: Study, purpose: Purpose) -> tuple[ShareKind, int]:
+        return ShareKind.VECTOR, study.parameters_in(purpose).dimension
+
+    def parts(
+        self, study: Study, announcement: Announcement, attempt: int, site: str, roster: Roster
+    ) -> dict[Side, Part]:
+        return share_parts(announcement, attempt, site, roster, study.parameters_in(announcement.purpose).dimension)
+
+    def encode(
+        self, at: AtSite, announcement: Announcement, update: Update, weight: float, rounding_seed: bytes
+    ) -> Encoded:
+        own = at.study.rule.name.self_weighted
+        return encode_update(update, at.layers, weight, at.study.parameters, rounding_seed, own_weighted=own)
+
+    def content(self, part: Part, encoded: Iterable[Octets], share_seed: bytes) -> Iterator[Octets]:
+        if part.kind is ShareKind.SEED:
+            yield share_seed
+            return
+        wrong = f"the encoded vector has {{}} elements, its part {part.length}"
+        elements = ElementReader(part.length, wrong.format("more"), wrong)
+        buffer = np.empty(min(CHUNK, part.length), dtype=np.uint64)
+        for piece in encoded:
+            start, chunk = elements.feed(piece)
+            share = buffer[: chunk.size] if chunk.size <= buffer.size else np.empty(chunk.size, dtype=np.uint64)
+            split_chunk_into(share, chunk, share_seed, start)
+            yield share.data
+        elements.finish()
+
+    def served(self, study: Study, side: Side, round_number: int) -> tuple[ShareKind, int]:
+        return output.share_kind(side, round_number), study.parameters.dimension
+
+    def open(self, at: AtSite, past: PastRelease, fetch: Fetch) -> NDArray[np.float32]:
+        opened = _own_weighted if at.study.rule.name.self_weighted else _average
+        return _fetched(past, fetch, lambda vector: opened(at, vector))
+
+
+# --- encoding ---------------------------------------------------------------------------------------------------------
+
+
+def encode_update(
+    update: Update,
+    layers: Layers,
+    weight: float,
+    parameters: StudyParameters,
+    rounding_seed: bytes,
+    *,
+    own_weighted: bool = False,
+) -> Encoded:
+    """w g; with ``own_weighted`` (w g, w C): the weight is the last coordinate, w E, rounded like any other.
+
+    Shapes:   float[D] or float[D - 1] -> uint64[D], f fraction bits
+    Raises:   UnusableUpdate, which names the layer
+    Source:   docs/protocol.md 2: clip first, then the weight, then the encoding
+    """
+    scaling = scaling_of(update, layers, parameters, weight)
+
+    def pieces() -> Iterator[bytes]:
+        for start in range(0, update.size, CHUNK):
+            yield _encoded(update[start : start + CHUNK], scaling, rounding_seed, start)
+        if own_weighted:
+            norm = np.array([parameters.clip_norm])
+            yield _encoded(norm, Scaling(weight=weight, scale=parameters.scale), rounding_seed, update.size)
+
+    return Encoded(pieces(), scaling.clips, parameters.clip_norm if scaling.clips else norm_of(update))
+
+
+def norm_of(update: Update) -> float:
+    """L2 norm in float64, chunk by chunk."""
+    pieces = (update[start : start + CHUNK].astype(np.float64) for start in range(0, update.size, CHUNK))
+    return math.sqrt(sum(float(np.sum(np.square(piece))) for piece in pieces))
+
+
+def encode_counts(counts: Sequence[int], parameters: StudyParameters) -> Encoded:
+    """Class counts as plain ring integers, zeros behind them.
+
+    Shapes:   -> uint64[D], no fraction bits
+    Raises:   UnusableUpdate when they do not fit
+    """
+    return Encoded(iter([to_bytes(counts_vector(counts, parameters))]), clipped=False, norm=0.0)
+
+
+def encode_vector(vector: Real, parameters: StudyParameters, rounding_seed: bytes) -> Encoded:
+    """A short vector of a ranking, in one piece. Shapes: float64[L] -> uint64[L], f fraction bits"""
+    whole = _encoded(vector, Scaling(scale=parameters.scale), rounding_seed, 0)
+    return Encoded(iter([whole]), clipped=False, norm=float(np.linalg.norm(vector)))
+
+
+def _encoded(piece: Update, scaling: Scaling, rounding_seed: bytes, start: int) -> bytes:
+    encoded = np.empty(piece.shape, dtype=np.uint64)
+    encode_into(encoded, piece, scaling, rounding_seed, start)
+    return to_bytes(encoded)
+
+
+# --- opening ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Vector:
+    """The masked half of a released round's output as it arrives, each piece with its place; and the mask's seed."""
+
+    past: PastRelease
+    pieces: Iterator[tuple[int, Ring]]
+    seed: bytes = field(repr=False)
+
+    @property
+    def summed(self) -> int:
+        """How many sites' vectors."""
+        return len(self.past.release_set.message.sites)
+
+
+def _fetched(past: PastRelease, fetch: Fetch, take: Callable[[_Vector], T]) -> T:
+    """What ``take`` makes of the masked vector, once the mask's seed is here."""
+    mask_from = masking_side(past.announcement.round)
+    seed = fetch(mask_from, output.seed_in)
+
+    def taken(header: OutputHeader, content: Iterator[bytes]) -> T:
+        return take(_Vector(past, output.elements_in(header, content), seed))
+
+    return fetch(mask_from.other, taken)
+
+
+def _average(at: AtSite, vector: _Vector) -> NDArray[np.float32]:
+    parameters, numerators = at.study.parameters, sum_of_numerators(vector.past, at.roster)
+    bound = coordinate_bound(parameters, numerators, vector.summed, vector.past.announcement.opens.bounds_norms)
+    longest = longest_sum(parameters, numerators, vector.summed)
+    opener = AverageOpener(vector.seed, bound, longest, numerators / parameters.weight_grid, parameters)
+    out = np.empty(parameters.dimension, dtype=np.float32)
+    for start, masked in vector.pieces:
+        opener.open_into(out[start : start + masked.size], masked, start)
+    opener.finish()
+    return out
+
+
+def _own_weighted(at: AtSite, vector: _Vector) -> NDArray[np.float32]:
+    """Without the last coordinate, the sum of weights: it comes last, so the whole sum is held until it is known."""
+    parameters, signed = at.study.parameters, _whole(vector, at.study.parameters)
+    weights = own_weights_sum(int(signed[-1]), parameters, vector.summed)
+    require_clipped_sum(signed[:-1], int(signed[-1]), vector.summed)
+    out = np.empty(signed.size - 1, dtype=np.float32)
+    for start in range(0, out.size, _AVERAGED_AT_ONCE):
+        piece = signed[start : min(start + _AVERAGED_AT_ONCE, out.size)]
+        out[start : start + piece.size] = average_chunk(piece, weights, parameters)
+    return out
+
+
+def _whole(vector: _Vector, parameters: StudyParameters) -> Signed:
+    """The opened sum of vectors whose weights only their sites know."""
+    bound = self_weighted_bound(parameters, vector.summed)
+    out = np.empty(parameters.dimension, dtype=np.int64)
+    for start, masked in vector.pieces:
+        out[start : start + masked.size] = open_aggregate_chunk(masked, vector.seed, start, bound)
+    return out
+
+
+def open_counts(study: Study, past: PastRelease, fetch: Fetch) -> tuple[int, ...]:
+    """The class counts of all sites in a released round of counts together.
+
+    Reveals:  the totals, to this site
+    Raises:   as :meth:`Protection.open`
+    """
+    signed = _fetched(past, fetch, lambda vector: _whole(vector, study.parameters))
+    return class_totals(signed, study.model.classes, len(past.release_set.message.sites))

@@ -1,0 +1,124 @@
+"""Ciphertexts as side A gets and adds them: chunk by chunk, never a whole vector in memory (docs/protocol.md 11)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, TypeAlias
+
+from protocol.ckks.ciphertext import BodyHeader, ChunkReader, Kind, body_bytes, chunk_bytes, chunk_count, chunk_offset
+from protocol.ckks.parameters import CkksParameters
+from protocol.errors import ProtocolViolation, UnknownResource
+from protocol.wire.messages import Announcement
+from servers.ckks.process import CkksProcess
+from servers.points import Point
+from servers.server import Server
+from servers.store.interface import RoundRecord
+
+ChunkAt: TypeAlias = Callable[[int], bytes]
+"""The chunk of one stored contribution at a place."""
+
+_CHECKED_TOGETHER: Final = 64
+
+
+class ContributionCheck:
+    """Keeps of a contribution only what the worker parses. Blocks: for threads, never for the event loop.
+
+    ``keep`` gets every piece. The worker is started with the first one.
+
+    Raises: MalformedMessage, on another context, key or length, and on what is no ciphertext; ConfigurationError; what
+            ``keep`` raises
+    """
+
+    def __init__(
+        self, process: CkksProcess, key_id: bytes, values: int, keep: Callable[[bytes], None] = lambda piece: None
+    ) -> None:
+        self._process = process
+        self._expected = (key_id, values)
+        self._keep = keep
+        self._reader: ChunkReader | None = None
+        self._waiting: list[bytes] = []
+
+    def write(self, piece: bytes) -> None:
+        """Take the next bytes."""
+        self._waiting += self._reading().feed(piece)
+        while len(self._waiting) >= _CHECKED_TOGETHER:
+            batch, self._waiting = self._waiting[:_CHECKED_TOGETHER], self._waiting[_CHECKED_TOGETHER:]
+            self._process.check(batch)
+        self._keep(piece)
+
+    def finish(self) -> None:
+        """Say that nothing more comes."""
+        self._reading().finish()
+        self._process.check(self._waiting)
+        self._waiting = []
+
+    def _reading(self) -> ChunkReader:
+        if self._reader is None:
+            header = BodyHeader(Kind.CONTRIBUTION, self._process.fingerprint(), *self._expected)
+            self._reader = ChunkReader(self._process.parameters, header)
+        return self._reader
+
+
+def stored_chunks(path: Path, site: str, parameters: CkksParameters, values: int) -> ChunkAt:
+    """Chunk access to a stored contribution that was checked when it came.
+
+    Raises: ProtocolViolation from the result, when the file ends early
+    """
+    size = chunk_bytes(parameters, Kind.CONTRIBUTION)
+
+    def read(index: int) -> bytes:
+        with path.open("rb", buffering=0) as file:
+            file.seek(chunk_offset(parameters, Kind.CONTRIBUTION, index))
+            chunk = file.read(size)
+        if index >= chunk_count(parameters, values) or len(chunk) != size:
+            raise ProtocolViolation(f"the stored contribution of {site!r} has no chunk {index}; check the disk")
+        return chunk
+
+    return read
+
+
+def summed_body(process: CkksProcess, header: BodyHeader, sources: Sequence[ChunkAt]) -> Iterator[bytes]:
+    """The body of the sum, which every site of the cohort decrypts; ``header`` is of the kind SUM.
+
+    Reveals:  nothing to whoever has no key
+    Raises:   as :meth:`CkksProcess.add`
+    """
+    yield header.to_bytes()
+    for index in range(chunk_count(process.parameters, header.values)):
+        yield process.add([source(index) for source in sources])
+
+
+def write_sum(server: Server, record: RoundRecord, values: int, name: str) -> str:
+    """Add the released sites' ciphertexts into the file ``name``, of so many ``values``; its SHA-256. Blocks.
+
+    Raises: ProtocolViolation, Unavailable, ConfigurationError, StorageFull
+    """
+    process, parameters = server.ckks, server.ckks.parameters
+    header = BodyHeader(Kind.SUM, process.fingerprint(), key_id_of(record.announcement.message), values)
+    files = {one.site: one.file for one in server.store.contributions(record.key)}
+    sources = list[ChunkAt]()
+    for site in record.chosen.message.sites:
+        file = files.get(site)
+        if file is None:
+            raise UnknownResource(f"the contribution of {site!r} is no longer kept")
+        sources.append(stored_chunks(server.files.path(file), site, parameters, values))
+    server.files.require_room(body_bytes(parameters, Kind.SUM, values))
+    draft, taken = server.files.draft(Point.MASKED_SUM_MIDWAY), hashlib.sha256()
+    try:
+        for piece in summed_body(process, header, sources):
+            taken.update(piece)
+            draft.write(piece)
+        draft.keep(name)
+    except BaseException:
+        draft.discard()
+        raise
+    return taken.hexdigest()
+
+
+def key_id_of(announcement: Announcement) -> bytes:
+    """The key that the round's ciphertexts are under. Raises: ProtocolViolation, in a round of shares"""
+    if announcement.ckks_key_id is None:
+        raise ProtocolViolation(f"round {announcement.round} is one of shares; it has no bodies of ciphertexts")
+    return bytes.fromhex(announcement.ckks_key_id)
