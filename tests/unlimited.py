@@ -9,9 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from harness.demo.studies import BREAST_CANCER, DIGITS, StudySettings
-from harness.engine import ckks as rounds_ckks
-from harness.engine import loop as rounds_plain
-from harness.engine import secure as rounds_secure
+from harness.engine import loop, protected
 from harness.engine.history import RunHistory
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import TrainingSpec
@@ -28,15 +26,11 @@ CHANGING_DIGITS: Final[StudySettings] = replace(DIGITS, list_every=1, least_cont
 
 
 def run_plain(*arguments: Any, policy: SitePolicy | None = None, **options: Any) -> RunHistory:
-    return rounds_plain.run_plain(*arguments, policy=_unlimited(policy), **options)
+    return loop.run_plain(*arguments, policy=_unlimited(policy), **options)
 
 
-def run_secure(*arguments: Any, policy: SitePolicy | None = None, **options: Any) -> RunHistory:
-    return rounds_secure.run_secure(*arguments, policy=_unlimited(policy), **options)
-
-
-def run_ckks(*arguments: Any, policy: SitePolicy | None = None, **options: Any) -> RunHistory:
-    return rounds_ckks.run_ckks(*arguments, policy=_unlimited(policy), **options)
+def run_protected(*arguments: Any, policy: SitePolicy | None = None, **options: Any) -> RunHistory:
+    return protected.run_protected(*arguments, policy=_unlimited(policy), **options)
 
 
 def _unlimited(policy: SitePolicy | None) -> SitePolicy:

@@ -1,8 +1,4 @@
-"""A whole secure run in one process: the plain run's loop around :mod:`harness.engine.secure_round`.
-
-Rounds, seeds, batches, policy and rule are the plain run's own; only the way the updates are added up and measured
-differs, so that the two histories can be compared round by round.
-"""
+"""Sums and measurements under shares in one process, around :mod:`harness.engine.secure_round`."""
 
 from __future__ import annotations
 
@@ -13,10 +9,7 @@ from typing import TypeAlias
 
 from harness.datasets.site_data import SiteData
 from harness.engine.correlations import DrawCorrelations, SourceName, correlations_from
-from harness.engine.history import RunHistory
-from harness.engine.loop import run_rounds
 from harness.engine.parties import SiteEntry, make_parties
-from harness.engine.run_state import EVERYBODY, AfterRound, Attendance, Conditions, Progress
 from harness.engine.secure_round import SecureRound, honest
 from harness.engine.site_inputs import CountsInput, SiteInput
 from harness.engine.summing import Counted, RoundInputs, Summed, everybody_in_range
@@ -24,40 +17,10 @@ from protocol import release
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
-from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement, Roster, Study
 
 TamperInRound: TypeAlias = Callable[[int, str, Ring], Ring]
 """What a site does to its encoded vector before it shares it, by round and site."""
-
-
-def run_secure(
-    study: Study,
-    sites: Sequence[SiteData],
-    *,
-    correlation_source: SourceName | None = None,
-    policy: SitePolicy | None = None,
-    attendance: Attendance = EVERYBODY,
-    resume: Progress | None = None,
-    after_round: AfterRound = lambda progress: None,
-    tamper: TamperInRound | None = None,
-) -> RunHistory:
-    """A whole run with everything but sealing, signatures and HTTP; the first of ``sites`` is the requester.
-
-    ``correlation_source`` replaces the study's. Every draw comes from the study's seed; ``tamper`` lets sites
-    misbehave.
-
-    Raises: as :func:`harness.engine.loop.run_plain`; AggregateOutOfBounds
-    """
-    return run_rounds(
-        study,
-        sites,
-        secure_sum(study, sites, correlation_source, tamper),
-        Conditions(policy=policy, attendance=attendance),
-        protection="secure",
-        resume=resume,
-        after_round=after_round,
-    )
 
 
 def secure_sum(

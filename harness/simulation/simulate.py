@@ -18,10 +18,10 @@ from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import Federation
 from harness.datasets.site_folders import load_site_folders
 from harness.demo.results import Accuracy
-from harness.engine.ckks import run_protected
 from harness.engine.correlations import SourceName
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series
 from harness.engine.loop import run_plain
+from harness.engine.protected import run_protected
 from harness.engine.run_state import ErosionApplies
 from harness.federation.measurements import versions
 from harness.simulation.files.study_files import read_study_file

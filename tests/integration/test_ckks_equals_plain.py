@@ -15,9 +15,8 @@ from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RunHistory
 from harness.engine.run_state import Attendance, Progress
-from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName, Study, StudyProtection
-from tests.unlimited import LONG_BREAST_CANCER, run_ckks, run_plain, run_secure
+from tests.unlimited import LONG_BREAST_CANCER, run_plain, run_protected
 
 pytest.importorskip("tenseal")
 FEDERATION = breast_cancer_five_hospitals(0)
@@ -47,7 +46,7 @@ def distance(one: RunHistory, other: RunHistory) -> float:
 @pytest.mark.parametrize("rule", RULES)
 def test_models_agree_within_the_stated_error(rule: RuleName, capsys: pytest.CaptureFixture[str]) -> None:
     of = study(rule)
-    plain, encrypted = run_plain(of, FEDERATION.sites), run_ckks(of, FEDERATION.sites, correlation_source="dealer")
+    plain, encrypted = run_plain(of, FEDERATION.sites), run_protected(of, FEDERATION.sites, correlation_source="dealer")
     assert (encrypted.protection, encrypted.end, encrypted.shared_rounds) == ("ckks", plain.end, ROUNDS)
     for ours, theirs in zip(encrypted.rounds, plain.rounds, strict=True):
         assert (ours.kind, ours.handed_out, ours.took_part) == (theirs.kind, theirs.handed_out, theirs.took_part)
@@ -66,7 +65,7 @@ def test_after_one_round_only_the_encryption_makes_a_difference(rule: RuleName) 
     to float32, and so are eta times it and the subtraction.
     """
     of = study(rule).model_copy(update={"rounds": 1})
-    plain, encrypted = run_plain(of, FEDERATION.sites), run_ckks(of, FEDERATION.sites)
+    plain, encrypted = run_plain(of, FEDERATION.sites), run_protected(of, FEDERATION.sites)
     clip_norm, step = of.parameters.clip_norm, of.training.server_learning_rate
     weights = encrypted.rounds[0].sum_of_weights
     assert weights is not None
@@ -89,7 +88,7 @@ def test_ckks_is_no_farther_from_plain_than_the_grid_of_shares_may_be() -> None:
 def test_a_missed_round_and_a_late_joiner_change_nothing_about_that() -> None:
     of = study(RuleName.FEDAVG)
     away = Attendance(joins=(("oncology-centre", 2),), missed=frozenset({(3, "university-clinic")}))
-    plain, encrypted = (run(of, FEDERATION.sites, attendance=away) for run in (run_plain, run_ckks))
+    plain, encrypted = (run(of, FEDERATION.sites, attendance=away) for run in (run_plain, run_protected))
     assert [r.took_part for r in encrypted.rounds] == [r.took_part for r in plain.rounds]
     assert "university-clinic" not in encrypted.rounds[2].took_part
     assert 0 < distance(encrypted, plain) <= bound_of_run(plain, of, FEDERATION.sites)
@@ -98,15 +97,15 @@ def test_a_missed_round_and_a_late_joiner_change_nothing_about_that() -> None:
 def test_with_too_few_sites_a_round_is_skipped_and_the_model_stays() -> None:
     of = study(RuleName.FEDAVG)
     away = Attendance(missed=frozenset({(2, "university-clinic"), (2, "screening-centre")}))
-    encrypted = run_ckks(of, FEDERATION.sites, attendance=away)
+    encrypted = run_protected(of, FEDERATION.sites, attendance=away)
     assert [r.kind for r in encrypted.rounds].count(RoundKind.SKIPPED) == 1
     assert encrypted.rounds[1].model_norm == encrypted.rounds[0].model_norm
 
 
 def test_a_resumed_run_goes_on_with_the_same_key() -> None:
     of, kept = study(RuleName.WFEDAVG), list[Progress]()
-    whole = run_ckks(of, FEDERATION.sites, correlation_source="dealer", after_round=kept.append)
-    resumed = run_ckks(of, FEDERATION.sites, correlation_source="dealer", resume=kept[2])
+    whole = run_protected(of, FEDERATION.sites, correlation_source="dealer", after_round=kept.append)
+    resumed = run_protected(of, FEDERATION.sites, correlation_source="dealer", resume=kept[2])
     assert len(resumed.rounds) == len(whole.rounds)
     # From the same state the two differ by fresh noise only, at most twice the bound.
     assert distance(resumed, whole) <= 2 * bound_of_run(run_plain(of, FEDERATION.sites), of, FEDERATION.sites)
@@ -114,12 +113,7 @@ def test_a_resumed_run_goes_on_with_the_same_key() -> None:
 
 def test_class_counts_under_ckks_are_the_sums_of_the_share_path() -> None:
     shares = study(RuleName.WFEDAVG, StudyProtection.SHARES)
-    encrypted = run_ckks(study(RuleName.WFEDAVG), FEDERATION.sites, correlation_source="dealer")
-    secure = run_secure(shares, FEDERATION.sites, correlation_source="dealer")
+    encrypted = run_protected(study(RuleName.WFEDAVG), FEDERATION.sites, correlation_source="dealer")
+    secure = run_protected(shares, FEDERATION.sites, correlation_source="dealer")
     assert encrypted.rounds[0].class_totals == secure.rounds[0].class_totals
     assert encrypted.rounds[0].kind is RoundKind.COUNTED
-
-
-def test_a_study_of_shares_is_not_run_under_ckks_by_mistake() -> None:
-    with pytest.raises(ConfigurationError, match="has protection 'shares'"):
-        run_ckks(study(RuleName.FEDAVG, StudyProtection.SHARES), FEDERATION.sites)

@@ -22,7 +22,7 @@ from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, SecondWeight, Study
-from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_secure
+from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected
 
 FEDERATION = breast_cancer_five_hospitals(0)
 ROUNDS = 5
@@ -110,7 +110,7 @@ def test_no_rule_is_missing() -> None:
 def test_secure_and_plain_agree(case: Case) -> None:
     of = study(case)
     plain = run_plain(of, FEDERATION.sites, policy=case.policy)
-    secure = run_secure(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer")
+    secure = run_protected(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer")
     assert_twins(plain, secure, of)
     # influence: by then one site's weight is most of what is sure to be summed, and the policy ends the shared part
     shared = {RuleName.LOCAL: 0, RuleName.INFLUENCE: 4}.get(case.rule.name, ROUNDS)
@@ -121,11 +121,11 @@ def test_secure_and_plain_agree(case: Case) -> None:
 def test_a_norm_bound_of_a_rule_in_which_sites_weigh_themselves_needs_every_sites_consent() -> None:
     case = CASES["fedavg_by_samples_norm_bound"]
     bounded = study(case).model_copy(update={"rule": case.rule.model_copy(update={"norm_bound": 4.3})})
-    first = run_secure(bounded, FEDERATION.sites, policy=case.policy, correlation_source="dealer").rounds[0]
+    first = run_protected(bounded, FEDERATION.sites, policy=case.policy, correlation_source="dealer").rounds[0]
     longer = {one.site for one in first.norms if one.value > 4.3}
     assert longer == {one.site for one in first.norms} - set(first.took_part) == {"screening-centre"}
     with pytest.raises(ConfigurationError, match="may_open: the study's rule opens weighted_norms of this site"):
-        run_secure(bounded, FEDERATION.sites, correlation_source="dealer")
+        run_protected(bounded, FEDERATION.sites, correlation_source="dealer")
 
 
 def assert_the_requester_sees_the_same(plain: RunHistory, secure: RunHistory, of: Study) -> None:
@@ -162,7 +162,7 @@ def test_secure_and_plain_agree_with_sites_away(case: Case) -> None:
     missed = {(2, CLINIC), (3, CLINIC), (3, "screening-centre")}
     away = Attendance(joins=(("oncology-centre", 2),), missed=frozenset(missed))
     plain = run_plain(of, FEDERATION.sites, policy=case.policy, attendance=away)
-    secure = run_secure(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer", attendance=away)
+    secure = run_protected(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer", attendance=away)
     assert_twins(plain, secure, of)
     if case.rule.name is not RuleName.LOCAL:
         assert "oncology-centre" not in [weight.site for weight in plain.rounds[0].handed_out]
@@ -182,7 +182,7 @@ def test_a_site_that_fails_its_range_check_is_as_good_as_away(case: Case) -> Non
     of = study(case)
     away = Attendance(missed=frozenset((number, CLINIC) for number in hostile))
     plain = run_plain(of, FEDERATION.sites, policy=case.policy, attendance=away)
-    secure = run_secure(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer", tamper=tamper)
+    secure = run_protected(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer", tamper=tamper)
     assert_twins(plain, secure, of)
     if case.rule.name is not RuleName.LOCAL:
         expected = [
@@ -195,7 +195,7 @@ def test_a_site_that_fails_its_range_check_is_as_good_as_away(case: Case) -> Non
 @pytest.mark.parametrize("name", ["multi_krum", "influence", "wfedavg", "fedavg_norm_bound"])
 def test_products_by_oblivious_transfer_open_the_same_as_a_dealers(name: str) -> None:
     of = study(CASES[name]).model_copy(update={"rounds": 2})
-    dealer, transfer = (run_secure(of, FEDERATION.sites, correlation_source=source) for source in ("dealer", "ot"))
+    dealer, transfer = (run_protected(of, FEDERATION.sites, correlation_source=source) for source in ("dealer", "ot"))
     assert transfer.rounds == dealer.rounds
     np.testing.assert_array_equal(transfer.final_model, dealer.final_model)
 
@@ -219,7 +219,7 @@ def test_the_first_update_of_a_sketched_model_agrees(rule: RuleSpec) -> None:
     parameters = of.parameters.model_copy(update={"weight_grid": 2})
     of = of.model_copy(update={"rule": rule, "parameters": parameters})
     plain = run_plain(of, federation.sites)
-    secure = run_secure(of, federation.sites, correlation_source="dealer")
+    secure = run_protected(of, federation.sites, correlation_source="dealer")
     assert [public(record) for record in secure.rounds] == [public(record) for record in plain.rounds]
     record, twin = plain.rounds[-1], secure.rounds[-1]
     assert record.kind is RoundKind.RELEASED

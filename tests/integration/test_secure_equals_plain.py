@@ -20,7 +20,7 @@ from protocol.mpc.distance import open_distance, query
 from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName
-from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_secure
+from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected
 
 NO_ROSTER = "0" * 64
 SEEDS = (0, 1, 2, 3, 4)
@@ -42,7 +42,7 @@ def test_exact_distances_weights_equal_and_models_within_the_bound(rule: RuleNam
     assert study.parameters.exact_distances
     assert study.rounds == 30
     plain = run_plain(study, federation.sites)
-    secure = run_secure(study, federation.sites, correlation_source=source)
+    secure = run_protected(study, federation.sites, correlation_source=source)
     assert [r.handed_out for r in secure.rounds] == [r.handed_out for r in plain.rounds]
     assert [r.took_part for r in secure.rounds] == [r.took_part for r in plain.rounds]
     assert (secure.end, secure.reason) == (plain.end, plain.reason)
@@ -60,7 +60,7 @@ def test_exact_distances_agree_round_by_round() -> None:
     study = study_of(LONG_BREAST_CANCER, federation, RuleName.WEIGHT_EROSION, NO_ROSTER, 0)
     plain, secure = (
         run_plain(study, federation.sites),
-        run_secure(study, federation.sites, correlation_source="dealer"),
+        run_protected(study, federation.sites, correlation_source="dealer"),
     )
     # Round 1 starts from the same model: only encoding and the query's rounding differ (docs/protocol.md 8), each
     # coordinate by less than 1 + 1 + 1/2 ring units at weight 1.
@@ -73,7 +73,7 @@ def test_exact_distances_agree_round_by_round() -> None:
 def test_local_is_the_same_run_with_and_without_protection() -> None:
     federation = breast_cancer_five_hospitals(0)
     study = study_of(LONG_BREAST_CANCER, federation, RuleName.LOCAL, NO_ROSTER, 0)
-    plain, secure = run_plain(study, federation.sites), run_secure(study, federation.sites)
+    plain, secure = run_plain(study, federation.sites), run_protected(study, federation.sites)
     assert {r.kind for r in secure.rounds} == {RoundKind.ALONE}
     assert secure.final_model.tobytes() == plain.final_model.tobytes()
 
@@ -115,7 +115,7 @@ def test_sketched_runs_end_within_one_standard_error_of_plain_ones() -> None:
         study = study_of(CHANGING_DIGITS, federation, RuleName.WEIGHT_EROSION, NO_ROSTER, seed)
         assert not study.parameters.exact_distances
         plain.append(run_plain(study, federation.sites))
-        secure.append(run_secure(study, federation.sites, correlation_source="dealer"))
+        secure.append(run_protected(study, federation.sites, correlation_source="dealer"))
     ours, theirs = ([run.test_accuracy for run in runs] for runs in (secure, plain))
     # Seeds that all give the same accuracy have standard error 0, and must then agree exactly.
     assert abs(mean(ours) - mean(theirs)) <= stdev(theirs) / math.sqrt(len(SEEDS))

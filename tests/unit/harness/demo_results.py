@@ -13,7 +13,7 @@ from harness.demo.results import DemoResult, ProcessId, RuleResult, StudyResult
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RoundKind, RunHistory
 from harness.engine.loop import run_plain
-from harness.engine.secure import run_secure
+from harness.engine.protected import run_protected
 from harness.federation.federated_run import FederatedRun
 from harness.federation.measurements import Traffic, Version
 from protocol.wire.messages import RuleName, Study
@@ -63,7 +63,7 @@ def federated(history: RunHistory) -> FederatedRun:
 def rule_result(rule: RuleName) -> RuleResult:
     data = breast_cancer_five_hospitals(0)
     study: Study = study_of(replace(BREAST_CANCER, rounds=ROUNDS), data, rule, "0" * 64, 0)
-    secure = run_secure(study, data.sites, correlation_source="dealer")
+    secure = run_protected(study, data.sites, correlation_source="dealer")
     plain = run_plain(study, data.sites)
     other = breast_cancer_five_hospitals(1)
     further = run_plain(study.model_copy(update={"seed": 1}), other.sites)

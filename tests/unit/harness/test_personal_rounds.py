@@ -17,7 +17,7 @@ from harness.simulation.checkpoint import Checkpoint
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName, RuleSpec, Study, TrainingSpec
 from tests.unit.harness.personal.sites import CPU, federation
-from tests.unlimited import run_plain, run_secure
+from tests.unlimited import run_plain, run_protected
 
 SITES = federation().sites
 MODEL = model_spec("linear", (2,), (), 3, personal=("input", "target"))
@@ -67,7 +67,7 @@ def test_a_study_with_personal_layers_is_the_averaged_scheme() -> None:
 
 
 def test_the_secure_run_differs_by_fixed_point_alone() -> None:
-    plain, secure = run_plain(study(1), SITES), run_secure(study(1), SITES, correlation_source="dealer")
+    plain, secure = run_plain(study(1), SITES), run_protected(study(1), SITES, correlation_source="dealer")
     # stochastic rounding moves each of the five updates by less than one ring unit in a coordinate, so their average
     # too; the float32 average and model round by 2^-24 of values below 4
     unit = 1 / study(1).parameters.scale
