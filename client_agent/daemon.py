@@ -18,7 +18,6 @@ import structlog
 from client_agent.contributor.run import Contributor
 from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.learner import Learner, TorchLearner
-from client_agent.learning.pretrained import PRETRAINED
 from client_agent.learning.training_seeds import training_seed
 from client_agent.network.complaints import Complaints
 from client_agent.network.ledger import Ledger
@@ -32,6 +31,7 @@ from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.study.participant import Participant
+from client_agent.study.pretrained import PRETRAINED
 from host.clock import SYSTEM, Clock
 from host.durable import new_folder, write_durably
 from host.private_files import private_folder, read_secret
@@ -189,6 +189,7 @@ class Agent:
             clock=site.clock,
             start_when=None if settings.start_when == "all" else settings.start_when,
             start_timeout_s=settings.start_timeout_s,
+            bootstrap_samples=settings.bootstrap_samples,
         )
         self._context.sums.rounds()  # read once, before studies run side by side
 

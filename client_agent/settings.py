@@ -21,7 +21,7 @@ from protocol.wire.messages import PartyName, StudyName
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
 _PATHS: Final = ("roster", "keys", "data", "state_dir", "ca", "plugin")
 _SWITCH: Final = {"true": True, "false": False}
-_NUMBERS: Final = ("seed", "start_when", "start_timeout_s", "poll_s")
+_NUMBERS: Final = ("seed", "start_when", "start_timeout_s", "poll_s", "bootstrap_samples")
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
@@ -58,7 +58,8 @@ class AgentSettings(BaseSettings):
     """Everything a site's agent needs to know.
 
     ``start_when`` (requester only): how many contributors must be ready before round 1, ``"all"`` of the roster or a
-    number; after ``start_timeout_s`` the study's least number of contributors suffices. ``failpoint`` is for tests: it
+    number; after ``start_timeout_s`` the study's least number of contributors suffices. ``bootstrap_samples`` are drawn
+    for the intervals of the last model's metrics; 0 leaves intervals out. ``failpoint`` is for tests: it
     names the place at which this agent kills itself, and is refused without a seed.
     """
 
@@ -86,6 +87,7 @@ class AgentSettings(BaseSettings):
     start_when: Literal["all"] | Annotated[int, Field(ge=1, strict=True)] = "all"
     start_timeout_s: Annotated[float, Field(ge=0, strict=True)] = 3600.0
     poll_s: Annotated[float, Field(gt=0, le=3600, strict=True)] = 1.0
+    bootstrap_samples: Annotated[int, Field(ge=0, le=100_000, strict=True)] = 200
 
     @classmethod
     def settings_customise_sources(

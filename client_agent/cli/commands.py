@@ -21,11 +21,11 @@ from client_agent.cli.rewards import show_rewards
 from client_agent.cli.tables import add_row, console, table
 from client_agent.daemon import Site, create_study, load_identity, run_agent
 from client_agent.learning.check_data import names_of
-from client_agent.learning.pretrained import load_pretrained
 from client_agent.learning.study_file import study_from_toml
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
 from client_agent.site.events import AgentEvent, RoundRecord, read_metrics
 from client_agent.site.journal import StudyJournal
+from client_agent.study.pretrained import load_pretrained
 from host.log import configure
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy

@@ -145,8 +145,7 @@ class Contributor(Participant):
         if end is None or self._release_pending(views, shown):
             return False
         text = f"{end.message.state.value}: {end.message.reason}"
-        self.save(finished=text, ended_by=end)
-        self.event(EventKind.FINISHED, None, text)
+        self.finish(text, end)
         return True
 
     def _release_pending(self, views: tuple[StudyView, StudyView], shown: ShownEnds) -> bool:

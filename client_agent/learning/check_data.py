@@ -12,7 +12,8 @@ import numpy as np
 
 from client_agent.learning.data import LocalData, folder_names, load_folder
 from client_agent.learning.names import DataNames, require_names_of_study
-from protocol.wire.messages import ModelSpec, Study
+from client_agent.tasks.targets import EVENT
+from protocol.wire.messages import ModelSpec, Study, TaskKind
 from protocol.wire.names import NamesKind
 
 if TYPE_CHECKING:
@@ -51,15 +52,26 @@ def remarks(study: Study, data: LocalData) -> tuple[str, ...]:
             f"the study gives no {' and no '.join(silent)}: nothing checks that this site's data mean the same as the "
             "others'; compare with the requester"
         )
+    if study.task.kind is TaskKind.SURVIVAL and not data.train.y[:, EVENT].any():
+        found.append(
+            "no training example here has an event: the site's updates are zero, and only its test part says something"
+        )
+    return (*found, *_missing_classes(study, data))
+
+
+def _missing_classes(study: Study, data: LocalData) -> tuple[str, ...]:
+    if study.task.kind is not TaskKind.CLASSES:
+        return ()
+    spec = study.model
     counts = np.bincount(data.train.y, minlength=spec.classes)
     called = spec.class_names or data.names.classes or range(spec.classes)
     missing = [name for name, count in zip(called, counts, strict=True) if count == 0]
-    if missing:
-        found.append(
-            f"no training example here of classes {missing}, of {spec.classes}: right if this site sees none, wrong if "
-            "its labels are numbered otherwise"
-        )
-    return tuple(found)
+    if not missing:
+        return ()
+    return (
+        f"no training example here of classes {missing}, of {spec.classes}: right if this site sees none, wrong if "
+        "its labels are numbered otherwise",
+    )
 
 
 def _can_name(spec: ModelSpec, kind: NamesKind) -> bool:

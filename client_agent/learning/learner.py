@@ -1,4 +1,4 @@
-"""The learning side of one site in one study: updates, the applied aggregate, accuracy.
+"""The learning side of one site in one study: updates, the applied aggregate, metrics.
 
 torch is loaded when a ``TorchLearner`` is made, so that everything else of the agent runs without it.
 """
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from client_agent.learning.data import VALIDATION_FILE
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form, ridge_model
+from client_agent.scoring.score import FinalScores, Score
 from protocol.errors import ConfigurationError
 from protocol.first_model import first_model
 from protocol.rules.server_optimiser import apply_aggregate
@@ -24,9 +25,11 @@ if TYPE_CHECKING:
     from torch import nn
 
     from client_agent.learning.data import LocalData
+    from client_agent.learning.evaluation import Assessor
     from client_agent.learning.personal_state import PersonalState
     from client_agent.learning.plugin import Plugin
     from client_agent.learning.trainer import LocalRound
+    from client_agent.tasks.losses import Loss
 
 Vector = NDArray[np.float32]
 PERSONAL_SEED = 0
@@ -55,7 +58,9 @@ class Learner(Protocol):
 
     def judging_form(self) -> JudgingForm: ...
 
-    def accuracy(self, model: Vector) -> float | None: ...
+    def scores(self, model: Vector) -> tuple[Score, ...]: ...
+
+    def final_scores(self, model: Vector, samples: int) -> FinalScores | None: ...
 
 
 class TorchLearner:
@@ -75,6 +80,8 @@ class TorchLearner:
     ) -> None:
         from client_agent.learning.check_data import fitting_data, remarks
         from client_agent.learning.flat_vector import pick_device
+        from client_agent.learning.plugin import assessor, site_loss
+        from client_agent.learning.trial import try_once
 
         self._study = study
         self._seed = training_seed
@@ -84,6 +91,9 @@ class TorchLearner:
         for remark in remarks(study, self._data):
             _log.warning("data_remark", study=study.name, detail=remark)
         self._model: nn.Module = self._fresh_model()
+        self._assessor: Assessor = assessor(study, self._plugin, self._device)
+        self._loss: Loss = site_loss(study, self._plugin, self._data.train.y)
+        try_once(study, self._model, self._data, self._assessor)
         self._personal = self._personal_state(personal_folder)
 
     def prepare(self) -> None:
@@ -106,7 +116,7 @@ class TorchLearner:
 
     def probe(self, model: Vector) -> Vector:
         """The gradient of the loss on this site's validation examples. Raises: ConfigurationError without any"""
-        from client_agent.learning.trainer import cross_entropy, loss_gradient
+        from client_agent.learning.trainer import loss_gradient
 
         if self._data.validation is None or len(self._data.validation) == 0:
             raise ConfigurationError(
@@ -114,8 +124,7 @@ class TorchLearner:
                 f"that it neither trains nor tests on into {VALIDATION_FILE} beside train.npz"
             )
         self._load(model, None if self._personal is None else self._personal.latest())
-        loss = cross_entropy if self._plugin is None else self._plugin.loss
-        return loss_gradient(self._model, self._data.validation, self._device, loss)
+        return loss_gradient(self._model, self._data.validation, self._device, self._assessor.loss)
 
     def sample_count(self) -> int:
         """Number of training examples."""
@@ -137,15 +146,20 @@ class TorchLearner:
         """The examples on which this site, the requester, judges the others' models. Raises: UnusableUpdate"""
         return judging_form(self._data.train, self._data.validation, self._study.model.classes)
 
-    def accuracy(self, model: Vector) -> float | None:
-        """Share of right answers on the site's test examples, None when it has none."""
-        from client_agent.learning.trainer import cross_entropy, evaluate
+    def scores(self, model: Vector) -> tuple[Score, ...]:
+        """The task's and the plug-in's metrics on the site's test examples; nothing when it has none."""
+        if len(self._data.test) == 0:
+            return ()
+        self._load(model, None if self._personal is None else self._personal.latest())
+        return self._assessor.assess(self._model, self._data.test, self._data.train).scores
 
+    def final_scores(self, model: Vector, samples: int) -> FinalScores | None:
+        """The same with bootstrap intervals, drawn from the study's seed or digest; None without test examples."""
         if len(self._data.test) == 0:
             return None
         self._load(model, None if self._personal is None else self._personal.latest())
-        loss = cross_entropy if self._plugin is None else self._plugin.loss
-        return evaluate(self._model, self._data.test, self._device, loss).accuracy
+        seed = int(self._study.digest()[:8], 16)
+        return self._assessor.final_scores(self._model, self._data.test, self._data.train, samples, seed)
 
     def _train(self, model: Vector, round_number: int) -> LocalRound:
         from client_agent.learning.trainer import train_round
@@ -158,7 +172,7 @@ class TorchLearner:
             round=round_number,
             seed=self._seed,
             device=self._device,
-            loss=None if self._plugin is None else self._plugin.loss,
+            loss=self._loss,
         )
 
     def _load(self, model: Vector, personal: Vector | None) -> None:

@@ -1,8 +1,9 @@
-"""A site's own model: one Python file with three functions, ``model()``, ``data(path)`` and ``loss(model, batch)``.
+"""A site's own model: one Python file with ``model()``, ``data(path)`` and ``loss(model, batch)``.
 
     model()             -> torch.nn.Module, float32 parameters, no buffers
     data(path)          -> ((X_train, y_train), (X_test, y_test)), numpy arrays, X float32, y as the task takes it
     loss(model, batch)  -> a scalar tensor to minimise; batch.X and batch.y are on the training device
+    metrics(model, data) -> {name: value}, if it likes: numbers on the test part, data.X and data.y whole on the device
     names(path)         -> (feature_names, class_names), each a list of texts or None; only for studies that name them
 
 The file runs with the agent's rights: it is the site's own code, chosen by the site.
@@ -11,6 +12,8 @@ The file runs with the agent's rights: it is the site's own code, chosen by the 
 from __future__ import annotations
 
 import importlib.util
+import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,16 +25,20 @@ import torch
 from torch import nn
 
 from client_agent.learning.data import Examples, LocalData, checked
+from client_agent.learning.evaluation import Assessor, OwnMetrics
 from client_agent.learning.models import require_layers
 from client_agent.learning.names import NO_NAMES, DataNames
 from client_agent.learning.seeding import private_state
-from client_agent.learning.trainer import Batch, Loss
+from client_agent.scoring.score import Score
+from client_agent.tasks.losses import Batch, Loss, task_loss, training_loss
+from client_agent.tasks.targets import Targets
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec, TaskSpec
+from protocol.wire.messages import ModelSpec, Study, TaskSpec
 from protocol.wire.names import NamesKind, require_nameable
 from protocol.wire.task import CLASSES
 
 FUNCTIONS: Final = ("model", "data", "loss")
+_NAME: Final = re.compile(r"[a-z0-9_]{1,40}")
 
 
 @dataclass(frozen=True)
@@ -43,6 +50,7 @@ class Plugin:
     data_function: Callable[[Path], object]
     loss_function: Callable[[nn.Module, Batch], object]
     names_function: Callable[[Path], object] | None = None
+    metrics_function: Callable[[nn.Module, Batch], object] | None = None
 
     def model(self, spec: ModelSpec, seed: int) -> nn.Module:
         """The plug-in's model, initial values from ``seed``, layers as the study pins them.
@@ -92,6 +100,30 @@ class Plugin:
 
         return checked_loss
 
+    @property
+    def metrics(self) -> OwnMetrics | None:
+        """The plug-in's metrics, None without any. Raises: ConfigurationError, and what the plug-in raises (called)"""
+        of = self.metrics_function
+        return None if of is None else lambda model, data: self._checked_metrics(of(model, data))
+
+    def _checked_metrics(self, made: object) -> tuple[Score, ...]:
+        if not isinstance(made, dict) or not all(isinstance(name, str) and _NAME.fullmatch(name) for name in made):
+            raise ConfigurationError(
+                f"{self.path}: metrics() gave {type(made).__name__}, expected {{name: value}} with names of up to "
+                "40 small letters, digits and _"
+            )
+        return tuple(self._score(name, value) for name, value in made.items())
+
+    def _score(self, name: str, value: object) -> Score:
+        if isinstance(value, torch.Tensor | np.generic | np.ndarray) and math.prod(value.shape) == 1:
+            value = value.item()
+        if not isinstance(value, int | float):
+            found = type(value).__name__
+            raise ConfigurationError(f"{self.path}: metrics() gave {found} for {name!r}, expected a number")
+        if not math.isfinite(value):
+            return Score(name=name, value=None, reason="the plug-in gave no finite number")
+        return Score(name=name, value=float(value))
+
     def _texts(self, kind: NamesKind, given: object) -> tuple[str, ...]:
         if given is None:
             return ()
@@ -123,7 +155,20 @@ def load_plugin(path: Path) -> Plugin:
     for name in FUNCTIONS:
         if not callable(getattr(module, name, None)):
             raise ConfigurationError(f"plug-in {path}: function {name!r} is missing; it needs {', '.join(FUNCTIONS)}")
-    return Plugin(path, module.model, module.data, module.loss, getattr(module, "names", None))
+    names, metrics = getattr(module, "names", None), getattr(module, "metrics", None)
+    return Plugin(path, module.model, module.data, module.loss, names, metrics)
+
+
+def assessor(study: Study, plugin: Plugin | None, device: torch.device) -> Assessor:
+    """By what the study's models are judged: the task's metrics and loss, or the plug-in's loss and its metrics too."""
+    if plugin is None:
+        return Assessor(study.task, task_loss(study.task), device)
+    return Assessor(study.task, plugin.loss, device, plugin.metrics)
+
+
+def site_loss(study: Study, plugin: Plugin | None, y: Targets) -> Loss:
+    """What a site with these training targets minimises."""
+    return training_loss(study.training, y, study.task) if plugin is None else plugin.loss
 
 
 def _imported(path: Path) -> ModuleType:

@@ -1,4 +1,4 @@
-"""What a site computes from its own data: updates, the applied aggregate, accuracy (docs/protocol.md 2, 10).
+"""What a site computes from its own data: updates and the applied aggregate (docs/protocol.md 2, 10).
 
 Everything is a function of its arguments: data, round and seed fix the batches, and the global random state of
 torch is left as it was found.
@@ -6,10 +6,9 @@ torch is left as it was found.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,32 +27,11 @@ from client_agent.learning.flat_vector import (
 from client_agent.learning.personal import personal_parameters, shared_parameters
 from client_agent.learning.seeding import private_state
 from client_agent.learning.training_seeds import derived
+from client_agent.tasks.losses import Batch, Loss, cross_entropy, training_loss
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 
 EVALUATION_BATCH = 1024
-
-
-class Batch(NamedTuple):
-    """Some examples on the training device."""
-
-    X: torch.Tensor
-    y: torch.Tensor
-
-
-Loss = Callable[[nn.Module, Batch], torch.Tensor]
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """Share of right answers, and mean loss, pooled over all examples.
-
-    ``class_accuracy`` is the share of right answers among each class's examples, None for a class without any.
-    """
-
-    accuracy: float
-    loss: float
-    class_accuracy: tuple[float | None, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,39 +43,6 @@ class LocalRound:
 
     update: Vector = field(repr=False)
     personal: Vector = field(repr=False)
-
-
-def cross_entropy(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """Mean negative log-likelihood of the built-in models."""
-    return nn.functional.cross_entropy(model(batch.X), batch.y)
-
-
-def inverse_frequency(labels: NDArray[np.int64], classes: int) -> NDArray[np.float32]:
-    """Weight of each class: one over its frequency in ``labels``, float32[classes]; 0 for a class that is not there.
-
-    Scaled to sum to the number of classes present, so that they average 1 whatever the model's number of classes.
-    """
-    counts = np.bincount(labels, minlength=classes)
-    inverse = np.divide(1.0, counts, out=np.zeros(len(counts)), where=counts > 0)
-    weights: NDArray[np.float32] = (inverse / inverse.sum() * np.count_nonzero(counts)).astype(np.float32)
-    return weights
-
-
-def weighted_cross_entropy(labels: NDArray[np.int64]) -> Loss:
-    """Negative log-likelihood, each class weighted by :func:`inverse_frequency`, over the sum of a batch's weights."""
-    present = torch.from_numpy(inverse_frequency(labels, 0))
-
-    def loss(model: nn.Module, batch: Batch) -> torch.Tensor:
-        logits = model(batch.X)
-        weights = nn.functional.pad(present.to(logits.device), (0, logits.shape[1] - len(present)))
-        return nn.functional.cross_entropy(logits, batch.y, weight=weights)
-
-    return loss
-
-
-def training_loss(training: TrainingSpec, labels: NDArray[np.int64]) -> Loss:
-    """The built-in models' loss on a site with these training labels."""
-    return cross_entropy if training.class_weights == "none" else weighted_cross_entropy(labels)
 
 
 def compute_update(
@@ -136,8 +81,8 @@ def train_round(
     the undecayed one: a server learning rate equal to the local one makes the average of the updates FedAvg's average
     of the models, in every round.
 
-    ``loss`` is the training specification's if it is None. Personal layers take the same steps as the shared ones,
-    and only their new values leave this function.
+    ``loss`` is that of classes under the training specification if it is None. Personal layers take the same steps as
+    the shared ones, and only their new values leave this function.
     """
     model.to(device)
     model.train()
@@ -179,28 +124,6 @@ def apply_aggregate(vector: Vector, aggregate: Vector, server_lr: float) -> Vect
     return np.subtract(vector, step, dtype=np.float32)
 
 
-def evaluate(model: nn.Module, data: Examples, device: torch.device, loss: Loss = cross_entropy) -> Evaluation:
-    """Accuracy and loss over ``data``, which must not be empty; the model's training mode is restored."""
-    was_training = model.training
-    model.to(device)
-    model.eval()
-    right: list[NDArray[np.int64]] = []
-    classes, total_loss = 0, 0.0
-    with torch.no_grad():
-        for start in range(0, len(data), EVALUATION_BATCH):
-            rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
-            batch = take(data, rows, device)
-            answers = model(batch.X)
-            classes = answers.shape[1]
-            right.append(data.y[rows][(answers.argmax(dim=1) == batch.y).cpu().numpy()])
-            plain = loss is cross_entropy
-            batch_loss = nn.functional.cross_entropy(answers, batch.y) if plain else loss(model, batch)
-            total_loss += float(batch_loss) * len(rows)
-    model.train(was_training)
-    hits = np.concatenate(right)
-    return Evaluation(len(hits) / len(data), total_loss / len(data), _by_class(hits, data.y, classes))
-
-
 def loss_gradient(model: nn.Module, data: Examples, device: torch.device, loss: Loss = cross_entropy) -> Vector:
     """Gradient of the mean loss over all of ``data`` by the shared parameters: float32[D] on the CPU.
 
@@ -222,20 +145,6 @@ def loss_gradient(model: nn.Module, data: Examples, device: torch.device, loss: 
             total.add_(part.detach().double(), alpha=len(rows) / len(data))
     model.train(was_training)
     return flat_vector(totals)
-
-
-def predicted(model: nn.Module, data: Examples, device: torch.device) -> NDArray[np.int64]:
-    """The class that the model gives each example; its training mode is restored."""
-    was_training = model.training
-    model.to(device)
-    model.eval()
-    found = [np.zeros(0, np.int64)]
-    with torch.no_grad():
-        for start in range(0, len(data), EVALUATION_BATCH):
-            rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
-            found.append(model(take(data, rows, device).X).argmax(dim=1).cpu().numpy())
-    model.train(was_training)
-    return np.concatenate(found)
 
 
 def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
@@ -267,11 +176,6 @@ def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, f
     finally:
         load_vector(model, before)
         load_personal(model, own)
-
-
-def _by_class(hits: NDArray[np.int64], labels: NDArray[np.int64], classes: int) -> tuple[float | None, ...]:
-    right, all_of = np.bincount(hits, minlength=classes), np.bincount(labels, minlength=classes)
-    return tuple(float(r / n) if n else None for r, n in zip(right, all_of, strict=True))
 
 
 def _batches(examples: int, batch_size: int, seed: int) -> list[NDArray[np.int64]]:

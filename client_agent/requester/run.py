@@ -10,7 +10,6 @@ from functools import partial
 from typing import Final, TypeVar
 
 from client_agent.learning.learner import Vector
-from client_agent.learning.pretrained import PRETRAINED, load_pretrained
 from client_agent.points import Point
 from client_agent.requester.attestations import welcome
 from client_agent.requester.await_sites import admit, await_contributors
@@ -23,6 +22,7 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver
 from client_agent.requester.train_alone import go_alone
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, site_values
+from client_agent.study.pretrained import PRETRAINED, load_pretrained
 from protocol.ckks.scheme import KEY_SEED_BYTES
 from protocol.clauses import Clause
 from protocol.errors import (
@@ -46,8 +46,6 @@ from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
     EndCause,
     RuleName,
-    Signed,
-    StudyEnd,
     StudyEndState,
 )
 
@@ -75,15 +73,15 @@ class Requester(RequesterStudy):
         try:
             self._shared_part()
             go_alone(self)
-            self._finish(self.progress.why, self.progress.end)
+            self.finish(self.progress.why, self.progress.end)
         except StudyOver as over:
-            self._finish(str(over), over.end)
+            self.finish(str(over), over.end)
         except (ProtocolViolation, UnusableUpdate) as broken:
             public = "the requester's update cannot be shared" if isinstance(broken, UnusableUpdate) else broken.detail
             cause = EndCause.UPDATE_UNUSABLE if isinstance(broken, UnusableUpdate) else EndCause.PROTOCOL_BROKEN
             self.end_study(StudyEndState.FAILED, cause, public, broken.detail)
             self._deliver_end()
-            self._finish(self.progress.why, self.progress.end)
+            self.finish(self.progress.why, self.progress.end)
         finally:
             self.watch.close()
 
@@ -282,7 +280,3 @@ class Requester(RequesterStudy):
                 self.journal.reach(Point.AFTER_END_SENT)
             except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
                 self.problem(None, refused.detail)
-
-    def _finish(self, reason: str, end: Signed[StudyEnd] | None) -> None:
-        self.save(finished=reason, ended_by=end)
-        self.event(EventKind.FINISHED, None, reason)

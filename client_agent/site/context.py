@@ -43,6 +43,7 @@ class SiteContext:
     stop: threading.Event
     start_when: int | None = None
     start_timeout_s: float = 3600.0
+    bootstrap_samples: int = 0
     clock: Clock = SYSTEM
 
     def pause(self, seconds: float) -> bool:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
+from client_agent.scoring.score import Score
 from protocol.printable import printable, printable_lines
 from protocol.wire.messages import ListedWeight, Purpose
 
@@ -65,7 +66,8 @@ class RoundRecord(BaseModel):
     ``weights`` is the list that was handed out, over ``grid``; ``own_weight`` what this site gave itself under a rule
     that has every site weigh itself. ``isolation`` is the least relative error with which one who knows all sums and
     weights has anybody's update, this round's sum included, as far as this site can tell from its own
-    (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies.
+    (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the
+    metrics of the study's task on this site's test part, of which accuracy stands by itself too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -98,6 +100,7 @@ class RoundRecord(BaseModel):
     phases: tuple[Phase, ...] = ()
     seconds: float = 0.0
     test_accuracy: float | None = None
+    test_scores: tuple[Score, ...] = ()
 
 
 class EventKind(StrEnum):

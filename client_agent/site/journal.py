@@ -8,6 +8,7 @@
                  rounds/000004/     decision, encoded update, mail, queries, release set of that round
                  rounds/000004/attempt-01/   sealed shares and their record: resent, never re-made
                  metrics.jsonl      one line per round
+                 scores.json        the last model's metrics on this site's test part, with intervals
 
 Every file is written beside its name, synced and renamed. A state file is replaced after what it points to is there.
 """
@@ -31,6 +32,7 @@ from protocol.policy.memory import SiteMemory
 from protocol.wire.messages import Signed, StudyEnd
 
 B = TypeVar("B", bound=BaseModel)
+FINAL_SCORES: Final = "scores.json"
 _MODELS_KEPT: Final = 2
 _ROUNDS_KEPT: Final = 2
 _MODEL: Final = "model"

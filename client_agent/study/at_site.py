@@ -8,13 +8,15 @@ from client_agent.learning.learner import Learner, Vector
 from client_agent.network.ledger import Totals
 from client_agent.network.watch import StudyWatch
 from client_agent.points import Point
+from client_agent.scoring.score import MetricName, value_of
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, Metrics, RoundRecord
-from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
 from client_agent.site.stopwatch import Stopwatch
 from protocol.ckks.scheme import SecretKey
+from protocol.errors import MoietyError
 from protocol.rules.server_optimiser import model_part
-from protocol.wire.messages import Signed, Study
+from protocol.wire.messages import Signed, Study, StudyEnd
 
 
 class StudyAtSite:
@@ -84,17 +86,37 @@ class StudyAtSite:
         phases, seconds = self.stopwatch.take()
         totals, before = self.context.ledger.totals, self._billed
         self._billed = totals
+        scores = () if self._kept is None else self.learner.scores(self.require_model())
         full = record.model_copy(
             update={
                 "phases": phases,
                 "seconds": seconds,
                 "bytes_up": totals.socket_sent_bytes - before.socket_sent_bytes,
                 "bytes_down": totals.socket_received_bytes - before.socket_received_bytes,
-                "test_accuracy": self.learner.accuracy(self.require_model()) if self._kept is not None else None,
+                "test_accuracy": value_of(scores, MetricName.ACCURACY),
+                "test_scores": scores,
             }
         )
         self._metrics.append(full)
         self.event(EventKind.ROUND, record.round, f"round {record.round}: {record.state}", full)
+
+    def finish(self, text: str, end: Signed[StudyEnd] | None) -> None:
+        """This site's part is over; the last model's metrics with intervals go into scores.json before that is kept."""
+        self._write_final_scores()
+        self.save(finished=text, ended_by=end)
+        self.event(EventKind.FINISHED, None, text)
+
+    def _write_final_scores(self) -> None:
+        """Nothing about metrics keeps a study from its end."""
+        if self._kept is None or not self.state.last_recorded_round:
+            return
+        try:
+            found = self.learner.final_scores(self.require_model(), self.context.bootstrap_samples)
+        except MoietyError as failed:
+            self.problem(None, f"no final metrics: {failed.detail}")
+            return
+        if found is not None:
+            self.journal.write(self.journal.folder / FINAL_SCORES, found)
 
     def event(self, kind: EventKind, round_number: int | None, text: str, record: RoundRecord | None = None) -> None:
         self.context.emit(

@@ -13,8 +13,9 @@ import numpy as np
 from torch import nn
 
 from client_agent.learning.flat_vector import Vector, model_vector, personal_vector
-from client_agent.learning.trainer import apply_aggregate, training_loss
+from client_agent.learning.trainer import apply_aggregate
 from client_agent.learning.training_seeds import site_seed
+from client_agent.tasks.losses import training_loss
 from harness.baselines.ditto import Ditto
 from harness.baselines.fedprox import FedProx
 from harness.baselines.pfedme import PFedMe
@@ -23,8 +24,8 @@ from harness.baselines.site import Baseline, LocalProblem, SiteRound, require_pl
 from harness.baselines.tables import BaselineTable, DittoTable, FedProxTable, PFedMeTable
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
-from harness.engine.record import require_no_divergence, round_record
-from harness.engine.run_state import AfterRound, Attendance, Progress, Run, RunState
+from harness.engine.record import final_scores, require_no_divergence, round_record
+from harness.engine.run_state import USUAL, AfterRound, Conditions, Progress, Run, RunState
 from harness.engine.site_updates import ClippedUpdate, clipped
 from harness.engine.summing import PlainSum
 from harness.training.site_training import repeated
@@ -58,15 +59,16 @@ def run_baseline(
     sites: Sequence[SiteData],
     table: BaselineTable,
     model: nn.Module,
-    attendance: Attendance,
+    conditions: Conditions = USUAL,
     after_round: AfterRound = lambda progress: None,
 ) -> RunHistory:
-    """All rounds; the first of ``sites`` is the requester, ``model`` has its first values.
+    """All rounds; the first of ``sites`` is the requester, ``model`` has its first values. Of ``conditions`` only
+    who is there, and the metrics, are looked at.
 
     Raises: ConfigurationError as :func:`require_baseline`; UnusableUpdate when the model diverges
     """
     require_baseline(study, model, table.name)
-    rounds = _Rounds(study, sites, baseline_of(table), model, attendance)
+    rounds = _Rounds(study, sites, baseline_of(table), model, conditions)
     for number in range(1, study.rounds + 1):
         rounds.do(number)
         after_round(Progress(rounds.shown, tuple(rounds.records)))
@@ -83,6 +85,7 @@ def run_baseline(
         "all rounds are done",
         tuple(rounds.records),
         rounds.shown.vector,
+        final_scores(rounds.run, rounds.shown, conditions.bootstrap),
     )
 
 
@@ -90,12 +93,21 @@ class _Rounds:
     """All that moves: the shared model, what each site keeps, what is common, and the records."""
 
     def __init__(
-        self, study: Study, sites: Sequence[SiteData], baseline: Baseline, model: nn.Module, attendance: Attendance
+        self, study: Study, sites: Sequence[SiteData], baseline: Baseline, model: nn.Module, conditions: Conditions
     ) -> None:
         rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
         requester, *others = sites
-        self._run = Run(
-            study, requester, tuple(others), rule, "next_round", SitePolicy(), attendance, model, PlainSum()
+        self.run = Run(
+            study,
+            requester,
+            tuple(others),
+            rule,
+            "next_round",
+            SitePolicy(),
+            conditions.attendance,
+            model,
+            PlainSum(),
+            followed=conditions.followed,
         )
         self._baseline = baseline
         self._shared = model_vector(model)
@@ -103,12 +115,12 @@ class _Rounds:
         self._common = np.zeros_like(self._shared)
         personal = repeated(personal_vector(model), len(sites)).copy()
         self.shown = RunState(self._shared, rule.init(()), SiteMemory(), personal=personal)
-        self.first = round_record(self._run, self.shown, 0, RoundKind.SKIPPED, ())
+        self.first = round_record(self.run, self.shown, 0, RoundKind.SKIPPED, ())
         self.records: list[RoundRecord] = []
 
     def do(self, number: int) -> None:
         """One round of everybody who is there. Raises: UnusableUpdate"""
-        run, attendance = self._run, self._run.attendance
+        run, attendance = self.run, self.run.attendance
         joined = (site for site in run.contributors if attendance.has_joined(site.name, number))
         there = [run.requester, *(site for site in joined if attendance.present(site.name, number))]
         trained = {site.name: self._trained(site, number) for site in there}
@@ -129,9 +141,10 @@ class _Rounds:
         )
 
     def _trained(self, site: SiteData, number: int) -> SiteRound:
-        study = self._run.study
-        loss, seed = training_loss(study.training, site.train.y), site_seed(study.seed or 0, site.name)
-        problem = LocalProblem(self._run.model, site.train, study.training, loss, number, seed)
+        study = self.run.study
+        seed = site_seed(study.seed or 0, site.name)
+        loss = training_loss(study.training, site.train.y, study.task)
+        problem = LocalProblem(self.run.model, site.train, study.training, loss, number, seed)
         return self._baseline.train(problem, self._shared, self._memories[site.name], self._common)
 
     def _remember(self, trained: dict[str, SiteRound]) -> None:

@@ -14,7 +14,8 @@ from torch import nn
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector
 from client_agent.learning.personal import personal_parameters
-from client_agent.learning.trainer import Loss, epoch_rows, gradients, private_randomness, rate_factor, take
+from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
+from client_agent.tasks.losses import Loss
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.events import SiteValue
 from protocol.rules.interface import PairDistance
 from protocol.wire.messages import ListedWeight, RuleName
@@ -39,7 +40,9 @@ class RoundRecord:
     of the round's updates that were longer than the norm; ``model_norm`` is the length of the model after the round.
     ``took_part`` are the contributors in the sum, ``failed_check`` those left out of it by a check, ``not_selected``
     by the rule, and ``declined`` those whose own policy refused. ``sum_of_weights`` counts the requester's; a round
-    of class counts has ``class_totals`` instead. ``class_accuracy`` is the test accuracy within each class.
+    of class counts has ``class_totals`` instead. ``class_accuracy`` is the test accuracy within each class;
+    ``test_accuracy`` is NaN where the task is not of classes. ``test_scores`` and ``validation_scores`` are the metrics
+    that the run follows, on the requester's parts.
     ``isolation`` is what each site worked out before it contributed: how far off anybody's best estimate of any
     update would stay once the announced sum is opened.
     """
@@ -65,6 +68,8 @@ class RoundRecord:
     sum_of_weights: float | None = None
     class_totals: tuple[int, ...] = ()
     class_accuracy: tuple[float | None, ...] = ()
+    test_scores: tuple[Score, ...] = ()
+    validation_scores: tuple[Score, ...] = ()
     isolation: tuple[SiteValue, ...] = ()
 
 
@@ -82,6 +87,7 @@ class RunHistory:
     reason: str
     rounds: tuple[RoundRecord, ...]
     final_model: NDArray[np.float32] = field(repr=False)
+    final_scores: FinalScores | None = None
 
     @property
     def test_accuracy(self) -> float:

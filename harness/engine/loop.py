@@ -13,15 +13,17 @@ from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import nn
 
-from client_agent.learning.flat_vector import Vector, model_vector, personal_vector
+from client_agent.learning.flat_vector import Vector, load_vector, model_vector, personal_vector
 from client_agent.learning.models import build_model
+from client_agent.learning.plugin import Plugin
 from client_agent.requester.judging import RequesterFacts, RoundRule, judge
 from harness.datasets.site_data import SiteData
 from harness.engine.announcing import announce, answers, lists_to_try, present, require_validation, require_willing
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.engine.isolation import Trained, isolations, remembered, require_isolated
-from harness.engine.record import require_no_divergence, round_record, with_judgement
+from harness.engine.record import final_scores, require_no_divergence, round_record, with_judgement
 from harness.engine.round_training import round_updates
 from harness.engine.run_state import (
     EVERYBODY,
@@ -39,6 +41,7 @@ from harness.engine.site_updates import ClippedUpdate, class_counts, clipped_pro
 from harness.engine.summing import PlainSum, RoundInputs, Summing, average
 from harness.training.site_training import repeated
 from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
+from protocol.first_model import first_model
 from protocol.parameters import Needs
 from protocol.policy.candidates import Candidate
 from protocol.policy.memory import SiteMemory, remember_contribution, remember_release, remember_skip
@@ -123,6 +126,7 @@ def run_rounds(
         reason,
         progress.records,
         run.model_of(progress.state),
+        final_scores(run, progress.state, conditions.bootstrap),
     )
 
 
@@ -144,13 +148,24 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
         erosion_applies=conditions.erosion_applies,
         policy=conditions.policy or SitePolicy(),
         attendance=conditions.attendance,
-        model=conditions.model or build_model(study.model, seed),
+        model=conditions.model or _model_of(study, seed, conditions.plugin),
         summing=summing,
         computing=conditions.computing,
+        plugin=conditions.plugin,
+        followed=conditions.followed,
     )
     require_willing(run.rule.needs, run.policy, run.names)
     require_validation(run)
     return run
+
+
+def _model_of(study: Study, seed: int, plugin: Plugin | None) -> nn.Module:
+    """Version 0, as a study with this seed begins at its sites. Raises: ConfigurationError, UnusableUpdate"""
+    if plugin is None:
+        return build_model(study.model, seed)
+    model = plugin.model(study.model, seed)
+    load_vector(model, first_model(study))
+    return model
 
 
 def _beginning(run: Run) -> Progress:
@@ -296,7 +311,7 @@ def _inputs(
     own = trained.updates[run.requester.name]
     probe = None
     if opens is Needs.INNER_PRODUCTS:
-        probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state), own.personal)
+        probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state), own.personal, run.plugin)
     facts = _requester_facts(run, own, probe)
     numerators = {weight.site: weight.numerator for weight in announced.weight_list.weights} | {facts.name: grid}
     by = RoundRule(run.study.rule, run.rule, state.rule_state, run.study.parameters)
@@ -343,7 +358,9 @@ def _round_alone(run: Run, state: RunState, round_number: int) -> tuple[RunState
     """The requester's own clipped update, applied like an aggregate of one."""
     personal, device = run.personal_of(run.requester, state), run.computing.device
     vector = run.model_of(state)
-    own = clipped_update(run.study, run.model, run.requester, vector, round_number, personal=personal, device=device)
+    own = clipped_update(
+        run.study, run.model, run.requester, vector, round_number, personal=personal, device=device, plugin=run.plugin
+    )
     state = run.with_personal(state, {run.requester.name: own.personal})
     aggregate = average(own.values, [], run.study.parameters.weight_grid)
     after = replace(state, vector=_applied(run, state, aggregate), model_version=state.model_version + 1)

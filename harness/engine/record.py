@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 
-from client_agent.learning.trainer import evaluate
+from client_agent.learning.evaluation import NOTHING
+from client_agent.learning.plugin import assessor
 from client_agent.requester.judging import Judgement
+from client_agent.scoring.score import FinalScores
 from client_agent.site.events import site_values
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.run_state import Run, RunState
@@ -29,8 +31,10 @@ def round_record(
     """What every round has: the list, the rule's weights and the model after it."""
     vector = run.model_of(state)
     load_site(run.model, vector, run.personal_of(run.requester, state))
-    test = evaluate(run.model, run.requester.test, CPU)
-    validation = run.requester.validation
+    judge, train = assessor(run.study, run.plugin, CPU), run.requester.train
+    assessed = judge.assess(run.model, run.requester.test, train, run.followed)
+    test, validation = assessed.evaluation, run.requester.validation
+    validated = judge.assess(run.model, validation, train, run.followed) if len(validation) else NOTHING
     return RoundRecord(
         round=round_number,
         kind=kind,
@@ -40,12 +44,21 @@ def round_record(
         requester_norm=0.0,
         took_part=(),
         clipped_share=0.0,
-        test_accuracy=test.accuracy,
+        test_accuracy=math.nan if test.accuracy is None else test.accuracy,
         test_loss=test.loss,
         class_accuracy=test.class_accuracy,
         model_norm=float(np.linalg.norm(vector.astype(np.float64))),
-        validation_accuracy=evaluate(run.model, validation, CPU).accuracy if len(validation) else None,
+        validation_accuracy=validated.evaluation.accuracy,
+        test_scores=assessed.scores,
+        validation_scores=validated.scores,
     )
+
+
+def final_scores(run: Run, state: RunState, samples: int) -> FinalScores:
+    """All metrics of the run's last model on the requester's test part, with intervals over ``samples`` draws."""
+    load_site(run.model, run.model_of(state), run.personal_of(run.requester, state))
+    judge = assessor(run.study, run.plugin, CPU)
+    return judge.final_scores(run.model, run.requester.test, run.requester.train, samples, run.study.seed or 0)
 
 
 def with_judgement(record: RoundRecord, judgement: Judgement) -> RoundRecord:

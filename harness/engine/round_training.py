@@ -10,18 +10,19 @@ from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.run_state import Run, RunState
 from harness.engine.site_updates import ClippedUpdate, clipped, clipped_update
-from harness.training.batched import Batched
+from harness.training.batched import Batched, batchable
 from harness.training.site_training import repeated
 
 
 def round_updates(run: Run, state: RunState, sites: Sequence[SiteData], round_number: int) -> dict[str, ClippedUpdate]:
     """Every site's update by its name, from the model within ``state``.
 
-    One gradient of one mini-batch is not batched: there is next to nothing to gain.
+    One gradient of one mini-batch is not batched: there is next to nothing to gain. Nor is a loss that compares
+    examples, Cox's, or a plug-in's, whose code is not known.
 
     Raises: UnusableUpdate
     """
-    if run.computing.batched and run.study.training.update == "local_sgd":
+    if run.computing.batched and run.study.training.update == "local_sgd" and batchable(run.study.task, run.plugin):
         return _in_one_call(run, state, sites, round_number)
     return {site.name: _by_itself(run, state, site, round_number) for site in sites}
 
@@ -36,13 +37,16 @@ def _by_itself(run: Run, state: RunState, site: SiteData, round_number: int) -> 
         run.own_weight(site, state),
         run.personal_of(site, state),
         device=run.computing.device,
+        plugin=run.plugin,
     )
 
 
 def _in_one_call(run: Run, state: RunState, sites: Sequence[SiteData], round_number: int) -> dict[str, ClippedUpdate]:
     study = run.study
     seeds = [site_seed(study.seed or 0, site.name) for site in sites]
-    batched = Batched(run.model, [site.train for site in sites], seeds, study.training, run.computing.device)
+    batched = Batched(
+        run.model, [site.train for site in sites], seeds, study.training, run.computing.device, study.task
+    )
     personal = np.stack([run.personal_of(site, state) for site in sites])
     trained = batched.train(repeated(run.model_of(state), len(sites)), personal, round_number)
     return {

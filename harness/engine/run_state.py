@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.learning.flat_vector import Vector
+from client_agent.learning.plugin import Plugin
+from client_agent.scoring.score import FOLLOWED, MetricName
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundRecord
 from harness.engine.site_updates import own_weight
@@ -49,7 +51,8 @@ class Conditions:
     """What a run in one process is under beside its study; ``policy`` is every site's, the default one for None.
 
     ``rule`` and ``model`` (with its first values) are ones that studies do not know, in place of the study's own, for
-    plain runs.
+    plain runs. ``plugin`` is every site's, for studies whose model is one. ``followed`` are the metrics of every round;
+    all come after the last one, with intervals over ``bootstrap`` draws.
     """
 
     erosion_applies: ErosionApplies = "next_round"
@@ -58,6 +61,9 @@ class Conditions:
     computing: Computing = ON_CPU
     rule: Rule | None = None
     model: nn.Module | None = None
+    plugin: Plugin | None = None
+    followed: frozenset[MetricName] = FOLLOWED
+    bootstrap: int = 0
 
 
 USUAL: Final = Conditions()
@@ -115,6 +121,8 @@ class Run:
     model: nn.Module
     summing: Summing
     computing: Computing = ON_CPU
+    plugin: Plugin | None = None
+    followed: frozenset[MetricName] = FOLLOWED
 
     @property
     def names(self) -> tuple[str, ...]:

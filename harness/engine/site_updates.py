@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.learning.flat_vector import Vector, layer_sizes, load_personal, load_vector
+from client_agent.learning.plugin import Plugin, assessor, site_loss
 from client_agent.learning.trainer import loss_gradient, train_round
 from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
@@ -59,6 +60,7 @@ def clipped_update(
     own_weight: float | None = None,
     personal: Vector | None = None,
     device: torch.device = CPU,
+    plugin: Plugin | None = None,
 ) -> ClippedUpdate:
     """The site's update of a round from the model ``vector``, float32[D], and its ``personal`` layers, float32[P].
 
@@ -66,7 +68,8 @@ def clipped_update(
     """
     load_site(model, vector, personal)
     seed = site_seed(study.seed or 0, site.name)
-    trained = train_round(model, site.train, study.training, round=round_number, seed=seed, device=device)
+    loss = site_loss(study, plugin, site.train.y)
+    trained = train_round(model, site.train, study.training, round=round_number, seed=seed, device=device, loss=loss)
     return clipped(study, trained.update, own_weight, trained.personal)
 
 
@@ -85,14 +88,19 @@ def load_site(model: nn.Module, vector: Vector, personal: Vector | None) -> None
 
 
 def clipped_probe(
-    study: Study, model: nn.Module, requester: SiteData, vector: Vector, personal: Vector | None = None
+    study: Study,
+    model: nn.Module,
+    requester: SiteData,
+    vector: Vector,
+    personal: Vector | None = None,
+    plugin: Plugin | None = None,
 ) -> NDArray[np.float64]:
     """The gradient of the requester's validation loss at the model ``vector``, clipped like an update, float64[D].
 
     Raises: ConfigurationError without validation examples; UnusableUpdate
     """
     load_site(model, vector, personal)
-    raw = loss_gradient(model, requester.validation, CPU)
+    raw = loss_gradient(model, requester.validation, CPU, assessor(study, plugin, CPU).loss)
     check_finite(raw, layer_sizes(study.model.layers))
     return clip(raw, study.parameters.clip_norm)[0]
 

@@ -22,16 +22,8 @@ from torch import nn
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, flat_vector, load_vector
 from client_agent.learning.personal import personal_parameters
-from client_agent.learning.trainer import (
-    Batch,
-    Loss,
-    epoch_rows,
-    gradients,
-    private_randomness,
-    rate_factor,
-    take,
-    training_loss,
-)
+from client_agent.learning.trainer import epoch_rows, gradients, private_randomness, rate_factor, take
+from client_agent.tasks.losses import Batch, Loss, training_loss
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 

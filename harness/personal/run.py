@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from client_agent.learning.evaluation import predicted
 from client_agent.learning.flat_vector import model_vector
 from client_agent.learning.models import build_model
-from client_agent.learning.trainer import predicted
 from harness.datasets.checks import check_examples, check_targets
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from client_agent.learning.data import Examples
+from client_agent.learning.evaluation import Evaluation, evaluate
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import checked_study_table, study_from_table
-from client_agent.learning.trainer import Evaluation, apply_aggregate, compute_update, evaluate
+from client_agent.learning.trainer import apply_aggregate, compute_update
 from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.parties import SiteEntry, make_parties

@@ -20,6 +20,7 @@ from typing import Annotated, Any, Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
+from client_agent.scoring.score import METRICS, MetricName
 from harness.baselines.tables import BaselineTable
 from harness.simulation.files.attendance import AttendanceTable
 from harness.simulation.files.study_files import StudyFile, read_study_file
@@ -62,7 +63,9 @@ class PolicyTable(_Table):
 class CaseTable(_Table):
     """``[case]``. ``dirichlet`` deals all training examples anew, by label. ``validation_share`` of the requester's
     training part is split off, to choose settings on, in tuning runs and in runs of variants that keep it. Settings
-    are chosen for all requesters together, or by each one.
+    are chosen for all requesters together, or by each one. ``judged_by`` is the metric that settings and rounds are
+    chosen on, and the first that is shown; None is the task's first. The last round's metrics have intervals over
+    ``bootstrap`` draws, 0: none.
     """
 
     data: str
@@ -74,6 +77,8 @@ class CaseTable(_Table):
     tuning_seeds: list[Annotated[int, Field(ge=0)]] = []
     tuned_for: Literal["all_requesters", "each_requester"] = "all_requesters"
     validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    judged_by: Annotated[MetricName, Field(strict=False)] | None = None
+    bootstrap: Annotated[int, Field(ge=0, le=100_000)] = 0
     policy: PolicyTable = PolicyTable()
     attendance: AttendanceTable = AttendanceTable()
 
@@ -166,6 +171,11 @@ class Case:
     table: CaseTable
     variants: tuple[Variant, ...]
 
+    @property
+    def judged_by(self) -> MetricName:
+        """The metric that runs are compared by."""
+        return self.table.judged_by or METRICS[self.variants[0].study.task.kind][0]
+
     def variant(self, name: str) -> Variant:
         for variant in self.variants:
             if variant.name == name:
@@ -201,6 +211,12 @@ def case_of(file: StudyFile) -> Case:
     if len(set(names)) != len(names):
         raise ConfigurationError(f"{source}: every [[variant]] has a name of its own, found {names}")
     variants = tuple(_variant(variant, tables, case_part, source) for variant in parsed)
+    possible = METRICS[variants[0].study.task.kind]
+    if not possible or table.judged_by not in (None, *possible):
+        raise ConfigurationError(
+            f"{source}: key 'case.judged_by': found {table.judged_by}, task {variants[0].study.task.kind.value!r} has "
+            f"{', '.join(possible) or 'no metric of its own, and cases compare by one'}"
+        )
     return Case(source, variants[0].study.name, table, variants)
 
 

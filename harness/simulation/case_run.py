@@ -173,6 +173,8 @@ class _CaseRun:
             variant.chosen_model,
             loaded_plugins(),
             variant.baseline_with(settings, self.case.source),
+            self.case.judged_by,
+            table.bootstrap,
         )
 
     def _computing(self, study: StudyTable) -> Computing:

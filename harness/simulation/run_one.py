@@ -15,6 +15,7 @@ import torch
 from client_agent.learning.models import build_model
 from client_agent.learning.names import require_names_of_study
 from client_agent.learning.study_file import StudyTable, study_from_table
+from client_agent.scoring.score import FOLLOWED, MetricName
 from harness.baselines.run import run_baseline
 from harness.baselines.tables import BaselineTable
 from harness.datasets.checks import check_federation
@@ -89,6 +90,8 @@ class PlannedRun:
     own_model: ChosenModel | None = None
     plugins: tuple[LoadedPlugin, ...] = ()
     baseline: BaselineTable | None = None
+    judged_by: MetricName = MetricName.ACCURACY
+    bootstrap: int = 0
 
 
 OnRound = Callable[[int], None]
@@ -128,7 +131,7 @@ def simulated_study(
         )
     if (table.model.inputs, table.model.width) != (federation.inputs, len(federation.class_names)):
         raise ConfigurationError(
-            f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.width} classes, the data "
+            f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.width} outputs, the data "
             f"{federation.title!r} have {list(federation.inputs)} and {len(federation.class_names)}"
         )
     if table.task.kind is not federation.task:
@@ -224,23 +227,25 @@ def _rounds(
     after_round: Callable[[Progress], None],
 ) -> RunHistory:
     own_model = None if planned.own_model is None else planned.own_model.build(planned.study.model, planned.key.seed)
-    attendance = planned.attendance.attendance(federation.names_of_sites, study.rounds, planned.key.seed)
+    conditions = Conditions(
+        erosion,
+        planned.policy,
+        planned.attendance.attendance(federation.names_of_sites, study.rounds, planned.key.seed),
+        planned.computing,
+        None if planned.packaged is None else planned.packaged.rule_of(study),
+        own_model,
+        followed=FOLLOWED | {planned.judged_by},
+        bootstrap=planned.bootstrap,
+    )
     if planned.baseline is not None:
         model = own_model or build_model(study.model, planned.key.seed)
-        return run_baseline(study, federation.sites, planned.baseline, model, attendance, after_round)
+        return run_baseline(study, federation.sites, planned.baseline, model, conditions, after_round)
     if planned.protection is Protection.PLAIN:
         return run_rounds(
             study,
             federation.sites,
             PlainSum() if planned.published_mistake is None else RowSums.of(study),
-            Conditions(
-                erosion,
-                planned.policy,
-                attendance,
-                planned.computing,
-                None if planned.packaged is None else planned.packaged.rule_of(study),
-                own_model,
-            ),
+            conditions,
             protection="plain",
             resume=resume,
             after_round=after_round,
@@ -252,8 +257,7 @@ def _rounds(
         study,
         federation.sites,
         correlation_source=planned.correlation_source,
-        policy=planned.policy,
-        attendance=attendance,
+        conditions=conditions,
         resume=resume,
         after_round=after_round,
     )
@@ -306,4 +310,5 @@ def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid:
         packages,
         str(planned.computing),
         code_digest(),
+        planned.judged_by,
     )

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
+from client_agent.scoring.score import FinalScores, MetricName, Score, value_of
 from client_agent.site.events import SiteValue, site_values
 from harness.engine.history import RoundRecord, RunHistory
 from harness.simulation.case import Setting, TuneValue
@@ -16,6 +17,7 @@ SMALL_MODEL: Final = 1000
 """Models of up to so many parameters are kept in the line itself."""
 MOST_PAIRED_SITES: Final = 20
 """Pairs of so many sites, the requester among them, are kept in the line."""
+_NAMED: Final = frozenset({MetricName.LOG_LOSS, MetricName.AUROC, MetricName.C_INDEX, MetricName.RMSE})
 FORMAT: Final = "moiety-run/1"
 
 
@@ -32,6 +34,10 @@ class RunKey:
 
 
 Values = tuple[float | None, ...]
+
+
+def _none(values: object) -> bool:
+    return not values
 
 
 class PairSeries(BaseModel):
@@ -53,7 +59,9 @@ class RunLine(BaseModel):
     ``declined`` those left out of it, and why. ``sum_of_weights`` counts the requester's. ``class_accuracy`` has one
     test accuracy a class for every round, ``class_totals`` all sites' examples a class where the rule counts them.
     ``final_model`` is there for models of up to 1000 parameters. ``end`` is a run's end, or ``failed``.
-    ``code_digest`` says which code made it, "" in lines from before that was written down.
+    ``code_digest`` says which code made it, "" in lines from before that was written down. ``test_log_loss`` to
+    ``test_rmse`` are there where the task has them, ``test_metrics`` and ``validation_metrics`` hold what else the run
+    follows; ``judged_by`` is the one that choices are made on. ``final_scores`` are all metrics after the last round.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -96,10 +104,46 @@ class RunLine(BaseModel):
     class_totals: tuple[int, ...] = ()
     computed_on: str = "cpu"
     code_digest: str = ""
+    judged_by: MetricName = MetricName.ACCURACY
+    test_log_loss: Values = Field(default=(), exclude_if=_none)
+    test_auroc: Values = Field(default=(), exclude_if=_none)
+    test_c_index: Values = Field(default=(), exclude_if=_none)
+    test_rmse: Values = Field(default=(), exclude_if=_none)
+    test_metrics: dict[str, Values] = Field(default={}, exclude_if=_none)
+    validation_metrics: dict[str, Values] = Field(default={}, exclude_if=_none)
+    final_scores: FinalScores | None = None
 
     @property
     def key(self) -> RunKey:
         return RunKey(self.variant, self.requester, self.seed)
+
+    def test_of(self, metric: MetricName) -> Values:
+        """The metric on the test part after every round; nothing where the run does not follow it."""
+        named = metric in _NAMED or metric is MetricName.ACCURACY
+        found: Values = getattr(self, f"test_{metric.value}") if named else self.test_metrics.get(metric.value, ())
+        return found
+
+    def validation_of(self, metric: MetricName) -> Values:
+        """The same on the validation part."""
+        if metric is MetricName.ACCURACY:
+            return self.validation_accuracy
+        return self.validation_metrics.get(metric.value, ())
+
+    def last_of(self, metric: MetricName) -> float:
+        """The metric on the test part after the last round; NaN where it has none there."""
+        values = self.test_of(metric)
+        last = values[-1] if values else None
+        return math.nan if last is None else last
+
+    @property
+    def chosen_score(self) -> float | None:
+        """The metric that the run is judged by, on the test part of the round that is best on validation data, the
+        first of equals; None without such data.
+        """
+        sign = -1 if self.judged_by.smaller_is_better else 1
+        validated = self.validation_of(self.judged_by)
+        rounds = [(sign * value, -place) for place, value in enumerate(validated) if value is not None]
+        return self.test_of(self.judged_by)[-max(rounds)[1]] if rounds else None
 
     @property
     def last_accuracy(self) -> float:
@@ -111,12 +155,6 @@ class RunLine(BaseModel):
     def best_accuracy(self) -> float:
         """Highest test accuracy of any round: what some papers report, and nobody could choose in practice."""
         return max((value for value in self.test_accuracy if value is not None), default=math.nan)
-
-    @property
-    def chosen_accuracy(self) -> float | None:
-        """Test accuracy of the round that is best on validation data, the first of equals; None without such data."""
-        rounds = [(accuracy, -place) for place, accuracy in enumerate(self.validation_accuracy) if accuracy is not None]
-        return self.test_accuracy[-max(rounds)[1]] if rounds else None
 
 
 @dataclass(frozen=True)
@@ -135,13 +173,15 @@ class RunFacts:
     versions: dict[str, str]
     computed_on: str
     code_digest: str
+    judged_by: MetricName = MetricName.ACCURACY
 
 
 def run_line(facts: RunFacts, history: RunHistory, seconds: float) -> RunLine:
     """The line of a run that came to its end."""
     small = history.final_model.size <= SMALL_MODEL
     final_model = tuple(float(value) for value in history.final_model) if small else None
-    return _line(facts, history.rounds, history.contributors, history.end.value, history.reason, seconds, final_model)
+    line = _line(facts, history.rounds, history.contributors, history.end.value, history.reason, seconds, final_model)
+    return line.model_copy(update={"final_scores": history.final_scores})
 
 
 def failed_line(facts: RunFacts, records: tuple[RoundRecord, ...], reason: str, seconds: float) -> RunLine:
@@ -178,6 +218,7 @@ def _line(
         versions=facts.versions,
         computed_on=facts.computed_on,
         code_digest=facts.code_digest,
+        judged_by=facts.judged_by,
         class_totals=next((record.class_totals for record in records if record.class_totals), ()),
         **_by_round(records),
         **_opened(records, sites, facts.grid),
@@ -200,7 +241,22 @@ def _by_round(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
         "not_selected": tuple(record.not_selected for record in records),
         "declined": tuple(record.declined for record in records),
         "sum_of_weights": tuple(_number(record.sum_of_weights) for record in records),
+        **_scores(records),
     }
+
+
+def _scores(records: tuple[RoundRecord, ...]) -> dict[str, Any]:
+    """The metrics that the run follows, without accuracy, which stands by itself."""
+    test = _by_metric([record.test_scores for record in records])
+    validation = _by_metric([record.validation_scores for record in records])
+    named = {f"test_{name}": test.pop(name.value) for name in _NAMED if name.value in test}
+    return {**named, "test_metrics": test, "validation_metrics": validation}
+
+
+def _by_metric(rounds: list[tuple[Score, ...]]) -> dict[str, Values]:
+    names = dict.fromkeys(score.name for scores in rounds for score in scores)
+    names.pop(MetricName.ACCURACY.value, None)
+    return {name: tuple(value_of(scores, name) for scores in rounds) for name in names}
 
 
 def _opened(records: tuple[RoundRecord, ...], sites: tuple[str, ...], grid: int) -> dict[str, Any]:

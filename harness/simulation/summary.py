@@ -11,6 +11,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 
+from client_agent.scoring.score import MetricName, words_of
 from harness.engine.history import RunEnd
 from harness.simulation.drawing.charts import Panel, curves_chart
 from harness.simulation.drawing.similarity import over_rounds_chart, similarity_chart
@@ -45,7 +46,8 @@ class Figure(BaseModel):
 class SummaryRow(BaseModel):
     """One variant at one requester, or (``requester`` None) averaged over requesters within each seed.
 
-    ``chosen_round`` is the test accuracy of the round that is best on validation data, None where a run has none.
+    ``last_round`` is the metric that runs are judged by, ``scores`` what else was followed, both on the test part after
+    the last round; ``chosen_round`` that of the round that is best on validation data, None where a run has none.
     ``largest_clipped_share`` is over rounds and runs. ``ends`` counts how runs ended.
     """
 
@@ -58,6 +60,7 @@ class SummaryRow(BaseModel):
     released_rounds: float
     largest_clipped_share: float
     ends: dict[str, int]
+    scores: dict[str, Figure] = {}
 
 
 class CaseSummary(BaseModel):
@@ -70,6 +73,7 @@ class CaseSummary(BaseModel):
     rows: tuple[SummaryRow, ...]
     rewards: tuple[SiteReward, ...]
     versions: dict[str, str]
+    judged_by: MetricName = MetricName.ACCURACY
 
 
 def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
@@ -86,13 +90,26 @@ def summarise_case(lines: Sequence[RunLine]) -> CaseSummary:
         rows=tuple(rows),
         rewards=rewards_of(lines),
         versions=lines[-1].versions,
+        judged_by=lines[0].judged_by,
     )
 
 
 def table_of(summary: CaseSummary) -> Table:
     """For a terminal."""
-    table = Table(title=f"{summary.case}, {summary.protection}, {len(summary.seeds)} seeds: test accuracy, mean ± SE")
-    for name in ("variant", "requester", "runs", "last round", "best on validation", "released rounds", "remarks"):
+    judged = f"test {words_of(summary.judged_by)}, mean ± SE"
+    table = Table(title=f"{summary.case}, {summary.protection}, {len(summary.seeds)} seeds: {judged}")
+    others = tuple(dict.fromkeys(name for row in summary.rows for name in row.scores))
+    named = (words_of(MetricName(name)) for name in others)
+    for name in (
+        "variant",
+        "requester",
+        "runs",
+        "last round",
+        *named,
+        "best on validation",
+        "released rounds",
+        "remarks",
+    ):
         table.add_column(name, justify="left" if name in ("variant", "requester") else "right")
     for row in summary.rows:
         table.add_row(
@@ -100,6 +117,7 @@ def table_of(summary: CaseSummary) -> Table:
             row.requester or "mean",
             str(row.runs),
             str(row.last_round),
+            *(str(row.scores.get(name, "-")) for name in others),
             "-" if row.chosen_round is None else str(row.chosen_round),
             f"{row.released_rounds:.1f}",
             ", ".join(remarks_on(row)) or "-",
@@ -108,25 +126,27 @@ def table_of(summary: CaseSummary) -> Table:
 
 
 def remarks_on(row: SummaryRow) -> tuple[str, ...]:
-    """What a reader of the accuracies must know: updates that were clipped, and runs that ended early and how."""
+    """What a reader of the numbers must know: updates that were clipped, and runs that ended early and how."""
     clipped = (f"CLIPPED up to {row.largest_clipped_share:.0%}",) if row.largest_clipped_share else ()
     early = (f"{end.upper()} {runs} of {row.runs}" for end, runs in row.ends.items() if end != COMPLETED)
     return (*clipped, *early)
 
 
 def write_summary(summary: CaseSummary, lines: Sequence[RunLine], folder: Path) -> None:
-    """``summary.json``, ``accuracy.svg``, ``weights_<variant>.svg`` for variants whose weights move, and
-    ``distances_<variant>.svg`` for those that open distances.
+    """``summary.json``, ``accuracy.svg`` or another metric's, ``weights_<variant>.svg`` for variants whose weights
+    move, and ``distances_<variant>.svg`` for those that open distances.
     """
     write_durably(folder / "summary.json", (summary.model_dump_json(indent=2) + "\n").encode())
     variants = tuple(dict.fromkeys(line.variant for line in lines))
     requesters = tuple(dict.fromkeys(line.requester for line in lines))
+    metric = summary.judged_by
 
-    def accuracy(requester: str) -> tuple[Curve, ...]:
+    def followed(requester: str) -> tuple[Curve, ...]:
         runs = ((variant, of_variant(lines, variant, requester)) for variant in variants)
-        return tuple(curve(variant, [run.test_accuracy for run in found]) for variant, found in runs)
+        return tuple(curve(variant, [run.test_of(metric) for run in found]) for variant, found in runs)
 
-    write_durably(folder / "accuracy.svg", _chart(requesters, accuracy, "test accuracy").encode())
+    label = f"test {words_of(metric)}"
+    write_durably(folder / f"{metric.value}.svg", _chart(requesters, followed, label).encode())
     for variant in variants:
         moving = of_variant(lines, variant)
         if not any(_moves(run) for run in moving):
@@ -157,22 +177,27 @@ def _distances(measured: Sequence[RunLine], variant: str) -> str:
 def _row(lines: Sequence[RunLine], requester: str | None) -> SummaryRow:
     seeds = sorted({line.seed for line in lines})
     of_seed = [[line for line in lines if line.seed == seed] for seed in seeds]
-    ends = [line.end for line in lines]
+    ends, judged_by = [line.end for line in lines], lines[0].judged_by
     return SummaryRow(
         variant=lines[0].variant,
         requester=requester,
         runs=len(lines),
-        last_round=Figure.of(mean(line.last_accuracy for line in runs) for runs in of_seed),
+        last_round=Figure.of(mean(line.last_of(judged_by) for line in runs) for runs in of_seed),
         chosen_round=_chosen(of_seed),
         released_rounds=mean(line.released_rounds for line in lines),
         largest_clipped_share=max((share for line in lines for share in line.clipped_share if share), default=0.0),
         ends={end: ends.count(end) for end in sorted(set(ends))},
+        scores={
+            name.value: Figure.of(mean(line.last_of(name) for line in runs) for runs in of_seed)
+            for name in MetricName
+            if name is not judged_by and any(value is not None for line in lines for value in line.test_of(name))
+        },
     )
 
 
 def _chosen(of_seed: Sequence[Sequence[RunLine]]) -> Figure | None:
     """One value a seed; None unless every run has validation data."""
-    values = [[line.chosen_accuracy for line in runs] for runs in of_seed]
+    values = [[line.chosen_score for line in runs] for runs in of_seed]
     if any(value is None for runs in values for value in runs):
         return None
     return Figure.of(mean(value for value in runs if value is not None) for runs in values)

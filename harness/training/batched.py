@@ -23,13 +23,21 @@ from torch.func import functional_call, grad, vmap
 
 from client_agent.learning.data import Examples
 from client_agent.learning.personal import personal_parameters, shared_parameters
-from client_agent.learning.trainer import epoch_rows, inverse_frequency, private_randomness, rate_factor
+from client_agent.learning.plugin import Plugin
+from client_agent.learning.trainer import epoch_rows, private_randomness, rate_factor
+from client_agent.tasks.losses import inverse_frequency, task_loss
 from harness.training.site_training import TrainedSites
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TrainingSpec
+from protocol.wire.messages import TaskSpec, TrainingSpec
+from protocol.wire.task import CLASSES
 
 Stack = dict[str, torch.Tensor]
 """Parameters by name, each with one row per site."""
+
+
+def batchable(task: TaskSpec, plugin: Plugin | None) -> bool:
+    """Whether all sites' steps can be one call; else they are computed one by one."""
+    return plugin is None and task_loss(task).each is not None
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +55,7 @@ class _Step:
 
 @dataclass(frozen=True, eq=False)
 class _Data:
-    """All sites' examples, padded to the longest: X float32[S, n, ...], y int64[S, n], class weights float32[S, n]."""
+    """All sites' examples, padded to the longest: X float32[S, n, ...], y [S, n, ...], class weights float32[S, n]."""
 
     X: torch.Tensor = field(repr=False)
     y: torch.Tensor = field(repr=False)
@@ -56,9 +64,9 @@ class _Data:
 
 
 class Batched:
-    """As ``OneByOne``, for local SGD with the built-in loss.
+    """As ``OneByOne``, for local SGD with a built-in loss that is a mean over examples (:func:`batchable`).
 
-    Raises: ConfigurationError for another update
+    Raises: ConfigurationError for another update or loss
     """
 
     def __init__(
@@ -68,9 +76,14 @@ class Batched:
         seeds: Sequence[int],
         training: TrainingSpec,
         device: torch.device,
+        task: TaskSpec = CLASSES,
     ) -> None:
         if training.update != "local_sgd":
             raise ConfigurationError(f"batched training takes local SGD, found update={training.update!r}")
+        each = task_loss(task).each
+        if each is None:
+            raise ConfigurationError(f"batched training takes a mean over examples, which {task.chosen_loss} is not")
+        self._each = each
         self._model = model.to(device)
         self._seeds, self._training, self._device = tuple(seeds), training, device
         self._data = _stacked_examples(sites, training, device)
@@ -104,9 +117,8 @@ class Batched:
 
     def _loss(self, parameters: Stack, X: torch.Tensor, y: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
         """One site's loss over one mini-batch; vmap adds the sites."""
-        logits = functional_call(self._model, parameters, (X,))
-        each = nn.functional.cross_entropy(logits, y, reduction="none")
-        return torch.sum(each * share)
+        outputs = functional_call(self._model, parameters, (X,))
+        return torch.sum(self._each(outputs, y) * share)
 
     def _steps(self, round: int) -> list[_Step]:
         """All sites' mini-batches of the round, those of one place together."""
@@ -146,8 +158,8 @@ class Batched:
 def _stacked_examples(sites: Sequence[Examples], training: TrainingSpec, device: torch.device) -> _Data:
     sizes = tuple(len(site) for site in sites)
     X = np.zeros((len(sites), max(sizes), *sites[0].X.shape[1:]), np.float32)
-    y = np.zeros((len(sites), max(sizes)), np.int64)
-    weights = np.ones(y.shape, np.float32)
+    y = np.zeros((len(sites), max(sizes), *sites[0].y.shape[1:]), sites[0].y.dtype)
+    weights = np.ones(y.shape[:2], np.float32)
     for number, site in enumerate(sites):
         X[number, : len(site)], y[number, : len(site)] = site.X, site.y
         if training.class_weights == "inverse_frequency":

@@ -13,6 +13,7 @@ from client_agent.contributor.run import Contributor
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
@@ -44,7 +45,10 @@ class Untrained:
     def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
         return model - aggregate
 
-    def accuracy(self, model: np.ndarray) -> float | None:
+    def scores(self, model: np.ndarray) -> tuple[Score, ...]:
+        return ()
+
+    def final_scores(self, model: np.ndarray, samples: int) -> FinalScores | None:
         return None
 
 

@@ -16,6 +16,7 @@ from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
 from client_agent.network.body import Body
 from client_agent.network.ledger import Ledger
+from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import WeightMail
@@ -99,7 +100,10 @@ class Quadratic:
     def class_counts(self) -> tuple[int, ...]:
         return (10, 40)
 
-    def accuracy(self, model: np.ndarray) -> float | None:
+    def scores(self, model: np.ndarray) -> tuple[Score, ...]:
+        return ()
+
+    def final_scores(self, model: np.ndarray, samples: int) -> FinalScores | None:
         return None
 
 
@@ -328,7 +332,7 @@ class _Stays:
     """A learner whose step is too small to see."""
 
     def __init__(self, inner: Quadratic) -> None:
-        self.accuracy = inner.accuracy
+        self.scores, self.final_scores = inner.scores, inner.final_scores
 
     def apply(self, kept: np.ndarray, average: np.ndarray) -> np.ndarray:
         return kept

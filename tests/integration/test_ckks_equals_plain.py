@@ -14,7 +14,7 @@ from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RunHistory
-from harness.engine.run_state import Attendance, Progress
+from harness.engine.run_state import Attendance, Conditions, Progress
 from protocol.wire.messages import RuleName, Study, StudyProtection
 from tests.unlimited import LONG_BREAST_CANCER, run_plain, run_protected
 
@@ -88,7 +88,8 @@ def test_ckks_is_no_farther_from_plain_than_the_grid_of_shares_may_be() -> None:
 def test_a_missed_round_and_a_late_joiner_change_nothing_about_that() -> None:
     of = study(RuleName.FEDAVG)
     away = Attendance(joins=(("oncology-centre", 2),), missed=frozenset({(3, "university-clinic")}))
-    plain, encrypted = (run(of, FEDERATION.sites, attendance=away) for run in (run_plain, run_protected))
+    plain = run_plain(of, FEDERATION.sites, attendance=away)
+    encrypted = run_protected(of, FEDERATION.sites, conditions=Conditions(attendance=away))
     assert [r.took_part for r in encrypted.rounds] == [r.took_part for r in plain.rounds]
     assert "university-clinic" not in encrypted.rounds[2].took_part
     assert 0 < distance(encrypted, plain) <= bound_of_run(plain, of, FEDERATION.sites)
@@ -97,7 +98,7 @@ def test_a_missed_round_and_a_late_joiner_change_nothing_about_that() -> None:
 def test_with_too_few_sites_a_round_is_skipped_and_the_model_stays() -> None:
     of = study(RuleName.FEDAVG)
     away = Attendance(missed=frozenset({(2, "university-clinic"), (2, "screening-centre")}))
-    encrypted = run_protected(of, FEDERATION.sites, attendance=away)
+    encrypted = run_protected(of, FEDERATION.sites, conditions=Conditions(attendance=away))
     assert [r.kind for r in encrypted.rounds].count(RoundKind.SKIPPED) == 1
     assert encrypted.rounds[1].model_norm == encrypted.rounds[0].model_norm
 

@@ -16,7 +16,7 @@ from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.demo.studies import study_of
 from harness.engine.history import RoundKind, RoundRecord, RunHistory
-from harness.engine.run_state import Attendance
+from harness.engine.run_state import Attendance, Conditions
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs
@@ -162,7 +162,8 @@ def test_secure_and_plain_agree_with_sites_away(case: Case) -> None:
     missed = {(2, CLINIC), (3, CLINIC), (3, "screening-centre")}
     away = Attendance(joins=(("oncology-centre", 2),), missed=frozenset(missed))
     plain = run_plain(of, FEDERATION.sites, policy=case.policy, attendance=away)
-    secure = run_protected(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer", attendance=away)
+    under = Conditions(attendance=away)
+    secure = run_protected(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer", conditions=under)
     assert_twins(plain, secure, of)
     if case.rule.name is not RuleName.LOCAL:
         assert "oncology-centre" not in [weight.site for weight in plain.rounds[0].handed_out]

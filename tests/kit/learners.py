@@ -11,6 +11,7 @@ import numpy as np
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.learner import Learner, TorchLearner, Vector
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form
+from client_agent.scoring.score import FinalScores, Score
 from client_agent.settings import AgentSettings
 from client_agent.site.journal import StudyJournal
 from harness.engine.parties import Parties
@@ -66,7 +67,10 @@ class LightLearner:
         drawn = np.random.default_rng(7).normal(size=(9, self._inputs)).astype(np.float32)
         return judging_form(Examples(drawn, np.arange(9) % 2), None, 2)
 
-    def accuracy(self, model: Vector) -> float | None:
+    def scores(self, model: Vector) -> tuple[Score, ...]:
+        return ()
+
+    def final_scores(self, model: Vector, samples: int) -> FinalScores | None:
         return None
 
 
@@ -96,8 +100,11 @@ class Odd:
     def apply(self, model: Vector, aggregate: Vector) -> Vector:
         return self._inner.apply(model, aggregate)
 
-    def accuracy(self, model: Vector) -> float | None:
-        return self._inner.accuracy(model)
+    def scores(self, model: Vector) -> tuple[Score, ...]:
+        return self._inner.scores(model)
+
+    def final_scores(self, model: Vector, samples: int) -> FinalScores | None:
+        return self._inner.final_scores(model, samples)
 
 
 def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:

@@ -14,6 +14,7 @@ from client_agent.contributor.run import Contributor
 from client_agent.network.body import Body
 from client_agent.network.ledger import Ledger
 from client_agent.requester.run import Requester
+from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
@@ -94,7 +95,10 @@ class FakeLearner:
     def class_counts(self) -> tuple[int, ...]:
         return self._counts
 
-    def accuracy(self, model: np.ndarray) -> float | None:
+    def scores(self, model: np.ndarray) -> tuple[Score, ...]:
+        return ()
+
+    def final_scores(self, model: np.ndarray, samples: int) -> FinalScores | None:
         return None
 
 

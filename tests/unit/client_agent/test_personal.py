@@ -17,6 +17,7 @@ from client_agent.learning.models import build_model, dimension, model_spec
 from client_agent.learning.personal import Affine, Personalised, PersonalLayer, personal_parameters, shared_parameters
 from client_agent.learning.personal_state import PersonalState
 from client_agent.learning.trainer import train_round
+from client_agent.scoring.score import value_of
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
@@ -183,7 +184,7 @@ def test_accuracy_is_that_of_the_site_with_its_own_layers(tmp_path: Path, data_f
     vector = first_model(study())
     layers = np.array([0] * 4 + [1] * 4 + [0, 0, 100] + [1] * 3, np.float32)
     PersonalState(tmp_path / "state").save(1, layers, "ab" * 32)
-    assert here.accuracy(vector) == np.mean(DATA.y == 2)
+    assert value_of(here.scores(vector), "accuracy") == np.mean(DATA.y == 2)
 
 
 def test_what_a_site_sends_does_not_depend_on_layers_that_the_loss_does_not_reach(
@@ -213,7 +214,7 @@ def test_what_a_site_sends_does_not_depend_on_layers_that_the_loss_does_not_reac
 def test_personal_layers_need_a_folder(data_folder: Path) -> None:
     with pytest.raises(ConfigurationError, match="no folder to keep them in"):
         learner(data_folder, None)
-    assert learner(data_folder, None, spec=model_spec("mlp", (4,), (5,), 3)).accuracy is not None
+    assert learner(data_folder, None, spec=model_spec("mlp", (4,), (5,), 3)).scores is not None
 
 
 def test_class_weights_are_refused_with_a_plugin(tmp_path: Path, data_folder: Path) -> None:

@@ -8,21 +8,19 @@ import torch
 from torch import nn
 
 from client_agent.learning.data import Examples
+from client_agent.learning.evaluation import evaluate, predicted
 from client_agent.learning.flat_vector import load_vector, model_vector
 from client_agent.learning.models import build_model, model_spec
 from client_agent.learning.trainer import (
-    Batch,
     apply_aggregate,
     compute_update,
-    cross_entropy,
     epoch_rows,
-    evaluate,
     gradient_rows,
     loss_gradient,
-    predicted,
     rate_factor,
 )
 from client_agent.learning.training_seeds import site_seed
+from client_agent.tasks.losses import Batch, cross_entropy
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 

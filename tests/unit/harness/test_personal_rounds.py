@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_personal, load_vector
 from client_agent.learning.models import build_model, dimension, model_spec
-from client_agent.learning.trainer import evaluate
 from harness.engine.run_state import Attendance, Progress
 from harness.personal.schemes import Averaged, Comparison, Mixing
 from harness.simulation.checkpoint import Checkpoint

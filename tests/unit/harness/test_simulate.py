@@ -97,7 +97,7 @@ def test_data_from_folders(tmp_path: Path) -> None:
 
 
 def test_data_must_fit_the_model(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"inputs \[30\] and 2 classes.*\[64\] and 10"):
+    with pytest.raises(ConfigurationError, match=r"inputs \[30\] and 2 outputs.*\[64\] and 10"):
         run_simulation(options(study_file(tmp_path), data="digits"))
     with pytest.raises(ConfigurationError, match="--data: found 'nowhere'; give breast_cancer or digits"):
         run_simulation(options(study_file(tmp_path), data="nowhere"))

@@ -21,7 +21,7 @@ from harness.baselines.tables import BaselineTable
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.dirichlet import dealt_anew
 from harness.datasets.site_data import SiteData
-from harness.engine.run_state import Attendance, Progress
+from harness.engine.run_state import Attendance, Conditions, Progress
 from harness.simulation.case import parse_case
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.run_one import Protection, simulated_study
@@ -89,7 +89,7 @@ def test_every_round_is_the_papers(table: dict, by_hand: Reference) -> None:
         seen.append(progress.state.vector.copy())
 
     chosen = TypeAdapter(BaselineTable).validate_python(table)
-    history = run_baseline(study, SMALL.sites, chosen, model, AWAY, after)
+    history = run_baseline(study, SMALL.sites, chosen, model, Conditions(attendance=AWAY), after)
     sites = [
         reference.Site(
             reference.softmax_slope(site.train.X.astype(np.float64), site.train.y, 2),

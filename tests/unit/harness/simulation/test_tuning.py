@@ -85,7 +85,7 @@ def test_the_best_mean_wins_and_the_first_among_equals() -> None:
     together = choose(variant, lines, None)
     # the first three have mean .7 over both requesters
     assert together.chosen == tried[0]
-    assert [one.validation_accuracy for one in together.candidates] == pytest.approx([0.7, 0.7, 0.7, 0.6], rel=1e-12)
+    assert [one.validation_score for one in together.candidates] == pytest.approx([0.7, 0.7, 0.7, 0.6], rel=1e-12)
     assert [one.runs for one in together.candidates] == [4] * 4
 
 
@@ -129,7 +129,7 @@ def test_tuning_runs_see_no_test_example_and_reported_runs_train_on_everything(
 
 
 def test_tuning_without_validation_examples_is_refused(folder: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"requester 'up-to-20' has none: give \[case\] validation_share"):
+    with pytest.raises(ConfigurationError, match=r"requester 'up-to-20' has none .*: give \[case\] validation_share"):
         run_case(parsed(share=0.0), CaseOptions(folder / "out", folder))
 
 
@@ -141,7 +141,7 @@ def test_a_diverged_combination_counts_as_no_accuracy_and_a_diverged_run_is_repo
     lines = run_case(case, CaseOptions(folder / "out", folder, only=("tuned",)))
     assert all(run.settings["training.server_learning_rate"] == 0.5 for run in lines)
     (choice,) = json.loads((folder / "out" / "choices_tuned.json").read_text())
-    assert choice["candidates"][0]["validation_accuracy"] == 0.0
+    assert choice["candidates"][0]["validation_score"] == 0.0
     wild = text.replace("batch_size = 8", "batch_size = 8\nserver_learning_rate = 1e38\nl2 = 0.1")
     failed = run_case(parse_case(wild, "case.toml"), CaseOptions(folder / "wild", folder, only=("plain",)))
     assert {run.end for run in failed} == {"failed"}

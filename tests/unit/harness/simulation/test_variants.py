@@ -125,6 +125,6 @@ def test_the_chosen_round_is_the_best_on_validation_data(tmp_path: Path) -> None
     tried = line.model_copy(
         update={"validation_accuracy": (0.5, 0.9, 0.9), "test_accuracy": (0.99, 0.7, 0.8)},
     )
-    assert tried.chosen_accuracy == 0.7
+    assert tried.chosen_score == 0.7
     assert summarise_case([tried]).rows[0].chosen_round is not None
-    assert line.model_copy(update={"validation_accuracy": (None,) * 3}).chosen_accuracy is None
+    assert line.model_copy(update={"validation_accuracy": (None,) * 3}).chosen_score is None

@@ -1,0 +1,172 @@
+"""How well a model does on a site's own examples: loss, accuracy, and the metrics of its task.
+
+None of it leaves the site.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import structlog
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from client_agent.learning.data import Examples
+from client_agent.learning.trainer import EVALUATION_BATCH, take
+from client_agent.scoring.predicted import Predicted
+from client_agent.scoring.score import METRICS, FinalScores, MetricName, Score
+from client_agent.scoring.scoring import final_scores, scores
+from client_agent.tasks.losses import Batch, BuiltIn, Loss, cross_entropy
+from protocol.wire.messages import TaskKind, TaskSpec
+
+OwnMetrics = Callable[[nn.Module, Batch], tuple[Score, ...]]
+"""A plug-in's metrics of a model on a whole part of the data; it may raise anything."""
+_log = structlog.get_logger("agent")
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Mean loss over all examples, and the model's outputs for them, float32[n, K]; None where it gives no such array.
+
+    Of classes also the share of right answers, and ``class_accuracy``, that among each class's examples, None for a
+    class without any.
+    """
+
+    loss: float
+    outputs: NDArray[np.float32] | None = field(repr=False)
+    accuracy: float | None = None
+    class_accuracy: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Assessment:
+    """An evaluation with the task's metrics, and the plug-in's behind them."""
+
+    evaluation: Evaluation
+    scores: tuple[Score, ...]
+
+
+NOTHING: Final = Assessment(Evaluation(math.nan, None), ())
+"""Of a part without examples."""
+
+
+@dataclass(frozen=True, eq=False)
+class Assessor:
+    """By what a study's models are judged at a site: its task's metrics, its loss, and a plug-in's own metrics."""
+
+    task: TaskSpec
+    loss: Loss
+    device: torch.device
+    own_metrics: OwnMetrics | None = None
+
+    def evaluate(self, model: nn.Module, data: Examples) -> Evaluation:
+        """Loss, and accuracy where the task is of classes."""
+        found = evaluate(model, data, self.device, self.loss)
+        if self.task.kind is TaskKind.CLASSES:
+            return found
+        return Evaluation(found.loss, found.outputs)
+
+    def assess(
+        self, model: nn.Module, data: Examples, train: Examples, only: Collection[MetricName] | None = None
+    ) -> Assessment:
+        """The metrics on ``data``, all or ``only`` some of the task's; ``train`` is this site's training part."""
+        found = self.evaluate(model, data)
+        predicted = self._predicted(model, found, data, train, only)
+        built_in = () if predicted is None else scores(predicted, only)
+        return Assessment(found, (*built_in, *self._own(model, data)))
+
+    def final_scores(self, model: nn.Module, data: Examples, train: Examples, samples: int, seed: int) -> FinalScores:
+        """All metrics on ``data``, the task's with intervals over ``samples`` bootstrap draws; a plug-in's without."""
+        predicted = self._predicted(model, self.evaluate(model, data), data, train, None)
+        own = self._own(model, data)
+        if predicted is None:
+            return FinalScores(examples=len(data), samples=0, scores=own)
+        found = final_scores(predicted, samples, seed)
+        return found.model_copy(update={"scores": (*found.scores, *own)})
+
+    def _predicted(
+        self,
+        model: nn.Module,
+        found: Evaluation,
+        data: Examples,
+        train: Examples,
+        only: Collection[MetricName] | None,
+    ) -> Predicted | None:
+        """The outputs as metrics take them; None for a task without any."""
+        if found.outputs is None or not METRICS[self.task.kind]:
+            return None
+        baseline = None
+        if self.task.kind is TaskKind.SURVIVAL and (only is None or MetricName.INTEGRATED_BRIER in only):
+            of_train = self.evaluate(model, train).outputs
+            baseline = None if of_train is None else Predicted(self.task, of_train, train.y)
+        return Predicted(self.task, found.outputs, data.y, baseline)
+
+    def _own(self, model: nn.Module, data: Examples) -> tuple[Score, ...]:
+        if self.own_metrics is None:
+            return ()
+        was_training = model.training
+        model.to(self.device).eval()
+        try:
+            with torch.no_grad():
+                return self.own_metrics(model, take(data, np.arange(len(data)), self.device))
+        except Exception as failure:
+            _log.warning("plugin_metrics", detail=f"{type(failure).__name__}: {failure}")
+            reason = f"the plug-in's metrics() raised {type(failure).__name__}"
+            return (Score(name="metrics", value=None, reason=reason),)
+        finally:
+            model.train(was_training)
+
+
+def evaluate(model: nn.Module, data: Examples, device: torch.device, loss: Loss = cross_entropy) -> Evaluation:
+    """Outputs, loss and, of classes, accuracy over ``data``, which must not be empty; the training mode is restored.
+
+    A built-in loss sees all examples at once; a plug-in's its batches, of which the mean is taken.
+    """
+    was_training = model.training
+    model.to(device)
+    model.eval()
+    found: list[torch.Tensor] = []
+    losses = 0.0
+    with torch.no_grad():
+        for start in range(0, len(data), EVALUATION_BATCH):
+            batch = take(data, np.arange(start, min(start + EVALUATION_BATCH, len(data))), device)
+            outputs = model(batch.X)
+            if isinstance(outputs, torch.Tensor) and outputs.ndim == 2:
+                found.append(outputs)
+            if not isinstance(loss, BuiltIn):
+                losses += float(loss(model, batch)) * len(batch.y) / len(data)
+        together = torch.cat(found) if found else None
+        if isinstance(loss, BuiltIn) and together is not None:
+            losses = float(loss.of(together, torch.from_numpy(data.y).to(device)))
+    model.train(was_training)
+    if together is None:
+        return Evaluation(losses, None)
+    of_all = together.float().cpu().numpy()
+    if data.y.ndim != 1 or data.y.dtype != np.int64:
+        return Evaluation(losses, of_all)
+    hits = data.y[of_all.argmax(axis=1) == data.y]
+    return Evaluation(losses, of_all, len(hits) / len(data), _by_class(hits, data.y, of_all.shape[1]))
+
+
+def predicted(model: nn.Module, data: Examples, device: torch.device) -> NDArray[np.int64]:
+    """The class that the model gives each example; its training mode is restored."""
+    was_training = model.training
+    model.to(device)
+    model.eval()
+    found = [np.zeros(0, np.int64)]
+    with torch.no_grad():
+        for start in range(0, len(data), EVALUATION_BATCH):
+            rows = np.arange(start, min(start + EVALUATION_BATCH, len(data)))
+            found.append(model(take(data, rows, device).X).argmax(dim=1).cpu().numpy())
+    model.train(was_training)
+    return np.concatenate(found)
+
+
+def _by_class(hits: NDArray[np.int64], labels: NDArray[np.int64], classes: int) -> tuple[float | None, ...]:
+    right, all_of = np.bincount(hits, minlength=classes), np.bincount(labels, minlength=classes)
+    return tuple(float(r / n) if n else None for r, n in zip(right, all_of, strict=True))

@@ -1,0 +1,77 @@
+"""One forward and backward pass on some of a site's own examples, before a study is queued or a site says it is ready.
+
+What would end a study after round 1 is said here: outputs that the task does not take, a loss without a gradient, a
+plug-in whose functions raise. Nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from client_agent.learning.data import LocalData
+from client_agent.learning.evaluation import Assessor
+from client_agent.learning.personal import shared_parameters
+from client_agent.learning.trainer import gradients, private_randomness, take
+from client_agent.tasks.losses import Batch, BuiltIn
+from protocol.errors import ConfigurationError, MoietyError
+from protocol.wire.messages import Study, TaskKind
+
+T = TypeVar("T")
+_ROWS: Final = 64
+
+
+def try_once(study: Study, model: nn.Module, data: LocalData, assessor: Assessor) -> None:
+    """Outputs, loss, gradient and metrics on the first training examples; the model stays as it is.
+
+    Raises: ConfigurationError that names what to change
+    """
+    rows = np.arange(min(_ROWS, len(data.train)))
+    batch = take(data.train, rows, assessor.device)
+    model.to(assessor.device).eval()
+    with private_randomness(0, "trial", assessor.device):
+        if isinstance(assessor.loss, BuiltIn) or study.task.kind is not TaskKind.OWN:
+            _require_outputs(study, model, batch)
+        _require_gradient(study, model, batch, assessor)
+        if assessor.own_metrics is not None:
+            own_metrics = assessor.own_metrics
+            with torch.no_grad():
+                _tried(study, "metrics()", lambda: own_metrics(model, batch))
+
+
+def _require_outputs(study: Study, model: nn.Module, batch: Batch) -> None:
+    expected = [len(batch.X), study.model.classes]
+    with torch.no_grad():
+        outputs = _tried(study, "the model's forward pass", lambda: model(batch.X))
+    found = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if found != expected:
+        raise ConfigurationError(
+            f"study {study.name!r}: for {expected[0]} examples the model gives {found}, task {study.task.kind.value!r} "
+            f"expects {expected}: let model() end in {expected[1]} outputs, or set another number in [model]"
+        )
+
+
+def _require_gradient(study: Study, model: nn.Module, batch: Batch, assessor: Assessor) -> None:
+    shared = [parameter for _, parameter in shared_parameters(model)]
+    found = _tried(study, "the loss", lambda: gradients(model, shared, batch, assessor.loss))
+    if not all(bool(torch.isfinite(part).all()) for part in found):
+        raise ConfigurationError(
+            f"study {study.name!r}: the loss on this site's first {len(batch.X)} training examples has a gradient that "
+            "is not finite: bring features and targets to a common scale"
+        )
+
+
+def _tried(study: Study, what: str, call: Callable[[], T]) -> T:
+    try:
+        return call()
+    except MoietyError:
+        raise
+    except Exception as failure:
+        raise ConfigurationError(
+            f"study {study.name!r}: {what} fails on this site's first training examples: {type(failure).__name__}: "
+            f"{failure}; change the model, the plug-in or the data"
+        ) from failure
