@@ -161,6 +161,7 @@ def check_against_plain_run(study: Study, journals: dict[str, StudyJournal]) -> 
     records: tuple[RoundRecord, ...] = read_metrics(journals[REQUESTER].folder / "metrics.jsonl")
     assert [record.round for record in records] == list(range(1, study.rounds + 1))
     assert {record.state for record in records} == {RoundEnd.RELEASED}, [(r.round, r.reason) for r in records]
+    assert [(r.round, r.took_part[1:]) for r in records] == [(r.round, r.took_part) for r in plain.rounds]
     assert [record.weights for record in records] == [r.handed_out for r in plain.rounds]
     models = {site: final_model(journal) for site, journal in journals.items()}
     assert len({model.tobytes() for model in models.values()}) == 1
