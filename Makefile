@@ -12,7 +12,8 @@ PYTHON ?= python3.11
 PIP_FLAGS ?=
 DEMO_OUT ?= demo-out
 RESULTS_FLAGS ?=
-PYTEST_FLAGS ?= --numprocesses=logical --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$(( n < 3 ? 3 : n > 4 ? 4 : n )))
+PYTEST_FLAGS ?= --numprocesses=$(WORKERS) --dist=loadfile --no-loadscope-reorder
 BIN := .venv/bin
 STAMP := .venv/.installed
 
@@ -37,8 +38,9 @@ demo: install
 results: install
 	$(BIN)/moiety results $(RESULTS_FLAGS)
 
-# On up to four processors, a module on one of them; PYTEST_FLAGS= runs one test after the other. Every line and branch of
-# protocol/ is run by a test; of the other packages coverage sees only what runs in the tests' own processes.
+# Three workers, four where there are processors for them (tests of processes wait half of their time), a module on one of
+# them; PYTEST_FLAGS= runs one test after the other. Every line and branch of protocol/ is run by a test; of the other
+# packages coverage sees only what runs in the tests' own processes.
 test: install
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov --cov-report=
 	$(BIN)/coverage report --include='protocol/*' --fail-under=100 --show-missing --skip-covered
