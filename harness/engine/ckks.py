@@ -1,7 +1,6 @@
 """Sums under CKKS in one process: sites encrypt, one server adds, sites decrypt (docs/protocol.md 11).
 
-Class counts go through the share path, exactly as under shares. SEAL draws its noise itself: two runs from one seed
-differ by it, within the stated error.
+Class counts are summed as shares. SEAL draws its noise itself: two runs from one seed differ by it, within bounds.
 """
 
 from __future__ import annotations
@@ -49,8 +48,8 @@ class CkksSum:
         if not judgement.releases(inputs.announcement.least_contributors):
             return Summed(None, judgement)
         grid, took_part = inputs.weight_list.grid, judgement.measured.took_part
-        weighed = [(inputs.requester, inputs.own, _weight(inputs.own, grid, grid))]
-        weighed += [(w.site, u, _weight(u, w.numerator, grid)) for w, u in inputs.contributed if w.site in took_part]
+        weighed = [(inputs.requester, inputs.own, inputs.own.weight(1.0))]
+        weighed += [(w.site, u, u.weight(w.numerator / grid)) for w, u in inputs.contributed if w.site in took_part]
         summed, sites = inputs.announcement.digest(), [site for site, _, _ in weighed]
         with closing(MemoryFile()) as adds, closing(MemoryFile()) as opens:
             pieces = self._sum(weighed, inputs.announcement, Adder(self.key.scheme, adds))
@@ -64,22 +63,12 @@ class CkksSum:
         self, weighed: Sequence[tuple[str, ClippedUpdate, float]], announcement: Announcement, adder: Adder
     ) -> Iterator[bytes]:
         """The body of the sum, as server A makes it: one ciphertext of every site at a time."""
-        under = UnderKey(self.key, lambda: closing(MemoryFile()), BytesIO)
         header, of = (body_header(kind, self.key, self.study.model_dimension) for kind in (Kind.SUM, Kind.CONTRIBUTION))
         sources = []
         for site, update, weight in weighed:
-            at = AtSite(self.study, site, self.shares.roster, under)
+            at = AtSite(
+                self.study, site, self.shares.roster, UnderKey(self.key, lambda: closing(MemoryFile()), BytesIO)
+            )
             encoded = Ciphertexts().encode(at, announcement, update.values, weight, b"")
             sources.append(chunks_of(encoded.pieces, self.key.scheme.parameters, of))
-        return chain([header.to_bytes()], (_added(adder, chunks) for chunks in zip(*sources, strict=True)))
-
-
-def _weight(update: ClippedUpdate, numerator: int, grid: int) -> float:
-    """The site's own weight, or the listed one."""
-    return numerator / grid if update.own_weight is None else update.own_weight
-
-
-def _added(adder: Adder, chunks: Sequence[bytes]) -> bytes:
-    for chunk in chunks:
-        adder.add(chunk)
-    return adder.finish()
+        return chain([header.to_bytes()], map(adder.sum, zip(*sources, strict=True)))

@@ -39,6 +39,10 @@ class ClippedUpdate:
         """||g|| after clipping."""
         return float(np.sqrt(squared_norm(self.values)))
 
+    def weight(self, listed: float) -> float:
+        """The site's own weight, or the listed one."""
+        return listed if self.own_weight is None else self.own_weight
+
     def shared(self, clip_norm: float) -> NDArray[np.float64]:
         """What the site shares before the list's weight: g, or (w g, w C) where it weighs itself."""
         if self.own_weight is None:

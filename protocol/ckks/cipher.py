@@ -5,6 +5,8 @@ SEAL draws the noise and the public seeds itself: no argument here is random.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -81,6 +83,12 @@ class Adder:
         else:
             self._evaluator.add_inplace(self._total, loaded)
         self._added += 1
+
+    def sum(self, chunks: Iterable[bytes]) -> bytes:
+        """The sum of fresh ciphertexts. Raises: MalformedMessage; ProtocolViolation, as ``add`` and ``finish``"""
+        for chunk in chunks:
+            self.add(chunk)
+        return self.finish()
 
     def finish(self) -> bytes:
         """The sum, and begin anew. Raises: ProtocolViolation, when nothing was added"""

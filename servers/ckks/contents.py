@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 from protocol.ckks.ciphertext import BodyHeader, ChunkReader, Kind, body_bytes, chunk_bytes, chunk_count, chunk_offset
 from protocol.ckks.parameters import CkksParameters
@@ -16,19 +17,15 @@ from servers.points import Point
 from servers.server import Server
 from servers.store.interface import RoundRecord
 
-ChunkAt: TypeAlias = Callable[[int], bytes]
-"""The chunk of one stored contribution at a place."""
-
 _CHECKED_TOGETHER: Final = 64
 
 
 class ContributionCheck:
     """Keeps of a contribution only what the worker parses. Blocks: for threads, never for the event loop.
 
-    ``keep`` gets every piece. The worker is started with the first one.
+    ``keep`` gets every piece; the first one starts the worker.
 
-    Raises: MalformedMessage, on another context, key or length, and on what is no ciphertext; ConfigurationError; what
-            ``keep`` raises
+    Raises: MalformedMessage, on another context, key or length, and on what is no ciphertext; ConfigurationError
     """
 
     def __init__(
@@ -37,31 +34,25 @@ class ContributionCheck:
         self._process = process
         self._expected = (key_id, values)
         self._keep = keep
-        self._reader: ChunkReader | None = None
-        self._waiting: list[bytes] = []
+
+    @cached_property
+    def _reader(self) -> ChunkReader:
+        header = BodyHeader(Kind.CONTRIBUTION, self._process.fingerprint(), *self._expected)
+        return ChunkReader(self._process.parameters, header)
 
     def write(self, piece: bytes) -> None:
         """Take the next bytes."""
-        self._waiting += self._reading().feed(piece)
-        while len(self._waiting) >= _CHECKED_TOGETHER:
-            batch, self._waiting = self._waiting[:_CHECKED_TOGETHER], self._waiting[_CHECKED_TOGETHER:]
-            self._process.check(batch)
+        chunks = self._reader.feed(piece)
+        for start in range(0, len(chunks), _CHECKED_TOGETHER):
+            self._process.check(chunks[start : start + _CHECKED_TOGETHER])
         self._keep(piece)
 
     def finish(self) -> None:
         """Say that nothing more comes."""
-        self._reading().finish()
-        self._process.check(self._waiting)
-        self._waiting = []
-
-    def _reading(self) -> ChunkReader:
-        if self._reader is None:
-            header = BodyHeader(Kind.CONTRIBUTION, self._process.fingerprint(), *self._expected)
-            self._reader = ChunkReader(self._process.parameters, header)
-        return self._reader
+        self._reader.finish()
 
 
-def stored_chunks(path: Path, site: str, parameters: CkksParameters, values: int) -> ChunkAt:
+def stored_chunks(path: Path, site: str, parameters: CkksParameters, values: int) -> Callable[[int], bytes]:
     """Chunk access to a stored contribution that was checked when it came.
 
     Raises: ProtocolViolation from the result, when the file ends early
@@ -79,7 +70,7 @@ def stored_chunks(path: Path, site: str, parameters: CkksParameters, values: int
     return read
 
 
-def summed_body(process: CkksProcess, header: BodyHeader, sources: Sequence[ChunkAt]) -> Iterator[bytes]:
+def summed_body(process: CkksProcess, header: BodyHeader, sources: Sequence[Callable[[int], bytes]]) -> Iterator[bytes]:
     """The body of the sum, which every site of the cohort decrypts; ``header`` is of the kind SUM.
 
     Reveals:  nothing to whoever has no key
@@ -98,22 +89,19 @@ def write_sum(server: Server, record: RoundRecord, values: int, name: str) -> st
     process, parameters = server.ckks, server.ckks.parameters
     header = BodyHeader(Kind.SUM, process.fingerprint(), key_id_of(record.announcement.message), values)
     files = {one.site: one.file for one in server.store.contributions(record.key)}
-    sources = list[ChunkAt]()
+    sources = list[Callable[[int], bytes]]()
     for site in record.chosen.message.sites:
         file = files.get(site)
         if file is None:
             raise UnknownResource(f"the contribution of {site!r} is no longer kept")
         sources.append(stored_chunks(server.files.path(file), site, parameters, values))
     server.files.require_room(body_bytes(parameters, Kind.SUM, values))
-    draft, taken = server.files.draft(Point.MASKED_SUM_MIDWAY), hashlib.sha256()
-    try:
+    taken = hashlib.sha256()
+    with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
         for piece in summed_body(process, header, sources):
             taken.update(piece)
             draft.write(piece)
         draft.keep(name)
-    except BaseException:
-        draft.discard()
-        raise
     return taken.hexdigest()
 
 

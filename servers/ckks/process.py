@@ -7,10 +7,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final
 
 from protocol.ckks.ciphertext import FINGERPRINT_BYTES, Kind, chunk_bytes
@@ -35,7 +34,7 @@ class _Died(Exception):
     """The worker ended, hung or answered nonsense."""
 
 
-class CkksProcess:
+class CkksProcess(contextlib.AbstractContextManager["CkksProcess"]):
     """One worker process, started when it is needed and again after it died. For several threads, in turns.
 
     ``timeout_s``: a request that takes longer ends the process.
@@ -48,10 +47,7 @@ class CkksProcess:
         self._running: subprocess.Popen[bytes] | None = None
         self._fingerprint = b""
 
-    def __enter__(self) -> CkksProcess:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     @property
@@ -76,10 +72,10 @@ class CkksProcess:
                 ConfigurationError, when the process cannot start
         """
         try:
-            verdict, _ = self._asked(Operation.CHECK, chunks, answer_bytes=0)
+            answer = self._asked(Operation.CHECK, chunks, answer_bytes=0)
         except _Died as error:
             raise MalformedMessage(f"not a ciphertext of this study: {error}") from error
-        if verdict is not Verdict.ACCEPTED:
+        if answer is None:
             raise MalformedMessage("not a ciphertext of this study: SEAL refuses it")
 
     def add(self, chunks: Sequence[bytes]) -> bytes:
@@ -91,10 +87,10 @@ class CkksProcess:
         if not 1 <= len(chunks) <= self.parameters.most_sites:
             raise ProtocolViolation(f"a sum is of 1 to {self.parameters.most_sites} ciphertexts, found {len(chunks)}")
         try:
-            verdict, total = self._asked(Operation.ADD, chunks, chunk_bytes(self.parameters, Kind.SUM))
+            total = self._asked(Operation.ADD, chunks, chunk_bytes(self.parameters, Kind.SUM))
         except _Died as error:
             raise Unavailable(f"ciphertexts could not be added: {error}; try again later") from error
-        if verdict is not Verdict.ACCEPTED:
+        if total is None:
             raise ProtocolViolation("a stored ciphertext does not parse any more; check the disk")
         return total
 
@@ -103,33 +99,32 @@ class CkksProcess:
         with self._lock:
             self._end()
 
-    def _asked(self, operation: Operation, chunks: Sequence[bytes], answer_bytes: int) -> tuple[Verdict, bytes]:
+    def _asked(self, operation: Operation, chunks: Sequence[bytes], answer_bytes: int) -> bytes | None:
+        """The answer, None for a refusal. Raises: _Died, after the last try"""
         size = chunk_bytes(self.parameters, Kind.CONTRIBUTION)
         if any(len(chunk) != size for chunk in chunks):
             raise MalformedMessage(f"a chunk of a CKKS contribution must have {size} bytes")
         message = REQUEST.pack(operation, len(chunks)) + b"".join(chunks)
         with self._lock:
-            for tries_left in reversed(range(_TRIES)):
+            for _ in range(_TRIES):
                 try:
                     return self._exchange(self._started(), message, answer_bytes)
-                except (_Died, OSError) as error:
+                except (_Died, OSError):
                     ended = self._end()
-                    if not tries_left:
-                        raise _Died(f"the process that parses it ended ({ended})") from error
-        raise AssertionError("the last try returns or raises")
+        raise _Died(f"the process that parses it ended ({ended})")
 
-    def _exchange(self, running: subprocess.Popen[bytes], message: bytes, answer_bytes: int) -> tuple[Verdict, bytes]:
+    def _exchange(self, running: subprocess.Popen[bytes], message: bytes, answer_bytes: int) -> bytes | None:
         requests, answers = _pipes(running)
-        with _Deadline(running, self._timeout_s):
+        with _deadline(running, self._timeout_s):
             requests.write(message)
             requests.flush()
             verdict = answers.read(1)
             if verdict == bytes([Verdict.ACCEPTED]):
                 payload = answers.read(answer_bytes)
                 if len(payload) == answer_bytes:
-                    return Verdict.ACCEPTED, payload
+                    return payload
             elif verdict == bytes([Verdict.REFUSED]):
-                return Verdict.REFUSED, b""
+                return None
         raise _Died("no answer")
 
     def _started(self) -> subprocess.Popen[bytes]:
@@ -145,7 +140,7 @@ class CkksProcess:
                 start_new_session=True,
             )
             _, answers = _pipes(self._running)
-            with _Deadline(self._running, _START_S):
+            with _deadline(self._running, _START_S):
                 ready = answers.read(1 + FINGERPRINT_BYTES)
             if len(ready) != 1 + FINGERPRINT_BYTES or ready[0] != Verdict.READY:
                 ended = self._end()
@@ -168,18 +163,16 @@ class CkksProcess:
         return f"exit code {code}"
 
 
-class _Deadline:
+@contextlib.contextmanager
+def _deadline(running: subprocess.Popen[bytes], timeout_s: float) -> Iterator[None]:
     """Kills the process unless left in time, which ends every read and write on its pipes."""
-
-    def __init__(self, running: subprocess.Popen[bytes], timeout_s: float) -> None:
-        self._timer = threading.Timer(timeout_s, running.kill)
-
-    def __enter__(self) -> None:
-        self._timer.start()
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self._timer.cancel()
-        self._timer.join()
+    timer = threading.Timer(timeout_s, running.kill)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+        timer.join()
 
 
 def _pipes(running: subprocess.Popen[bytes]) -> tuple[IO[bytes], IO[bytes]]:

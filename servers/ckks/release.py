@@ -24,15 +24,13 @@ from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.rounds.end_round import signed_by_both
 from servers.rounds.release import commit_release, output_name
-from servers.rounds.standing import standing
+from servers.rounds.standing import known_round, standing
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 
-# --- side A -----------------------------------------------------------------------------------------------------------
-
 
 async def countersigned_set(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
-    """Get B's signature under the set; nothing is measured after it. Raises: NotYet, ProtocolViolation"""
+    """Side A: get B's signature under the set; nothing is measured after it. Raises: NotYet, ProtocolViolation"""
     path = paths.PEER_AGREED_SET
     _, both = await signed_by_both(server, peer, study, record, path, record.agreed, "agreed_set", UnknownResource)
     if both is not None:
@@ -41,7 +39,7 @@ async def countersigned_set(server: Server, peer: PeerClient, study: StudyRecord
 
 
 async def sum_up(server: Server, study: StudyRecord, record: RoundRecord) -> None:
-    """Both servers hold one release set; add it up and sign the sum."""
+    """Side A: both servers hold one release set; add it up and sign the sum."""
     name, announcement = output_name(record), record.announcement.message
     _, values = protection_of(announcement).served(study.study, server.side, announcement.round)
     digest = await asyncio.to_thread(write_sum, server, record, values, name)
@@ -49,11 +47,11 @@ async def sum_up(server: Server, study: StudyRecord, record: RoundRecord) -> Non
 
 
 def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest: str) -> RoundRecord:
-    """Sign that the round ends with this sum, durably. From here on this side signs no skip of the round.
+    """Side A: sign that the round ends with this sum, durably. From here on this side signs no skip of the round.
 
     Raises: WrongRound, when it has signed a skip meanwhile
     """
-    record = _current(server, key)
+    record = known_round(server, key)
     end = standing(server, record).end
     if isinstance(end, SumAgreed):
         return record
@@ -74,7 +72,7 @@ def sign_sum_release(server: Server, key: RoundKey, output_file: str, sum_digest
 
 
 async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
-    """Get B's signature under the sum, then serve it.
+    """Side A: get B's signature under the sum, then serve it.
 
     Raises: NotYet, while B does not know the round; ProtocolViolation, when B signs anything else or has signed a skip
     """
@@ -85,11 +83,8 @@ async def deliver_sum_release(server: Server, peer: PeerClient, study: StudyReco
         commit_release(server, study, record, record.output_file, both)
 
 
-# --- side B -----------------------------------------------------------------------------------------------------------
-
-
 def countersign_agreed_set(server: Server, record: RoundRecord, signed: Signed[AgreedSet]) -> Signed[AgreedSet]:
-    """Sign A's agreed set of a round of ciphertexts; one per round, the same again gets the same answer.
+    """Side B: sign A's agreed set of a round of ciphertexts; one per round, the same again gets the same answer.
 
     Raises: BadSignature, AnnouncementMismatch, ConflictingMessage, ProtocolViolation, WrongRound
     """
@@ -106,7 +101,7 @@ def countersign_agreed_set(server: Server, record: RoundRecord, signed: Signed[A
 def countersign_sum_release(
     server: Server, study: StudyRecord, key: RoundKey, signed: Signed[SumRelease]
 ) -> Signed[SumRelease]:
-    """Sign A's sum, unless this side has signed a skip; one per round, the same again gets the same answer.
+    """Side B: sign A's sum, unless this side has signed a skip; one per round, the same again gets the same answer.
 
     With that the round is released here: B itself has nothing to serve.
 
@@ -114,16 +109,9 @@ def countersign_sum_release(
     """
     message = require_signatures(signed, server.roster, [server.roster.operator_a.name])
     require_named(message, key)
-    record = _current(server, key)
+    record = known_round(server, key)
     if answer(standing(server, record), message, server.roster) is Reply.AGAIN:
         return record.signed_sum
     both = server.countersign(signed)
     commit_release(server, study, record, None, both)
     return both
-
-
-def _current(server: Server, key: RoundKey) -> RoundRecord:
-    record = server.store.round(key)
-    if record is None:
-        raise UnknownResource(f"round {key.round}, attempt {key.attempt} is not announced here yet")
-    return record

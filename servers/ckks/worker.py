@@ -61,12 +61,11 @@ def serve(adder: Adder, size: int, requests: BinaryIO, answers: BinaryIO) -> Non
 
 def _answer(adder: Adder, operation: Operation, chunks: list[bytes]) -> bytes:
     try:
+        if operation is Operation.ADD:
+            return bytes([Verdict.ACCEPTED]) + adder.sum(chunks)
         for chunk in chunks:
-            if operation is Operation.CHECK:
-                adder.check(chunk)
-            else:
-                adder.add(chunk)
-        return bytes([Verdict.ACCEPTED]) + (adder.finish() if operation is Operation.ADD else b"")
+            adder.check(chunk)
+        return bytes([Verdict.ACCEPTED])
     except MoietyError:
         adder.reset()
         return bytes([Verdict.REFUSED])

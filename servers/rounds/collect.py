@@ -121,25 +121,21 @@ async def _taken_in(
     """Open a share into a file that no row names yet. -> its header, the sealed message's digest, the file's name"""
     part = _expected_part(server, caller.name, study, record)
     server.files.require_room(content_bytes(part.kind, part.length))
-    draft = server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL)
-    checked = None
-    if part.kind is ShareKind.CIPHERTEXT:
-        key_id = key_id_of(record.announcement.message)
-        checked = ContributionCheck(server.ckks, key_id, part.length, draft.write)
-    try:
+    with server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
+        checked = None
+        if part.kind is ShareKind.CIPHERTEXT:
+            key_id = key_id_of(record.announcement.message)
+            checked = ContributionCheck(server.ckks, key_id, part.length, draft.write)
         intake = ContributionIntake(server.keys.sealing, part, checked or draft)
         await stream_into(request, intake, most_bytes(study.study))
         header, digest = await asyncio.to_thread(intake.finish, caller)
         if checked is not None:
-            await asyncio.to_thread(checked.finish)
+            checked.finish()
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
         name = file_name("share", *_parts(record.key), caller.name, digest)
         server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
         await asyncio.to_thread(draft.keep, name)
         server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
-    except BaseException:
-        draft.discard()
-        raise
     return header, digest, name
 
 

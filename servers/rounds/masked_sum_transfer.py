@@ -31,8 +31,7 @@ async def send_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, 
 
 async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord, record: RoundRecord) -> None:
     """In a round that side B masks: fetch its masked sum, add the own one and commit with the output."""
-    draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
-    try:
+    with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
         intake = SealedMaskedSum(server, record, study.study.parameters, draft)
         most = body.most_bytes(study.study.parameters.dimension)
         path = round_path(paths.PEER_MASKED_SUM, study, record)
@@ -41,7 +40,4 @@ async def fetch_masked_sum(server: Server, peer: PeerClient, study: StudyRecord,
                 await asyncio.to_thread(intake.feed, piece)
         intake.finish()
         await asyncio.to_thread(draft.keep, output_name(record))
-    except BaseException:
-        draft.discard()
-        raise
     commit_release(server, study, record, output_name(record))

@@ -15,7 +15,6 @@ from protocol.errors import (
     ConflictingMessage,
     MalformedMessage,
     Unavailable,
-    UnknownResource,
 )
 from protocol.rounds.side_b import Move, Reply, answer, opened
 from protocol.rounds.states import RoundKey
@@ -43,7 +42,7 @@ from servers.rounds.sketches import (
     prepare_products,
     seal_opening,
 )
-from servers.rounds.standing import standing
+from servers.rounds.standing import known_round, standing
 from servers.server import Server
 from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
 
@@ -64,10 +63,7 @@ class Answering:
 
     def round(self, key: RoundKey) -> RoundRecord:
         """Raises: UnknownResource"""
-        record = self.server.store.round(key)
-        if record is None:
-            raise UnknownResource(f"round {key.round}, attempt {key.attempt} is not announced here yet")
-        return record
+        return known_round(self.server, key)
 
     async def collected(self, study: StudyRecord, key: RoundKey) -> CollectedSet:
         """What this side holds; waits a few seconds for the last contribution."""

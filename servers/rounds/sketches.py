@@ -152,16 +152,12 @@ async def _queries_taken_in(
     server: Server, caller: Caller, record: RoundRecord, request: Request, expected: Queries
 ) -> tuple[QueryHeader, str, str]:
     """Open queries into a file that no row names yet. -> their header, the sealed message's digest, the file's name"""
-    draft = server.files.draft()
-    try:
+    with server.files.draft() as draft:
         intake = SealedIntake(server.keys.sealing, expected, draft)
         await stream_into(request, intake, expected.most_bytes)
         header, digest = await asyncio.to_thread(intake.finish, caller)
         name = file_name("query", record.key.study, record.key.round, record.key.attempt, digest)
         await asyncio.to_thread(draft.keep, name)
-    except BaseException:
-        draft.discard()
-        raise
     return header, digest, name
 
 

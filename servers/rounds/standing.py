@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from protocol.bodies.letter import LetterKind, Topic
+from protocol.errors import UnknownResource
 from protocol.protection.plan import RoundStep
 from protocol.rounds.states import (
     AtA,
@@ -23,6 +24,7 @@ from protocol.rounds.states import (
     Measuring,
     Over,
     Queried,
+    RoundKey,
     SetChosen,
     SetSigned,
     Spent,
@@ -86,6 +88,14 @@ def _locked(server: Server, record: RoundRecord, attempt: Attempt) -> AtA:
     if record.transcript is None:
         return Locked(attempt, record.agreed, record.nonce)
     return AwaitingQueries(attempt) if queries_missing(record) else Measuring(attempt)
+
+
+def known_round(server: Server, key: RoundKey) -> RoundRecord:
+    """Raises: UnknownResource"""
+    record = server.store.round(key)
+    if record is None:
+        raise UnknownResource(f"round {key.round}, attempt {key.attempt} is not announced here yet")
+    return record
 
 
 def standing(server: Server, record: RoundRecord) -> Standing:

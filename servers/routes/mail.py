@@ -78,17 +78,13 @@ async def _store(
         return
     require_announced(server, study, topic, caller.name, recipient)
     server.files.require_room(stated)
-    draft = server.files.draft()
-    try:
+    with server.files.draft() as draft:
         intake = OpaqueIntake(draft)
         await stream_into(request, intake, most)
         digest = intake.finish(caller)
         require_length(topic.kind, intake.size_bytes, most)
         name = file_name("mail", study.digest, caller.name, recipient, str(topic), digest)
         await asyncio.to_thread(draft.keep, name)
-    except BaseException:
-        draft.discard()
-        raise
     kept = server.store.mail(study.digest, caller.name, recipient, str(topic))
     if kept is not None and kept.file != name:
         server.files.delete([name])  # the first one stands: of two that arrive at once, too

@@ -191,17 +191,13 @@ async def put_masked_sum(
     current = _with_release_set(b.round(key), Side.A)
     if current.state is RoundState.RELEASED:
         return done()
-    draft = server.files.draft(Point.MASKED_SUM_MIDWAY)
-    try:
+    with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
         parameters = record.study.parameters
         intake = SealedMaskedSum(server, current, parameters, draft)
         await stream_into(request, intake, masked_sum_body.most_bytes(parameters.dimension))
         await asyncio.to_thread(intake.finish, caller)
         name = new_output_name(server, current)
         await asyncio.to_thread(draft.keep, name)
-    except BaseException:
-        draft.discard()
-        raise
     keep_release(server, record, current, name)
     return done()
 

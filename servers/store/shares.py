@@ -8,6 +8,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import BinaryIO, Final
 
 from host.durable import is_full, sync_folder
@@ -63,7 +64,7 @@ class ShareFiles:
 
 
 class Draft:
-    """A file being written. ``keep`` makes it durable under a name; otherwise ``discard`` removes it."""
+    """A file being written, removed where its block ends by an error. ``keep`` makes it durable under a name."""
 
     def __init__(
         self,
@@ -78,6 +79,13 @@ class Draft:
         self._require_room = require_room
         self.path = folder / f"{secrets.token_hex(16)}{_UNFINISHED}"
         self._file: BinaryIO = self.path.open("xb")
+
+    def __enter__(self) -> Draft:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if error is not None:
+            self.discard()
 
     def write(self, piece: bytes | memoryview) -> None:
         """Room is looked for at every piece: a chunked body says no length, and others are written meanwhile.

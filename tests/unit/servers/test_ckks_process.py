@@ -94,10 +94,8 @@ def test_batches_of_a_long_contribution_are_checked_as_they_come(
     values = 65 * PARAMETERS.value_slots
     header = BodyHeader(Kind.CONTRIBUTION, process.fingerprint(), key.id, values)
     check = ContributionCheck(process, header.key_id, header.values)
-    check.write(header.to_bytes() + 64 * chunks(bodies[0])[0])
-    check.write(bad_chunk())
     with pytest.raises(MalformedMessage, match="not a ciphertext of this study"):
-        check.finish()
+        check.write(header.to_bytes() + 64 * chunks(bodies[0])[0] + bad_chunk())
 
 
 def test_a_stored_contribution_that_ends_early_is_a_violation(bodies: list[bytes], tmp_path: Path) -> None:
