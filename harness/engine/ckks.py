@@ -64,11 +64,9 @@ class CkksSum:
     ) -> Iterator[bytes]:
         """The body of the sum, as server A makes it: one ciphertext of every site at a time."""
         header, of = (body_header(kind, self.key, self.study.model_dimension) for kind in (Kind.SUM, Kind.CONTRIBUTION))
-        sources = []
+        under, sources = UnderKey(self.key, lambda: closing(MemoryFile()), BytesIO), []
         for site, update, weight in weighed:
-            at = AtSite(
-                self.study, site, self.shares.roster, UnderKey(self.key, lambda: closing(MemoryFile()), BytesIO)
-            )
+            at = AtSite(self.study, site, self.shares.roster, under)
             encoded = Ciphertexts().encode(at, announcement, update.values, weight, b"")
             sources.append(chunks_of(encoded.pieces, self.key.scheme.parameters, of))
         return chain([header.to_bytes()], map(adder.sum, zip(*sources, strict=True)))
