@@ -211,7 +211,6 @@ def _rules(federation: Federation, protection: StudyProtection) -> tuple[RuleNam
     classes = len(federation.class_names)
     totals = [sum(counts) for counts in zip(*(class_counts(site, classes) for site in federation.sites), strict=True)]
     first = RuleName.WEIGHT_EROSION if protection.plan.opens else RuleName.WFEDAVG
-    first = RuleName.WEIGHT_EROSION if protection.plan.opens else RuleName.WFEDAVG
     return tuple(rule for rule in (first, RuleName.FEDAVG, RuleName.LOCAL) if all(totals) or not rule.counts_classes)
 
 
