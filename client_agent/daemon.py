@@ -346,7 +346,9 @@ class Agent:
         settings = self._site.settings
         require_made_by_schema(study, settings.data)
         personal_folder = StudyJournal(settings.state_dir, study.name).folder
-        return TorchLearner(study, settings.data, settings.plugin, settings.device, seed, personal_folder)
+        return TorchLearner(
+            study, settings.data, settings.plugin, settings.device, seed, personal_folder, settings.sources
+        )
 
     def _training_seed(self, study: Study) -> int:
         own = self._context.randomness.bytes(8, f"training order {study.digest()}")

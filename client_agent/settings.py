@@ -13,15 +13,17 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from client_agent.architectures.sources import ModelSources
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import PartyName, StudyName
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
-_PATHS: Final = ("roster", "keys", "data", "state_dir", "ca", "plugin")
+_PATHS: Final = ("roster", "keys", "data", "state_dir", "ca", "plugin", "weights")
 _SWITCH: Final = {"true": True, "false": False}
 _NUMBERS: Final = ("seed", "start_when", "start_timeout_s", "poll_s", "bootstrap_samples")
+ArchitectureName = Annotated[str, Field(pattern=r"^monai\.[A-Za-z][A-Za-z0-9_]*$")]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
 
@@ -79,6 +81,8 @@ class AgentSettings(BaseSettings):
     ca: Path
     device: Device = "auto"
     plugin: Path | None = None
+    architectures: tuple[ArchitectureName, ...] = ()
+    weights: Path | None = None
     policy: SitePolicy = SitePolicy()
     studies: Literal["all"] | tuple[StudyName, ...] = "all"
     seed: StrictInt | None = None
@@ -99,6 +103,11 @@ class AgentSettings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return _Environment(settings_cls), init_settings
+
+    @property
+    def sources(self) -> ModelSources:
+        """What this site lets a study's networks be made of."""
+        return ModelSources(self.architectures, self.weights)
 
     def takes_part_in(self, study: str) -> bool:
         """Whether this site lets itself be listed in a study of that name."""

@@ -9,6 +9,7 @@ vector. A layer's name and shape say what becomes of its words:
     shape of two or more dimensions     uniform within +-1/sqrt(fan_in), fan_in the product of all but the first
     ``bias`` of such a ``weight``       uniform within the bound of its weight
     other ``weight``                    ones (the scale of a normalisation)
+    ``running_var``                     ones (the averaged variance of a normalisation)
     everything else                     zeros
 
 which is torch's default for linear and convolutional layers and for normalisations. A word's upper 53 bits u give
@@ -32,6 +33,7 @@ from protocol.wire.study import LayerShape, Study
 _CHUNK: Final = 1 << 16
 _SHIFT: Final = np.uint64(11)
 _STEP: Final = 2.0**-52
+_ONES: Final = ("weight", "running_var")
 
 
 def first_model(study: Study) -> NDArray[np.float32]:
@@ -58,7 +60,7 @@ def drawn_model(layers: Sequence[LayerShape], key: bytes) -> NDArray[np.float32]
         bound = _bound(layer, bounds)
         if bound > 0:
             _draw_into(out[start:stop], key, start, bound)
-        elif _last(layer) == "weight":
+        elif _last(layer) in _ONES:
             out[start:stop] = 1.0
         start = stop
     return out

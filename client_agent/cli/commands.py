@@ -132,7 +132,9 @@ def create(
     settings = load_settings(config)
     roster, _ = load_identity(settings)
     _require_requester(settings, roster)
-    study = study_from_toml(read_text(study_file), str(study_file), roster, settings.plugin, settings.data)
+    study = study_from_toml(
+        read_text(study_file), str(study_file), roster, settings.plugin, settings.data, settings.sources
+    )
     _refuse_dealer(study, study_file)
     if pretrained is not None:
         model = load_pretrained(pretrained, study.model_dimension)

@@ -1,8 +1,8 @@
 """Model <-> flat float32 vector, with named layers in the model's own fixed order (docs/protocol.md 2).
 
-Only parameters are shared, and of those not the ones of personal layers (client_agent.learning.personal). Buffers, such
-as the running statistics of batch normalisation, would be averaged without the protection of clipping and without
-meaning; a model that keeps any is refused.
+Only trained parameters are shared, and of those not the ones of personal layers (client_agent.learning.personal).
+Behind them stand the running statistics of batch norm where the study has them averaged; where it has them stay, they
+are behind the personal parameters (client_agent.architectures.statistics).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from client_agent.architectures.statistics import local_statistics, require_no_buffers, shared_statistics
 from client_agent.learning.personal import personal_parameters, shared_parameters
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape
@@ -24,16 +25,11 @@ Vector = NDArray[np.float32]
 def layer_shapes(model: nn.Module) -> tuple[LayerShape, ...]:
     """Names and shapes of the shared layers, in the order of the flat vector.
 
-    Raises: UnusableUpdate when the model has buffers, no parameters, or parameters that are not float32
+    Raises: UnusableUpdate when the study says nothing of the model's buffers, or parameters are none or not float32
     """
-    buffers = [name for name in model.state_dict() if name not in dict(model.named_parameters())]
-    if buffers:
-        raise UnusableUpdate(
-            f"the model keeps buffers ({', '.join(buffers)}), which are not shared; "
-            "use group norm (torch.nn.GroupNorm) instead of batch norm"
-        )
-    layers = tuple(LayerShape(name=name, shape=tuple(p.shape)) for name, p in shared_parameters(model))
-    if not layers:
+    require_no_buffers(model)
+    layers = tuple(LayerShape(name=name, shape=tuple(tensor.shape)) for name, tensor in _shared(model))
+    if not shared_parameters(model):
         raise UnusableUpdate("the model has no parameters to share")
     for name, parameter in model.named_parameters():
         if parameter.dtype != torch.float32:
@@ -47,23 +43,23 @@ def layer_sizes(layers: tuple[LayerShape, ...]) -> tuple[tuple[str, int], ...]:
 
 
 def model_vector(model: nn.Module) -> Vector:
-    """The shared parameters as one float32[D] on the CPU."""
-    return flat_vector([parameter.detach() for _, parameter in shared_parameters(model)])
+    """The shared parameters, and averaged statistics behind them, as one float32[D] on the CPU."""
+    return flat_vector([tensor.detach() for _, tensor in _shared(model)])
 
 
 def load_vector(model: nn.Module, vector: Vector) -> None:
-    """Set the shared parameters from float32[D]. Raises: UnusableUpdate on another length or dtype"""
-    _load(shared_parameters(model), vector, "the model")
+    """Set what :func:`model_vector` gives from float32[D]. Raises: UnusableUpdate on another length or dtype"""
+    _load(_shared(model), vector, "the model")
 
 
 def personal_vector(model: nn.Module) -> Vector:
-    """The personal parameters as one float32[P] on the CPU; P is 0 for a model without personal layers."""
-    return flat_vector([parameter.detach() for _, parameter in personal_parameters(model)])
+    """The personal parameters and statistics that stay, as one float32[P] on the CPU; P is 0 for a model without."""
+    return flat_vector([tensor.detach() for _, tensor in _personal(model)])
 
 
 def load_personal(model: nn.Module, vector: Vector) -> None:
-    """Set the personal parameters from float32[P]. Raises: UnusableUpdate on another length or dtype"""
-    _load(personal_parameters(model), vector, "the personal layers")
+    """Set what :func:`personal_vector` gives from float32[P]. Raises: UnusableUpdate on another length or dtype"""
+    _load(_personal(model), vector, "the personal layers")
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -85,19 +81,27 @@ def flat_vector(tensors: Sequence[torch.Tensor]) -> Vector:
     """Tensors, one a layer, as one float32 vector on the CPU."""
     if not tensors:
         return np.zeros(0, dtype=np.float32)
-    joined = torch.cat([tensor.reshape(-1) for tensor in tensors]).to("cpu", torch.float32)
+    joined = torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]).to("cpu")
     return np.array(joined.numpy(), dtype=np.float32)
 
 
-def _load(parameters: Sequence[tuple[str, nn.Parameter]], vector: Vector, what: str) -> None:
-    expected = sum(parameter.numel() for _, parameter in parameters)
+def _shared(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*shared_parameters(model), *shared_statistics(model)]
+
+
+def _personal(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
+    return [*personal_parameters(model), *local_statistics(model)]
+
+
+def _load(tensors: Sequence[tuple[str, torch.Tensor]], vector: Vector, what: str) -> None:
+    expected = sum(tensor.numel() for _, tensor in tensors)
     if vector.dtype != np.float32 or vector.shape != (expected,):
         raise UnusableUpdate(
             f"a vector {vector.dtype}{list(vector.shape)} does not fit {what}, which takes float32[{expected}]"
         )
     start = 0
     with torch.no_grad():
-        for _, parameter in parameters:
-            piece = torch.from_numpy(vector[start : start + parameter.numel()].copy())
-            parameter.copy_(piece.reshape(parameter.shape))
-            start += parameter.numel()
+        for _, tensor in tensors:
+            piece = torch.from_numpy(vector[start : start + tensor.numel()].copy())
+            tensor.copy_(piece.reshape(tensor.shape))
+            start += tensor.numel()

@@ -12,6 +12,7 @@ import numpy as np
 import structlog
 from numpy.typing import NDArray
 
+from client_agent.architectures.sources import NO_SOURCES, ModelSources
 from client_agent.learning.data import VALIDATION_FILE
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form, ridge_model
 from client_agent.scoring.score import FinalScores, Score
@@ -77,7 +78,9 @@ class TorchLearner:
         device: str,
         training_seed: int,
         personal_folder: Path | None = None,
+        sources: ModelSources = NO_SOURCES,
     ) -> None:
+        from client_agent.architectures.statistics import require_batches
         from client_agent.learning.check_data import fitting_data, remarks
         from client_agent.learning.flat_vector import pick_device
         from client_agent.learning.plugin import assessor, site_loss
@@ -90,7 +93,8 @@ class TorchLearner:
         self._data: LocalData = fitting_data(study, data, self._plugin)
         for remark in remarks(study, self._data):
             _log.warning("data_remark", study=study.name, detail=remark)
-        self._model: nn.Module = self._fresh_model()
+        self._model: nn.Module = self._fresh_model(sources)
+        require_batches(self._model, len(self._data.train), study.training.batch_size)
         self._assessor: Assessor = assessor(study, self._plugin, self._device)
         self._loss: Loss = site_loss(study, self._plugin, self._data.train.y)
         try_once(study, self._model, self._data, self._assessor)
@@ -191,17 +195,17 @@ class TorchLearner:
             return None
         if folder is None:
             raise ConfigurationError(
-                f"study {self._study.name!r} has personal layers, and there is no folder to keep them in"
+                f"study {self._study.name!r} has layers that stay at the site, and there is no folder to keep them in"
             )
         return PersonalState(folder)
 
-    def _fresh_model(self) -> nn.Module:
+    def _fresh_model(self, sources: ModelSources) -> nn.Module:
         """The layers; shared values are loaded before every use, personal ones begin as the module makes them."""
         from client_agent.learning.models import build_model
 
         if self._plugin is not None:
             return self._plugin.model(self._study.model, PERSONAL_SEED)
-        return build_model(self._study.model, PERSONAL_SEED)
+        return build_model(self._study.model, PERSONAL_SEED, sources)
 
 
 def _plugin(study: Study, path: Path | None) -> Plugin | None:

@@ -1,4 +1,4 @@
-"""The built-in models: linear (softmax), MLP and a small CNN; each made from a ModelSpec and a seed.
+"""A study's models, each made from a ModelSpec and a seed: built in (linear, MLP, a small CNN) or from a library.
 
 Sizes of a specification:
     linear   inputs of any shape, flattened -> classes, or as many outputs as the study's task takes
@@ -9,7 +9,7 @@ Sizes of a specification:
 ``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
 a feature, and ``target``, one entry a class (client_agent.learning.personal). The built-in models have no buffers, so
 all of their state is shared or personal. Initial values are protocol.first_model's, personal layers begin as the
-identity.
+identity, frozen ones as the site's file has them (client_agent.architectures.frozen).
 """
 
 from __future__ import annotations
@@ -19,11 +19,16 @@ from typing import Literal
 
 from torch import nn
 
+from client_agent.architectures.frozen import freeze, frozen_digest, load_frozen, require_frozen
+from client_agent.architectures.library import library_network
+from client_agent.architectures.sources import NO_SOURCES, ModelSources
+from client_agent.architectures.statistics import keep_buffers
 from client_agent.learning.flat_vector import layer_shapes, load_vector
 from client_agent.learning.personal import Affine, Personalised
 from client_agent.learning.seeding import private_state
 from protocol.errors import ConfigurationError
 from protocol.first_model import seeded_model
+from protocol.wire.architecture import FrozenSpec
 from protocol.wire.messages import ModelSpec
 
 BuiltIn = Literal["linear", "mlp", "cnn"]
@@ -55,27 +60,58 @@ def model_spec(
     return spec.model_copy(update={"layers": layer_shapes(_network(spec))})
 
 
+def completed(spec: ModelSpec, model: nn.Module) -> ModelSpec:
+    """The specification with what only the network itself says: its shared layers, and the digest of frozen ones.
+
+    Raises: UnusableUpdate, as :func:`layer_shapes`
+    """
+    keep_buffers(model, spec.buffers)
+    digest, frozen = frozen_digest(model), None
+    if digest is not None:
+        given = spec.frozen or FrozenSpec(values_digest=digest)
+        frozen = given.model_copy(update={"values_digest": digest})
+    return spec.model_copy(update={"layers": layer_shapes(model), "frozen": frozen})
+
+
+def network_of(spec: ModelSpec, sources: ModelSources) -> nn.Module:
+    """The network of a specification that may not be completed yet, frozen layers filled in; shared values are any.
+
+    Raises: ConfigurationError
+    """
+    with private_state():
+        model = _network(spec) if spec.architecture is None else library_network(spec.architecture, sources)
+    if spec.frozen is not None and spec.frozen.weights is not None:
+        freeze(model, spec.frozen.trainable)
+        load_frozen(model, sources.weights, spec.frozen.weights)
+    return model
+
+
 def dimension(spec: ModelSpec) -> int:
     """D: the number of shared parameters."""
     return sum(prod(layer.shape) for layer in spec.layers)
 
 
-def build_model(spec: ModelSpec, seed: int) -> nn.Module:
-    """A built-in model with the values that every study with this seed begins with, on the CPU.
+def build_model(spec: ModelSpec, seed: int, sources: ModelSources = NO_SOURCES) -> nn.Module:
+    """A model with the values that every study with this seed begins with, on the CPU.
 
-    Raises: ConfigurationError for a plug-in (client_agent.learning.plugin) or when the layers are not the pinned ones
+    Raises: ConfigurationError for a plug-in (client_agent.learning.plugin), for a network or a file that the site does
+            not have or list, or when the layers are not the pinned ones
     """
     if spec.kind == "plugin":
         raise ConfigurationError("the study's model is a plug-in: give the site's plug-in file")
-    with private_state():
-        model = _network(spec)
+    model = network_of(spec, sources)
     require_layers(model, spec)
     load_vector(model, seeded_model(spec.layers, seed))
     return model
 
 
 def require_layers(model: nn.Module, spec: ModelSpec) -> None:
-    """ConfigurationError naming the first layer that differs from the study's."""
+    """The model's layers are the study's; from here on its buffers are kept as the study says.
+
+    Raises: ConfigurationError naming the first layer that differs
+    """
+    keep_buffers(model, spec.buffers)
+    require_frozen(model, spec.frozen)
     found, pinned = layer_shapes(model), spec.layers
     for ours, theirs in zip(found, pinned, strict=False):
         if ours != theirs:

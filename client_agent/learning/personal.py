@@ -5,7 +5,8 @@ its columns are to be shifted and scaled for the others' network, and only the s
 layer learned tells in the site's own words how its data differ.
 
 Any module below a ``PersonalLayer`` is personal, in a plug-in too. The shared parameters are all others, in the
-model's order: they alone make up the layers of the study, the flat vector and the update.
+model's order, as far as they are trained: with averaged statistics they make up the layers of the study, the flat
+vector and the update. Under FedBN normalisation layers stay at the site too (client_agent.architectures.statistics).
 
 Source: Roschewitz, Hartley, Corinzia, Jaggi 2021, iFedAvg
 """
@@ -14,6 +15,8 @@ from __future__ import annotations
 
 import torch
 from torch import nn
+
+from client_agent.architectures.statistics import kept_parameters
 
 
 class PersonalLayer(nn.Module):
@@ -55,11 +58,11 @@ def personal_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def shared_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Name and parameter of everything that is aggregated, in the model's order."""
+    """Name and parameter of everything that is trained and aggregated, in the model's order."""
     personal = _personal(model)
-    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) not in personal]
+    return [(name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) not in personal]
 
 
 def _personal(model: nn.Module) -> set[int]:
     layers = [module for module in model.modules() if isinstance(module, PersonalLayer)]
-    return {id(parameter) for layer in layers for parameter in layer.parameters()}
+    return {id(parameter) for layer in layers for parameter in layer.parameters()} | kept_parameters(model)

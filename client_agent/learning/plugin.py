@@ -1,6 +1,6 @@
 """A site's own model: one Python file with ``model()``, ``data(path)`` and ``loss(model, batch)``.
 
-    model()             -> torch.nn.Module, float32 parameters, no buffers
+    model()             -> torch.nn.Module, float32 parameters; frozen layers by requires_grad = False
     data(path)          -> ((X_train, y_train), (X_test, y_test)), numpy arrays, X float32, y as the task takes it
     loss(model, batch)  -> a scalar tensor to minimise; batch.X and batch.y are on the training device
     metrics(model, data) -> {name: value}, if it likes: numbers on the test part, data.X and data.y whole on the device

@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from client_agent.architectures.sources import NO_SOURCES, ModelSources
 from client_agent.learning.check_data import own_names
 from client_agent.learning.names import NO_NAMES, DataNames, require_names_of_study
 from protocol.ckks.parameters import CkksParameters
@@ -29,6 +30,7 @@ from protocol.wire.messages import (
     TrainingSpec,
 )
 from protocol.wire.names import NamesKind, require_model_names
+from protocol.wire.study import Buffers
 from protocol.wire.task import CLASSES
 
 B = TypeVar("B", bound=BaseModel)
@@ -38,16 +40,27 @@ class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class ArchitectureTable(_Table):
+    """A network of a library by name and arguments; without a version it is the one that is installed here."""
+
+    library: str
+    name: str
+    version: str | None = None
+    arguments: dict[str, bool | int | float | str | list[Any]] = {}
+
+
 class ModelTable(_Table):
-    """``kind`` is linear, mlp, cnn or plugin; ``inputs`` the shape of one example.
+    """``kind`` is linear, mlp, cnn, library or plugin; ``inputs`` the shape of one example.
 
     ``classes`` (2 where nothing is said) or, in studies of other tasks, ``outputs``: how many numbers the model gives.
 
     ``personal`` layers, ``input`` and ``target``, stay at the site (client_agent.learning.models explains the others).
     ``feature_names`` and ``class_names``: None takes the requester's own, an empty list names nothing.
+    ``architecture`` is the network of kind library. Layers whose names begin with none of ``trainable`` are frozen, as
+    the file ``weights`` has them; ``buffers`` says what becomes of batch norm's statistics.
     """
 
-    kind: str = Field(pattern=r"^(linear|mlp|cnn|plugin)$")
+    kind: str = Field(pattern=r"^(linear|mlp|cnn|library|plugin)$")
     inputs: tuple[int, ...]
     hidden: tuple[int, ...] = ()
     classes: int | None = Field(default=None, ge=2)
@@ -57,9 +70,21 @@ class ModelTable(_Table):
     personal: tuple[Literal["input", "target"], ...] = ()
     feature_names: tuple[str, ...] | None = None
     class_names: tuple[str, ...] | None = None
+    architecture: ArchitectureTable | None = None
+    buffers: Buffers | None = None
+    trainable: tuple[str, ...] = ()
+    weights: str | None = None
 
     @model_validator(mode="after")
-    def _names_fit(self) -> ModelTable:
+    def _possible(self) -> ModelTable:
+        if (self.weights is None) != (not self.trainable):
+            raise ValueError(
+                "trainable names the layers that are trained, and weights the file with all others: give both"
+            )
+        if self.personal and self.kind in ("library", "plugin"):
+            raise ValueError(f"personal layers stand around built-in models, found kind {self.kind!r}: leave them out")
+        if self.trainable and self.kind == "plugin":
+            raise ValueError("a plug-in freezes layers itself (requires_grad = False): leave trainable and weights out")
         require_model_names(self.feature_names or (), self.class_names or (), self.inputs, self.width)
         return self
 
@@ -116,7 +141,14 @@ class StudyTable(_Table):
         return self
 
 
-def study_from_toml(text: str, source: str, roster: Roster, plugin: Path | None, data: Path | None = None) -> Study:
+def study_from_toml(
+    text: str,
+    source: str,
+    roster: Roster,
+    plugin: Path | None,
+    data: Path | None = None,
+    sources: ModelSources = NO_SOURCES,
+) -> Study:
     """The study that a file describes, for this roster.
 
     With the requester's ``data``, names that the file leaves open are those of the data, and others must be the same.
@@ -125,7 +157,7 @@ def study_from_toml(text: str, source: str, roster: Roster, plugin: Path | None,
     table = parse_study_table(text, source)
     if data is not None:
         table = _with_own_names(table, source, plugin, data)
-    return study_from_table(table, source, roster, plugin)
+    return study_from_table(table, source, roster, plugin, sources=sources)
 
 
 def parse_study_table(text: str, source: str) -> StudyTable:
@@ -156,11 +188,17 @@ def _with_schema(table: Mapping[str, Any], source: str) -> Mapping[str, Any]:
 
 
 def study_from_table(
-    table: StudyTable, source: str, roster: Roster, plugin: Path | None, spec: ModelSpec | None = None
+    table: StudyTable,
+    source: str,
+    roster: Roster,
+    plugin: Path | None,
+    spec: ModelSpec | None = None,
+    sources: ModelSources = NO_SOURCES,
 ) -> Study:
     """The study of a parsed file, for this roster; with ``spec``, of that model. Raises: ConfigurationError"""
     try:
-        model = (spec or _model(table.model, plugin)).named(table.model.names.features, table.model.names.classes)
+        made = spec or _model(table.model, plugin, sources, source)
+        model = made.named(table.model.names.features, table.model.names.classes)
     except ConfigurationError as error:
         raise ConfigurationError(f"{source}: {error.detail}") from None
     parameters = {**table.parameters.model_dump(), "dimension": _dimension(model, table.rule)}
@@ -220,32 +258,52 @@ def _require_possible(study: Study, roster: Roster) -> None:
         CkksParameters().require_sites(len(roster.sites))
 
 
-def _model(table: ModelTable, plugin: Path | None) -> ModelSpec:
+def _model(table: ModelTable, plugin: Path | None, sources: ModelSources, source: str) -> ModelSpec:
     from client_agent.learning import models
 
+    given = _strict(
+        ModelSpec,
+        {
+            "kind": table.kind,
+            "inputs": table.inputs,
+            "hidden": table.hidden,
+            "classes": table.width,
+            "activation": table.activation,
+            "dropout": table.dropout,
+            "personal": table.personal,
+            "architecture": None if table.architecture is None else _architecture(table.architecture),
+            "buffers": table.buffers,
+            "frozen": _frozen(table),
+            "layers": (),
+        },
+        f"{source}: model",
+    )
     if table.kind != "plugin":
-        return models.model_spec(
-            table.kind,  # type: ignore[arg-type]  # the pattern leaves the built-in kinds
-            table.inputs,
-            table.hidden,
-            table.width,
-            activation=table.activation,
-            dropout=table.dropout,
-            personal=table.personal,
-        )
+        return models.completed(given, models.network_of(given, sources))
     if plugin is None:
         raise ConfigurationError("model.kind is 'plugin': set key 'plugin' in the agent's settings to the Python file")
-    from client_agent.learning.flat_vector import layer_shapes
     from client_agent.learning.plugin import load_plugin
 
     made: Any = load_plugin(plugin).model_function()
-    return ModelSpec(
-        kind="plugin",
-        inputs=table.inputs,
-        hidden=table.hidden,
-        classes=table.width,
-        layers=layer_shapes(made),
-    )
+    return models.completed(given, made)
+
+
+def _architecture(table: ArchitectureTable) -> dict[str, object]:
+    from client_agent.architectures.library import installed_version
+
+    return {
+        "library": table.library,
+        "library_version": table.version or installed_version(table.library),
+        "name": table.name,
+        "arguments": [{"name": name, "value": value} for name, value in table.arguments.items()],
+    }
+
+
+def _frozen(table: ModelTable) -> dict[str, object] | None:
+    """What is frozen, before the digest of it is known."""
+    if table.weights is None:
+        return None
+    return {"values_digest": 64 * "0", "trainable": table.trainable, "weights": table.weights}
 
 
 def _dimension(model: ModelSpec, rule: RuleSpec) -> int:

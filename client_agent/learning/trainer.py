@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from client_agent.architectures.statistics import constants_kept, require_batches, shared_statistics, training_mode
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import (
     Vector,
@@ -85,9 +86,10 @@ def train_round(
     the shared ones, and only their new values leave this function.
     """
     model.to(device)
-    model.train()
+    training_mode(model)
+    require_batches(model, len(data), training.batch_size)
     chosen = loss or training_loss(training, data.y)
-    with private_randomness(seed, f"round {round}", device):
+    with private_randomness(seed, f"round {round}", device), constants_kept(model):
         if training.update == "gradient":
             rows = [gradient_rows(len(data), training, round, seed)]
         else:
@@ -144,7 +146,7 @@ def loss_gradient(model: nn.Module, data: Examples, device: torch.device, loss: 
         for total, part in zip(totals, gradients(model, shared, take(data, rows, device), loss), strict=True):
             total.add_(part.detach().double(), alpha=len(rows) / len(data))
     model.train(was_training)
-    return flat_vector(totals)
+    return flat_vector([*totals, *(torch.zeros_like(statistic) for _, statistic in shared_statistics(model))])
 
 
 def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch, loss: Loss) -> list[torch.Tensor]:
@@ -172,10 +174,17 @@ def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, f
                     total.add_(part, alpha=factor)
                 for parameter, part in zip([*shared, *personal], step, strict=True):
                     parameter.sub_(part, alpha=training.local_learning_rate * factor)
-        return LocalRound(flat_vector(totals), personal_vector(model))
+        return LocalRound(_with_statistics(model, totals, before, training), personal_vector(model))
     finally:
         load_vector(model, before)
         load_personal(model, own)
+
+
+def _with_statistics(model: nn.Module, totals: list[torch.Tensor], before: Vector, training: TrainingSpec) -> Vector:
+    """The update: the steps' sum, and behind it how far averaged statistics moved, over the server's learning rate."""
+    steps = flat_vector(totals)
+    moved = before[len(steps) :] - model_vector(model)[len(steps) :]
+    return np.concatenate([steps, moved / np.float32(training.server_learning_rate)])
 
 
 def _batches(examples: int, batch_size: int, seed: int) -> list[NDArray[np.int64]]:

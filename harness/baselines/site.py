@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from client_agent.architectures.statistics import has_statistics
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector
 from client_agent.learning.personal import personal_parameters
@@ -91,6 +92,8 @@ def require_plain_steps(model: nn.Module, training: TrainingSpec, name: str) -> 
     personal = [layer for layer, _ in personal_parameters(model)]
     if personal:
         raise ConfigurationError(f"{name} takes no model with personal layers, found {', '.join(personal)}")
+    if has_statistics(model):
+        raise ConfigurationError(f"{name} takes no model with batch norm: use GroupNorm, or rule 'fedavg'")
     if training.update != "local_sgd" or training.momentum or training.l2:
         raise ConfigurationError(
             f"{name} takes local SGD without momentum and l2, found update={training.update!r}, "

@@ -40,6 +40,7 @@ from harness.engine.run_state import (
 from harness.engine.site_updates import ClippedUpdate, class_counts, clipped_probe, clipped_update, squared_norm
 from harness.engine.summing import PlainSum, RoundInputs, Summing, average
 from harness.training.site_training import repeated
+from harness.training.sources import own_sources
 from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
 from protocol.first_model import first_model
 from protocol.parameters import Needs
@@ -162,7 +163,7 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
 def _model_of(study: Study, seed: int, plugin: Plugin | None) -> nn.Module:
     """Version 0, as a study with this seed begins at its sites. Raises: ConfigurationError, UnusableUpdate"""
     if plugin is None:
-        return build_model(study.model, seed)
+        return build_model(study.model, seed, own_sources())
     model = plugin.model(study.model, seed)
     load_vector(model, first_model(study))
     return model

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from client_agent.architectures.statistics import has_statistics
 from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.run_state import Run, RunState
@@ -18,11 +19,13 @@ def round_updates(run: Run, state: RunState, sites: Sequence[SiteData], round_nu
     """Every site's update by its name, from the model within ``state``.
 
     One gradient of one mini-batch is not batched: there is next to nothing to gain. Nor is a loss that compares
-    examples, Cox's, or a plug-in's, whose code is not known.
+    examples, Cox's, or a plug-in's, whose code is not known, nor a model with batch
+    norm, whose statistics one call would mix up.
 
     Raises: UnusableUpdate
     """
-    if run.computing.batched and run.study.training.update == "local_sgd" and batchable(run.study.task, run.plugin):
+    possible = batchable(run.study.task, run.plugin) and not has_statistics(run.model)
+    if run.computing.batched and run.study.training.update == "local_sgd" and possible:
         return _in_one_call(run, state, sites, round_number)
     return {site.name: _by_itself(run, state, site, round_number) for site in sites}
 

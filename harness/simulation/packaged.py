@@ -13,7 +13,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from client_agent.learning.flat_vector import layer_shapes
+from client_agent.architectures.statistics import keep_buffers
+from client_agent.learning.models import completed
 from client_agent.learning.seeding import private_state
 from client_agent.learning.study_file import ModelTable
 from host.extensions import Extension, Kind, extension, is_brought
@@ -67,12 +68,14 @@ class ChosenModel:
                 raise ConfigurationError(f"model {self.name!r}: {type(error).__name__}: {error}") from error
         if not isinstance(made, nn.Module):
             raise ConfigurationError(f"model {self.name!r}: gave {type(made).__name__}, expected a torch.nn.Module")
+        keep_buffers(made, table.buffers)
         return made
 
     def spec(self, table: ModelTable) -> ModelSpec:
         """As a study has it. Raises: ConfigurationError; UnusableUpdate for a model that cannot be shared"""
-        layers = layer_shapes(self.build(table, 0))
-        return ModelSpec(kind="plugin", inputs=table.inputs, hidden=table.hidden, classes=table.width, layers=layers)
+        made = self.build(table, 0)
+        given = ModelSpec(kind="plugin", inputs=table.inputs, hidden=table.hidden, classes=table.width, layers=())
+        return completed(given.model_copy(update={"buffers": table.buffers}), made)
 
 
 def package_of(kind: Kind, name: str) -> tuple[str, str]:

@@ -37,6 +37,7 @@ from harness.simulation.files.code_digest import code_digest
 from harness.simulation.packaged import ChosenModel, ChosenRule, package_of
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
 from harness.training.device import ON_CPU, Computing
+from harness.training.sources import own_sources
 from host.extensions import Kind, LoadedPlugin, is_brought, load_again
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
@@ -149,6 +150,7 @@ def simulated_study(
         parties.roster.message,
         plugin=None,
         spec=None if own_model is None else own_model.spec(table.model),
+        sources=own_sources(),
     )
 
 

@@ -13,6 +13,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
 from protocol.purpose import Purpose
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
+from protocol.wire.architecture import ArchitectureSpec, FrozenSpec
 from protocol.wire.causes import EndCause
 from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
 from protocol.wire.names import require_layer_name, require_model_names
@@ -25,8 +26,15 @@ MOST_COUNTS_ROUNDS: Final = 8
 """How often a study may try to sum its class counts; those rounds do not count among its rounds."""
 
 
-def _absent(names: tuple[str, ...]) -> bool:
+def _absent(names: object) -> bool:
     return not names
+
+
+class Buffers(StrEnum):
+    """What becomes of batch norm's running statistics: each site keeps its own (FedBN), or they are averaged."""
+
+    LOCAL = "local"
+    SHARED = "shared"
 
 
 class LayerShape(Message):
@@ -36,7 +44,10 @@ class LayerShape(Message):
 
 
 class ModelSpec(Message):
-    """A built-in model (``linear``, ``mlp``, ``cnn``) by its sizes, or ``plugin``; the shared layers are in order.
+    """A built-in model (``linear``, ``mlp``, ``cnn``) by its sizes, ``library`` by its ``architecture``, or ``plugin``.
+
+    ``layers`` are the shared ones, in order, those of averaged ``buffers`` behind the parameters; ``frozen`` are the
+    layers that no round trains.
 
     ``personal`` names affine layers around the shared ones that never leave the site (Roschewitz et al. 2021).
     ``feature_names`` and ``class_names`` say what the columns of a flat input and the classes are; every site compares
@@ -45,7 +56,7 @@ class ModelSpec(Message):
     """
 
     KIND: ClassVar[str] = "model"
-    kind: Literal["linear", "mlp", "cnn", "plugin"]
+    kind: Literal["linear", "mlp", "cnn", "library", "plugin"]
     inputs: tuple[int, ...] = ()
     hidden: tuple[int, ...] = ()
     classes: int = 2
@@ -54,10 +65,15 @@ class ModelSpec(Message):
     personal: tuple[Literal["input", "target"], ...] = ()
     feature_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
     class_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
+    architecture: ArchitectureSpec | None = Field(default=None, exclude_if=_absent)
+    buffers: Buffers | None = Field(default=None, exclude_if=_absent)
+    frozen: FrozenSpec | None = Field(default=None, exclude_if=_absent)
     layers: tuple[LayerShape, ...]
 
     @model_validator(mode="after")
-    def _names_fit(self) -> ModelSpec:
+    def _consistent(self) -> ModelSpec:
+        if (self.kind == "library") != (self.architecture is not None):
+            raise ValueError("model.architecture and kind 'library' belong together: give both or neither")
         require_model_names(self.feature_names, self.class_names, self.inputs, self.classes)
         return self
 
@@ -150,6 +166,11 @@ class Study(Message):
             self._require_rankable()
         if self.data_schema is not None:
             self._require_schema(self.data_schema)
+        if self.model.buffers is Buffers.SHARED and "adaptivity" in self.rule.name.declared.options:
+            raise ValueError(
+                f"buffers = 'shared' are averaged, and rule {self.rule.name.value!r} takes another step than the "
+                "average, by which a variance can fall below 0: take buffers = 'local', or a rule that averages"
+            )
         if self.rule.erosion_applies == "same_round":
             raise ValueError(
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"

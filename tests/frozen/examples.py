@@ -52,8 +52,16 @@ ROSTER: Final[Fields] = {
 }
 
 LAYER: Final[Fields] = {"name": "weight", "shape": [2, 3]}
+ARGUMENT: Final[Fields] = {"name": "layers", "value": [1, 2.5, True, "basic", [3, "x"]]}
+ARCHITECTURE: Final[Fields] = {
+    "library": "monai",
+    "library_version": "1.6.1",
+    "name": "ResNet",
+    "arguments": [ARGUMENT],
+}
+FROZEN: Final[Fields] = {"values_digest": digest("frozen"), "trainable": ["fc"], "weights": "resnet18.safetensors"}
 MODEL: Final[Fields] = {
-    "kind": "mlp",
+    "kind": "library",
     "inputs": [3],
     "hidden": [4, 2],
     "classes": 3,
@@ -62,6 +70,9 @@ MODEL: Final[Fields] = {
     "personal": ["input", "target"],
     "feature_names": ["age", "sex", "größe"],
     "class_names": ["none", "some", "much"],
+    "architecture": ARCHITECTURE,
+    "buffers": "local",
+    "frozen": FROZEN,
     "layers": [LAYER, {"name": "bias", "shape": []}],
 }
 TRAINING: Final[Fields] = {
@@ -287,6 +298,9 @@ EXAMPLES: Final[dict[str, Fields]] = {
         "enclosed_bytes": 100,
         "body_bytes": 5000,
     },
+    "argument": ARGUMENT,
+    "architecture": ARCHITECTURE,
+    "frozen": FROZEN,
     "layer": LAYER,
     "listed_weight": {"site": "clinic-1", "numerator": 31},
     "lock_reply": {"signature": signature("operator-b"), "nonce_b": digest("nonce b")},

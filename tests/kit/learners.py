@@ -110,7 +110,7 @@ class Odd:
 def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
     """The real one, on the data of the site's settings."""
     kept_in = StudyJournal(settings.state_dir, study.name).folder
-    return TorchLearner(study, settings.data, None, "cpu", seed, kept_in)
+    return TorchLearner(study, settings.data, settings.plugin, "cpu", seed, kept_in, settings.sources)
 
 
 def with_odd(odd: Mapping[str, type[Odd]], learner: Learners = light_learner) -> Learners:

@@ -1,0 +1,20 @@
+"""What a site lets a study's networks be made of: its settings ``architectures`` and ``weights``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+
+@dataclass(frozen=True)
+class ModelSources:
+    """What a site lets models be made of: architectures by name (None: all, on a researcher's own machine), and the
+    folder with the values of frozen layers.
+    """
+
+    architectures: tuple[str, ...] | None = ()
+    weights: Path | None = None
+
+
+NO_SOURCES: Final = ModelSources()

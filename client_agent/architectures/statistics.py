@@ -1,0 +1,140 @@
+"""Batch norm in a federation: what becomes of the running statistics, which no gradient moves (docs/protocol.md 2).
+
+    local    FedBN: everything of a normalisation layer that keeps statistics stays at its site, the running mean and
+             variance and the affine weight and bias alike. Source: Li, Jiang, Zhang, Kamp, Dou, "FedBN: Federated
+             Learning on Non-IID Features via Local Batch Normalization", ICLR 2021, section 3: the averaging leaves
+             out the layers' parameters, and their statistics with them.
+    shared   mean and variance are coordinates of the update behind those of the parameters, each
+             (before - after) / server learning rate. With x the value that all sites begin with and x_i the one after
+             site i's round, the server's step gives  x - eta sum w_i (x - x_i) / eta / sum w_i = sum w_i x_i / sum w_i,
+             the average, whatever eta is. An update of norm N above the clip norm C is scaled by C / N as a whole, and
+             the site counts as one whose statistics are x + C / N (x_i - x): between the old and the new, so a variance
+             stays one. The counter of batches is not shared; it starts at 0 in every round.
+
+A study that says neither takes no model with buffers. Other buffers are constants that the architecture makes; a model
+that changes one in training is refused. Statistics of frozen layers are constants too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from protocol.errors import ConfigurationError, UnusableUpdate
+from protocol.wire.study import Buffers
+
+Named: TypeAlias = list[tuple[str, torch.Tensor]]
+COUNTER: Final = "num_batches_tracked"
+_MOVING: Final = ("running_mean", "running_var")
+_KEPT: Final = "_moiety_buffers"
+
+
+def keep_buffers(model: nn.Module, buffers: Buffers | None) -> None:
+    """Say what becomes of the statistics of a model's layers; frozen layers are to be frozen before."""
+    setattr(model, _KEPT, buffers)
+
+
+def kept_buffers(model: nn.Module) -> Buffers | None:
+    """What :func:`keep_buffers` said; None where nothing did."""
+    kept: Buffers | None = getattr(model, _KEPT, None)
+    return kept
+
+
+def require_no_buffers(model: nn.Module) -> None:
+    """Nothing but parameters, where the study does not say what becomes of the rest. Raises: UnusableUpdate"""
+    parameters = dict(model.named_parameters())
+    buffers = [name for name in model.state_dict() if name not in parameters]
+    if buffers and kept_buffers(model) is None:
+        raise UnusableUpdate(
+            f"the model keeps buffers ({', '.join(buffers[:8])}), which are not shared: say in the study's [model] "
+            "table buffers = 'local' (each site keeps its own) or 'shared' (batch norm's are averaged), or use "
+            "torch.nn.GroupNorm instead of batch norm"
+        )
+
+
+def normalisations(model: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The layers whose statistics training moves, in the model's order."""
+    some_frozen = any(not parameter.requires_grad for parameter in model.parameters())
+    return [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, _NormBase)
+        and module.running_mean is not None
+        and not (some_frozen and _is_frozen(module))
+    ]
+
+
+def kept_parameters(model: nn.Module) -> set[int]:
+    """Identities of the affine parameters that stay at the site with their layers' statistics."""
+    if kept_buffers(model) is not Buffers.LOCAL:
+        return set()
+    return {id(parameter) for _, layer in normalisations(model) for parameter in layer.parameters()}
+
+
+def shared_statistics(model: nn.Module) -> Named:
+    """Name and tensor of every statistic that is averaged, in the model's order."""
+    return _of(model, _MOVING) if kept_buffers(model) is Buffers.SHARED else []
+
+
+def local_statistics(model: nn.Module) -> Named:
+    """Name and tensor of every statistic that stays at the site; the counters, whole numbers, among them."""
+    return _of(model, (*_MOVING, COUNTER)) if kept_buffers(model) is Buffers.LOCAL else []
+
+
+def has_statistics(model: nn.Module) -> bool:
+    return bool(normalisations(model))
+
+
+def training_mode(model: nn.Module) -> None:
+    """As ``model.train()``; normalisation layers that are frozen go on normalising as they learned to."""
+    model.train()
+    moving = {id(module) for _, module in normalisations(model)}
+    for module in model.modules():
+        if isinstance(module, _NormBase) and id(module) not in moving:
+            module.train(module.running_mean is None)
+
+
+def require_batches(model: nn.Module, examples: int, batch_size: int) -> None:
+    """No batch of a single example, of which batch norm has no variance. Raises: ConfigurationError"""
+    if has_statistics(model) and (batch_size == 1 or examples % batch_size == 1):
+        raise ConfigurationError(
+            f"batch norm has no variance of a batch of one example, and {examples} training examples in batches of "
+            f"{batch_size} make such a batch: leave one example out, or take another training.batch_size"
+        )
+
+
+@contextmanager
+def constants_kept(model: nn.Module) -> Iterator[None]:
+    """Training inside changes no buffer that is neither shared nor kept at the site. Raises: UnusableUpdate"""
+    moving = {id(tensor) for _, tensor in _of(model, (*_MOVING, COUNTER))}
+    before = [(name, tensor, tensor.clone()) for name, tensor in model.named_buffers() if id(tensor) not in moving]
+    yield
+    changed = [name for name, tensor, was in before if not torch.equal(tensor, was)]
+    with torch.no_grad():
+        for _, tensor, was in before:
+            tensor.copy_(was)
+        if kept_buffers(model) is not Buffers.LOCAL:
+            for _, counter in _of(model, (COUNTER,)):
+                counter.zero_()
+    if changed:
+        raise UnusableUpdate(
+            f"training changes buffers {changed[:8]} of the model, which are no statistics of batch norm and cannot be "
+            "shared or kept: make them parameters, or take another model"
+        )
+
+
+def _is_frozen(module: nn.Module) -> bool:
+    return not any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _of(model: nn.Module, wanted: tuple[str, ...]) -> Named:
+    found: Named = []
+    for name, layer in normalisations(model):
+        buffers = dict(layer.named_buffers(recurse=False))
+        found += [(f"{name}.{one}" if name else one, buffers[one]) for one in wanted if one in buffers]
+    return found
