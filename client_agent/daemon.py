@@ -181,7 +181,7 @@ class Agent:
             randomness=site_randomness(settings.seed, settings.site, urls),
             state_dir=settings.state_dir,
             policy=settings.policy,
-            make_learner=make_learner or self._torch_learner,
+            make_learner=partial(self._learner_of_fitting_data, make_learner or self._torch_learner),
             training_seed=self._training_seed,
             emit=emit,
             ledger=site.ledger,
@@ -342,9 +342,12 @@ class Agent:
     def _report(self, study: str, text: str) -> None:
         self._emit(AgentEvent(kind=EventKind.PROBLEM, site=self._context.site, study=study, text=text))
 
+    def _learner_of_fitting_data(self, make: Callable[[Study, int], Learner], study: Study, seed: int) -> Learner:
+        require_made_by_schema(study, self._site.settings.data)
+        return make(study, seed)
+
     def _torch_learner(self, study: Study, seed: int) -> Learner:
         settings = self._site.settings
-        require_made_by_schema(study, settings.data)
         personal_folder = StudyJournal(settings.state_dir, study.name).folder
         return TorchLearner(
             study, settings.data, settings.plugin, settings.device, seed, personal_folder, settings.sources

@@ -1,0 +1,75 @@
+"""From tables of the Cleveland form to a trained model: every site prepares its own file by the study's schema.
+
+A site whose folder another schema made is not ready; the others wait, and it takes part once the folder is mended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from client_agent.data.prepare import Prepared, write
+from client_agent.learning.models import model_spec
+from client_agent.site.events import EventKind
+from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import RuleName, RuleSpec, Scaling, TableSchema
+from tests.integration.agents import REQUESTER, final_model, finished, rounds_of, study_for
+from tests.kit.in_memory import InMemoryFederation
+from tests.kit.learners import torch_learner
+from tests.ports import free_ports
+from tests.unit.data.made import cleveland_schema, cleveland_text, prepare, written
+
+SITES = (REQUESTER, "c1", "c2", "c3")
+SCHEMA = cleveland_schema()
+OTHER = SCHEMA.model_copy(update={"scaling": Scaling.NONE})
+STUDY = "cleveland"
+
+
+@pytest.fixture(autouse=True)
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def table(folder: Path, place: int, schema: TableSchema = SCHEMA) -> Prepared:
+    return prepare(schema, written(folder, cleveland_text(60, seed=place), f"{place}.csv"))
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[InMemoryFederation]:
+    made = {name: table(tmp_path, place, OTHER if name == "c2" else SCHEMA) for place, name in enumerate(SITES)}
+    sites = tuple(SiteSpec(name, own.data, SitePolicy(least_isolation=0.0)) for name, own in made.items())
+    spec = FederationSpec("tables", REQUESTER, sites, seed=8, ports=free_ports())
+    with InMemoryFederation(spec, tmp_path / "federation", torch_learner) as running:
+        for name, own in made.items():
+            folder = running.files.folder / name / "data"
+            for path in folder.iterdir():
+                path.unlink()
+            write(folder, own)
+        yield running
+
+
+def test_a_study_of_a_table(servers: InMemoryFederation, tmp_path: Path) -> None:
+    model = model_spec("linear", (len(SCHEMA.feature_names),), (), 2).named(SCHEMA.feature_names, SCHEMA.class_names)
+    of = study_for(servers, STUDY, RuleSpec(name=RuleName.FEDAVG), rounds=2, deadline_s=60.0)
+    parameters = StudyParameters(dimension=2 * (len(SCHEMA.feature_names) + 1), clip_norm=4.0, least_contributors=3)
+    with servers.agents():
+        servers.hand_in(of.model_copy(update={"model": model, "parameters": parameters, "data_schema": SCHEMA}))
+        servers.until("c2's refusal", lambda: bool(servers.texts(EventKind.PROBLEM, "c2")))
+        (refused,) = servers.texts(EventKind.PROBLEM, "c2")
+        assert "its schema is not the one that" in refused
+        assert '-scaling = "standard"\n+scaling = "none"' in refused
+        assert rounds_of(servers, REQUESTER, STUDY) == ()
+        servers.stop_agents("c2")
+        write(servers.files.folder / "c2" / "data", table(tmp_path, SITES.index("c2")))
+        servers.start("c2")
+        servers.until("the end", finished(servers, STUDY, *SITES))
+    assert [record.took_part for record in rounds_of(servers, REQUESTER, STUDY)] == [SITES] * 2
+    assert len({final_model(servers, site, STUDY) for site in SITES}) == 1
