@@ -75,25 +75,21 @@ class Openings:
         known = owner.journal.read(path, Opened)
         if known is not None:
             return known
-        measures = self._announcement.protection.plan.opens
-        opened = self._measured(a, b, facts) if measures else self._unmeasured(a, b, facts)
+        opened = self._judged_sites(a, b, facts)
         owner.journal.reach(Point.BEFORE_OPENED_JOURNALLED)
         owner.journal.write(path, opened)
         owner.journal.reach(Point.AFTER_OPENED_JOURNALLED)
         return opened
 
-    def _unmeasured(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
-        """A round of ciphertexts: nothing is opened, whoever is in the agreed set stays (docs/protocol.md 11)."""
-        agreed = self._agreed(a, b)
-        numerators = {site: self.numerator(site) for site in agreed.sites}
-        return self.judged(agreed, [OpenedSite(site, True) for site in agreed.sites], numerators, a.attempt, facts)
-
-    def _measured(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
-        """What both servers' shares of the measurement say."""
-        owner = self._owner
+    def _judged_sites(self, a: RoundView, b: RoundView, facts: RequesterFacts) -> Opened:
+        """By what both servers' shares say; where nothing can be measured, whoever is in the agreed set stays."""
+        if not self._announcement.protection.plan.opens:
+            agreed = self._agreed(a, b)
+            numerators = {site: self.numerator(site) for site in agreed.sites}
+            return self.judged(agreed, [OpenedSite(site, True) for site in agreed.sites], numerators, a.attempt, facts)
         agreed, shares = self.shares(a, b)
         numerators = {site: self.numerator(site) for site in agreed.sites}
-        sites = open_sites(shares, numerators, owner.study.parameters, self._announcement.opens)
+        sites = open_sites(shares, numerators, self._owner.study.parameters, self._announcement.opens)
         return self.judged(agreed, sites, numerators, a.attempt, facts)
 
     def shares(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, dict[Side, tuple[OpeningShare, ...]]]:

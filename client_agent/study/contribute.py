@@ -188,10 +188,8 @@ def _seal_into(
 
 def send_contribution(
     record: ContributionRecord,
-    study: str,
-    site: str,
+    at: AtSite,
     study_digest: str,
-    roster: Roster,
     clients: Mapping[Side, ServerClient],
     journal: StudyJournal,
 ) -> None:
@@ -207,8 +205,8 @@ def send_contribution(
             return
         midway = partial(journal.reach, Point.UPLOAD_MIDWAY)
         body = Body.contribution(folder / record.file(side), bytes.fromhex(record.digests[side]), midway)
-        receipt = clients[side].contribute(study, record.round, record.attempt, body)
-        _check_receipt(receipt, record, site, study_digest, side, roster)
+        receipt = clients[side].contribute(at.study.name, record.round, record.attempt, body)
+        _check_receipt(receipt, record, at, study_digest, side)
         journal.reach(Point.BEFORE_RECEIPT_JOURNALLED)
         journal.write(kept, receipt)
         journal.reach(Point.AFTER_RECEIPT_JOURNALLED)
@@ -220,15 +218,15 @@ def send_contribution(
 
 
 def _check_receipt(
-    receipt: Signed[Receipt], record: ContributionRecord, site: str, study_digest: str, side: Side, roster: Roster
+    receipt: Signed[Receipt], record: ContributionRecord, at: AtSite, study_digest: str, side: Side
 ) -> None:
     expected = Receipt(
         study_digest=study_digest,
         round=record.round,
         attempt=record.attempt,
-        site=site,
+        site=at.site,
         side=side,
         body_digest=record.digests[side],
     )
-    if require_signatures(receipt, roster, [roster.operator(side).name]) != expected:
+    if require_signatures(receipt, at.roster, [at.roster.operator(side).name]) != expected:
         raise TranscriptMismatch(f"the receipt of server {side} is for something else than what was sent")

@@ -197,15 +197,7 @@ class Participant(StudyAtSite):
         with self.stopwatch.phase("sharing"):
             record = make_contribution(self.at, announcement, attempt, self.context.randomness, self.journal)
         with self.stopwatch.phase("upload"):
-            send_contribution(
-                record,
-                self.study.name,
-                self.context.site,
-                self.study_digest,
-                self.context.roster,
-                self.context.clients,
-                self.journal,
-            )
+            send_contribution(record, self.at, self.study_digest, self.context.clients, self.journal)
 
     def has_taken(self, announcement: Announcement) -> bool:
         """Whether a release of this round was applied before this process began."""
@@ -228,9 +220,8 @@ class Participant(StudyAtSite):
             stepped = self._stepped(past)
         except AggregateOutOfBounds as broken:
             settle_sum(self.context, self.study_digest, past)
-            discarded = (
-                {*self.state.discarded, number} if past.announcement.protection.plan.keyed else self.state.discarded
-            )
+            doubts = {number} if past.announcement.protection.plan.keyed else set()
+            discarded = {*self.state.discarded, *doubts}
             self.save(memory=memory, discarded=tuple(sorted(discarded)), opened_round=number)
             self.problem(number, broken.detail)
             return RoundEnd.DISCARDED

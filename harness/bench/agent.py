@@ -100,7 +100,8 @@ class SyntheticAgent:
         folder = self.journal(study).attempt_folder(record.round, record.attempt)
         size = sum((folder / f"{side}.sealed").stat().st_size for side in Side)
         begun = time.perf_counter()
-        send_contribution(record, study.name, self.site, study.digest(), self.roster, self.clients, self.journal(study))
+        at = AtSite(study, self.site, self.roster)
+        send_contribution(record, at, study.digest(), self.clients, self.journal(study))
         return Sent(size, time.perf_counter() - begun)
 
     def open_output(self, study: Study, past: PastRelease) -> NDArray[np.float32]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from fastapi import Request
 
-from protocol.bodies.contribution import Part, content_bytes
+from protocol.bodies.contribution import content_bytes
 from protocol.errors import ConflictingMessage, NotListed, WrongRound
 from protocol.protection.known import expected, most_bytes
 from protocol.rounds.agree import is_complete
@@ -119,20 +119,20 @@ async def _taken_in(
     server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, request: Request
 ) -> tuple[ContributionHeader, str, str]:
     """Open a share into a file that no row names yet. -> its header, the sealed message's digest, the file's name"""
-    part = _expected_part(server, caller.name, study, record)
+    key, announcement = record.key, record.announcement.message
+    part = expected(study.study, announcement, key.attempt, caller.name, server.roster, server.side)
     server.files.require_room(content_bytes(part.kind, part.length))
     with server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
         checked = None
         if part.kind is ShareKind.CIPHERTEXT:
-            key_id = key_id_of(record.announcement.message)
-            checked = ContributionCheck(server.ckks, key_id, part.length, draft.write)
+            checked = ContributionCheck(server.ckks, key_id_of(announcement), part.length, draft.write)
         intake = ContributionIntake(server.keys.sealing, part, checked or draft)
         await stream_into(request, intake, most_bytes(study.study))
         header, digest = await asyncio.to_thread(intake.finish, caller)
         if checked is not None:
             checked.finish()
         intake.check_commitment(header.commitment_a if server.side is Side.A else header.commitment_b)
-        name = file_name("share", *_parts(record.key), caller.name, digest)
+        name = file_name("share", key.study, key.round, key.attempt, caller.name, digest)
         server.failpoints.reach(Point.BEFORE_UPLOAD_WRITTEN)
         await asyncio.to_thread(draft.keep, name)
         server.failpoints.reach(Point.AFTER_UPLOAD_WRITTEN)
@@ -186,16 +186,6 @@ def _require_open(study: StudyRecord, record: RoundRecord) -> None:
     if record.outcome is not None:
         raise WrongRound(f"round {record.key.round} is being closed without a release; wait for the next one")
     step(record.progress, RoundEvent.CONTRIBUTION_STORED)
-
-
-def _parts(key: RoundKey) -> tuple[str, int, int]:
-    return (key.study, key.round, key.attempt)
-
-
-def _expected_part(server: Server, site: str, study: StudyRecord, record: RoundRecord) -> Part:
-    """What this server gets of a site's contribution. Raises: MalformedMessage, when it gets nothing"""
-    announcement, attempt = record.announcement.message, record.key.attempt
-    return expected(study.study, announcement, attempt, site, server.roster, server.side)
 
 
 def collected(server: Server, record: RoundRecord) -> CollectedSet:

@@ -149,7 +149,7 @@ def made(journal: StudyJournal) -> Path:
 
 def deliver(journal: StudyJournal, server: UploadServer) -> ContributionRecord:
     record = make_contribution(at(journal.folder), ANNOUNCED, 1, SystemRandomness(), journal)
-    send_contribution(record, "unit", SITE, DIGEST, ROSTER, {Side.A: server}, journal)  # type: ignore[dict-item]
+    send_contribution(record, at(journal.folder), DIGEST, {Side.A: server}, journal)  # type: ignore[dict-item]
     return record
 
 

@@ -186,7 +186,7 @@ class FakeServer:
 
 
 def deliver(record: ContributionRecord, journal: StudyJournal, a: FakeServer, b: FakeServer) -> None:
-    send_contribution(record, "unit", SITE, DIGEST, ROSTER, {Side.A: a, Side.B: b}, journal)  # type: ignore[dict-item]
+    send_contribution(record, AT, DIGEST, {Side.A: a, Side.B: b}, journal)  # type: ignore[dict-item]
 
 
 def test_a_lost_answer_is_followed_by_the_same_bytes(update: np.ndarray, journal: StudyJournal) -> None:
