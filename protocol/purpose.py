@@ -18,16 +18,18 @@ class RoundState(StrEnum):
     MEASURED = "measured"
     RELEASED = "released"
     RANKED = "ranked"
+    CLOSED = "closed"
     SKIPPED = "skipped"
     BURNT = "burnt"
 
 
 class Purpose(StrEnum):
-    """What the vectors are; those of a ranking are never summed."""
+    """What the vectors are; those of a ranking and of a measurement are never summed."""
 
     UPDATE = "update"
     COUNTS = "counts"
     RANKING = "ranking"
+    MEASURE = "measure"
 
     @property
     def plan(self) -> PurposePlan:
@@ -79,6 +81,13 @@ PLANS: Final[Mapping[Purpose, PurposePlan]] = {
         ends_as=RoundState.RELEASED,
         opens_alone="nothing is ever opened about class counts but their sum",
         once=Clause.COUNTED_ONCE,
+    ),
+    Purpose.MEASURE: PurposePlan(
+        does="measures updates and sums nothing",
+        model_sized=True,
+        opens=Needs.PAIRS,
+        ends_as=RoundState.CLOSED,
+        opens_alone="a measurement opens pairs, all weights 1",
     ),
     Purpose.UPDATE: PurposePlan(
         does="sums updates", model_sized=True, opens=None, ends_as=RoundState.RELEASED, steps_model=True

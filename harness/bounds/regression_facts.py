@@ -173,12 +173,15 @@ def summed_sites(record: RoundRecord, sites: Sequence[SiteData]) -> list[SiteDat
 def weight_of(
     history: RunHistory, record: RoundRecord, site: SiteData, study: Study, sites: Sequence[SiteData]
 ) -> float:
-    """A site's weight in a round: the one it gives itself, 1 for the requester, or the listed one."""
+    """A site's weight in a round: the one it gives itself, the listed one, or the rest for the requester."""
     totals = next((one.class_totals for one in history.rounds if one.class_totals), ())
     largest = study.rule.largest_count or max(len(one.train) for one in sites)
     own = own_weight(study, site, totals, largest) if record.took_part else None
     if own is not None:
         return own
+    if site is sites[0] and record.sum_of_weights is not None:
+        others = sum(weight.numerator for weight in record.handed_out if weight.site in record.took_part)
+        return record.sum_of_weights - others / study.parameters.weight_grid
     numerators = {weight.site: weight.numerator for weight in record.handed_out}
     return numerators.get(site.name, study.parameters.weight_grid) / study.parameters.weight_grid
 

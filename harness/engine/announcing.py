@@ -5,7 +5,7 @@ Salts and model digests hide nothing within one process; they are there because 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -18,7 +18,9 @@ from protocol.policy.candidates import Candidate, candidates
 from protocol.policy.check import Terms, check_for_every_site, check_weight_list
 from protocol.policy.clauses import check_needs_allowed
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, ListedWeight, WeightList
+from protocol.rules.interface import RuleState
+from protocol.rules.risk.terms import own_numerator, without
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
 
 NO_SECRET: Final = "00" * 32
 
@@ -63,10 +65,11 @@ def require_validation(run: Run) -> None:
 def lists_to_try(run: Run, state: RunState) -> tuple[Candidate, ...]:
     """As the requester's agent has them. Raises: PolicyRefusal when too few contributors have weight left"""
     parameters, purpose = run.study.parameters, run.purpose(state)
-    if not purpose.plan.steps_model and state.counts_rounds >= run.study.rounds:
+    if purpose is Purpose.COUNTS and state.counts_rounds >= run.study.rounds:
         tried = f"the class counts could not be summed in {state.counts_rounds} rounds"
         raise PolicyRefusal(Clause.COUNTED_ONCE, tried)
-    weights, least = _weights(run, state), parameters.least_contributors
+    listing = without(state.rule_state, state.declined)
+    weights, least = _weights(run, listing, purpose), parameters.least_contributors
     if len(weights) < least:
         found = f"{len(weights)} contributors have weight left, at least {least} are needed"
         raise PolicyRefusal(Clause.ENOUGH_CONTRIBUTORS, found)
@@ -82,6 +85,8 @@ def lists_to_try(run: Run, state: RunState) -> tuple[Candidate, ...]:
         careful=run.policy.least_isolation > 0 and not run.rule.selects,
         too_few=state.too_few,
         declined=state.exposing,
+        requester=own_numerator(run.rule, listing),
+        last_requester=state.memory.summed_requester,
     )
 
 
@@ -113,6 +118,7 @@ def _announced(run: Run, state: RunState, round_number: int, candidate: Candidat
         round=round_number,
         grid=parameters.weight_grid,
         weights=candidate.weights,
+        requester=candidate.requester,
         salt=NO_SECRET,
     )
     announcement = Announcement(
@@ -164,7 +170,10 @@ def _terms(run: Run) -> Terms:
     return Terms(run.study.parameters, run.names, run.rule, run.policy)
 
 
-def _weights(run: Run, state: RunState) -> tuple[ListedWeight, ...]:
-    """The rule lists sites as they were admitted, a weight list names them in roster order."""
-    kept = (weight for weight in run.rule.numerators(state.rule_state) if weight.site not in state.declined)
+def _weights(run: Run, listing: RuleState, purpose: Purpose) -> tuple[ListedWeight, ...]:
+    """The rule lists sites as they were admitted, a weight list in roster order; 1 for all who are measured."""
+    kept: Iterable[ListedWeight] = run.rule.numerators(listing)
+    if purpose is Purpose.MEASURE:
+        grid = run.study.parameters.weight_grid
+        kept = (ListedWeight(site=site.name, numerator=grid) for site in listing.sites)
     return tuple(sorted(kept, key=lambda weight: run.names.index(weight.site)))

@@ -20,6 +20,7 @@ class RoundKind(StrEnum):
     RELEASED = "released"
     COUNTED = "counted"
     SKIPPED = "skipped"
+    MEASURED = "measured"
     ALONE = "alone"
 
 

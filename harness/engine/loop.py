@@ -11,20 +11,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
-import numpy as np
-from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.learning.flat_vector import Vector, load_vector, model_vector, personal_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.plugin import Plugin
-from client_agent.requester.judging import RequesterFacts, RoundRule, judge
 from harness.datasets.site_data import SiteData
 from harness.engine.announcing import announce, answers, lists_to_try, present, require_validation, require_willing
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.engine.isolation import Trained, isolations, remembered, require_isolated
 from harness.engine.record import final_scores, require_no_divergence, round_record, with_judgement
 from harness.engine.round_training import round_updates
+from harness.engine.rounds.inputs import inputs_of, skipped
+from harness.engine.rounds.measuring import measured_round, with_own_noise
 from harness.engine.run_state import (
     EVERYBODY,
     USUAL,
@@ -37,20 +36,20 @@ from harness.engine.run_state import (
     Run,
     RunState,
 )
-from harness.engine.site_updates import ClippedUpdate, class_counts, clipped_probe, clipped_update, squared_norm
-from harness.engine.summing import PlainSum, RoundInputs, Summing, average
+from harness.engine.site_updates import class_counts, clipped_update
+from harness.engine.summing import PlainSum, Summing, average
 from harness.training.site_training import repeated
 from harness.training.sources import own_sources
 from protocol.errors import ConfigurationError, LocalOptimumReached, PolicyRefusal
 from protocol.first_model import first_model
-from protocol.parameters import Needs
 from protocol.policy.candidates import Candidate
-from protocol.policy.memory import SiteMemory, remember_contribution, remember_release, remember_skip
+from protocol.policy.list_terms import list_terms
+from protocol.policy.memory import SiteMemory, remember_contribution, remember_release
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.rules.server_optimiser import apply_aggregate, initial_state
-from protocol.wire.messages import RuleName, Study
+from protocol.wire.messages import Purpose, RuleName, Study, WeightList
 
 
 def run_plain(
@@ -105,7 +104,7 @@ def run_rounds(
     for record in progress.records[-1:]:
         require_no_divergence(record, first)
     end, reason = RunEnd.COMPLETED, "all rounds are done"
-    while len(progress.records) - progress.state.counts_rounds < study.rounds:
+    while len(progress.records) - progress.state.rounds_apart < study.rounds:
         try:
             state, record = plain_round(run, progress.state, len(progress.records) + 1)
         except LocalOptimumReached as optimum:
@@ -140,14 +139,15 @@ def _seed_of(study: Study) -> int:
 def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing, conditions: Conditions) -> Run:
     """What stays the same over the run. Raises: ConfigurationError, where the study cannot be run so"""
     require_sites(study.rule, [site.name for site in sites[1:]], study.parameters.least_contributors)
-    grid = study.parameters.weight_grid
+    grid, policy = study.parameters.weight_grid, conditions.policy or SitePolicy()
+    terms = list_terms(study, policy, len(sites[0].train))
     run = Run(
         study,
         requester=sites[0],
         contributors=tuple(sites[1:]),
-        rule=conditions.rule or rule_for(study.rule, batch_size=study.training.batch_size, grid=grid),
+        rule=conditions.rule or rule_for(study.rule, batch_size=study.training.batch_size, grid=grid, terms=terms),
         erosion_applies=conditions.erosion_applies,
-        policy=conditions.policy or SitePolicy(),
+        policy=policy,
         attendance=conditions.attendance,
         model=conditions.model or _model_of(study, seed, conditions.plugin),
         summing=summing,
@@ -155,7 +155,8 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
         plugin=conditions.plugin,
         followed=conditions.followed,
     )
-    require_willing(run.rule.needs, run.policy, run.names)
+    for needs in (run.rule.needs, study.rule.name.declared.measures):
+        require_willing(needs, run.policy, run.names)
     require_validation(run)
     return run
 
@@ -211,11 +212,14 @@ def _planned(run: Run, state: RunState, round_number: int) -> tuple[Announced, T
 def _announced_round(
     run: Run, state: RunState, announced: Announced, trained: Trained | None
 ) -> tuple[RunState, RoundRecord]:
+    memory = remember_contribution(state.memory, announced.announcement, announced.weight_list)
+    if announced.announcement.purpose is Purpose.MEASURE:
+        return measured_round(run, replace(state, memory=memory), announced)
     answer = answers(run, state, announced)
     before = state
     state = replace(
         state,
-        memory=remember_contribution(state.memory, announced.announcement, announced.weight_list),
+        memory=memory,
         declined=(*state.declined, *answer.declined),
         counts_rounds=state.counts_rounds + (trained is None),
     )
@@ -235,12 +239,17 @@ def _isolated_round(
     refusals = {site: refusal for site, refusal in figures.refusals.items() if site != run.requester.name}
     taking_part = tuple(site for site in willing if site not in refusals)
     if len(taking_part) < announced.announcement.least_contributors:
-        after, record = _skipped(run, state, announced)
+        after, record = skipped(run, state, announced)
     else:
         after, record = _update_round(run, state, announced, trained, taking_part)
     if refusals and record.kind is not RoundKind.RELEASED:
         after = replace(
-            after, exposing=Candidate(announced.weight_list.weights, announced.announcement.least_contributors)
+            after,
+            exposing=Candidate(
+                announced.weight_list.weights,
+                announced.announcement.least_contributors,
+                announced.weight_list.requester,
+            ),
         )
     if record.kind is not RoundKind.RELEASED:
         after = replace(after, too_few=True)
@@ -252,12 +261,12 @@ def _counts_round(
 ) -> tuple[RunState, RoundRecord]:
     """The class counts of all sites, summed; the model stays as it is."""
     if len(taking_part) < announced.announcement.least_contributors:
-        return _skipped(run, state, announced)
+        return skipped(run, state, announced)
     classes = run.study.model.classes
     sites = (run.requester, *(site for site in run.contributors if site.name in taking_part))
     counted = run.summing.counts(announced.announcement, {site.name: class_counts(site, classes) for site in sites})
     if counted.totals is None:
-        after, record = _skipped(run, state, announced)
+        after, record = skipped(run, state, announced)
         return after, replace(record, failed_check=counted.failed)
     memory = remember_release(state.memory, announced.announcement, announced.weight_list, counted.took_part)
     after = replace(state, memory=memory, class_totals=counted.totals)
@@ -270,14 +279,14 @@ def _update_round(
 ) -> tuple[RunState, RoundRecord]:
     """Updates measured, judged, summed; the average applied and the rule run."""
     announcement, weight_list = announced.announcement, announced.weight_list
-    inputs = _inputs(run, state, announced, trained, taking_part)
+    inputs = inputs_of(run, state, announced, trained, taking_part)
     personal = {name: update.personal for name, update in inputs.updates.items()}
     state = run.with_personal(state, {**personal, run.requester.name: inputs.own.personal})
     summed = run.summing.updates(inputs)
     if summed.average is None or summed.judgement is None:
-        after, record = _skipped(run, state, announced)
+        after, record = skipped(run, state, announced)
         return after, record if summed.judgement is None else with_judgement(record, summed.judgement)
-    measured = summed.judgement.measured
+    measured = with_own_noise(run, state, inputs, summed, summed.judgement.measured)
     rule_state = run.rule.apply(state.rule_state, measured)
     aggregate = summed.average
     if run.erosion_applies == "same_round":
@@ -289,9 +298,10 @@ def _update_round(
         rule_state=rule_state,
         memory=remember_release(state.memory, announcement, weight_list, measured.took_part),
         model_version=state.model_version + 1,
-        list_kept=state.list_kept + 1 if weight_list.weights == state.memory.summed_list else 1,
+        list_kept=state.list_kept + 1 if _same_list(weight_list, state) else 1,
         exposing=None,
         too_few=False,
+        measure_tries=0,
     )
     record = round_record(run, after, announcement.round, RoundKind.RELEASED, weight_list.weights)
     clipped = [inputs.own.was_clipped, *(update.was_clipped for update in inputs.updates.values())]
@@ -303,48 +313,13 @@ def _update_round(
     )
 
 
-def _inputs(
-    run: Run, state: RunState, announced: Announced, trained: Trained, taking_part: tuple[str, ...]
-) -> RoundInputs:
-    """What everybody has trained; the requester's judgement is bound to what it knows."""
-    number, opens, grid = announced.announcement.round, announced.announcement.opens, announced.weight_list.grid
-    updates = {site: trained.updates[site] for site in run.names if site in taking_part}
-    own = trained.updates[run.requester.name]
-    probe = None
-    if opens is Needs.INNER_PRODUCTS:
-        probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state), own.personal, run.plugin)
-    facts = _requester_facts(run, own, probe)
-    numerators = {weight.site: weight.numerator for weight in announced.weight_list.weights} | {facts.name: grid}
-    by = RoundRule(run.study.rule, run.rule, state.rule_state, run.study.parameters)
-    bound_judge = partial(judge, requester=facts, numerators=numerators, by=by, round=number, opens=opens)
-    return RoundInputs(
-        announced.announcement,
-        announced.weight_list,
-        run.requester.name,
-        own,
-        updates,
-        probe,
-        bound_judge,
-        run.study.parameters.clip_norm,
-    )
-
-
-def _requester_facts(run: Run, own: ClippedUpdate, probe: NDArray[np.float64] | None) -> RequesterFacts:
-    if probe is None:
-        return RequesterFacts(run.requester.name, own.norm)
-    return RequesterFacts(
-        run.requester.name, own.norm, float(np.sqrt(squared_norm(probe))), float(np.sum(own.values * probe))
-    )
+def _same_list(weight_list: WeightList, state: RunState) -> bool:
+    memory = state.memory
+    return (weight_list.weights, weight_list.requester) == (memory.summed_list, memory.summed_requester)
 
 
 def _applied(run: Run, state: RunState, aggregate: Vector) -> Vector:
     return apply_aggregate(state.vector, aggregate, run.study.rule, run.study.training.server_learning_rate)
-
-
-def _skipped(run: Run, state: RunState, announced: Announced) -> tuple[RunState, RoundRecord]:
-    number = announced.announcement.round
-    state = replace(state, memory=remember_skip(state.memory, number))
-    return state, round_record(run, state, number, RoundKind.SKIPPED, announced.weight_list.weights)
 
 
 def _out_of_sites(run: Run, state: RunState, why: str) -> RunState:

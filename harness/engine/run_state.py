@@ -23,6 +23,7 @@ from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow
 from protocol.rules.interface import Rule, RuleState
+from protocol.rules.risk.terms import MOST_MEASURE_TRIES, measures_next
 from protocol.rules.server_optimiser import model_part
 from protocol.wire.messages import Announcement, Purpose, Study, WeightList
 
@@ -88,7 +89,8 @@ class RunState:
     trains, whether or not the round is released. ``sums`` are the sums that were opened, ``kept`` what each site, the
     requester first, keeps of its own updates in them, float32[sums, sites, at most 4096]. ``list_kept`` counts the
     sums in a row by the last sum's list; ``exposing`` is what a site declined since then for isolation,
-    ``too_few`` says that the last round of updates had no sum.
+    ``too_few`` says that the last round of updates had no sum. ``measured_rounds`` measured updates without summing
+    them, or tried to, and do not count among the study's either; ``measure_tries`` of them failed since the last sum.
     """
 
     vector: Vector = field(repr=False)
@@ -101,10 +103,17 @@ class RunState:
     declined: tuple[str, ...] = ()
     personal: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0), np.float32), repr=False)
     list_kept: int = 0
+    measured_rounds: int = 0
+    measure_tries: int = 0
     exposing: Candidate | None = None
     too_few: bool = False
     sums: tuple[SummedRow, ...] = ()
     kept: NDArray[np.float32] = field(default_factory=lambda: np.zeros((0, 0, 0), np.float32), repr=False)
+
+    @property
+    def rounds_apart(self) -> int:
+        """Rounds so far that do not count among the study's."""
+        return self.counts_rounds + self.measured_rounds
 
 
 @dataclass(frozen=True)
@@ -146,9 +155,16 @@ class Run:
         return replace(state, personal=np.stack(rows))
 
     def purpose(self, state: RunState) -> Purpose:
-        """What the next shared round sums: class counts first, where the rule asks for them."""
+        """What the next shared round is for: class counts first, where the rule asks for them.
+
+        A measurement that failed is tried again after the next sum, or at once while the rule has no list yet.
+        """
         if self.study.rule.name.counts_classes and not state.class_totals:
             return Purpose.COUNTS
+        if measures_next(self.rule, state.rule_state):
+            tries = state.measure_tries
+            if tries == 0 or (tries < MOST_MEASURE_TRIES and not self.rule.numerators(state.rule_state)):
+                return Purpose.MEASURE
         return Purpose.UPDATE
 
     def own_weight(self, site: SiteData, state: RunState) -> float | None:

@@ -51,7 +51,8 @@ class SecureSum:
 
     def updates(self, inputs: RoundInputs) -> Summed:
         parameters, grid = self.study.parameters, inputs.weight_list.grid
-        given = [SiteInput(inputs.requester, inputs.own.shared(parameters.clip_norm), grid)]
+        own = inputs.weight_list.own_numerator
+        given = [SiteInput(inputs.requester, inputs.own.shared(parameters.clip_norm), own)]
         given += [
             SiteInput(weight.site, update.shared(parameters.clip_norm), weight.numerator)
             for weight, update in inputs.contributed

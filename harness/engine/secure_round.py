@@ -97,6 +97,8 @@ class SecureRound:
         if lacking is not None:
             return SecureResult(None, skipped_because=lacking.reason)
         judgement = judge(self._measure(agreed, contributions, numerators, probe))
+        if not self.announcement.purpose.plan.summed:
+            return SecureResult(None, judgement=judgement)
         if not judgement.releases(self.announcement.least_contributors):
             return SecureResult(None, judgement=judgement, skipped_because="too few sites are left after the checks")
         kept = (self.roster.requester, *judgement.measured.took_part)

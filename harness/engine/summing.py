@@ -100,15 +100,16 @@ class PlainSum:
 
     def updates(self, inputs: RoundInputs) -> Summed:
         judgement = inputs.judge(measured_plainly(inputs))
-        if not judgement.releases(inputs.announcement.least_contributors):
+        announced = inputs.announcement
+        if not announced.purpose.plan.summed or not judgement.releases(announced.least_contributors):
             return Summed(None, judgement)
         released = judgement.measured.took_part
         kept = [(weight, update) for weight, update in inputs.contributed if weight.site in released]
         if inputs.own.own_weight is not None:
             return self_weighted(inputs.own, [update for _, update in kept], judgement)
-        grid = inputs.weight_list.grid
-        sum_of_weights = (grid + sum(weight.numerator for weight, _ in kept)) / grid
-        return Summed(average(inputs.own.values, kept, grid), judgement, sum_of_weights)
+        grid, own = inputs.weight_list.grid, inputs.weight_list.own_numerator
+        sum_of_weights = (own + sum(weight.numerator for weight, _ in kept)) / grid
+        return Summed(average(inputs.own.values, kept, grid, own), judgement, sum_of_weights)
 
     def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
         totals = tuple(sum(column) for column in zip(*counts.values(), strict=True))
@@ -138,12 +139,21 @@ def measured_plainly(inputs: RoundInputs) -> tuple[OpenedSite, ...]:
     return tuple(opened)
 
 
-def average(own: NDArray[np.float64], updates: Sequence[tuple[ListedWeight, ClippedUpdate]], grid: int) -> Vector:
-    """(g_0 + sum w_i g_i) / (1 + sum w_i) as float32: what the secure sum opens, but for fixed point's rounding."""
-    total = own.copy()
+def average(
+    own: NDArray[np.float64],
+    updates: Sequence[tuple[ListedWeight, ClippedUpdate]],
+    grid: int,
+    own_numerator: int | None = None,
+) -> Vector:
+    """(w_0 g_0 + sum w_i g_i) / (w_0 + sum w_i) as float32: what the secure sum opens, but for fixed point's rounding.
+
+    w_0 is 1 unless ``own_numerator`` is given.
+    """
+    whole = grid if own_numerator is None else own_numerator
+    total = own * (whole / grid)
     for weight, update in updates:
         total += update.values * (weight.numerator / grid)
-    sum_of_weights = (grid + sum(weight.numerator for weight, _ in updates)) / grid
+    sum_of_weights = (whole + sum(weight.numerator for weight, _ in updates)) / grid
     averaged: Vector = (total / sum_of_weights).astype(np.float32)
     return averaged
 

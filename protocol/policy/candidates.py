@@ -11,10 +11,11 @@ Weights = tuple[ListedWeight, ...]
 
 @dataclass(frozen=True)
 class Candidate:
-    """A list, and the least number of contributors in its sum."""
+    """A list with the requester's numerator, None for the grid, and the least number of contributors in its sum."""
 
     weights: Weights
     least: int
+    requester: int | None = None
 
 
 def candidates(
@@ -26,6 +27,8 @@ def candidates(
     careful: bool,
     too_few: bool,
     declined: Candidate | None,
+    requester: int | None = None,
+    last_requester: int | None = None,
 ) -> tuple[Candidate, ...]:
     """The rule's list where it may change now, then the last sum's; where ``careful``, all who are listed are needed.
 
@@ -33,11 +36,12 @@ def candidates(
     study's least number is tried first. ``declined`` is what a site refused since the last sum because of what it would
     have given away; it does not come again.
     """
-    lists = (weights, last) if may_change or not last else (last,)
+    new, old = (weights, requester), (last, last_requester)
+    lists = (new, old) if may_change or not last else (old,)
     fewer = (least,) if too_few else ()
     found = [
-        Candidate(one, number)
-        for one in lists
+        Candidate(one, number, own)
+        for one, own in lists
         for number in ((*fewer, len(one)) if careful else (least,))
         if 0 < number <= len(one)
     ]

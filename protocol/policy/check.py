@@ -9,7 +9,8 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy import clauses
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import Announcement, WeightList
+from protocol.rules.risk.terms import RiskRule
+from protocol.wire.messages import Announcement, Purpose, WeightList
 
 
 class RuleTerms(Protocol):
@@ -57,7 +58,8 @@ def check_weight_list(
     clauses.check_same_round(announcement, weight_list)
     clauses.check_announced_sites(site, announcement, weight_list)
     clauses.check_contributors_only(announcement, terms.contributors)
-    clauses.check_grid(weight_list, parameters)
+    weighs_requester = isinstance(terms.rule, RiskRule) and announcement.purpose.plan.steps_model
+    clauses.check_grid(weight_list, parameters, weighs_requester)
     if own_weight is not None or not announcement.purpose.plan.steps_model:
         clauses.check_uninformative(weight_list)
     clauses.check_least_number(announcement, parameters, memory)
@@ -69,10 +71,18 @@ def check_weight_list(
     clauses.check_outcome_known(announcement, memory)
     clauses.check_once(announcement, memory)
     clauses.check_same_sum_again(announcement, weight_list, memory)
-    clauses.check_opens(announcement, terms.rule.needs, policy)
+    clauses.check_opens(announcement, _opened(terms.rule, announcement), policy)
     clauses.check_measured_twice(announcement, memory)
     if not terms.rule.selects:
         clauses.check_left_out_twice(announcement, memory)
+
+
+def _opened(rule: RuleTerms, announcement: Announcement) -> Needs:
+    """What the rule has opened in such a round: nothing apart from sums, unless it says that it measures so."""
+    if announcement.purpose is not Purpose.MEASURE:
+        return rule.needs
+    apart = isinstance(rule, RiskRule) and rule.measures
+    return announcement.purpose.plan.opened(rule.needs) if apart else Needs.NOTHING
 
 
 def check_for_every_site(announcement: Announcement, weight_list: WeightList, terms: Terms, memory: SiteMemory) -> None:

@@ -19,7 +19,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow
 from protocol.policy.sums import MOST_RELEASE_SETS, Exposure
 from protocol.rules.server_optimiser import largest_step
-from protocol.wire.messages import Announcement, ListedWeight, RankingSpec, Study, StudyProtection, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, RankingSpec, Study, StudyProtection, WeightList
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
@@ -56,11 +56,15 @@ def check_contributors_only(announcement: Announcement, contributors: tuple[str,
         raise refusal(Clause.CONTRIBUTORS_ONLY, f"{strangers} are listed, contributors of the roster are {allowed}")
 
 
-def check_grid(weight_list: WeightList, parameters: StudyParameters) -> None:
-    """Every weight is a point of the study's grid above 0 and at most 1."""
+def check_grid(weight_list: WeightList, parameters: StudyParameters, weighs_requester: bool = False) -> None:
+    """Every weight is a grid point above 0 and at most 1; the requester's is 1 unless the rule chooses it."""
     grid = parameters.weight_grid
     if weight_list.grid != grid:
         raise refusal(Clause.GRID, f"the weight list uses the grid 1/{weight_list.grid}, the study fixes 1/{grid}")
+    if weight_list.requester is not None and not (weighs_requester and weight_list.requester <= grid):
+        found = f"the requester's own weight is {weight_list.requester}/{grid}"
+        allowed = f"0 to {grid}/{grid}" if weighs_requester else "1, which the list leaves out"
+        raise refusal(Clause.GRID, f"{found}, allowed is {allowed}")
     for weight in weight_list.weights:
         if not 1 <= weight.numerator <= grid:
             found = f"site {weight.site!r} has weight {weight.numerator}/{grid}"
@@ -205,8 +209,11 @@ def check_same_sum_again(announcement: Announcement, weight_list: WeightList, me
 
 
 def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) -> None:
-    """Each measured round gives the requester numbers about this site: only what the rule needs and the site allows."""
-    if not announcement.purpose.plan.summed:
+    """Each measured round gives the requester numbers about this site: only what the rule needs and the site allows.
+
+    ``needs`` is what the rule has opened in rounds of this purpose.
+    """
+    if announcement.purpose is Purpose.RANKING:
         check_ranking_allowed(policy)
         return
     if announcement.measured and announcement.opens is not needs:
@@ -237,6 +244,7 @@ def check_study_allowed(study: Study, policy: SitePolicy) -> None:
     check_pretrained_allowed(study, policy)
     check_steps_allowed(study, policy)
     check_needs_allowed(study.rule.needs, policy)
+    check_needs_allowed(study.rule.name.declared.measures, policy)
     if study.ranking is not None:
         check_ranking_allowed(policy)
         check_penalty_allowed(study.ranking, policy)
@@ -283,14 +291,22 @@ def check_first_model(found: str, derived: str, policy_text: str = "") -> None:
 
 def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None:
     """The site takes part in at most two measured rounds of updates per model, released or not."""
-    if not announcement.purpose.plan.summed:
-        return
     if not announcement.measured or announcement.model_version != memory.model_version:
+        return
+    if not announcement.purpose.plan.summed:
+        _check_apart_once(announcement, memory)
         return
     earlier = [r for r in memory.measured_rounds if r != announcement.round]
     if len(earlier) >= MEASURED_ROUNDS_PER_MODEL:
         found = f"{len(earlier)} rounds were already measured against model {announcement.model_version}"
         raise refusal(Clause.MEASURED_TWICE, f"{found}, {MEASURED_ROUNDS_PER_MODEL} are allowed")
+
+
+def _check_apart_once(announcement: Announcement, memory: SiteMemory) -> None:
+    """At most one measurement without a sum per model, counted apart; one that both servers skipped opened nothing."""
+    if announcement.purpose is Purpose.MEASURE and memory.apart not in (None, announcement.round):
+        found = f"round {memory.apart} measured model {announcement.model_version} already"
+        raise refusal(Clause.MEASURED_TWICE, f"{found}, or this site has not seen both servers skip it; one is allowed")
 
 
 def check_once(announcement: Announcement, memory: SiteMemory) -> None:

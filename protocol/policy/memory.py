@@ -31,15 +31,17 @@ class SiteMemory(_Frozen):
     """What the policy remembers from round to round; serialisable, and to be stored before a contribution leaves.
 
     ``last_listed`` holds the last weight of every site on a list that this site contributed to, ``summed_list`` the
-    list of the last round of updates that was released.
+    list of the last round of updates that was released, ``summed_requester`` the requester's numerator on it.
     ``model_version`` is the newest model seen; ``measured_rounds`` and ``released`` concern that model.
     ``last_accepted`` is the last round whose list this site accepted, ``unsettled`` the same round while this site
     has seen neither its release nor a skip that both servers signed. ``counted`` is the round that summed class counts,
-    whether or not this site has seen how it ended; ``ranked`` likewise the round that ranked the sites.
+    whether or not this site has seen how it ended; ``ranked`` likewise the round that ranked the sites, and ``apart``
+    the one that measured this model's updates without summing them.
     """
 
     last_listed: tuple[ListedWeight, ...] = ()
     summed_list: tuple[ListedWeight, ...] = ()
+    summed_requester: int | None = None
     model_version: Annotated[int, Field(ge=0)] = 0
     measured_rounds: tuple[int, ...] = ()
     released: ReleasedSum | None = None
@@ -47,6 +49,7 @@ class SiteMemory(_Frozen):
     unsettled: int | None = None
     counted: int | None = None
     ranked: int | None = None
+    apart: int | None = None
     left_out: tuple[LeftOut, ...] = ()
 
     def last_numerator(self, site: str) -> int | None:
@@ -61,11 +64,12 @@ class SiteMemory(_Frozen):
 def remember_contribution(memory: SiteMemory, announcement: Announcement, weight_list: WeightList) -> SiteMemory:
     """Memory once the list was accepted; store it before the first share leaves. Repeating it changes nothing.
 
-    A ranking measures no update and releases nothing, so it is remembered as such and no more.
+    Rankings and measurements release nothing, so they are remembered as such and no more.
     """
     memory = _on_model(memory, announcement.model_version)
     if not announcement.purpose.plan.summed:
-        return memory.model_copy(update={"ranked": announcement.round, "last_accepted": announcement.round})
+        kind = "apart" if announcement.purpose.plan.model_sized else "ranked"
+        return memory.model_copy(update={kind: announcement.round, "last_accepted": announcement.round})
     listed = {weight.site for weight in weight_list.weights}
     kept = tuple(weight for weight in memory.last_listed if weight.site not in listed)
     rounds = memory.measured_rounds
@@ -103,6 +107,7 @@ def remember_release(
         update={
             "released": ReleasedSum(model_version=announcement.model_version, weights=weights),
             "summed_list": weight_list.weights,
+            "summed_requester": weight_list.requester,
         }
     )
 
@@ -113,6 +118,8 @@ def remember_skip(memory: SiteMemory, round_number: int) -> SiteMemory:
         memory = memory.model_copy(update={"counted": None})
     if memory.ranked == round_number:
         memory = memory.model_copy(update={"ranked": None})
+    if memory.apart == round_number:
+        memory = memory.model_copy(update={"apart": None})
     return _settled(memory, round_number)
 
 
@@ -146,7 +153,7 @@ def _on_model(memory: SiteMemory, version: int) -> SiteMemory:
     if version <= memory.model_version:
         return memory
     return memory.model_copy(
-        update={"model_version": version, "measured_rounds": (), "released": None, "unsettled": None}
+        update={"model_version": version, "measured_rounds": (), "released": None, "unsettled": None, "apart": None}
     )
 
 

@@ -29,6 +29,11 @@ class Options(_Frozen):
     """A rule's options, or some that several rules share, as a study has them; each has a default."""
 
 
+def omitted(default: Any) -> Any:  # noqa: ANN401 -- stands for a field of any type, as Field() does
+    """An option that a study's bytes leave out where it has its default: studies from before it stay as they are."""
+    return Field(default=default, exclude_if=lambda value: bool(value == default))
+
+
 class SiteFacts(_Frozen):
     """A contributor's name and |S_i|, its number of training samples as declared at enrolment."""
 
@@ -45,10 +50,29 @@ class SiteStanding(_Frozen):
     rounds: Annotated[int, Field(ge=0)] = 0
 
 
+class RunningMean(_Frozen):
+    """The mean over ``rounds`` rounds of something about the sites ``of``."""
+
+    of: tuple[str, ...]
+    value: Finite
+    rounds: Annotated[int, Field(ge=0)]
+
+    def with_value(self, value: float) -> Self:
+        """One round more."""
+        rounds = self.rounds + 1
+        return self.model_copy(update={"value": self.value + (value - self.value) / rounds, "rounds": rounds})
+
+
 class RuleState(_Frozen):
-    """Every contributor ever admitted, in order of admission; alpha 0 means that it is not listed any more."""
+    """Every contributor ever admitted, in order of admission; alpha 0 means that it is not listed any more.
+
+    ``means`` are what a rule that weighs by risk has averaged, ``since_measured`` the summed rounds since its last
+    measured one, None before the first.
+    """
 
     sites: tuple[SiteStanding, ...]
+    means: tuple[RunningMean, ...] = ()
+    since_measured: Annotated[int, Field(ge=0)] | None = None
 
     @model_validator(mode="after")
     def _names_once(self) -> Self:
@@ -80,7 +104,9 @@ class Measured(_Frozen):
     ``took_part`` are the contributors in the release set (before :meth:`Rule.select`: those that passed every check),
     the requester not counted. ``distances`` holds ||g_i - g_0||, ``norms`` ||g_i|| and ``inner_products``
     <g_i, v>, v being the requester's probe of length ``probe_norm``; ``pairs`` names the requester too.
-    ``requester_norm`` is the norm of the clipped g_0, ``requester_inner_product`` <g_0, v>: it computes both itself.
+    ``requester_norm`` is the norm of the clipped g_0, ``requester_inner_product`` <g_0, v>: it computes both itself,
+    as well as, for a rule that weighs by risk, ``variance``, tr Cov of its clipped g_0, and ``from_mean``, the distance
+    of g_0 from the plain mean of everybody's update, from the opened sum.
     """
 
     round: Annotated[int, Field(ge=1)]
@@ -91,6 +117,8 @@ class Measured(_Frozen):
     requester_norm: NonNegative
     requester_inner_product: Finite = 0.0
     probe_norm: NonNegative = 0.0
+    variance: NonNegative | None = None
+    from_mean: NonNegative | None = None
     took_part: tuple[str, ...]
 
     def distance_of(self, name: str) -> float:
@@ -147,7 +175,8 @@ class Declared:
     ``make`` gets the options, b of docs/protocol.md 10 in samples, and the study's weight grid; ``options`` names those
     that the rule takes. ``opens`` is what it has opened in every round besides the range check, ``bounded_by`` what a
     norm bound has. ``self_weighted``: every site computes its own weight, which nobody else sees; ``counts_classes``:
-    the sites' class counts are summed once, before the first update (docs/protocol.md 9). ``only_averages``: sums of
+    the sites' class counts are summed once, before the first update (docs/protocol.md 9). ``measures``: what rounds of
+    their own open, in which all weights are 1 and nothing is summed. ``only_averages``: sums of
     weighted updates are all that it asks of a server, so ciphertexts will do. ``alone``: it has no contributors.
     ``check`` refuses options, ``check_sites`` options for these contributors and this least number of them, both by a
     ConfigurationError before a study starts.
@@ -160,6 +189,7 @@ class Declared:
     bounded_by: Needs = Needs.NORMS
     self_weighted: bool = False
     counts_classes: bool = False
+    measures: Needs = Needs.NOTHING
     only_averages: bool = False
     alone: bool = False
     check: Callable[[Any], None] = nothing
@@ -205,12 +235,10 @@ def counted(state: RuleState, measured: Measured) -> RuleState:
     """
     require_admitted(state, measured)
     present = set(measured.took_part)
-    return RuleState(
-        sites=tuple(
-            site.model_copy(update={"rounds": site.rounds + 1}) if site.name in present else site
-            for site in state.sites
-        )
+    sites = tuple(
+        site.model_copy(update={"rounds": site.rounds + 1}) if site.name in present else site for site in state.sites
     )
+    return state.model_copy(update={"sites": sites})
 
 
 def _one(name: str) -> float:

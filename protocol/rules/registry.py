@@ -7,6 +7,7 @@ from typing import Final
 
 from protocol.errors import ConfigurationError
 from protocol.rules.interface import Rule
+from protocol.rules.risk.terms import ListTerms, RiskRule
 from protocol.wire.rule import RuleName, RuleSpec
 
 OPTIONS: Final[dict[RuleName, tuple[str, ...]]] = {name: name.declared.options for name in RuleName}
@@ -17,15 +18,17 @@ shows w: a need of its own, which sites' policies do not allow by default.
 """
 
 
-def rule_for(spec: RuleSpec, *, batch_size: int, grid: int) -> Rule:
+def rule_for(spec: RuleSpec, *, batch_size: int, grid: int, terms: ListTerms | None = None) -> Rule:
     """The rule a study asks for.
 
-    ``batch_size`` is b of docs/protocol.md 10, in samples; ``grid`` the study's weight grid.
+    ``batch_size`` is b of docs/protocol.md 10, in samples; ``grid`` the study's weight grid; ``terms`` are for a rule
+    that weighs by risk, where it makes lists.
     Raises: ConfigurationError naming an option that the rule does not take, or cannot take with this value
     """
     refuse_options(spec)
     spec.name.declared.check(spec)
-    return spec.name.declared.make(spec, batch_size, grid)
+    rule = spec.name.declared.make(spec, batch_size, grid)
+    return rule.within(terms) if terms is not None and isinstance(rule, RiskRule) else rule
 
 
 def refuse_options(spec: RuleSpec) -> None:

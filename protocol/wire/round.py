@@ -72,7 +72,8 @@ class ListedWeight(Message):
 class WeightList(Message):
     """Every listed site's weight as a numerator over the study's grid; sealed to each listed site, never to a server.
 
-    ``salt`` makes the announced digest hiding; ``digest()`` covers it.
+    ``requester`` is the requester's own numerator; None, for rules that do not choose it, is the grid. ``salt`` makes
+    the announced digest hiding; ``digest()`` covers it.
     """
 
     KIND: ClassVar[str] = "weight_list"
@@ -81,6 +82,12 @@ class WeightList(Message):
     grid: Annotated[int, Field(ge=1)]
     weights: tuple[ListedWeight, ...]
     salt: Secret32
+    requester: Annotated[int, Field(ge=0)] | None = Field(default=None, exclude_if=lambda found: found is None)
+
+    @property
+    def own_numerator(self) -> int:
+        """The requester's weight over the grid."""
+        return self.grid if self.requester is None else self.requester
 
     def numerator_of(self, site: str) -> int | None:
         return next((w.numerator for w in self.weights if w.site == site), None)

@@ -15,6 +15,7 @@ from protocol.rules.influence import InfluenceOptions
 from protocol.rules.interface import Declared
 from protocol.rules.known import KNOWN
 from protocol.rules.multi_krum import KrumOptions
+from protocol.rules.risk.mallows import MallowsOptions
 from protocol.rules.weight_erosion import ErosionOptions
 from protocol.wire.message import Message
 
@@ -29,6 +30,8 @@ class RuleName(StrEnum):
     FEDYOGI = "fedyogi"
     MULTI_KRUM = "multi_krum"
     INFLUENCE = "influence"
+    MALLOWS = "mallows"
+    SHRINKAGE = "shrinkage"
     LOCAL = "local"
 
     @property
@@ -57,7 +60,15 @@ class _Named(BaseModel):
 
 
 class RuleSpec(
-    InfluenceOptions, NormBound, SampleOptions, KrumOptions, OptimiserOptions, ErosionOptions, _Named, Message
+    MallowsOptions,
+    InfluenceOptions,
+    NormBound,
+    SampleOptions,
+    KrumOptions,
+    OptimiserOptions,
+    ErosionOptions,
+    _Named,
+    Message,
 ):
     """The aggregation rule and the options of all rules; options that a rule does not take are refused by the rule."""
 

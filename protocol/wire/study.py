@@ -264,6 +264,7 @@ class Study(Message):
         return {
             Purpose.RANKING: rankings,
             Purpose.COUNTS: rankings + counts if counts else 0,
+            Purpose.MEASURE: 0,
             Purpose.UPDATE: rankings + counts + self.rounds,
         }[purpose]
 

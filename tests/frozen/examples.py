@@ -104,6 +104,10 @@ RULE: Final[Fields] = {
     "largest_count": 900,
     "norm_bound": 2.5,
     "step": 0.25,
+    "criterion": "raw",
+    "bias_factor": 1.5,
+    "variance_factor": 0.75,
+    "measure_every": 5,
 }
 COLUMN: Final[Fields] = {
     "name": "age",
@@ -173,7 +177,7 @@ STUDY: Final[Fields] = {
 }
 
 WEIGHTS: Final = [{"site": name, "numerator": 32 - place} for place, name in enumerate(SITES)]
-WEIGHT_LIST: Final[Fields] = {**PLACE, "grid": 32, "weights": WEIGHTS, "salt": digest("salt")}
+WEIGHT_LIST: Final[Fields] = {**PLACE, "grid": 32, "weights": WEIGHTS, "salt": digest("salt"), "requester": 7}
 ANNOUNCEMENT: Final[Fields] = {
     **PLACE,
     "listed": list(SITES),

@@ -64,6 +64,9 @@ CASES = {
     "fedyogi_norm_bound": Case(RuleSpec(name=RuleName.FEDYOGI, adaptivity=1.0, norm_bound=2.5)),
     "multi_krum": Case(RuleSpec(name=RuleName.MULTI_KRUM)),
     "influence": Case(RuleSpec(name=RuleName.INFLUENCE)),
+    "mallows": Case(RuleSpec(name=RuleName.MALLOWS, measure_every=3)),
+    "mallows_raw": Case(RuleSpec(name=RuleName.MALLOWS, criterion="raw")),
+    "shrinkage": Case(RuleSpec(name=RuleName.SHRINKAGE)),
     "local": Case(RuleSpec(name=RuleName.LOCAL)),
 }
 every_rule = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
@@ -114,7 +117,9 @@ def test_secure_and_plain_agree(case: Case) -> None:
     assert_twins(plain, secure, of)
     # influence: by then one site's weight is most of what is sure to be summed, and the policy ends the shared part
     shared = {RuleName.LOCAL: 0, RuleName.INFLUENCE: 4}.get(case.rule.name, ROUNDS)
-    assert (plain.shared_rounds, len(plain.rounds)) == (shared, ROUNDS + case.rule.name.counts_classes)
+    apart = case.rule.name.counts_classes + sum(record.kind is RoundKind.MEASURED for record in plain.rounds)
+    assert (plain.shared_rounds, len(plain.rounds)) == (shared, ROUNDS + apart)
+    assert any(record.kind is RoundKind.MEASURED for record in plain.rounds) is (case.rule.name is RuleName.MALLOWS)
     assert_the_requester_sees_the_same(plain, secure, of)
 
 
@@ -146,10 +151,12 @@ def assert_the_requester_sees_the_same(plain: RunHistory, secure: RunHistory, of
     }
     for needs, (ours, others, allowed) in opened.items():
         assert [one.site for one in ours] == [one.site for one in others]
-        assert len(ours) == (4 if of.rule.needs is needs else 0)
+        measured_apart = of.rule.name.declared.measures is not Needs.NOTHING
+        assert len(ours) == (4 if of.rule.needs is needs and not measured_apart else 0)
         for one, other in zip(ours, others, strict=True):
             assert abs(one.value - other.value) <= allowed
-    assert len(first.pairs) == (10 if of.rule.needs is Needs.PAIRS else 0)
+    pairs = Needs.PAIRS in (of.rule.needs, of.rule.name.declared.measures)
+    assert len(first.pairs) == (10 if pairs else 0)
     for pair, other_pair in zip(first.pairs, theirs.pairs, strict=True):
         assert (pair.first, pair.second) == (other_pair.first, other_pair.second)
         assert abs(pair.distance - other_pair.distance) <= 2 * unit
@@ -187,8 +194,9 @@ def test_a_site_that_fails_its_range_check_is_as_good_as_away(case: Case) -> Non
     assert_twins(plain, secure, of)
     if case.rule.name is not RuleName.LOCAL:
         expected = [
-            (*record.failed_check, CLINIC) if record.round in hostile else record.failed_check
+            (*record.failed_check, CLINIC) if record.round in hostile and CLINIC in listed else record.failed_check
             for record in plain.rounds
+            for listed in [[weight.site for weight in record.handed_out]]
         ]
         assert [set(record.failed_check) for record in secure.rounds] == [set(names) for names in expected]
 

@@ -15,6 +15,9 @@ from protocol.rules.interface import Measured, RuleState, SiteFacts
 from protocol.rules.local import Local
 from protocol.rules.multi_krum import MultiKrum
 from protocol.rules.registry import OPTIONS, require_sites, rule_for
+from protocol.rules.risk.mallows import Mallows, MallowsOptions
+from protocol.rules.risk.shrinkage import Shrinkage
+from protocol.rules.risk.terms import RiskRule
 from protocol.rules.weight_erosion import WeightErosion
 from protocol.rules.wfedavg import WFedAvg
 from protocol.wire.messages import RuleName, RuleSpec, SecondWeight
@@ -35,7 +38,12 @@ OTHER_THAN_DEFAULT: dict[str, object] = {
     "largest_count": 100,
     "norm_bound": 0.5,
     "step": 0.25,
+    "criterion": "raw",
+    "bias_factor": 1.0,
+    "variance_factor": 1.0,
+    "measure_every": 3,
 }
+OPENS_ALREADY = (RuleName.WEIGHT_EROSION, RuleName.MULTI_KRUM, RuleName.INFLUENCE, RuleName.MALLOWS)
 
 
 def spec(name: RuleName, **options: object) -> RuleSpec:
@@ -69,6 +77,8 @@ def test_every_option_is_listed_here() -> None:
         (spec(RuleName.FEDYOGI, adaptivity=0.1), FedOpt(16)),
         (spec(RuleName.MULTI_KRUM, byzantine=0, selected=2), MultiKrum(16, 0, 2)),
         (spec(RuleName.INFLUENCE, step=0.25), Influence(0.25, 16)),
+        (spec(RuleName.MALLOWS, measure_every=3), Mallows(MallowsOptions(measure_every=3), 16)),
+        (spec(RuleName.SHRINKAGE), Shrinkage(16)),
         (spec(RuleName.LOCAL), Local()),
     ],
 )
@@ -82,11 +92,12 @@ def test_each_name_gives_its_rule_with_its_options(asked: RuleSpec, rule: object
 @pytest.mark.parametrize("name", list(RuleName))
 @pytest.mark.parametrize("option", list(OTHER_THAN_DEFAULT))
 def test_an_option_the_rule_does_not_take_is_refused_by_name(name: RuleName, option: str) -> None:
-    if option == "norm_bound" and name in (RuleName.WEIGHT_EROSION, RuleName.MULTI_KRUM, RuleName.INFLUENCE):
+    if option == "norm_bound" and name in OPENS_ALREADY:
         with pytest.raises(ValueError, match="norm_bound is for averaging rules"):
             spec(name, norm_bound=0.5)
         return
-    asked = spec(name, **{option: OTHER_THAN_DEFAULT[option]})
+    raw = {"criterion": "raw"} if option == "variance_factor" and name is RuleName.MALLOWS else {}
+    asked = spec(name, **{option: OTHER_THAN_DEFAULT[option], **raw})
     if option in OPTIONS[name]:
         rule_for(asked, batch_size=1, grid=32)
         return
@@ -112,9 +123,12 @@ def test_an_adaptivity_beyond_float32_is_refused_before_the_study() -> None:
 def test_what_every_rule_promises(name: RuleName) -> None:
     rule = rule_for(spec(name), batch_size=1, grid=32)
     assert rule.selects is (name is RuleName.MULTI_KRUM)
-    assert rule.weights_never_rise is (name is not RuleName.INFLUENCE)
+    by_risk = name in (RuleName.MALLOWS, RuleName.SHRINKAGE)
+    assert isinstance(rule, RiskRule) is by_risk
+    assert rule.weights_never_rise is (name is not RuleName.INFLUENCE and not by_risk)
     state = rule.init(tuple(SiteFacts(name=site, samples=5) for site in SITES))
-    assert [(w.site, w.numerator) for w in rule.numerators(state)] == [(site, 32) for site in SITES]
+    first = () if name is RuleName.MALLOWS else tuple((site, 32) for site in SITES)
+    assert tuple((w.site, w.numerator) for w in rule.numerators(state)) == first
     assert RuleState.model_validate_json(state.model_dump_json()) == state
 
 

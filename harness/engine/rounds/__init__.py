@@ -1,0 +1,1 @@
+"""What single kinds of rounds do beside the loop."""
