@@ -50,6 +50,8 @@ from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
 from protocol.wire.messages import Roster, Signed, Study
 
 _JOIN_S = 10.0
+REFUSAL = ".refusal.txt"
+"""Beside a study in the outbox: why the agent refused it."""
 _PRETRAINED = ".pretrained"
 _LOOK_AGAIN_S = 60.0
 _FIRST_PAUSE_S = 5.0
@@ -146,6 +148,7 @@ def create_study(state_dir: Path, study: Study, pretrained: Path | None = None) 
     ``pretrained`` is the file of the model that the study pins.
     """
     path = new_folder(outbox(state_dir)) / f"{study.name}.json"
+    path.with_suffix(REFUSAL).unlink(missing_ok=True)
     if pretrained is not None:
         write_durably(path.with_suffix(_PRETRAINED), pretrained.read_bytes())
     write_durably(path, study.canonical())
@@ -257,6 +260,7 @@ class Agent:
                 )
         except MoietyError as refused:
             self._report(path.stem, _text(refused))
+            write_durably(path.with_suffix(REFUSAL), _text(refused).encode())
             path.replace(path.with_suffix(".refused"))
         else:
             path.unlink()
@@ -314,6 +318,7 @@ class Agent:
         Only what a person must mend at this site, and then starts the agent anew, ends it before.
         """
         pause_s = _FIRST_PAUSE_S
+        self._journal(name).stopped(None)
         while not self._stop.is_set():
             try:
                 participant = make()
@@ -323,6 +328,7 @@ class Agent:
                 return
             except ConfigurationError as wrong:
                 self._failed(name, _text(wrong))
+                self._journal(name).stopped(_text(wrong))
                 return
             except MoietyError as refused:
                 self._failed(name, f"{_text(refused)}; tried again in {pause_s:g} s")
@@ -364,7 +370,7 @@ def _text(error: MoietyError) -> str:
 
 def _unfinished(journal: StudyJournal) -> bool:
     state: SiteState | None = journal.site_state()
-    return state is None or not state.over
+    return not journal.is_withdrawn and (state is None or not state.over)
 
 
 def run_agent(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.console import Console
@@ -30,6 +30,9 @@ from harness.training.device import Computing
 from harness.training.energy import measured_into
 from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
+
+SIMULATED: Final = Path("simulated")
+"""Where a case keeps its runs if nobody says otherwise."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,12 @@ class Asked:
     ] = Protection.PLAIN
     only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None
     jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1
-    out: Annotated[Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped.")] = None
+    site_plugin: Annotated[
+        Path | None, typer.Option(help="A study: the Python file that sites would have as their plug-in.")
+    ] = None
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for the results; a case goes on where it stopped. [simulated/<case>]")
+    ] = None
     download: Annotated[
         bool, typer.Option("--download", help="A case: fetch missing public files into the data folder first.")
     ] = False
@@ -95,11 +103,10 @@ class Asked:
     def variants(self) -> tuple[str, ...] | None:
         return parse_names(self.only, "--only") if self.only else None
 
-    @property
-    def case_options(self) -> CaseOptions:
+    def case_options(self, out: Path) -> CaseOptions:
         """Raises: ConfigurationError"""
         return CaseOptions(
-            self.out_for("a case"),
+            out,
             self.folder,
             self.parsed_seeds,
             self.variants,
@@ -136,7 +143,12 @@ simulate = command(Asked, _run)
 def _simulate(asked: Asked, console: Console) -> None:
     seeds = asked.parsed_seeds or (0,)
     options = SimulationOptions(
-        asked.study_file, asked.data or "breast_cancer", asked.requester, seeds, asked.protection
+        asked.study_file,
+        asked.data or "breast_cancer",
+        asked.requester,
+        seeds,
+        asked.protection,
+        site_plugin=asked.site_plugin,
     )
     result = run_simulation(options, lambda history: print_run(console, history))
     if asked.out is not None:
@@ -146,11 +158,12 @@ def _simulate(asked: Asked, console: Console) -> None:
         typer.echo(result.model_dump_json())
     else:
         mean, error = accuracy_text(result.accuracy)
-        console.print(f"{result.study}, {result.protection}: test accuracy {mean}{error and f' +- {error}'}")
+        metric = result.metric.replace("_", " ")
+        console.print(f"{result.study}, {result.protection}: test {metric} {mean}{error and f' +- {error}'}")
 
 
 def _simulate_case(case: Case, asked: Asked, console: Console) -> None:
-    options = asked.case_options
+    options = asked.case_options(asked.out or SIMULATED / case.name)
     files = source_of(case.table.data).files
     if asked.download and files:
         fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
@@ -162,6 +175,7 @@ def _simulate_case(case: Case, asked: Asked, console: Console) -> None:
         typer.echo(summary.model_dump_json())
     else:
         console.print(table_of(summary))
+        console.print(f"every run is in {options.out}", highlight=False)
 
 
 def _compare(case: PersonalCase, asked: Asked, console: Console) -> None:

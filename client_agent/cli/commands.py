@@ -19,12 +19,13 @@ from client_agent.cli.memory import forget_memory
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
 from client_agent.cli.tables import add_row, console, table
-from client_agent.daemon import Site, create_study, load_identity, run_agent
+from client_agent.daemon import REFUSAL, Site, create_study, load_identity, outbox, run_agent
 from client_agent.learning.check_data import names_of
 from client_agent.learning.study_file import study_from_toml
+from client_agent.scoring.score import FinalScores, shown_score
 from client_agent.settings import AgentSettings, load_settings, read_text, with_device
 from client_agent.site.events import AgentEvent, RoundRecord, read_metrics
-from client_agent.site.journal import StudyJournal
+from client_agent.site.journal import FINAL_SCORES, STOPPED, StudyJournal
 from client_agent.study.pretrained import load_pretrained
 from host.log import configure
 from host.private_files import UMASK
@@ -54,6 +55,7 @@ ConfigOption = Annotated[Path, typer.Option("--config", help="The agent's settin
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")]
 NameArgument = Annotated[str, typer.Argument(help="The study's name.")]
 _POLL_S = 0.5
+_SHOWN_SCORES: Final = 2
 _NAMED = ": every site compares its own with them, and both operators can read them"
 _NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
 _PURPOSES: Final = {Purpose.UPDATE: "", Purpose.COUNTS: " (class counts)", Purpose.RANKING: " (ranking)"}
@@ -140,6 +142,8 @@ def create(
         model = load_pretrained(pretrained, study.model_dimension)
         study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
     check_study_allowed(study, settings.policy)
+    for remark in _tried(study, settings):
+        sys.stderr.write(f"{remark}\n")
     journal = settings.state_dir / "studies" / study.name
     if journal.exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
@@ -179,6 +183,7 @@ def watch(name: NameArgument, config: ConfigOption, json_output: JsonOption = Fa
             stop.wait(_POLL_S)
     if not json_output:
         _print_table(read_metrics(metrics))
+        _print_final_scores(metrics.with_name(FINAL_SCORES))
 
 
 @study_app.command()
@@ -192,13 +197,41 @@ def cancel(
     settings = load_settings(config)
     with Site(settings) as site:
         _require_requester(settings, site.roster)
-        digest = site.clients[Side.A].study(name).message.digest()
+        try:
+            digest = site.clients[Side.A].study(name).message.digest()
+        except UnknownStudy:
+            _withdraw(site, name, json_output)
+            return
         end = StudyEnd(study_digest=digest, state=StudyEndState.CANCELLED, cause=EndCause.CANCELLED, reason=reason)
         _end_at_both(site, name, sign(end, site.keys.name, site.keys.signing))
     if json_output:
         _line({"study": name, "state": "cancelled", "reason": reason})
     else:
         sys.stdout.write(f"study {name} is cancelled at both servers\n")
+
+
+def _tried(study: Study, settings: AgentSettings) -> tuple[str, ...]:
+    """What the agent would find out once the study is queued, found out before. Raises: ConfigurationError"""
+    if not settings.data.exists():
+        raise ConfigurationError(f"key 'data': {settings.data} does not exist; put this site's training data there")
+    from client_agent.learning.trial import try_study
+
+    return try_study(study, settings.data, settings.plugin, settings.device, settings.sources)
+
+
+def _withdraw(site: Site, name: str, json_output: bool) -> None:
+    """A study that no server has: out of the outbox, or marked in the journal so that the agent leaves it alone."""
+    queued, journal = _queue_path(site, name), site.settings.state_dir / "studies" / name
+    if queued.exists():
+        queued.unlink()
+    elif (journal / "study.json").exists():
+        StudyJournal(site.settings.state_dir, name).withdraw()
+    else:
+        raise UnknownStudy(f"no study {name!r} is here or at the servers; look at its name")
+    if json_output:
+        _line({"study": name, "state": "withdrawn"})
+    else:
+        sys.stdout.write(f"study {name} had not reached the servers; it is withdrawn here\n")
 
 
 def log_to_stderr() -> None:
@@ -261,6 +294,7 @@ class _PatientView:
             self._away = True
             return None
         except UnknownStudy:
+            _require_not_refused(self._site, self._name)
             if not self._is_here():
                 raise
             view = None
@@ -272,8 +306,21 @@ class _PatientView:
         return (state_dir / "studies" / self._name).exists() or _queued(self._site, self._name)
 
 
+def _require_not_refused(site: Site, name: str) -> None:
+    """ConfigurationError with the agent's reason, where it refused the study or stopped before the servers had it."""
+    reasons = (_queue_path(site, name).with_suffix(REFUSAL), site.settings.state_dir / "studies" / name / STOPPED)
+    for path in reasons:
+        if path.exists():
+            text = printable(path.read_text(encoding="utf-8"))
+            raise ConfigurationError(f"study {name!r} never reached the servers; this site's agent says: {text}")
+
+
 def _queued(site: Site, name: str) -> bool:
-    return (site.settings.state_dir / "outbox" / f"{name}.json").exists()
+    return _queue_path(site, name).exists()
+
+
+def _queue_path(site: Site, name: str) -> Path:
+    return outbox(site.settings.state_dir) / f"{name}.json"
 
 
 def _is_finished(settings: AgentSettings, name: str) -> bool:
@@ -313,19 +360,28 @@ def _print_state(view: StudyView, json_output: bool) -> None:
 
 def _round_line(record: RoundRecord) -> str:
     alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in record.alphas)
-    accuracy = "" if record.test_accuracy is None else f", accuracy {record.test_accuracy:.3f}"
+    scored = "".join(f", {shown_score(score)}" for score in record.test_scores[:_SHOWN_SCORES])
     kilobytes = (record.bytes_up + record.bytes_down) / 1000
     reason = f" ({record.reason})" if record.reason else ""
     what = record.state.value + _PURPOSES[record.purpose]
     cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
     isolated = "" if record.isolation is None else f", isolation {record.isolation:.3f}"
-    return f"round {record.round} {what}{reason}: {cost}{accuracy}{isolated} {alphas}"
+    return f"round {record.round} {what}{reason}: {cost}{scored}{isolated} {alphas}"
+
+
+def _print_final_scores(path: Path) -> None:
+    """The last model's metrics on this site's test part, with intervals."""
+    if path.exists():
+        final = FinalScores.model_validate_json(path.read_bytes())
+        console().print(f"the last model on this site's {final.examples} test examples:", highlight=False)
+        for score in final.scores:
+            console().print(f"  {shown_score(score)}", highlight=False, markup=False)
 
 
 def _print_table(records: tuple[RoundRecord, ...]) -> None:
-    shown = table("round", "state", "took part", "failed check", "isolation", "accuracy", "seconds")
+    shown = table("round", "state", "took part", "failed check", "isolation", "on its own test data", "seconds")
     for record in records:
-        accuracy = "" if record.test_accuracy is None else f"{record.test_accuracy:.3f}"
+        scored = ", ".join(shown_score(score) for score in record.test_scores[:_SHOWN_SCORES])
         add_row(
             shown,
             str(record.round),
@@ -333,7 +389,7 @@ def _print_table(records: tuple[RoundRecord, ...]) -> None:
             ", ".join(record.took_part),
             ", ".join(record.failed_check),
             "" if record.isolation is None else f"{record.isolation:.3f}",
-            accuracy,
+            scored,
             f"{record.seconds:.2f}",
         )
     console().print(shown)

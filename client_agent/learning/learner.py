@@ -97,7 +97,7 @@ class TorchLearner:
         require_batches(self._model, len(self._data.train), study.training.batch_size)
         self._assessor: Assessor = assessor(study, self._plugin, self._device)
         self._loss: Loss = site_loss(study, self._plugin, self._data.train.y)
-        try_once(study, self._model, self._data, self._assessor)
+        try_once(study, self._model, self._data.train, self._assessor)
         self._personal = self._personal_state(personal_folder)
 
     def prepare(self) -> None:

@@ -7,15 +7,21 @@ plug-in whose functions raise. Nothing of it is kept.
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
-from client_agent.learning.data import LocalData
+from client_agent.architectures.sources import NO_SOURCES, ModelSources
+from client_agent.learning.check_data import fitting_data, remarks
+from client_agent.learning.data import Examples
 from client_agent.learning.evaluation import Assessor
+from client_agent.learning.flat_vector import pick_device
+from client_agent.learning.models import build_model
 from client_agent.learning.personal import shared_parameters
+from client_agent.learning.plugin import assessor, load_plugin
 from client_agent.learning.trainer import gradients, private_randomness, take
 from client_agent.tasks.losses import Batch, BuiltIn
 from protocol.errors import ConfigurationError, MoietyError
@@ -25,22 +31,40 @@ T = TypeVar("T")
 _ROWS: Final = 64
 
 
-def try_once(study: Study, model: nn.Module, data: LocalData, assessor: Assessor) -> None:
+def try_once(study: Study, model: nn.Module, train: Examples, judge: Assessor) -> None:
     """Outputs, loss, gradient and metrics on the first training examples; the model stays as it is.
 
     Raises: ConfigurationError that names what to change
     """
-    rows = np.arange(min(_ROWS, len(data.train)))
-    batch = take(data.train, rows, assessor.device)
-    model.to(assessor.device).eval()
-    with private_randomness(0, "trial", assessor.device):
-        if isinstance(assessor.loss, BuiltIn) or study.task.kind is not TaskKind.OWN:
+    rows = np.arange(min(_ROWS, len(train)))
+    batch = take(train, rows, judge.device)
+    model.to(judge.device).eval()
+    with private_randomness(0, "trial", judge.device):
+        if isinstance(judge.loss, BuiltIn) or study.task.kind is not TaskKind.OWN:
             _require_outputs(study, model, batch)
-        _require_gradient(study, model, batch, assessor)
-        if assessor.own_metrics is not None:
-            own_metrics = assessor.own_metrics
+        _require_gradient(study, model, batch, judge)
+        if judge.own_metrics is not None:
+            own_metrics = judge.own_metrics
             with torch.no_grad():
                 _tried(study, "metrics()", lambda: own_metrics(model, batch))
+
+
+def try_study(
+    study: Study, data: Path, plugin_file: Path | None, device: str, sources: ModelSources = NO_SOURCES
+) -> tuple[str, ...]:
+    """What a site's agent would try first: its data, the model and the plug-in. -> what a person should know
+
+    Raises: ConfigurationError that names what to change; UnusableUpdate for a model that cannot be shared
+    """
+    plugin = None
+    if study.model.kind == "plugin":
+        if plugin_file is None:
+            raise ConfigurationError(f"study {study.name!r} uses a plug-in model: set key 'plugin' to the site's file")
+        plugin = load_plugin(plugin_file)
+    found = fitting_data(study, data, plugin)
+    model = build_model(study.model, 0, sources) if plugin is None else plugin.model(study.model, 0)
+    try_once(study, model, found.train, assessor(study, plugin, pick_device(device)))
+    return remarks(study, found)
 
 
 def _require_outputs(study: Study, model: nn.Module, batch: Batch) -> None:

@@ -107,6 +107,8 @@ class Requester(RequesterStudy):
     def _create(self) -> None:
         """Hand the study to both servers; both countersign it."""
         signed = self.signed_study
+        if self.journal.is_withdrawn:
+            raise ConfigurationError(f"study {self.study.name!r} was cancelled before a server had it")
         for side in Side:
             client = self.context.clients[side]
             answer = self.retried(partial(client.create_study, signed))

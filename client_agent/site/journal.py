@@ -8,6 +8,8 @@
                  rounds/000004/     decision, encoded update, mail, queries, release set of that round
                  rounds/000004/attempt-01/   sealed shares and their record: resent, never re-made
                  metrics.jsonl      one line per round
+                 stopped.txt        why the agent stopped this study until a person mends something
+                 withdrawn          the study was cancelled before a server had it
                  scores.json        the last model's metrics on this site's test part, with intervals
 
 Every file is written beside its name, synced and renamed. A state file is replaced after what it points to is there.
@@ -33,6 +35,8 @@ from protocol.wire.messages import Signed, StudyEnd
 
 B = TypeVar("B", bound=BaseModel)
 FINAL_SCORES: Final = "scores.json"
+STOPPED: Final = "stopped.txt"
+_WITHDRAWN: Final = "withdrawn"
 _MODELS_KEPT: Final = 2
 _ROUNDS_KEPT: Final = 2
 _MODEL: Final = "model"
@@ -107,6 +111,21 @@ class StudyJournal:
                 f"{path}: not a state file of this version ({error.error_count()} fields are wrong); "
                 "restore it from a backup or leave the study"
             ) from None
+
+    def stopped(self, why: str | None) -> None:
+        """Note for people why the agent stopped; None once it begins again."""
+        if why is None:
+            (self.folder / STOPPED).unlink(missing_ok=True)
+        else:
+            write_durably(self.folder / STOPPED, why.encode())
+
+    def withdraw(self) -> None:
+        """The study was cancelled before a server had it: no agent begins it any more."""
+        write_durably(self.folder / _WITHDRAWN, b"")
+
+    @property
+    def is_withdrawn(self) -> bool:
+        return (self.folder / _WITHDRAWN).exists()
 
     def site_state(self) -> SiteState | None:
         return self.read(self.folder / "site.json", SiteState)

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from sklearn.datasets import load_breast_cancer
 
-from harness.datasets.site_data import Federation, SiteData, cut_site, split_random
+from harness.datasets.site_data import Federation, SiteData, cut_site, owners, split_random
 
 # Share of each fifth of the tumours, by mean radius from smallest to largest, that each hospital sees (columns sum
 # to 1). The requester, first, sees mostly the middle, where benign and malignant overlap.
@@ -47,7 +47,7 @@ def breast_cancer_five_hospitals(seed: int) -> Federation:
     y = 1 - np.asarray(bundle.target, dtype=np.int64)
     X = (raw - np.array(CENTRE)) / np.array(SCALE)
     random = split_random("breast cancer", seed)
-    owner = _owners(raw[:, 0], random)
+    owner = owners(raw[:, 0], list(HOSPITALS.values()), random)
     sites: list[SiteData] = []
     for number, name in enumerate(HOSPITALS):
         rows = np.flatnonzero(owner == number)
@@ -56,16 +56,3 @@ def breast_cancer_five_hospitals(seed: int) -> Federation:
         sites.append(cut_site(name, X[rows], y[rows], shares, random, note))
     columns = tuple(str(name) for name in bundle.feature_names)
     return Federation("breast cancer, five hospitals", (X.shape[1],), ("benign", "malignant"), tuple(sites), columns)
-
-
-def _owners(
-    radius: np.ndarray[tuple[int], np.dtype[np.float64]], random: np.random.Generator
-) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Number of the hospital that sees each tumour: each fifth is shuffled and cut by its column of shares."""
-    owner = np.zeros(len(radius), np.int64)
-    shares = np.array(list(HOSPITALS.values()))
-    for fifth, rows in enumerate(np.array_split(np.argsort(radius, kind="stable"), shares.shape[1])):
-        ends = np.rint(np.cumsum(shares[:, fifth]) * len(rows)).astype(np.int64)[:-1]
-        for number, piece in enumerate(np.split(random.permutation(rows), ends)):
-            owner[piece] = number
-    return owner

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from harness.datasets import har, heart_disease, mnist, titanic
+from harness.datasets import diabetes, har, heart_disease, mnist, survival, titanic
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.dirichlet import dealt_anew
@@ -106,6 +106,14 @@ def _breast_cancer(request: DataRequest) -> Federation:
     return _with_fixed_requester(breast_cancer_five_hospitals(request.seed), request)
 
 
+def _breast_cancer_survival(request: DataRequest) -> Federation:
+    return _with_fixed_requester(survival.breast_cancer_survival(request.seed), request)
+
+
+def _diabetes(request: DataRequest) -> Federation:
+    return _with_fixed_requester(diabetes.diabetes_five_practices(request.seed), request)
+
+
 def _digits(request: DataRequest) -> Federation:
     return _with_fixed_requester(digits_sites(request.seed, request.sites or 5), request)
 
@@ -157,6 +165,8 @@ def _heart_disease(request: DataRequest) -> Federation:
 
 SOURCES: Final[dict[str, DataSource]] = {
     "breast_cancer": DataSource(_breast_cancer),
+    "breast_cancer_survival": DataSource(_breast_cancer_survival),
+    "diabetes": DataSource(_diabetes),
     "digits": DataSource(_digits, any_number_of_sites=True),
     "har_strategies": DataSource(_har_strategies, (har.HAR_FILE,), has_splits=True),
     "har_subjects": DataSource(_har_subjects, (har.HAR_FILE,)),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.names import NO_NAMES, DataNames
+from client_agent.tasks.targets import Targets
 from protocol.wire.messages import TaskKind
 
 Rows = NDArray[np.int64]
@@ -129,13 +130,29 @@ def with_validation(site: SiteData, share: float, random: np.random.Generator) -
 def cut_site(
     name: str,
     X: NDArray[np.float64],
-    y: NDArray[np.int64],
+    y: Targets,
     shares: tuple[float, float, float],
     random: np.random.Generator,
     note: str = "",
+    strata: NDArray[np.int64] | None = None,
 ) -> SiteData:
-    """A site's rows cut into training, validation and test part by ``shares``, stratified by class."""
-    train, validation, test = (
-        Examples(X[rows].astype(np.float32), y[rows].astype(np.int64)) for rows in stratified_parts(y, shares, random)
-    )
+    """A site's rows cut into training, validation and test part by ``shares``, stratified by class or ``strata``."""
+    parts = stratified_parts(y if strata is None else strata, shares, random)
+    train, validation, test = (Examples(X[rows].astype(np.float32), y[rows]) for rows in parts)
     return SiteData(name, train, validation, test, note)
+
+
+def owners(
+    values: NDArray[np.float64], shares: Sequence[Sequence[float]], random: np.random.Generator
+) -> NDArray[np.int64]:
+    """Number of the site that sees each example: each fifth by ``values`` is shuffled and cut by its column of shares.
+
+    ``shares`` has a row a site and a column for each of the fifths, from the smallest values on; columns sum to 1.
+    """
+    owner = np.zeros(len(values), np.int64)
+    table = np.array(shares)
+    for fifth, rows in enumerate(np.array_split(np.argsort(values, kind="stable"), table.shape[1])):
+        ends = np.rint(np.cumsum(table[:, fifth]) * len(rows)).astype(np.int64)[:-1]
+        for number, piece in enumerate(np.split(random.permutation(rows), ends)):
+            owner[piece] = number
+    return owner

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_agent.learning.data import Examples, folder_names, load_folder
+from client_agent.learning.data import Examples, LocalData, folder_names, load_folder
 from client_agent.learning.names import Named, require_same_names
+from client_agent.learning.plugin import Plugin
+from client_agent.learning.study_file import StudyTable
 from harness.datasets.checks import check_targets
 from harness.datasets.site_data import Federation, SiteData
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import TaskSpec
+from protocol.wire.messages import ModelSpec, TaskSpec
 from protocol.wire.names import NamesKind
 from protocol.wire.task import CLASSES
 
@@ -40,9 +42,33 @@ def load_site_folders(
     return federation
 
 
+def load_by_plugin(folder: Path, requester: str | None, table: StudyTable, plugin: Plugin) -> Federation:
+    """The federation as the sites' plug-in reads it: whatever is in ``folder``, a file or a folder a site.
+
+    Raises: ConfigurationError for data that the study does not take, or names that differ between sites
+    """
+    places = {path.stem: path for path in sorted(folder.iterdir()) if not path.name.startswith(".")}
+    if requester not in places:
+        raise ConfigurationError(f"--requester: found {requester!r}; give one of the sites in {folder}: {list(places)}")
+    spec = ModelSpec(kind="plugin", inputs=table.model.inputs, classes=table.model.width, layers=())
+    ordered = (requester, *(name for name in places if name != requester))
+    read = {name: plugin.data(places[name], spec, table.task) for name in ordered}
+    for kind in NamesKind:
+        require_same_names([Named(name, one.names.of(kind)) for name, one in read.items()], kind, "sites", str(folder))
+    sites = tuple(_of_local(name, one, str(places[name])) for name, one in read.items())
+    names = read[requester].names
+    outputs = names.classes or tuple(str(number) for number in range(table.model.width))
+    federation = Federation(str(folder), table.model.inputs, outputs, sites, names.features, table.task.kind)
+    check_targets(federation)
+    return federation
+
+
 def _site(folder: Path, inputs: tuple[int, ...], outputs: int, task: TaskSpec) -> SiteData:
-    data = load_folder(folder, inputs, outputs, task)
+    return _of_local(folder.name, load_folder(folder, inputs, outputs, task), str(folder / "test.npz"))
+
+
+def _of_local(name: str, data: LocalData, where: str) -> SiteData:
     if len(data.test) == 0:
-        raise ConfigurationError(f"{folder / 'test.npz'}: no example; a simulation tests at every site")
+        raise ConfigurationError(f"{where}: no example; a simulation tests at every site")
     validation = data.validation or Examples(data.test.X[:0], data.test.y[:0])
-    return SiteData(folder.name, data.train, validation, data.test)
+    return SiteData(name, data.train, validation, data.test)

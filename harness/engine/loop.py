@@ -15,7 +15,8 @@ from torch import nn
 
 from client_agent.learning.flat_vector import Vector, load_vector, model_vector, personal_vector
 from client_agent.learning.models import build_model
-from client_agent.learning.plugin import Plugin
+from client_agent.learning.plugin import Plugin, assessor
+from client_agent.learning.trial import try_once
 from harness.datasets.site_data import SiteData
 from harness.engine.announcing import announce, answers, lists_to_try, present, require_validation, require_willing
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
@@ -155,6 +156,8 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
         plugin=conditions.plugin,
         followed=conditions.followed,
     )
+    if conditions.plugin is not None:
+        try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, run.computing.device))
     for needs in (run.rule.needs, study.rule.name.declared.measures):
         require_willing(needs, run.policy, run.names)
     require_validation(run)

@@ -116,16 +116,24 @@ def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLi
 
 
 def simulated_study(
-    table: StudyTable, source: str, federation: Federation, seed: int, own_model: ChosenModel | None = None
+    table: StudyTable,
+    source: str,
+    federation: Federation,
+    seed: int,
+    own_model: ChosenModel | None = None,
+    site_plugin: Path | None = None,
 ) -> Study:
     """The file's study for these sites; ``same_round`` is the plain run's business, not the study's.
 
-    ``own_model`` is one that others bring, in place of the table's.
+    ``own_model`` is one that others bring, in place of the table's; ``site_plugin`` the file that sites would have.
 
     Raises: ConfigurationError when the model does not fit the data
     """
-    if table.model.kind == "plugin" and own_model is None:
-        raise ConfigurationError(f"{source}: key 'model.kind': 'plugin' runs at a site's agent, not in a simulation")
+    if table.model.kind == "plugin" and own_model is None and site_plugin is None:
+        raise ConfigurationError(
+            f"{source}: key 'model.kind': 'plugin' runs at a site's agent, or in the simulation of a study with "
+            "--site-plugin, the Python file that sites would have"
+        )
     if table.ranking is not None:
         raise ConfigurationError(
             f"{source}: key 'ranking': simulations only train; leave it out, and rank the sites by: moiety rank"
@@ -148,7 +156,7 @@ def simulated_study(
         table.model_copy(update={"rule": rule, "seed": seed}),
         source,
         parties.roster.message,
-        plugin=None,
+        plugin=site_plugin,
         spec=None if own_model is None else own_model.spec(table.model),
         sources=own_sources(),
     )

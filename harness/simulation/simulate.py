@@ -12,17 +12,20 @@ from typing import Final
 import torch
 from pydantic import BaseModel, ConfigDict
 
+from client_agent.learning.plugin import Plugin, load_plugin
 from client_agent.learning.study_file import StudyTable, checked_study_table
+from client_agent.scoring.score import METRICS, FinalScores, Score, value_of
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import Federation
-from harness.datasets.site_folders import load_site_folders
+from harness.datasets.site_folders import load_by_plugin, load_site_folders
 from harness.demo.results import Accuracy
 from harness.engine.correlations import SourceName
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series
-from harness.engine.loop import run_plain
+from harness.engine.loop import run_rounds
 from harness.engine.protected import run_protected
-from harness.engine.run_state import ErosionApplies
+from harness.engine.run_state import Conditions, ErosionApplies
+from harness.engine.summing import PlainSum
 from harness.federation.measurements import versions
 from harness.simulation.files.study_files import read_study_file
 from harness.simulation.packaged import refuse_package
@@ -38,7 +41,10 @@ BUILT_IN: Final[dict[str, Callable[[int], Federation]]] = {
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """``data`` is a built-in data set, or a folder with one folder per site (train.npz, test.npz), requester named."""
+    """``data`` is a built-in data set, or a folder with one folder per site (train.npz, test.npz), requester named.
+
+    With ``site_plugin``, the Python file that sites would have, each site's folder is what its ``data(path)`` reads.
+    """
 
     study_file: Path
     data: str
@@ -46,6 +52,7 @@ class SimulationOptions:
     seeds: tuple[int, ...]
     protection: Protection
     correlation_source: SourceName | None = None
+    site_plugin: Path | None = None
 
 
 class SeedResult(BaseModel):
@@ -56,15 +63,17 @@ class SeedResult(BaseModel):
     end: str
     reason: str
     released_rounds: int
-    test_accuracy: float
+    test_accuracy: float | None
     accuracy_by_round: tuple[float | None, ...]
+    scores_by_round: tuple[tuple[Score, ...], ...] = ()
+    final_scores: FinalScores | None = None
     alpha: dict[str, tuple[float | None, ...]]
     distance: dict[str, tuple[float | None, ...]]
     clipped_share: float
 
 
 class SimulationResult(BaseModel):
-    """``simulation.json``."""
+    """``simulation.json``. ``accuracy`` is that of the ``metric`` after the last round of every run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
@@ -75,6 +84,7 @@ class SimulationResult(BaseModel):
     accuracy: Accuracy
     runs: tuple[SeedResult, ...]
     versions: dict[str, str]
+    metric: str = "accuracy"
 
 
 def run_simulation(
@@ -87,23 +97,39 @@ def run_simulation(
     file = read_study_file(options.study_file)
     refuse_package(file.tables, file.source)
     source, table = file.source, checked_study_table(file.tables, file.source)
+    plugin = None if options.site_plugin is None else load_plugin(options.site_plugin)
     erosion = require_plain_for_same_round(table, options.protection, source)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        histories = [_run(options, table, source, seed, erosion, show) for seed in options.seeds]
+        histories = [_run(options, table, source, seed, erosion, show, plugin) for seed in options.seeds]
     finally:
         torch.set_num_threads(threads)
+    metric = _metric_of(histories[-1], table)
     return SimulationResult(
         study=table.name,
         rule=table.rule.name,
         protection=options.protection,
         erosion_applies=erosion,
         data=options.data,
-        accuracy=Accuracy.of(tuple(history.test_accuracy for history in histories)),
+        accuracy=Accuracy.of(tuple(_last(history, metric) for history in histories)),
         runs=tuple(_seed_result(history) for history in histories),
         versions={one.name: one.version for one in versions()},
+        metric=metric,
     )
+
+
+def _metric_of(history: RunHistory, table: StudyTable) -> str:
+    """The task's first metric, the plug-in's first where the task has none, or the loss."""
+    own = [score.name for score in history.rounds[-1].test_scores]
+    return next((name.value for name in METRICS[table.task.kind]), own[0] if own else "loss")
+
+
+def _last(history: RunHistory, metric: str) -> float:
+    """NaN where it could not be computed."""
+    last = history.rounds[-1]
+    value = last.test_loss if metric == "loss" else value_of(last.test_scores, metric)
+    return math.nan if value is None else value
 
 
 def _run(
@@ -113,18 +139,21 @@ def _run(
     seed: int,
     erosion: ErosionApplies,
     show: Callable[[RunHistory], None],
+    plugin: Plugin | None,
 ) -> RunHistory:
-    federation = _federation(options, table, seed)
-    study = simulated_study(options.protection.of(table), source, federation, seed)
+    federation = _federation(options, table, seed, plugin)
+    study = simulated_study(options.protection.of(table), source, federation, seed, site_plugin=options.site_plugin)
+    conditions = Conditions(erosion, plugin=plugin)
     if options.protection is Protection.PLAIN:
-        history = run_plain(study, federation.sites, erosion_applies=erosion)
+        history = run_rounds(study, federation.sites, PlainSum(), conditions, protection="plain")
     else:
-        history = run_protected(study, federation.sites, correlation_source=options.correlation_source)
+        source_name = options.correlation_source
+        history = run_protected(study, federation.sites, correlation_source=source_name, conditions=conditions)
     show(history)
     return history
 
 
-def _federation(options: SimulationOptions, table: StudyTable, seed: int) -> Federation:
+def _federation(options: SimulationOptions, table: StudyTable, seed: int, plugin: Plugin | None) -> Federation:
     if options.data in BUILT_IN:
         return BUILT_IN[options.data](seed)
     folder = Path(options.data)
@@ -132,6 +161,8 @@ def _federation(options: SimulationOptions, table: StudyTable, seed: int) -> Fed
         raise ConfigurationError(
             f"--data: found {options.data!r}; give {' or '.join(BUILT_IN)}, or a folder that holds one folder per site"
         )
+    if plugin is not None:
+        return load_by_plugin(folder, options.requester, table, plugin)
     return load_site_folders(folder, options.requester, table.model.inputs, table.model.width, table.task)
 
 
@@ -141,10 +172,12 @@ def _seed_result(history: RunHistory) -> SeedResult:
         end=history.end.value,
         reason=history.reason,
         released_rounds=history.shared_rounds,
-        test_accuracy=history.test_accuracy,
+        test_accuracy=None if math.isnan(history.test_accuracy) else history.test_accuracy,
         accuracy_by_round=tuple(
             None if math.isnan(record.test_accuracy) else record.test_accuracy for record in history.rounds
         ),
+        scores_by_round=tuple(record.test_scores for record in history.rounds),
+        final_scores=history.final_scores,
         alpha=_by_site(alpha_series(history)),
         distance=_by_site(distance_series(history)),
         clipped_share=mean(record.clipped_share for record in history.rounds),

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import stamina
 import torch
@@ -16,9 +17,11 @@ from typer.testing import CliRunner, Result
 
 import client_agent.cli.commands
 from client_agent.cli.commands import agent_app, study_app
-from client_agent.daemon import outbox, run_agent
+from client_agent.daemon import create_study, outbox, run_agent
+from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import Metrics, RoundRecord
+from client_agent.site.journal import StudyJournal
 from harness.federation.processes import write_secret
 from host.durable import new_folder
 from protocol.errors import (
@@ -36,6 +39,28 @@ from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended
 from tests.unit.client_agent.test_daemon import signed_at
 from tests.unit.client_agent.test_rewards import record
 from tests.unit.client_agent.test_study_file import FLAT, GOOD, OWN, own_data
+
+BROKEN_PLUGIN = """
+import numpy as np
+import torch
+
+
+def model():
+    return torch.nn.Linear(2, 3)
+
+
+def data(path):
+    X, y = np.ones((3, 2), np.float32), np.array([0, 1, 2])
+    return (X, y), (X, y)
+
+
+def names(path):
+    return ["age", "sex"], ["a", "b", "c"]
+
+
+def loss(model, batch):
+    return no_such_loss(model(batch.X), batch.y)
+"""
 
 
 def write_config(folder: Path, **more: str) -> Path:
@@ -138,12 +163,65 @@ def test_watching_a_queued_study_waits_and_an_unknown_one_is_refused(
 
 def test_creating_says_how_to_follow_the_study(tmp_path: Path) -> None:
     config = write_config(tmp_path)
+    part = Examples(np.ones((3, 8, 8), np.float32), np.array([0, 1, 2]))
+    save_folder(tmp_path / "data", LocalData(part, part))
     (tmp_path / "study.toml").write_text(GOOD)
     told = command("create", str(tmp_path / "study.toml"), "--config", str(config)).stdout
     assert told == (
         f"study first is queued; follow it with: moiety study watch first --config '{config}'\n"
         "it names no columns and no classes: no site will see whether its data mean the same\n"
     )
+
+
+def test_what_the_agent_would_find_wrong_is_said_before_a_study_is_queued(tmp_path: Path) -> None:
+    config = write_config(tmp_path, plugin="own.py")
+    own_data(tmp_path)
+    (tmp_path / "own.py").write_text(BROKEN_PLUGIN)
+    (tmp_path / "study.toml").write_text(FLAT.replace('kind = "mlp"', 'kind = "plugin"'))
+    with pytest.raises(ConfigurationError, match="the loss fails on this site's first training examples: NameError"):
+        command("create", str(tmp_path / "study.toml"), "--config", str(config))
+    assert not outbox(tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("reached", ["outbox", "journal"])
+def test_a_study_that_never_reached_the_servers_can_be_cancelled(
+    tmp_path: Path, serve: Callable[[FakeServer], None], reached: str
+) -> None:
+    config, state = write_config(tmp_path), tmp_path / "state"
+    server = FakeServer([])
+    server.study = _no_such_study  # type: ignore[method-assign]
+    serve(server)
+    cancel = ("cancel", "unit", "--reason", "wrong data", "--config", str(config))
+    with pytest.raises(UnknownStudy, match="no study 'unit' is here or at the servers"):
+        command(*cancel)
+    if reached == "outbox":
+        create_study(state, study())
+    else:
+        journal = StudyJournal(state, "unit")
+        journal.write(journal.folder / "study.json", signed_at(Side.A, study()))
+    assert "had not reached the servers; it is withdrawn here" in command(*cancel).stdout
+    assert not list(outbox(state).glob("*.json"))
+    assert reached == "outbox" or StudyJournal(state, "unit").is_withdrawn
+    assert server.ended == []
+
+
+def _no_such_study(name: str) -> Signed[Study]:
+    raise UnknownStudy(name)
+
+
+@pytest.mark.parametrize("place", ["outbox", "journal"])
+def test_watching_shows_why_the_agent_did_not_begin_a_study(
+    tmp_path: Path, serve: Callable[[FakeServer], None], place: str
+) -> None:
+    config, state = write_config(tmp_path), tmp_path / "state"
+    serve(FakeServer([UnknownStudy("unit")]))
+    if place == "journal":
+        StudyJournal(state, "unit").stopped("configuration: y holds NaN in 2 rows")
+    else:
+        outbox(state).mkdir(parents=True)
+        (outbox(state) / "unit.refusal.txt").write_text("configuration: y holds NaN in 2 rows")
+    with pytest.raises(ConfigurationError, match=r"never reached the servers; .* says: configuration: y holds NaN"):
+        command("watch", "unit", "--config", str(config))
 
 
 def test_creating_takes_the_names_of_the_requesters_data(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_the_outbox_is_signed_journalled_and_emptied(sites: dict[str, Site]) -> 
     create_study(state, study(seed=2))
     made.find_own()
     assert "choose another name" in events[0].text
-    assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]
+    assert sorted(p.name for p in outbox(state).iterdir()) == ["unit.refusal.txt", "unit.refused"]
 
 
 @pytest.mark.parametrize("content", [b"{}", study().model_copy(update={"roster_digest": "00" * 32}).canonical()])
@@ -211,7 +211,7 @@ def test_an_unusable_file_in_the_outbox_is_put_aside(sites: dict[str, Site], con
     path.write_bytes(content)
     agent(sites[REQUESTER], events).find_own()
     assert len(events) == 1
-    assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]
+    assert sorted(p.name for p in outbox(state).iterdir()) == ["unit.refusal.txt", "unit.refused"]
 
 
 @pytest.mark.parametrize(
@@ -233,4 +233,4 @@ def test_the_requester_creates_no_study_that_its_own_policy_forbids(
     made.find_own()
     assert made.started == ()
     assert events[0].text.startswith(f"policy_refusal: {clause}: ")
-    assert [p.name for p in outbox(state).iterdir()] == ["unit.refused"]
+    assert sorted(p.name for p in outbox(state).iterdir()) == ["unit.refusal.txt", "unit.refused"]

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer, load_digits
 
-from client_agent.learning.data import load_folder
+from client_agent.learning.data import Examples, load_folder
 from harness.datasets.breast_cancer import CENTRE, HOSPITALS, SCALE, breast_cancer_five_hospitals
+from harness.datasets.checks import check_examples, check_targets
+from harness.datasets.diabetes import diabetes_five_practices
 from harness.datasets.digits import digits_sites
 from harness.datasets.heart_disease import heart_disease
 from harness.datasets.site_data import Federation, SiteData, describe, split_random, stratified_parts, write_site_folder
+from harness.datasets.survival import breast_cancer_survival
 from harness.demo.studies import HEART_DISEASE, study_of
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
@@ -197,3 +201,28 @@ def test_the_heart_disease_study_fits_its_data(hospitals: Path) -> None:
     assert study.model.inputs == federation.inputs
     assert study.parameters.dimension == 13 * 2 + 2
     assert study.rule.distance_penalty == HEART_DISEASE.distance_penalty
+
+
+@pytest.mark.parametrize(("make", "rows"), [(breast_cancer_survival, 686), (diabetes_five_practices, 442)])
+def test_bundled_data_of_other_tasks_are_whole_valid_and_differ_between_sites(
+    make: Callable[[int], Federation], rows: int
+) -> None:
+    federation = make(0)
+    parts = [part for site in federation.sites for part in (site.train, site.validation, site.test)]
+    assert sum(map(len, parts)) == rows
+    check_examples(federation)
+    check_targets(federation)
+    assert len({site.note for site in federation.sites}) > 2
+    again, other = make(0), make(1)
+    np.testing.assert_array_equal(rows_of(federation), rows_of(other))
+    assert all(same(a, b) for a, b in zip(federation.sites, again.sites, strict=True))
+    assert not any(same(a, b) for a, b in zip(federation.sites, other.sites, strict=True))
+
+
+def test_survival_without_any_event_is_refused() -> None:
+    made = breast_cancer_survival(0)
+    censored = tuple(
+        replace(site, train=Examples(site.train.X, site.train.y * np.array([1, 0], np.float32))) for site in made.sites
+    )
+    with pytest.raises(ConfigurationError, match="no site has a training example with an event"):
+        check_targets(replace(made, sites=censored))

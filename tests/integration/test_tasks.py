@@ -1,0 +1,79 @@
+"""A Cox study and a regression over two servers: every site learns, scores itself and keeps its scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.learning.data import LocalData
+from client_agent.learning.study_file import checked_study_table, study_from_table
+from client_agent.scoring.score import METRICS, FinalScores, value_of
+from client_agent.site.events import RoundEnd
+from client_agent.site.journal import FINAL_SCORES
+from harness.datasets.diabetes import diabetes_five_practices
+from harness.datasets.site_data import Federation
+from harness.datasets.survival import breast_cancer_survival
+from harness.engine.loop import run_plain
+from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.policy.site_policy import SitePolicy
+from tests.integration.agents import finished, journal, rounds_of
+from tests.kit.in_memory import InMemoryFederation
+from tests.kit.learners import torch_learner
+from tests.ports import free_ports
+
+ROUNDS = 2
+POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
+
+
+def tables(federation: Federation, **task: Any) -> dict[str, Any]:
+    return {
+        "name": "tried",
+        "rounds": ROUNDS,
+        "seed": 3,
+        "task": {"kind": federation.task.value, **task},
+        "model": {"kind": "linear", "inputs": list(federation.inputs), "outputs": 1},
+        "rule": {"name": "fedavg"},
+        "training": {"batch_size": 256, "server_learning_rate": 0.2},
+        "parameters": {"clip_norm": 8.0, "least_contributors": 4},
+    }
+
+
+@pytest.mark.parametrize(
+    ("federation", "task"),
+    [(breast_cancer_survival(0), {"ties": "breslow"}), (diabetes_five_practices(0), {"loss": "huber"})],
+    ids=["survival", "regression"],
+)
+def test_a_study_of_another_task_runs_over_two_servers(
+    tmp_path: Path, federation: Federation, task: dict[str, Any]
+) -> None:
+    data = {site.name: LocalData(site.train, site.test, names=federation.names) for site in federation.sites}
+    sites = tuple(SiteSpec(name, examples, POLICY) for name, examples in data.items())
+    names = tuple(site.name for site in sites)
+    spec = FederationSpec("tasks", names[0], sites, seed=5, ports=free_ports())
+    with InMemoryFederation(spec, tmp_path, torch_learner) as running:
+        roster = running.parties.roster.message
+        study = study_from_table(checked_study_table(tables(federation, **task), "test"), "test", roster, None)
+        running.start()
+        running.hand_in(study)
+        running.until("the end", finished(running, study.name, *names))
+        records = {site: rounds_of(running, site, study.name) for site in names}
+        finals = {
+            site: journal(running, site, study.name).read(
+                journal(running, site, study.name).folder / FINAL_SCORES, FinalScores
+            )
+            for site in names
+        }
+    plain = run_plain(study, federation.sites, policy=POLICY)
+    metric, *others = METRICS[federation.task]
+    own = value_of(plain.rounds[-1].test_scores, metric)
+    for site in names:
+        assert [record.state for record in records[site]] == [RoundEnd.RELEASED] * ROUNDS
+        assert all(record.test_accuracy is None for record in records[site])
+        final = finals[site]
+        assert final is not None
+        assert value_of(final.scores, metric) == value_of(records[site][-1].test_scores, metric) is not None
+        assert {score.name for score in final.scores} == {metric, *others}
+        assert all(score.low is not None for score in final.scores if score.value is not None)
+    assert value_of(records[names[0]][-1].test_scores, metric) == pytest.approx(own, abs=0.02)

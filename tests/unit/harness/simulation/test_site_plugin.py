@@ -1,0 +1,117 @@
+"""A site's plug-in in simulation: its data, loss and metrics as at an agent, and tried before round 1."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.simulation.run_one import Protection
+from harness.simulation.simulate import SimulationOptions, run_simulation
+from protocol.errors import ConfigurationError
+
+PLUGIN = """
+import numpy as np
+import torch
+
+
+def model():
+    return torch.nn.Linear(2, 1)
+
+
+def data(path):
+    X, y = np.load(path / "X.npy"), np.load(path / "y.npy")
+    return (X[10:], y[10:]), (X[:10], y[:10])
+
+
+def loss(model, batch):
+    return (model(batch.X)[:, 0] - batch.y[:, 0]).abs().mean() + 0 * batch.y[:, 1].mean()
+
+
+def metrics(model, data):
+    return {"worst": (model(data.X)[:, 0] - data.y[:, 0]).abs().max(), "examples": len(data.X)}
+"""
+STUDY = """
+name = "own"
+rounds = 12
+[task]
+kind = "own"
+[model]
+kind = "plugin"
+inputs = [2]
+outputs = 1
+[rule]
+name = "fedavg"
+[training]
+batch_size = 16
+server_learning_rate = 0.2
+[parameters]
+clip_norm = 8.0
+least_contributors = 3
+"""
+
+
+def options(folder: Path, plugin: str = PLUGIN, protection: Protection = Protection.PLAIN) -> SimulationOptions:
+    random = np.random.default_rng(0)
+    for site in ("north", "south", "east", "west"):
+        place = folder / "data" / site
+        place.mkdir(parents=True, exist_ok=True)
+        X = random.normal(size=(40, 2)).astype(np.float32)
+        np.save(place / "X.npy", X)
+        np.save(place / "y.npy", np.column_stack([X @ [1.0, -2.0], X[:, 0]]))
+    (folder / "study.toml").write_text(STUDY)
+    (folder / "own.py").write_text(plugin)
+    return SimulationOptions(
+        folder / "study.toml", str(folder / "data"), "north", (0,), protection, site_plugin=folder / "own.py"
+    )
+
+
+@pytest.mark.parametrize("protection", [Protection.PLAIN, Protection.SECURE])
+def test_a_plug_in_trains_and_scores_as_at_an_agent(tmp_path: Path, protection: Protection) -> None:
+    result = run_simulation(options(tmp_path, protection=protection))
+    first, *_, last = ({s.name: s.value for s in scores} for scores in result.runs[0].scores_by_round)
+    assert result.metric == "worst"
+    assert first["examples"] == 10
+    assert last["worst"] is not None
+    assert first["worst"] is not None
+    assert last["worst"] < 0.6 * first["worst"]
+    assert result.accuracy.values == (last["worst"],)
+    assert result.runs[0].test_accuracy is None
+    json.loads(result.model_dump_json())
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("Linear(2, 1)", "Linear(3, 1)", "the loss fails on this site's first training examples: RuntimeError"),
+        (".abs().mean() +", ".abs() +", r"loss\(\) gave shape \[16|loss\(\) gave shape \[30"),
+        ('"worst": (', '"Worst!": (', r"metrics\(\) gave dict, expected"),
+        ("len(data.X)}", '"many"}', r"metrics\(\) gave str for 'examples', expected a number"),
+        ("return {", "return 1 / 0, {", r"metrics\(\) fails on this site's first training examples: ZeroDivisionError"),
+    ],
+)
+def test_a_plug_in_that_fails_is_refused_before_round_1(tmp_path: Path, old: str, new: str, said: str) -> None:
+    assert old in PLUGIN
+    with pytest.raises(ConfigurationError, match=said):
+        run_simulation(options(tmp_path, PLUGIN.replace(old, new)))
+
+
+def test_outputs_that_the_task_does_not_take_are_refused_before_round_1(tmp_path: Path) -> None:
+    given = options(tmp_path, PLUGIN.replace("len(data.X)", "1").replace("np.column_stack([X @", "(X @"))
+    for site in (tmp_path / "data").iterdir():
+        np.save(site / "y.npy", np.load(site / "y.npy")[:, :1])
+    given.study_file.write_text(
+        STUDY.replace('"own"\n[model]', '"regression"\n[model]').replace("outputs = 1", "outputs = 1")
+    )
+    (tmp_path / "own.py").write_text(PLUGIN.replace("Linear(2, 1)", "Linear(2, 2)").replace("batch.y[:, 1]", "batch.y"))
+    with pytest.raises(ConfigurationError, match=r"the model gives \[30, 2\], task 'regression' expects \[30, 1\]"):
+        run_simulation(given)
+
+
+def test_a_study_with_a_plug_in_needs_the_file(tmp_path: Path) -> None:
+    given = options(tmp_path)
+    without = SimulationOptions(given.study_file, given.data, "north", (0,), Protection.PLAIN)
+    with pytest.raises(ConfigurationError):
+        run_simulation(without)
