@@ -43,7 +43,7 @@ from protocol.errors import (
     MoietyError,
     UnknownStudy,
 )
-from protocol.policy.clauses import check_study_allowed
+from protocol.policy.study_clauses import check_study_allowed
 from protocol.sharing import Side
 from protocol.wire.authentic import require_roster, require_signatures, sign
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
@@ -183,6 +183,7 @@ class Agent:
             clients=site.clients,
             randomness=site_randomness(settings.seed, settings.site, urls),
             state_dir=settings.state_dir,
+            data=settings.data,
             policy=settings.policy,
             make_learner=partial(self._learner_of_fitting_data, make_learner or self._torch_learner),
             training_seed=self._training_seed,
@@ -194,7 +195,7 @@ class Agent:
             start_timeout_s=settings.start_timeout_s,
             bootstrap_samples=settings.bootstrap_samples,
         )
-        self._context.sums.rounds()  # read once, before studies run side by side
+        _ = self._context.sums, self._context.cohorts  # read once, before studies run side by side
 
     def run(self) -> None:
         """Look for studies every ``poll_s`` until stopped; then let every study's thread end.

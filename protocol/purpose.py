@@ -30,6 +30,7 @@ class Purpose(StrEnum):
     COUNTS = "counts"
     RANKING = "ranking"
     MEASURE = "measure"
+    SUMMARY = "summary"
 
     @property
     def plan(self) -> PurposePlan:
@@ -44,7 +45,9 @@ class PurposePlan:
     ``does`` says it to people. ``model_sized``: the vectors are as long as an update. ``opens``: what the requester
     learns about single sites, None for what the rule needs; ``opens_alone`` says so. ``steps_model``: the vectors are
     updates, so the released average steps the model; only they have weights, are isolated and travel as the study's
-    protection says. ``once``: the clause by which a study has one such round that succeeds.
+    protection says. ``of_data``: what is summed is the same in every study, so over whom it was summed is remembered in
+    all of them. ``dispensable``: training goes on where it could not be done. ``once``: the clause by which a study has
+    one such round that succeeds.
     """
 
     does: str
@@ -52,6 +55,8 @@ class PurposePlan:
     opens: Needs | None
     ends_as: RoundState
     steps_model: bool = False
+    of_data: bool = False
+    dispensable: bool = False
     opens_alone: str = ""
     once: Clause | None = None
 
@@ -71,14 +76,26 @@ PLANS: Final[Mapping[Purpose, PurposePlan]] = {
         model_sized=False,
         opens=Needs.INNER_PRODUCTS,
         ends_as=RoundState.RANKED,
+        dispensable=True,
         opens_alone="a ranking opens inner products, once a study",
         once=Clause.RANKED_ONCE,
+    ),
+    Purpose.SUMMARY: PurposePlan(
+        does="sums summaries",
+        model_sized=False,
+        opens=Needs.NOTHING,
+        ends_as=RoundState.RELEASED,
+        of_data=True,
+        dispensable=True,
+        opens_alone="nothing is ever opened about summaries but their sum",
+        once=Clause.SUMMARISED_ONCE,
     ),
     Purpose.COUNTS: PurposePlan(
         does="sums class counts",
         model_sized=True,
         opens=Needs.NOTHING,
         ends_as=RoundState.RELEASED,
+        of_data=True,
         opens_alone="nothing is ever opened about class counts but their sum",
         once=Clause.COUNTED_ONCE,
     ),

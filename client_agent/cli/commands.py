@@ -18,6 +18,7 @@ import typer
 from client_agent.cli.memory import forget_memory
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
+from client_agent.cli.summaries import show_summary
 from client_agent.cli.tables import add_row, console, table
 from client_agent.daemon import REFUSAL, Site, create_study, load_identity, outbox, run_agent
 from client_agent.learning.check_data import names_of
@@ -31,7 +32,7 @@ from host.log import configure
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError, ConflictingMessage, Unavailable, UnknownStudy
 from protocol.first_model import model_digest_of
-from protocol.policy.clauses import check_study_allowed
+from protocol.policy.study_clauses import check_study_allowed
 from protocol.printable import printable
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
@@ -58,7 +59,12 @@ _POLL_S = 0.5
 _SHOWN_SCORES: Final = 2
 _NAMED = ": every site compares its own with them, and both operators can read them"
 _NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
-_PURPOSES: Final = {Purpose.UPDATE: "", Purpose.COUNTS: " (class counts)", Purpose.RANKING: " (ranking)"}
+_PURPOSES: Final = {
+    Purpose.UPDATE: "",
+    Purpose.COUNTS: " (class counts)",
+    Purpose.RANKING: " (ranking)",
+    Purpose.SUMMARY: " (summary)",
+}
 
 
 @agent_app.callback()
@@ -184,6 +190,21 @@ def watch(name: NameArgument, config: ConfigOption, json_output: JsonOption = Fa
     if not json_output:
         _print_table(read_metrics(metrics))
         _print_final_scores(metrics.with_name(FINAL_SCORES))
+
+
+@study_app.command()
+def summary(
+    name: NameArgument,
+    config: ConfigOption,
+    json_output: JsonOption = False,
+    csv_output: Annotated[bool, typer.Option("--csv", help="Comma-separated lines on standard output.")] = False,
+    scaling: Annotated[
+        Path | None, typer.Option(help="Write pooled means and SDs here, for 'moiety data prepare --scaling'.")
+    ] = None,
+) -> None:
+    """Table one over all sites, as their summaries were summed: at the requester, or at any site that took part."""
+    state_dir = load_settings(config).state_dir
+    show_summary(state_dir, name, json_output=json_output, csv_output=csv_output, scaling=scaling)
 
 
 @study_app.command()

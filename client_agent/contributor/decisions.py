@@ -17,8 +17,8 @@ from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, WeightMail
 from client_agent.site.reconciling import reconcile
 from client_agent.study.evidence import require_skip
-from client_agent.study.isolating import agree_to_sum, note_sum
-from client_agent.study.known_sums import drop_sum
+from client_agent.study.isolating import agree_to_sum, colluders, note_sum
+from client_agent.study.known_sums import agree_to_cohort, drop_sum
 from client_agent.study.participant import Participant
 from host.durable import write_durably
 from protocol.bodies.letter import open_letter, seal_letter, told
@@ -44,7 +44,7 @@ from protocol.rounds.agree import model_digest
 from protocol.rules.registry import rule_for
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Announcement, Decline, RoundView, Signed, WeightList
+from protocol.wire.messages import Announcement, Decline, Purpose, RoundView, Signed, WeightList
 
 
 class Decision(BaseModel):
@@ -155,6 +155,8 @@ class Decisions:
         """The reason as the requester reads it: nothing of a weight, counts or model that the site keeps to itself."""
         if not announcement.purpose.plan.summed and isinstance(error, UnusableUpdate):
             return "this site has no ridge regression within the ranking's clip_norm; the numbers stay at this site"
+        if announcement.purpose is Purpose.SUMMARY and isinstance(error, UnusableUpdate):
+            return "this site's table has another form, or more rows, than the study's summary takes"
         if self._owner.study.rule.name.self_weighted and isinstance(error, UnusableUpdate):
             return "what this site would share cannot be encoded; the numbers stay at this site"
         return error.told if isinstance(error, PolicyRefusal) else error.detail
@@ -198,7 +200,8 @@ class Decisions:
         self._catch_up_releases(mail)
         for skip in mail.skipped:
             number = skip.message.round
-            summed = (owner.study_digest, number) in self._context.sums.rounds()
+            name = owner.study_digest, number
+            summed = name in self._context.sums.rounds() or name in self._context.cohorts.rounds()
             if summed or number in (owner.state.memory.unsettled, owner.state.memory.ranked):
                 require_skip(skip, self._context.roster, owner.study_digest, number)
                 drop_sum(owner.context, owner.study_digest, number)
@@ -285,6 +288,8 @@ class Decisions:
 
     def _check_isolation(self, announcement: Announcement, weight_list: WeightList) -> float | None:
         """Last, because it trains. -> the least isolation with this round's sum; None where no updates are summed"""
+        if announcement.purpose.plan.of_data:
+            agree_to_cohort(self._context, announcement, colluders(self._owner))
         if not announcement.purpose.plan.steps_model:
             return None
         reconcile(self._context)

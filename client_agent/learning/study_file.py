@@ -25,6 +25,7 @@ from protocol.wire.messages import (
     Roster,
     RuleSpec,
     Study,
+    SummarySpec,
     TableSchema,
     TaskKind,
     TaskSpec,
@@ -112,10 +113,10 @@ class ParametersTable(_Table):
 
 
 class StudyTable(_Table):
-    """A whole study file."""
+    """A whole study file; with ``rounds`` 0 the study is its summary alone."""
 
     name: str
-    rounds: int = Field(ge=1)
+    rounds: int = Field(ge=0)
     list_every: int = Field(default=1, ge=1)
     round_deadline_s: float = 600.0
     correlation_source: str = Field(default="ot", pattern=r"^(ot|dealer)$")
@@ -123,6 +124,7 @@ class StudyTable(_Table):
     ranking: RankingSpec | None = None
     seed: int | None = None
     data_schema: TableSchema | None = Field(default=None, alias="schema")
+    summary: SummarySpec | None = None
     model: ModelTable
     rule: RuleSpec
     training: TrainingSpec = TrainingSpec()
@@ -226,6 +228,7 @@ def study_from_table(
             "seed": table.seed,
             "task": table.task.model_dump(mode="json"),
             "data_schema": None if table.data_schema is None else table.data_schema.model_dump(mode="json"),
+            "summary": None if table.summary is None else table.summary.model_dump(mode="json"),
         },
         source,
     )

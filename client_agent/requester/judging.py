@@ -83,6 +83,18 @@ def judge(
     )
 
 
+def judge_sum(sites: Sequence[OpenedSite], requester: str, round: int) -> Judgement:
+    """Who stays in a sum of data, which no rule has a say in: who is in range."""
+    passed = tuple(site.site for site in sites if site.in_range)
+    others = tuple(name for name in passed if name != requester)
+    return Judgement(
+        measured=Measured(round=round, requester_norm=0.0, took_part=others),
+        failed=tuple(site.site for site in sites if not site.in_range),
+        not_selected=(),
+        requester_passed=requester in passed,
+    )
+
+
 def _measured(
     sites: Sequence[OpenedSite], requester: RequesterFacts, passed: tuple[str, ...], round_number: int, opens: Needs
 ) -> Measured:

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.network.watch import at_both
 from client_agent.points import Point
-from client_agent.requester.judging import RequesterFacts, RoundRule, judge
+from client_agent.requester.judging import RequesterFacts, RoundRule, judge, judge_sum
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.measuring import open_sites
@@ -89,7 +89,8 @@ class Openings:
             return self.judged(agreed, [OpenedSite(site, True) for site in agreed.sites], numerators, a.attempt, facts)
         agreed, shares = self.shares(a, b)
         numerators = {site: self.numerator(site) for site in agreed.sites}
-        sites = open_sites(shares, numerators, self._owner.study.parameters, self._announcement.opens)
+        parameters = self._owner.study.parameters_in(self._announcement.purpose)
+        sites = open_sites(shares, numerators, parameters, self._announcement.opens)
         return self.judged(agreed, sites, numerators, a.attempt, facts)
 
     def shares(self, a: RoundView, b: RoundView) -> tuple[AgreedSet, dict[Side, tuple[OpeningShare, ...]]]:
@@ -124,14 +125,11 @@ class Openings:
         """Who stays in the sum: in range, no longer than a clipped update can be, and selected by the rule."""
         owner, own = self._owner, self._context.site
         study, opens = owner.study, self._announcement.opens
-        judged = judge(
-            sites,
-            facts,
-            numerators,
-            RoundRule(study.rule, owner.rule, owner.progress.rule_state, study.parameters),
-            round=self._number,
-            opens=opens,
-        )
+        if self._announcement.purpose.plan.of_data:
+            judged = judge_sum(sites, own, self._number)
+        else:
+            by = RoundRule(study.rule, owner.rule, owner.progress.rule_state, study.parameters)
+            judged = judge(sites, facts, numerators, by, round=self._number, opens=opens)
         release = ReleaseSet(
             study_digest=owner.study_digest,
             round=self._number,

@@ -9,7 +9,8 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
-from client_agent.study.isolating import propose_sum
+from client_agent.study.isolating import colluders, propose_sum
+from client_agent.study.known_sums import agree_to_cohort
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
 from protocol.policy.candidates import Candidate, candidates
@@ -93,7 +94,7 @@ def new_plan(owner: RequesterStudy) -> RoundPlan:
 
     Raises: PolicyRefusal, when a site following the policy would decline; UnusableUpdate, this site's own
     """
-    purpose = _purpose(owner)
+    purpose = next_purpose(owner)
     weights = _weights(owner, purpose)
     least = _least(owner)
     if len(weights) < least:
@@ -102,9 +103,31 @@ def new_plan(owner: RequesterStudy) -> RoundPlan:
         )
     if purpose.plan.steps_model:
         return _isolated_plan(owner, _candidates(owner, weights, least))
+    if purpose.plan.of_data:
+        return _plan_over_cohort(owner, purpose, weights, least)
     announcement, weight_list = _announced(owner, purpose, weights, least)
     _check_policy(owner, announcement, weight_list)
     return _plan(owner, announcement, weight_list, None)
+
+
+def _plan_over_cohort(
+    owner: RequesterStudy, purpose: Purpose, weights: tuple[ListedWeight, ...], least: int
+) -> RoundPlan:
+    """Over everybody, so that it is known whom a sum is over; after a round without one, the least number first.
+
+    Raises: PolicyRefusal, when a site following the policy would decline either
+    """
+    refused = None
+    for number in (least, len(weights)) if owner.progress.too_few else (len(weights), least):
+        announcement, weight_list = _announced(owner, purpose, weights, number)
+        _check_policy(owner, announcement, weight_list)
+        try:
+            agree_to_cohort(owner.context, announcement, colluders(owner))
+        except PolicyRefusal as refusal:
+            refused = refusal
+        else:
+            return _plan(owner, announcement, weight_list, None)
+    raise refused or AssertionError("two numbers are tried")
 
 
 def _announced(
@@ -183,10 +206,12 @@ def _isolated_plan(owner: RequesterStudy, tried: tuple[Candidate, ...]) -> Round
     raise refused
 
 
-def _purpose(owner: RequesterStudy) -> Purpose:
-    """Sites are ranked first, then class counts are summed, for studies that do."""
+def next_purpose(owner: RequesterStudy) -> Purpose:
+    """Sites are ranked first, then summaries are summed, then class counts, for studies that do."""
     if owner.study.ranking is not None and not owner.progress.ranked:
         return Purpose.RANKING
+    if owner.study.summary is not None and not owner.progress.summarised:
+        return Purpose.SUMMARY
     counts = owner.study.rule.name.counts_classes and owner.state.counted is None
     return Purpose.COUNTS if counts else Purpose.UPDATE
 
@@ -199,7 +224,8 @@ def _weights(owner: RequesterStudy, purpose: Purpose) -> tuple[ListedWeight, ...
     else:
         numerators = {s.name: ListedWeight(site=s.name, numerator=grid) for s in progress.rule_state.sites}
     names = (party.name for party in owner.context.roster.contributors)
-    return tuple(numerators[name] for name in names if name in numerators and name not in progress.dropped)
+    away = {*progress.dropped, *(progress.unsummarised if purpose is Purpose.SUMMARY else ())}
+    return tuple(numerators[name] for name in names if name in numerators and name not in away)
 
 
 def _least(owner: RequesterStudy) -> int:

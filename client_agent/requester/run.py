@@ -13,13 +13,14 @@ from client_agent.learning.learner import Vector
 from client_agent.points import Point
 from client_agent.requester.attestations import welcome
 from client_agent.requester.await_sites import admit, await_contributors
-from client_agent.requester.plan import hindrance, new_plan
+from client_agent.requester.plan import hindrance, next_purpose
 from client_agent.requester.query import try_judging
 from client_agent.requester.ranking import RankingRound, after_ranking
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.round_result import Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver
+from client_agent.requester.summary import after_summary, plan_round, summary_missing
 from client_agent.requester.train_alone import go_alone
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, site_values
 from client_agent.study.pretrained import PRETRAINED, load_pretrained
@@ -45,6 +46,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
     EndCause,
+    Purpose,
     RuleName,
     StudyEndState,
 )
@@ -124,7 +126,7 @@ class Requester(RequesterStudy):
             self.end_study(StudyEndState.LOCAL_ONLY, EndCause.NO_CONTRIBUTOR_NEEDED, "the rule uses no contributor")
         if self.progress.end is None and self.progress.next_round == 1:
             await_contributors(self)
-        while self.progress.end is None and self.progress.updates_done < self.study.rounds:
+        while self.progress.end is None and self._more_to_do():
             admit(self)
             plan = self.next_plan()
             if plan is None:
@@ -134,8 +136,19 @@ class Requester(RequesterStudy):
             except LocalOptimumReached as optimum:
                 self.end_study(StudyEndState.COMPLETED, EndCause.LOCAL_OPTIMUM, optimum.detail)
         if self.progress.end is None:
-            self.end_study(StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE, "all rounds are done")
+            self._end_after_all()
         self._deliver_end()
+
+    def _more_to_do(self) -> bool:
+        return self.progress.updates_done < self.study.rounds or next_purpose(self) is not Purpose.UPDATE
+
+    def _end_after_all(self) -> None:
+        missing = summary_missing(self)
+        if missing and not self.study.rounds:
+            public = "the sites' summaries were not summed"
+            self.end_study(StudyEndState.FAILED, EndCause.NOT_SUMMARISED, public, f"{public}: {missing}")
+        else:
+            self.end_study(StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE, "all rounds are done")
 
     def round_of(self, plan: RoundPlan) -> RequesterRound:
         """What drives the planned round: a ranking, or a round that sums."""
@@ -154,10 +167,13 @@ class Requester(RequesterStudy):
             return None
         if plan is None:
             try:
-                plan = new_plan(self)
+                plan = plan_round(self)
             except PolicyRefusal as refusal:
                 self._end_by_policy(refusal)
                 return None
+            if plan is None:
+                return None
+            path = self.journal.round_folder(plan.announcement.message.round) / "plan.json"
             self.journal.reach(Point.BEFORE_PLAN_JOURNALLED)
             self.journal.write(path, plan)
             self.journal.reach(Point.AFTER_PLAN_JOURNALLED)
@@ -170,16 +186,18 @@ class Requester(RequesterStudy):
     def settle(self, plan: RoundPlan, settled: Settled) -> None:
         """Rule, memory and list of absentees after a round; then its record."""
         purpose = plan.announcement.message.purpose
-        changes = self.after_declines(settled) if purpose.plan.summed else {}
+        changes = {} if purpose.plan.dispensable else self.after_declines(settled)
         if any(refused.clause is Clause.ISOLATION for refused in settled.declines):
             changes["exposing"] = Candidate(plan.weight_list.weights, plan.announcement.message.least_contributors)
         if not purpose.plan.summed:
             changes |= after_ranking(self, settled, plan.announcement.message)
         elif settled.past is not None:
             changes |= self._after_release(plan, settled.past)
-        else:
+        elif not purpose.plan.dispensable:
             changes |= self._after_no_sum(plan, settled)
-        if purpose.plan.summed and not purpose.plan.steps_model:
+        if purpose is Purpose.SUMMARY:
+            changes |= after_summary(self, settled, plan.announcement.message)
+        elif purpose.plan.summed and not purpose.plan.steps_model:
             changes["counts_rounds"] = self.progress.counts_rounds + 1
         elif settled.end is RoundEnd.RELEASED and settled.measured is not None:
             changes["rule_state"] = self.rule.apply(self.progress.rule_state, settled.measured)

@@ -42,6 +42,9 @@ class RequesterState(BaseModel):
     counts_rounds: int = Field(default=0, description="how many rounds summed class counts, skipped ones included")
     ranking_rounds: int = Field(default=0, description="how many rounds ranked the sites, skipped ones included")
     ranked: bool = Field(default=False, description="whether the sites are ranked, or will not be")
+    summary_rounds: int = Field(default=0, description="how many rounds summed summaries, skipped ones included")
+    summarised: bool = Field(default=False, description="whether there is a summary, or will be none")
+    unsummarised: tuple[str, ...] = Field(default=(), description="sites that declined the summary, and that alone")
     unreadable: tuple[str, ...] = Field(default=(), description="letters that do not open, as views name them")
     end: Signed[StudyEnd] | None = None
     why: str = Field(default="", description="the end and its full reason, for this site only")
@@ -50,7 +53,7 @@ class RequesterState(BaseModel):
     @property
     def updates_done(self) -> int:
         """Rounds of updates behind this one; only those count among the study's rounds."""
-        return self.next_round - 1 - self.counts_rounds - self.ranking_rounds
+        return self.next_round - 1 - self.counts_rounds - self.ranking_rounds - self.summary_rounds
 
 
 class RoundPlan(BaseModel):

@@ -12,6 +12,7 @@ from client_agent.learning.learner import Learner
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.site.events import EventSink
+from client_agent.site.remembered_cohorts import CohortMemory, cohort_memory
 from client_agent.site.remembered_sums import SumMemory, sum_memory
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
@@ -41,6 +42,7 @@ class SiteContext:
     emit: EventSink
     ledger: Ledger
     stop: threading.Event
+    data: Path = Path()
     start_when: int | None = None
     start_timeout_s: float = 3600.0
     bootstrap_samples: int = 0
@@ -54,3 +56,8 @@ class SiteContext:
     def sums(self) -> SumMemory:
         """What this site's key remembers of sums; made before studies run side by side."""
         return sum_memory(self.state_dir, self.keys, partial(self.randomness.bytes, 32, "sketch of updates"))
+
+    @cached_property
+    def cohorts(self) -> CohortMemory:
+        """Over whom this site's data were summed as they are; made before studies run side by side."""
+        return cohort_memory(self.state_dir, self.keys, partial(self.randomness.bytes, 32, "rounding of counts"))

@@ -47,9 +47,10 @@ class SiteState(BaseModel):
     """Where this site stands. ``model_version`` is None until the requester's welcome came.
 
     ``counted`` are the class counts of all sites together, once they were released, for a rule that uses them.
-    ``ranked_before`` is the first round that this site saw announced as something else than a ranking, in a study that
-    ranks its sites, whether it took part or not. ``discarded`` are the rounds whose sum of ciphertexts was none that
-    the released sites' updates can make. ``opened_round`` is the last one whose sum of updates this site opened,
+    ``summarised`` is the round whose summary this site opened. ``ranked_before`` is the first round that this site saw
+    announced as something else than a ranking or a summary, in a study that has either, whether it took part or not.
+    ``discarded`` are the rounds whose sum of ciphertexts was none that the released sites' updates can make.
+    ``opened_round`` is the last one whose sum of updates this site opened,
     whether it was applied or discarded. ``ended_by`` is what ended the study,
     ``refused`` that this site takes no part.
     """
@@ -63,6 +64,7 @@ class SiteState(BaseModel):
     model_version: int | None = None
     memory: SiteMemory = SiteMemory()
     counted: CountedClasses | None = None
+    summarised: int | None = None
     ranked_before: int | None = None
     discarded: tuple[int, ...] = ()
     last_recorded_round: int = 0

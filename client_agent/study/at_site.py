@@ -86,7 +86,7 @@ class StudyAtSite:
         phases, seconds = self.stopwatch.take()
         totals, before = self.context.ledger.totals, self._billed
         self._billed = totals
-        scores = () if self._kept is None else self.learner.scores(self.require_model())
+        scores = self.learner.scores(self.require_model()) if self._trains else ()
         full = record.model_copy(
             update={
                 "phases": phases,
@@ -108,7 +108,7 @@ class StudyAtSite:
 
     def _write_final_scores(self) -> None:
         """Nothing about metrics keeps a study from its end."""
-        if self._kept is None or not self.state.last_recorded_round:
+        if not self._trains or not self.state.last_recorded_round:
             return
         try:
             found = self.learner.final_scores(self.require_model(), self.context.bootstrap_samples)
@@ -117,6 +117,11 @@ class StudyAtSite:
             return
         if found is not None:
             self.journal.write(self.journal.folder / FINAL_SCORES, found)
+
+    @property
+    def _trains(self) -> bool:
+        """Whether there is a model, and a study that trains it."""
+        return self._kept is not None and self.study.rounds > 0
 
     def event(self, kind: EventKind, round_number: int | None, text: str, record: RoundRecord | None = None) -> None:
         self.context.emit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from client_agent.site.context import SiteContext
 from protocol.evidence import PastRelease
+from protocol.policy.cohorts import LEAST_APART, Cohort
 from protocol.policy.kept_update import Layers
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.wire.messages import Announcement, Roster, WeightList
@@ -34,11 +35,32 @@ def settle_sum(context: SiteContext, study_digest: str, past: PastRelease) -> No
     release, roster = past.release_set.message, context.roster
     summed = tuple(key_of(roster, site) for site in release.sites if site != roster.requester)
     context.sums.settle((study_digest, release.round), summed)
+    context.cohorts.settle((study_digest, release.round), summed)
 
 
 def drop_sum(context: SiteContext, study_digest: str, round_number: int) -> None:
     """Both servers signed that the round was skipped."""
     context.sums.drop((study_digest, round_number))
+    context.cohorts.drop((study_digest, round_number))
+
+
+def cohort_of(announcement: Announcement, roster: Roster) -> Cohort:
+    """The contributors of a round of class counts or of a summary; nobody knows yet who will be summed."""
+    return Cohort(
+        study_digest=announcement.study_digest,
+        round=announcement.round,
+        listed=tuple(key_of(roster, site) for site in announcement.listed),
+        least=announcement.least_contributors,
+    )
+
+
+def agree_to_cohort(context: SiteContext, announcement: Announcement, colluders: int) -> None:
+    """Check over whom this round would sum the data as they are, and remember it durably; then shares may leave.
+
+    Raises: PolicyRefusal, clause ``cohort``
+    """
+    apart = max(LEAST_APART, announcement.least_contributors - colluders)
+    context.cohorts.agree(cohort_of(announcement, context.roster), apart)
 
 
 def key_of(roster: Roster, site: str) -> str:

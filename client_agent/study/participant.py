@@ -25,6 +25,7 @@ from client_agent.study.contribute import (
 )
 from client_agent.study.known_sums import settle_sum
 from client_agent.study.ranking import model_vector
+from client_agent.study.summarising import SUMMARY_FILE, encode_summary, opened_summary, site_columns
 from client_agent.study.take_release import Outputs
 from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import Layers, clip, encode
@@ -55,7 +56,10 @@ class Participant(StudyAtSite):
         encode(np.ones(1, dtype=np.float32), self.study.parameters, bytes(32))
         split_chunk(np.zeros(1, dtype=np.uint64), bytes(32), 0)
         require_scheme(self.study)
-        self.learner.prepare()
+        if self.study.summary is not None:
+            site_columns(self.study, self.context.data)
+        if self.study.rounds:
+            self.learner.prepare()
 
     @property
     def at(self) -> AtSite:
@@ -100,18 +104,19 @@ class Participant(StudyAtSite):
     def update_number(self, round_number: int) -> int:
         """Which of the study's updates a round is: sites are ranked and class counts summed before the first one.
 
-        Rankings come first, so no more rounds ranked than lie before the first other one that was announced to this
-        site. A site that was away then counts as many as there can have been, at most two updates too few.
+        Rankings and summaries come first, so there were no more of them than lie before the first other round that was
+        announced to this site. A site that was away then counts as many as there can have been.
         """
         if self.state.counted is not None:
             return round_number - self.state.counted.round
         other = self.state.ranked_before or round_number
-        return round_number - min(self.study.last_round(Purpose.RANKING), other - 1)
+        first = max(self.study.last_round(purpose) for purpose in Purpose if purpose.plan.dispensable)
+        return round_number - min(first, other - 1)
 
     def saw(self, announcement: Announcement) -> None:
-        """Remember the first round that ranks nobody, in a study that ranks; both servers signed its announcement."""
-        known = self.study.ranking is None or self.state.ranked_before is not None
-        if not known and announcement.purpose.plan.summed:
+        """Remember the first round that is no ranking and no summary; both servers signed its announcement."""
+        neither = self.study.ranking is None and self.study.summary is None
+        if not (neither or self.state.ranked_before is not None or announcement.purpose.plan.dispensable):
             self.save(ranked_before=announcement.round)
 
     def own_weight(self) -> float | None:
@@ -148,6 +153,7 @@ class Participant(StudyAtSite):
         weight = numerator / grid if own is None else own
         ways: dict[Purpose, Callable[[Announcement], Encoded]] = {
             Purpose.COUNTS: self._encode_counts,
+            Purpose.SUMMARY: self._encode_summary,
             Purpose.RANKING: self._encode_model,
             Purpose.UPDATE: partial(self._encode_update, weight=weight),
         }
@@ -161,6 +167,12 @@ class Participant(StudyAtSite):
 
     def _encode_counts(self, announcement: Announcement) -> Encoded:
         return encode_counts(self.learner.class_counts(), self.study.parameters)
+
+    def _encode_summary(self, announcement: Announcement) -> Encoded:
+        """Raises: UnusableUpdate, ConfigurationError"""
+        context = self.context
+        columns = site_columns(self.study, context.data)
+        return encode_summary(self.study, columns, context.policy, context.cohorts.rounding_key())
 
     def _encode_model(self, announcement: Announcement) -> Encoded:
         """This site's vector of a ranking; the requester, which ranks, puts in zeros. Raises: UnusableUpdate"""
@@ -201,21 +213,23 @@ class Participant(StudyAtSite):
 
     def has_taken(self, announcement: Announcement) -> bool:
         """Whether a release of this round was applied before this process began."""
-        if not announcement.purpose.plan.steps_model:
-            return self.state.counted is not None
+        if announcement.purpose.plan.of_data:
+            taken = self.state.counted if announcement.purpose is Purpose.COUNTS else self.state.summarised
+            return taken is not None
         return self.state.model_version != announcement.model_version
 
     def take_release(self, past: PastRelease) -> RoundEnd:
-        """Open the average and step the model, or open the class counts; a broken bound leaves both as they were.
+        """Open the average and step the model, or class counts, or a summary; a broken bound leaves all as it was.
 
         The memory of the release is written together with what it changes, so that a restart does neither twice.
         Raises: Unavailable, UnknownResource while a server has no output yet; evidence that does not hold
         """
         memory, number = self.remembered(self.state.memory, past), past.announcement.round
         try:
-            if not past.announcement.purpose.plan.steps_model:
-                counted = CountedClasses(study_digest=self.study_digest, round=number, totals=self._totals(past))
-                self.save(memory=memory, counted=counted)
+            if past.announcement.purpose.plan.of_data:
+                opened = self._opened_data(past)
+                settle_sum(self.context, self.study_digest, past)
+                self.save(memory=memory, **opened)
                 return RoundEnd.RELEASED
             stepped = self._stepped(past)
         except AggregateOutOfBounds as broken:
@@ -243,12 +257,24 @@ class Participant(StudyAtSite):
         """The released average update. Raises: as :meth:`take_release`; AggregateOutOfBounds"""
         return self._outputs().open(past)
 
-    def _totals(self, past: PastRelease) -> tuple[int, ...]:
-        """The released class counts. Raises: as take_release; AggregateOutOfBounds"""
+    def _opened_data(self, past: PastRelease) -> dict[str, object]:
+        """What the state becomes with the released class counts or summary, which is on disk by then.
+
+        Raises: as take_release; AggregateOutOfBounds
+        """
+        number = past.announcement.round
         with self.stopwatch.phase("output"):
-            totals = self._outputs().open_counts(past)
+            if past.announcement.purpose is Purpose.COUNTS:
+                totals = self._outputs().open_counts(past)
+                found: dict[str, object] = {
+                    "counted": CountedClasses(study_digest=self.study_digest, round=number, totals=totals)
+                }
+            else:
+                summary = opened_summary(self.study, past, self._outputs().open_summary(past))
+                self.journal.write(self.journal.folder / SUMMARY_FILE, summary)
+                found = {"summarised": number}
         self.journal.reach(Point.AFTER_OUTPUT_OPENED)
-        return totals
+        return found
 
     def _outputs(self) -> Outputs:
         context = self.context

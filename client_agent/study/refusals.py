@@ -17,7 +17,7 @@ from host.durable import write_durably
 from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_letter, told
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy.clauses import check_study_allowed
+from protocol.policy.study_clauses import check_study_allowed
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Signed, Study, StudyView
@@ -71,6 +71,8 @@ def public_text(study: Study, site: str) -> str:
     if study.ranking is not None:
         ranks = "ranking open inner_products"
         opened = ranks if study.rule.needs is Needs.NOTHING else f"{opened} or its {ranks}"
+    if study.summary is not None:
+        opened = f"{opened}, or its summary sums,"
     return f"site {site!r} does not let the study's {opened} about it; no round was begun"
 
 

@@ -15,8 +15,9 @@ from protocol.bodies import output
 from protocol.evidence import PastRelease, check_release
 from protocol.protection.interface import AtSite
 from protocol.protection.known import output_header, protection_of
-from protocol.protection.shares import open_counts
+from protocol.protection.shares import open_counts, open_summary
 from protocol.sharing import Side
+from protocol.summary.opened import TableOne
 from protocol.wire.keys import SealingKey
 from protocol.wire.messages import OutputHeader, Roster
 
@@ -51,6 +52,11 @@ class Outputs:
         """The class counts of all sites in a released round of counts together. Raises: as :meth:`open`"""
         check_release(past, self.at.roster, self.study_digest)
         return open_counts(self.at.study, past, partial(self._fetch, past))
+
+    def open_summary(self, past: PastRelease) -> TableOne:
+        """What all sites of a released round summarised together. Raises: as :meth:`open`"""
+        check_release(past, self.at.roster, self.study_digest)
+        return open_summary(self.at.study, past, partial(self._fetch, past))
 
     def _fetch(self, past: PastRelease, side: Side, take: Callable[[OutputHeader, Iterator[bytes]], T]) -> T:
         """What ``take`` makes of a side's output, anew where the connection breaks."""

@@ -16,8 +16,8 @@ from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import Needs
 from protocol.policy.candidates import Candidate, candidates
 from protocol.policy.check import Terms, check_for_every_site, check_weight_list
-from protocol.policy.clauses import check_needs_allowed
 from protocol.policy.site_policy import SitePolicy
+from protocol.policy.study_clauses import check_needs_allowed
 from protocol.rules.interface import RuleState
 from protocol.rules.risk.terms import own_numerator, without
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList

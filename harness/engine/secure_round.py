@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from client_agent.requester.judging import Judgement
 from harness.engine.correlations import DrawCorrelations, Measuring
-from harness.engine.site_inputs import CountsInput, SiteInput
+from harness.engine.site_inputs import Given, SiteInput
 from harness.engine.summing import Judge
 from protocol import release, sharing
 from protocol.arithmetic import fixed_point, ring
@@ -81,9 +81,7 @@ class SecureRound:
     bound: Callable[[tuple[str, ...]], int]
     tamper: Tamper = honest
 
-    def run(
-        self, inputs: Sequence[SiteInput | CountsInput], judge: Judge, probe: NDArray[np.float64] | None = None
-    ) -> SecureResult:
+    def run(self, inputs: Sequence[Given], judge: Judge, probe: NDArray[np.float64] | None = None) -> SecureResult:
         """Contribute, lock, toss the coin, measure, judge, release.
 
         Shapes:   vectors float64[D], already clipped; ``probe`` the requester's, where inner products are opened
@@ -105,7 +103,7 @@ class SecureRound:
         released = tuple(site for site in agreed.sites if site in kept)
         return SecureResult(self._release(released, contributions), released, judgement)
 
-    def _contribute(self, given: SiteInput | CountsInput) -> _Contribution:
+    def _contribute(self, given: Given) -> _Contribution:
         """The site: scale, encode, split, commit."""
         rand = derive(self.seed, f"contribution of {given.site}")
         encoded = self.tamper(given.site, given.encoded(self.parameters, derive(rand, "rounding")))
@@ -189,7 +187,7 @@ class SecureRound:
         return release.open_aggregate_chunk(vector, t_seed, 0, self.bound(released), NUMBA)
 
 
-def _numerator(given: SiteInput | CountsInput, parameters: StudyParameters) -> int:
+def _numerator(given: Given, parameters: StudyParameters) -> int:
     return given.numerator if isinstance(given, SiteInput) else parameters.weight_grid
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,17 @@ from protocol.arithmetic import fixed_point
 from protocol.arithmetic.ring import Ring
 from protocol.parameters import StudyParameters
 from protocol.rules.self_weights import counts_vector
+
+
+class Given(Protocol):
+    """Whatever a site shares in a round."""
+
+    @property
+    def site(self) -> str: ...
+
+    def encoded(self, parameters: StudyParameters, rounding_seed: bytes) -> Ring:
+        """uint64[D]. Raises: UnusableUpdate"""
+        ...
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,11 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.learning.flat_vector import Vector
-from client_agent.requester.judging import Judgement
+from client_agent.requester.judging import Judgement, judge_sum
 from harness.engine.site_updates import ClippedUpdate, squared_norm
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
-from protocol.rules.interface import Measured
 from protocol.wire.messages import Announcement, ListedWeight, WeightList
 
 Judge: TypeAlias = Callable[[Sequence[OpenedSite]], Judgement]
@@ -27,18 +26,7 @@ Judge: TypeAlias = Callable[[Sequence[OpenedSite]], Judgement]
 
 def everybody_in_range(announcement: Announcement, requester: str) -> Judge:
     """The judgement of a round in which nothing is opened: who passed the range check stays."""
-
-    def judge(sites: Sequence[OpenedSite]) -> Judgement:
-        passed = [site.site for site in sites if site.in_range]
-        took_part = tuple(name for name in passed if name != requester)
-        return Judgement(
-            Measured(round=announcement.round, requester_norm=0.0, took_part=took_part),
-            failed=tuple(site.site for site in sites if not site.in_range),
-            not_selected=(),
-            requester_passed=requester in passed,
-        )
-
-    return judge
+    return lambda sites: judge_sum(sites, requester, announcement.round)
 
 
 @dataclass(frozen=True, eq=False)

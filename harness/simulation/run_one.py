@@ -138,6 +138,10 @@ def simulated_study(
         raise ConfigurationError(
             f"{source}: key 'ranking': simulations only train; leave it out, and rank the sites by: moiety rank"
         )
+    if table.summary is not None:
+        raise ConfigurationError(
+            f"{source}: key 'summary': simulations only train; leave it out, and sum the tables by: moiety summarise"
+        )
     if (table.model.inputs, table.model.width) != (federation.inputs, len(federation.class_names)):
         raise ConfigurationError(
             f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.width} outputs, the data "

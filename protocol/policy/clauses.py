@@ -16,10 +16,10 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.policy.memory import ReleasedSum, SiteMemory
 from protocol.policy.refusals import OutcomeUnknown, refusal
 from protocol.policy.site_policy import SitePolicy
+from protocol.policy.study_clauses import check_needs_allowed, check_ranking_allowed
 from protocol.policy.summed_rows import SummedRow
 from protocol.policy.sums import MOST_RELEASE_SETS, Exposure
-from protocol.rules.server_optimiser import largest_step
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, RankingSpec, Study, StudyProtection, WeightList
+from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
@@ -222,62 +222,6 @@ def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) ->
     check_needs_allowed(announcement.opens, policy)
 
 
-def check_needs_allowed(needs: Needs, policy: SitePolicy) -> None:
-    """The site lets its requester learn this about it; asked before a study starts, and in every round."""
-    if needs is not Needs.NOTHING:
-        _require_may_open("rule", needs, policy)
-
-
-def check_protection_allowed(protection: StudyProtection, policy: SitePolicy) -> None:
-    """The site takes part under this protection; asked before a study starts, which has one for all its rounds."""
-    if protection.plan.keyed and not policy.allow_ckks:
-        raise refusal(
-            Clause.ALLOW_CKKS,
-            "the study is under CKKS, where server A together with any one site can open every site's update; this "
-            "site's policy does not allow that: set allow_ckks = true, or ask for a study of shares",
-        )
-
-
-def check_study_allowed(study: Study, policy: SitePolicy) -> None:
-    """All that a site can refuse about a study before it starts: its protection, model, rule and ranking."""
-    check_protection_allowed(study.protection, policy)
-    check_pretrained_allowed(study, policy)
-    check_steps_allowed(study, policy)
-    check_needs_allowed(study.rule.needs, policy)
-    check_needs_allowed(study.rule.name.declared.measures, policy)
-    if study.ranking is not None:
-        check_ranking_allowed(policy)
-        check_penalty_allowed(study.ranking, policy)
-
-
-def check_pretrained_allowed(study: Study, policy: SitePolicy) -> None:
-    """The site takes a first model that it cannot derive; asked before a study starts."""
-    if study.pretrained_digest is not None and not policy.may_pretrain:
-        raise refusal(
-            Clause.MAY_PRETRAIN,
-            "the study begins with a model of the requester's choice, and a crafted one makes single records readable "
-            "from the sum of all sites; this site's policy does not allow that: set may_pretrain = true if you trust "
-            "where the model comes from, or ask for a study without 'pretrained'",
-        )
-
-
-def check_steps_allowed(study: Study, policy: SitePolicy) -> None:
-    """No round moves the model further than the site lets it, nor all rounds together; asked before a study starts."""
-    step = largest_step(study)
-    if step > policy.largest_step:
-        found = f"this study can move the model by {step:g} in a round"
-        raise refusal(
-            Clause.LARGEST_STEP, f"{found}, allowed is {policy.largest_step:g}: take a smaller rate or clip_norm"
-        )
-    path = study.rounds * step
-    if path > policy.largest_path:
-        found = f"this study can move the model by {path:g} in its {study.rounds} rounds"
-        raise refusal(
-            Clause.LARGEST_PATH,
-            f"{found}, allowed is {policy.largest_path:g}: take a smaller rate, clip_norm, or fewer rounds",
-        )
-
-
 def check_first_model(found: str, derived: str, policy_text: str = "") -> None:
     """Version 0 is the one that this site derived, or that the study pins; both as SHA-256 digests."""
     if found != derived:
@@ -320,28 +264,6 @@ def check_once(announcement: Announcement, memory: SiteMemory) -> None:
         raise refusal(plan.once, f"{found}, or this site has not seen both servers skip it; once a study is allowed")
 
 
-def check_ranking_allowed(policy: SitePolicy) -> None:
-    """The site lets its requester rank it; asked before a study starts, and in the round."""
-    if not policy.may_rank:
-        raise refusal(
-            Clause.MAY_RANK,
-            "the study ranks sites before training, which tells the requester one number of its choice about each "
-            "site's own model; this site's policy does not allow that: set may_rank = true, or ask for a study "
-            "without a [ranking] table",
-        )
-    _require_may_open("ranking", Needs.INNER_PRODUCTS, policy)
-
-
-def check_penalty_allowed(ranking: RankingSpec, policy: SitePolicy) -> None:
-    """The penalty hides single patients enough for this site, whatever the study's own bound lets through."""
-    if not ranking.penalty >= policy.least_ranking_penalty:
-        raise refusal(
-            Clause.RANKING_PENALTY,
-            f"the study ranks sites with a penalty of {ranking.penalty:g}, at least {policy.least_ranking_penalty:g} "
-            "is demanded: under a small one a rare feature's coefficient shows its patient's residual",
-        )
-
-
 def check_discarded_sums(announcement: Announcement, discarded: tuple[int, ...]) -> None:
     """Under CKKS a site stops after a few rounds whose sum it had to discard: no site's update makes a sum fail so."""
     if announcement.protection.plan.keyed and len(discarded) >= MOST_DISCARDED_SUMS:
@@ -367,14 +289,6 @@ def _released_against(announcement: Announcement, memory: SiteMemory) -> Release
 
 def _colluders(parameters: StudyParameters, policy: SitePolicy) -> int:
     return max(parameters.assumed_colluders, policy.assumed_colluders)
-
-
-def _require_may_open(who: str, needs: Needs, policy: SitePolicy) -> None:
-    if needs not in policy.may_open:
-        allowed = ", ".join(one.value for one in policy.may_open) or "nothing"
-        raise refusal(
-            Clause.MAY_OPEN, f"the study's {who} opens {needs.value} of this site to the requester, allowed: {allowed}"
-        )
 
 
 def _named(weights: tuple[ListedWeight, ...]) -> str:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
+
+_ONCE: Final[Mapping[Purpose, str]] = {
+    Purpose.COUNTS: "counted",
+    Purpose.RANKING: "ranked",
+    Purpose.SUMMARY: "summarised",
+    Purpose.MEASURE: "apart",
+}
+"""Where the round is remembered that may have done what is done once, a study or a model."""
 
 
 class _Frozen(BaseModel):
@@ -35,8 +44,8 @@ class SiteMemory(_Frozen):
     ``model_version`` is the newest model seen; ``measured_rounds`` and ``released`` concern that model.
     ``last_accepted`` is the last round whose list this site accepted, ``unsettled`` the same round while this site
     has seen neither its release nor a skip that both servers signed. ``counted`` is the round that summed class counts,
-    whether or not this site has seen how it ended; ``ranked`` likewise the round that ranked the sites, and ``apart``
-    the one that measured this model's updates without summing them.
+    whether or not this site has seen how it ended; ``ranked`` likewise the round that ranked the sites, ``summarised``
+    the one that summed their summaries, and ``apart`` the one that measured this model's updates without summing them.
     """
 
     last_listed: tuple[ListedWeight, ...] = ()
@@ -50,6 +59,7 @@ class SiteMemory(_Frozen):
     counted: int | None = None
     ranked: int | None = None
     apart: int | None = None
+    summarised: int | None = None
     left_out: tuple[LeftOut, ...] = ()
 
     def last_numerator(self, site: str) -> int | None:
@@ -58,7 +68,8 @@ class SiteMemory(_Frozen):
 
     def done(self, purpose: Purpose) -> int | None:
         """The round that may have done what a study does once; None before, and for updates."""
-        return {Purpose.COUNTS: self.counted, Purpose.RANKING: self.ranked}.get(purpose)
+        field = _ONCE.get(purpose)
+        return None if field is None else getattr(self, field)
 
 
 def remember_contribution(memory: SiteMemory, announcement: Announcement, weight_list: WeightList) -> SiteMemory:
@@ -68,20 +79,18 @@ def remember_contribution(memory: SiteMemory, announcement: Announcement, weight
     """
     memory = _on_model(memory, announcement.model_version)
     if not announcement.purpose.plan.summed:
-        kind = "apart" if announcement.purpose.plan.model_sized else "ranked"
-        return memory.model_copy(update={kind: announcement.round, "last_accepted": announcement.round})
+        return _remember_once(memory, announcement).model_copy(update={"last_accepted": announcement.round})
     listed = {weight.site for weight in weight_list.weights}
     kept = tuple(weight for weight in memory.last_listed if weight.site not in listed)
     rounds = memory.measured_rounds
     if announcement.measured and announcement.round not in rounds:
         rounds = (*rounds, announcement.round)
-    return memory.model_copy(
+    return _remember_once(memory, announcement).model_copy(
         update={
             "last_listed": kept + weight_list.weights,
             "measured_rounds": rounds,
             "last_accepted": announcement.round,
             "unsettled": announcement.round,
-            "counted": memory.counted if announcement.purpose.plan.steps_model else announcement.round,
         }
     )
 
@@ -91,16 +100,14 @@ def remember_release(
 ) -> SiteMemory:
     """Memory once a sum over ``contributors`` (the release set without the requester) was released.
 
-    A release against an older model than the one remembered changes nothing; one of class counts is remembered as
-    such whatever the model, and is no sum of updates against it.
+    A release against an older model than the one remembered changes nothing; one of class counts or of summaries is
+    remembered as such whatever the model, and is no sum of updates against it.
     """
-    counts = not announcement.purpose.plan.steps_model
-    if counts:
-        memory = memory.model_copy(update={"counted": announcement.round})
+    memory = _remember_once(memory, announcement)
     if announcement.model_version < memory.model_version:
         return memory
     memory = _settled(_on_model(memory, announcement.model_version), announcement.round)
-    if counts:
+    if not announcement.purpose.plan.steps_model:
         return memory
     weights = tuple(weight for weight in weight_list.weights if weight.site in contributors)
     return memory.model_copy(
@@ -114,12 +121,8 @@ def remember_release(
 
 def remember_skip(memory: SiteMemory, round_number: int) -> SiteMemory:
     """Memory once both servers have signed that the round ended without a release."""
-    if memory.counted == round_number:
-        memory = memory.model_copy(update={"counted": None})
-    if memory.ranked == round_number:
-        memory = memory.model_copy(update={"ranked": None})
-    if memory.apart == round_number:
-        memory = memory.model_copy(update={"apart": None})
+    undone = {field: None for field in _ONCE.values() if getattr(memory, field) == round_number}
+    memory = memory.model_copy(update=undone)
     return _settled(memory, round_number)
 
 
@@ -146,6 +149,11 @@ def remember_left_out(
     return memory.model_copy(
         update={"left_out": tuple(LeftOut(site=site, rounds=rounds) for site, rounds in sorted(records.items()))}
     )
+
+
+def _remember_once(memory: SiteMemory, announcement: Announcement) -> SiteMemory:
+    field = _ONCE.get(announcement.purpose)
+    return memory if field is None else memory.model_copy(update={field: announcement.round})
 
 
 def _on_model(memory: SiteMemory, version: int) -> SiteMemory:

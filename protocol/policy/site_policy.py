@@ -8,7 +8,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.parameters import Needs
-from protocol.wire.messages import LEAST_PENALTY
+from protocol.wire.messages import LEAST_EXAMPLES, LEAST_PENALTY
 
 Opened = Annotated[tuple[Annotated[Needs, Field(strict=False)], ...], Field(strict=False)]
 """A settings file has texts in a list, where strict validation asks for members in a tuple."""
@@ -27,6 +27,9 @@ class SitePolicy(BaseModel):
     part where server A together with any one site can open its update (docs/threat_model.md, the CKKS path); it does
     not unless it says so. ``may_pretrain``: whether version 0 of a model may come from the requester, where the study
     pins it; a crafted one makes single records readable from an honest sum, so this too must be said.
+    ``may_summarise``: whether sums over this site's table may be opened, once a study (docs/protocol.md 17), and
+    ``may_share_second_moments`` those of products of its numeric columns; neither is differentially private, so both
+    must be said. ``least_examples``: fewer values than that are shared of no column and no category.
     ``largest_step`` and ``largest_path`` bound how far one round, and all rounds of a study, may move the model (L2
     norm): as far a requester can steer it by its own updates. ``least_isolation``: how much of an update must stay
     hidden from one who knows all sums and weights, as a relative error, for every contributor's update that the sums
@@ -44,6 +47,9 @@ class SitePolicy(BaseModel):
     least_isolation: Annotated[float, Field(ge=0, le=1)] = 0.3
     least_ranking_penalty: Annotated[float, Field(ge=LEAST_PENALTY, le=1)] = LEAST_PENALTY
     may_pretrain: bool = False
+    may_summarise: bool = False
+    may_share_second_moments: bool = False
+    least_examples: Annotated[int, Field(ge=LEAST_EXAMPLES)] = LEAST_EXAMPLES
     largest_step: Annotated[float, Field(gt=0)] = 64.0
     largest_path: Annotated[float, Field(gt=0)] = 20_000.0
 

@@ -66,7 +66,7 @@ class Ciphertexts:
     def content(self, part: Part, encoded: Iterable[Octets], share_seed: bytes) -> Iterator[Octets]:
         yield from encoded
 
-    def served(self, study: Study, side: Side, round_number: int) -> tuple[ShareKind, int]:
+    def served(self, study: Study, announcement: Announcement, side: Side) -> tuple[ShareKind, int]:
         if side is not Side.A:
             raise UnknownResource("the sum of a round of ciphertexts is at side A alone")
         return ShareKind.CIPHERTEXT, 1 + study.model_dimension

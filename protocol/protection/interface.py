@@ -98,7 +98,7 @@ class Protection(Protocol):
         """
         ...
 
-    def served(self, study: Study, side: Side, round_number: int) -> tuple[ShareKind, int]:
+    def served(self, study: Study, announcement: Announcement, side: Side) -> tuple[ShareKind, int]:
         """Kind and length of what a side serves of a released round. Raises: UnknownResource, when it serves nothing"""
         ...
 

@@ -54,5 +54,5 @@ def output_header(
 
     Raises: UnknownResource, when that side serves nothing of it
     """
-    kind, length = protection_of(announcement).served(study, side, announcement.round)
+    kind, length = protection_of(announcement).served(study, announcement, side)
     return OutputHeader(release_digest=release.digest(), side=side, share_kind=kind, recipient=recipient, length=length)

@@ -36,6 +36,7 @@ from protocol.release import (
 )
 from protocol.rules.self_weights import counts_vector
 from protocol.sharing import Side, split_chunk_into
+from protocol.summary.opened import TableOne, table_one
 from protocol.wire.channel.sealing import Octets
 from protocol.wire.messages import Announcement, OutputHeader, Purpose, Roster, ShareKind, Study
 
@@ -75,8 +76,9 @@ class Shares:
             yield share.data
         elements.finish()
 
-    def served(self, study: Study, side: Side, round_number: int) -> tuple[ShareKind, int]:
-        return output.share_kind(side, round_number), study.parameters.dimension
+    def served(self, study: Study, announcement: Announcement, side: Side) -> tuple[ShareKind, int]:
+        length = study.parameters_in(announcement.purpose).dimension
+        return output.share_kind(side, announcement.round), length
 
     def open(self, at: AtSite, past: PastRelease, fetch: Fetch) -> NDArray[np.float32]:
         opened = _own_weighted if at.study.rule.name.self_weighted else _average
@@ -126,6 +128,11 @@ def encode_counts(counts: Sequence[int], parameters: StudyParameters) -> Encoded
     Raises:   UnusableUpdate when they do not fit
     """
     return Encoded(iter([to_bytes(counts_vector(counts, parameters))]), clipped=False, norm=0.0)
+
+
+def encode_integers(vector: Signed) -> Encoded:
+    """A summary as it is. Shapes: int64[L] -> uint64[L], no fraction bits"""
+    return Encoded(iter([to_bytes(vector.astype(np.uint64))]), clipped=False, norm=0.0)
 
 
 def encode_vector(vector: Real, parameters: StudyParameters, rounding_seed: bytes) -> Encoded:
@@ -199,6 +206,17 @@ def _whole(vector: _Vector, parameters: StudyParameters) -> Signed:
     for start, masked in vector.pieces:
         out[start : start + masked.size] = open_aggregate_chunk(masked, vector.seed, start, bound)
     return out
+
+
+def open_summary(study: Study, past: PastRelease, fetch: Fetch) -> TableOne:
+    """What all sites of a released round summarised together.
+
+    Reveals:  the table, to this site
+    Raises:   as :meth:`Protection.open`
+    """
+    parameters = study.parameters_in(past.announcement.purpose)
+    signed = _fetched(past, fetch, lambda vector: _whole(vector, parameters))
+    return table_one(signed, study.summary_layout, len(past.release_set.message.sites))
 
 
 def open_counts(study: Study, past: PastRelease, fetch: Fetch) -> tuple[int, ...]:

@@ -70,6 +70,7 @@ class EndCause(StrEnum):
     STUDY_REFUSED = "study_refused"
     COUNTS_OUT_OF_BOUNDS = "counts_out_of_bounds"
     COUNTS_NOT_SUMMED = "counts_not_summed"
+    NOT_SUMMARISED = "not_summarised"
     CLASS_WITHOUT_EXAMPLE = "class_without_example"
     UPDATE_UNUSABLE = "update_unusable"
     PROTOCOL_BROKEN = "protocol_broken"

@@ -22,7 +22,8 @@ Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Secret32 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$", repr=False)]
 KeyId = Annotated[str, Field(pattern=r"^[0-9a-f]{32}$")]
 SignatureHex = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
-RoundNumber = Annotated[int, Field(ge=1, le=10**6)]
+MOST_ROUNDS: Final = 10**6
+RoundNumber = Annotated[int, Field(ge=1, le=MOST_ROUNDS)]
 Attempt = Annotated[int, Field(ge=1, le=1000)]
 Version = Literal["moiety/2"]
 

@@ -64,13 +64,16 @@ from protocol.wire.study import (
 )
 from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType, MissingRule
 from protocol.wire.table.schema import Scaling, SplitOrder, SplitSpec, TableSchema
+from protocol.wire.table.summary import LEAST_EXAMPLES, MOST_SUMMARY_ROUNDS, SummarySpec
 from protocol.wire.task import LossName, TaskKind, TaskSpec
 
 __all__ = [
+    "LEAST_EXAMPLES",
     "LEAST_PENALTY",
     "MAX_CONTROL_BYTES",
     "MOST_COUNTS_ROUNDS",
     "MOST_RANKING_ROUNDS",
+    "MOST_SUMMARY_ROUNDS",
     "NO_COMMITMENT",
     "AgreedSet",
     "Announcement",
@@ -132,6 +135,7 @@ __all__ = [
     "StudyState",
     "StudyView",
     "SumRelease",
+    "SummarySpec",
     "TableSchema",
     "TaskKind",
     "TaskSpec",

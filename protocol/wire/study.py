@@ -13,13 +13,15 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
 from protocol.purpose import Purpose
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
+from protocol.summary.layout import Layout, summary_parameters
 from protocol.wire.architecture import ArchitectureSpec, FrozenSpec
 from protocol.wire.causes import EndCause
-from protocol.wire.message import Digest, Message, PartyName, RoundNumber, StudyName, Version
+from protocol.wire.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version
 from protocol.wire.names import require_layer_name, require_model_names
 from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.rule import RuleName, RuleSpec
 from protocol.wire.table.schema import TableSchema
+from protocol.wire.table.summary import MOST_SUMMARY_ROUNDS, SummarySpec
 from protocol.wire.task import CLASSES, TaskKind, TaskSpec, is_classes
 
 MOST_COUNTS_ROUNDS: Final = 8
@@ -113,7 +115,8 @@ class Study(Message):
     site. ``pretrained_digest`` pins another version 0, for sites whose policy lets it. The weight list changes at most
     every ``list_every`` sums (section 13); the rule's own weights go on in full precision in between. With ``ranking``
     the sites are ranked once, before the first update. ``task`` says what is predicted: classes, unless it is given.
-    ``data_schema`` says what table the examples are made from.
+    ``data_schema`` says what table the examples are made from, ``summary`` which sums of it are opened first. A study
+    of 0 ``rounds`` is a summary alone.
     """
 
     KIND: ClassVar[str] = "study"
@@ -124,7 +127,7 @@ class Study(Message):
     rule: RuleSpec
     model: ModelSpec
     training: TrainingSpec
-    rounds: RoundNumber
+    rounds: Annotated[int, Field(ge=0, le=MOST_ROUNDS)]
     list_every: Annotated[int, Field(ge=1, le=10**6)] = 1
     round_deadline_s: Annotated[float, Field(gt=0, le=7 * 86400)] = 600.0
     correlation_source: Literal["ot", "dealer"] = "ot"
@@ -134,6 +137,7 @@ class Study(Message):
     pretrained_digest: Digest | None = None
     task: TaskSpec = Field(default=CLASSES, exclude_if=is_classes)
     data_schema: TableSchema | None = Field(default=None, exclude_if=lambda schema: schema is None)
+    summary: SummarySpec | None = Field(default=None, exclude_if=lambda summary: summary is None)
 
     @property
     def least_weight(self) -> float:
@@ -171,6 +175,10 @@ class Study(Message):
                 f"buffers = 'shared' are averaged, and rule {self.rule.name.value!r} takes another step than the "
                 "average, by which a variance can fall below 0: take buffers = 'local', or a rule that averages"
             )
+        if self.summary is not None:
+            _ = self.summary_layout
+        elif not self.rounds:
+            raise ValueError("rounds is 0, and there is no [summary] either: a study does one or the other")
         if self.rule.erosion_applies == "same_round":
             raise ValueError(
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
@@ -239,13 +247,28 @@ class Study(Message):
             raise ValueError(f"the schema's targets take a model of {schema.outputs} outputs, found {model.classes}")
 
     @property
+    def summary_layout(self) -> Layout:
+        """What a summary's vectors hold. Raises: ValueError where the study has none, or none that can be"""
+        if self.summary is None or self.data_schema is None:
+            raise ValueError("a summary is of the columns of a [schema]: give one, or leave [summary] out")
+        return self.summary.layout(self.data_schema)
+
+    @property
     def ranking_length(self) -> int:
         """Coordinates of a ranking's vectors: every feature and the constant 1, with one output a class."""
         return vector_length(prod(self.model.inputs) + 1, self.model.classes)
 
     def parameters_in(self, purpose: Purpose) -> StudyParameters:
-        """The numbers of a round: a ranking's vectors have their own length and clip norm, and are not sketched."""
-        if purpose.plan.model_sized or self.ranking is None:
+        """The numbers of a round: a ranking's vectors have their own length and clip norm, and are not sketched; those
+        of a summary are integers.
+        """
+        if purpose is Purpose.SUMMARY and self.summary is not None:
+            return summary_parameters(
+                self.summary_layout.length,
+                least_contributors=self.parameters.least_contributors,
+                assumed_colluders=self.parameters.assumed_colluders,
+            )
+        if purpose is not Purpose.RANKING or self.ranking is None:
             return self.parameters
         return ranking_parameters(
             self.ranking_length,
@@ -257,15 +280,17 @@ class Study(Message):
     def last_round(self, purpose: Purpose) -> int:
         """The largest number that a round of this purpose can have; 0: the study has none.
 
-        Sites are ranked first, then class counts are summed, then updates.
+        Sites are ranked first, then summaries are summed, then class counts, then updates.
         """
         rankings = 0 if self.ranking is None else MOST_RANKING_ROUNDS
+        summaries = 0 if self.summary is None else MOST_SUMMARY_ROUNDS
         counts = MOST_COUNTS_ROUNDS if self.rule.name.counts_classes else 0
         return {
             Purpose.RANKING: rankings,
-            Purpose.COUNTS: rankings + counts if counts else 0,
+            Purpose.SUMMARY: rankings + summaries if summaries else 0,
+            Purpose.COUNTS: rankings + summaries + counts if counts else 0,
             Purpose.MEASURE: 0,
-            Purpose.UPDATE: rankings + counts + self.rounds,
+            Purpose.UPDATE: rankings + summaries + counts + self.rounds if self.rounds else 0,
         }[purpose]
 
 

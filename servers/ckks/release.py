@@ -41,7 +41,7 @@ async def countersigned_set(server: Server, peer: PeerClient, study: StudyRecord
 async def sum_up(server: Server, study: StudyRecord, record: RoundRecord) -> None:
     """Side A: both servers hold one release set; add it up and sign the sum."""
     name, announcement = output_name(record), record.announcement.message
-    _, values = protection_of(announcement).served(study.study, server.side, announcement.round)
+    _, values = protection_of(announcement).served(study.study, announcement, server.side)
     digest = await asyncio.to_thread(write_sum, server, record, values, name)
     sign_sum_release(server, record.key, name, digest)
 

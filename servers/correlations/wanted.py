@@ -13,7 +13,7 @@ def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list
     if ranks_next(study, last):
         opens, parameters = Purpose.RANKING.plan.opened(of.rule.needs), of.parameters_in(Purpose.RANKING)
         return [product_lengths(opens, place, place == 0, parameters) for place in range(len(roster.sites))]
-    if last is not None and not last.announcement.message.purpose.plan.summed:
+    if last is not None and last.announcement.message.purpose.plan.dispensable:
         last = None
     counting = of.rule.name.counts_classes and (last is None or last.progress.state is RoundState.SKIPPED)
     if not of.protection.plan.opens and not counting:

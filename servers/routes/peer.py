@@ -42,7 +42,7 @@ from servers.rounds.release import (
     with_mask_seed,
 )
 from servers.rounds.side_b import Answering
-from servers.rounds.sketches import most_elements
+from servers.rounds.sketches import most_elements, parameters_of
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.studies import study_named
@@ -192,7 +192,7 @@ async def put_masked_sum(
     if current.state is RoundState.RELEASED:
         return done()
     with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
-        parameters = record.study.parameters
+        parameters = parameters_of(record, current)
         intake = SealedMaskedSum(server, current, parameters, draft)
         await stream_into(request, intake, masked_sum_body.most_bytes(parameters.dimension))
         await asyncio.to_thread(intake.finish, caller)
@@ -209,7 +209,7 @@ async def get_masked_sum(study: str, round: int, attempt: int, server: ThisServe
     current = with_mask_seed(server, _with_release_set(b.round(key), Side.B))
     if current.state is not RoundState.RELEASED:
         commit_release(server, record, current, None)
-    parameters = record.study.parameters
+    parameters = parameters_of(record, current)
     return sealed_answer(sealed_masked_sum(server, current, parameters))
 
 

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from client_agent.learning.ridge import ridge
 from protocol.errors import PolicyRefusal
-from protocol.policy.clauses import check_study_allowed
 from protocol.policy.site_policy import SitePolicy
+from protocol.policy.study_clauses import check_study_allowed
 from protocol.wire.messages import RankingSpec
 from tests.unit.parties import study
 

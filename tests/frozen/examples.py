@@ -129,7 +129,14 @@ SCHEMA: Final[Fields] = {
     "columns": [
         {"name": "age", "type": "number", "unit": "years", "range": [18.0, 120.0], "centre": 54.5, "spread": 9.0},
         {"name": "sex", "type": "boolean", "categories": ["f", "m"], "missing": "median"},
-        {"name": "größe", "type": "integer", "missing_marks": ["-9"], "centre": 170.0, "spread": 8.0},
+        {
+            "name": "größe",
+            "type": "integer",
+            "range": [0.0, 250.0],
+            "missing_marks": ["-9"],
+            "centre": 170.0,
+            "spread": 8.0,
+        },
         {"name": "seen", "type": "time", "role": "observed_at", "format": "%d.%m.%Y"},
         {
             "name": "lesions",
@@ -145,6 +152,13 @@ SCHEMA: Final[Fields] = {
     "split": SPLIT,
     "scaling": "common",
     "query": "SELECT age, sex, height, seen, lesions FROM visits",
+}
+SUMMARY: Final[Fields] = {
+    "bins": 10,
+    "most_rows": 2000,
+    "least_examples": 20,
+    "rounded_to": 10,
+    "second_moments": True,
 }
 RANKING: Final[Fields] = {"penalty": 0.02, "clip_norm": 8.0}
 TASK: Final[Fields] = {"kind": "survival", "loss": "cox", "huber_delta": 1.0, "ties": "breslow"}
@@ -174,6 +188,7 @@ STUDY: Final[Fields] = {
     "pretrained_digest": digest("pretrained"),
     "task": {"kind": "classes", "loss": None, "huber_delta": 1.0, "ties": "efron"},
     "data_schema": SCHEMA,
+    "summary": SUMMARY,
 }
 
 WEIGHTS: Final = [{"site": name, "numerator": 32 - place} for place, name in enumerate(SITES)]
@@ -351,6 +366,7 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "session_open": {"session": digest("session"), "sealed_key_part": "00ff" * 8},
     "session_opened": {"session": digest("session"), "sealed_key_part": "ff00" * 8},
     "signature": signature("clinic-1"),
+    "summary": SUMMARY,
     "signed": signed(READY, "clinic-1"),
     "split": SPLIT,
     "study": STUDY,

@@ -108,11 +108,16 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+def federation_in(folder: Path) -> InMemoryFederation:
+    sites = tuple(SiteSpec(name, data, WILLING) for name, data in DATA.items())
+    return InMemoryFederation(
+        FederationSpec("rules", REQUESTER, sites, seed=11, ports=free_ports()), folder, torch_learner
+    )
+
+
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
-    sites = tuple(SiteSpec(name, data, WILLING) for name, data in DATA.items())
-    spec = FederationSpec("rules", REQUESTER, sites, seed=11, ports=free_ports())
-    with InMemoryFederation(spec, tmp_path_factory.mktemp("federation"), torch_learner) as running:
+    with federation_in(tmp_path_factory.mktemp("federation")) as running:
         yield running
 
 
@@ -248,8 +253,16 @@ def test_a_site_reads_what_it_gave(run: InMemoryFederation) -> None:
     assert own == {"c1": ROUNDS * 48 / 60, **dict.fromkeys((REQUESTER, "c2", "c3", "c4"), None)}
 
 
-def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(run: InMemoryFederation) -> None:
-    """It learns the sum, in which it is not, with its first weight list."""
+def test_a_site_that_comes_after_the_class_counts_weighs_itself_by_them(tmp_path: Path) -> None:
+    """It learns the sum, in which it is not, with its first weight list.
+
+    In a federation of its own: where all sites' classes were counted before, they are not counted without one.
+    """
+    with federation_in(tmp_path) as run:
+        _late_after_counts(run)
+
+
+def _late_after_counts(run: InMemoryFederation) -> None:
     config, late = run.config(REQUESTER), "c4"
     config.write_text("start_when = 3\n" + config.read_text())
     study = study_of(run, "late", RULES["wfedavg"]).model_copy(update={"rounds": 10})

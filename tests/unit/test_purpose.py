@@ -18,8 +18,8 @@ def announced(purpose: Purpose, opens: Needs) -> Announcement:
 def test_every_purpose_has_a_plan() -> None:
     assert set(PLANS) == set(Purpose)
     assert [purpose for purpose in Purpose if purpose.plan.steps_model] == [Purpose.UPDATE]
-    assert {purpose.plan.ends_as for purpose in Purpose} == {RoundState.RELEASED, RoundState.RANKED}
-    assert [purpose for purpose in Purpose if not purpose.plan.summed] == [Purpose.RANKING]
+    assert {purpose.plan.ends_as for purpose in Purpose} == {RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED}
+    assert [purpose for purpose in Purpose if not purpose.plan.summed] == [Purpose.RANKING, Purpose.MEASURE]
 
 
 @pytest.mark.parametrize("purpose", list(Purpose))

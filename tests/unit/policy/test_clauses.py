@@ -15,13 +15,15 @@ from protocol.policy.clauses import (
     check_discarded_sums,
     check_first_model,
     check_largest_share,
+)
+from protocol.policy.memory import SiteMemory, remember_release
+from protocol.policy.site_policy import SitePolicy
+from protocol.policy.study_clauses import (
     check_needs_allowed,
     check_penalty_allowed,
     check_protection_allowed,
     check_study_allowed,
 )
-from protocol.policy.memory import SiteMemory, remember_release
-from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import (
     ListedWeight,
     Purpose,

@@ -12,8 +12,8 @@ from harness.engine.parties import SiteEntry, make_parties
 from harness.simulation.case import read_case
 from harness.simulation.files.study_files import STUDIES
 from protocol.errors import PolicyRefusal
-from protocol.policy.clauses import check_steps_allowed
 from protocol.policy.site_policy import SitePolicy
+from protocol.policy.study_clauses import check_steps_allowed
 from protocol.rules.server_optimiser import state_vectors
 from protocol.wire.messages import RuleName, Study
 from tests.unit.harness.simulation.test_case import CASES

@@ -1,0 +1,99 @@
+"""``moiety study summary``: a table, JSON, CSV, or the common scaling that data are prepared with."""
+
+from __future__ import annotations
+
+import csv
+import sys
+from pathlib import Path
+
+from rich.table import Table
+
+from client_agent.cli.tables import add_row, console, table
+from client_agent.site.journal import StudyJournal
+from client_agent.study.summarising import SUMMARY_FILE, Summary
+from protocol.errors import ConfigurationError
+from protocol.summary.opened import QUANTILES, CategorySummary, NumericSummary, TableOne
+from protocol.summary.scaling import scaling_of, scaling_text
+
+_NOT_PRIVATE = (
+    "counts are rounded, columns and categories of few patients left out; this is not differential privacy. Quantiles "
+    "are approximate"
+)
+_OTHERS = "(others)"
+
+
+def show_summary(state_dir: Path, study: str, *, json_output: bool, csv_output: bool, scaling: Path | None) -> None:
+    """What the sites of a study opened together. Raises: ConfigurationError where there is nothing"""
+    summary, opened = _read(state_dir, study)
+    if scaling is not None:
+        common = scaling_of(opened, summary.study, summary.round)
+        scaling.write_text(scaling_text(common), encoding="utf-8")
+        sys.stderr.write(f"{scaling}: {len(common.columns)} columns, digest {common.digest}\n")
+    if json_output:
+        sys.stdout.write(summary.model_dump_json() + "\n")
+    elif csv_output:
+        _write_csv(opened)
+    else:
+        console().print(table_of(opened, f"{study}: {len(summary.sites)} sites: {', '.join(summary.sites)}"))
+
+
+def _read(state_dir: Path, study: str) -> tuple[Summary, TableOne]:
+    folder = state_dir / "studies" / study
+    found = StudyJournal(state_dir, study).read(folder / SUMMARY_FILE, Summary) if folder.is_dir() else None
+    if found is None:
+        raise ConfigurationError(
+            f"key 'state_dir': {state_dir} has no summary of study {study!r}; a site keeps one once the summaries of a "
+            "study with a [summary] table were summed"
+        )
+    if found.table is None:
+        raise ConfigurationError(f"study {study!r} has no summary: {found.problem}")
+    return found, found.table
+
+
+def table_of(opened: TableOne, title: str) -> Table:
+    """Table one, for a terminal."""
+    shown = table("column", "values", "missing", "mean", "SD", "median (quartiles)", title=title, caption=_NOT_PRIVATE)
+    for one in opened.numeric:
+        add_row(shown, one.name, str(one.values), str(one.missing), _text(one.mean), _text(one.sd), _quartiles(one))
+    for column in opened.categories:
+        add_row(shown, column.name, str(column.values), str(column.missing), "", "", "")
+        for name, count in _counts(column):
+            add_row(shown, f"  {name}", str(count), "", _share(count, column.values), "", "", style="dim")
+    for pair in opened.covariances:
+        shown.add_section()
+        name = f"{pair.first} x {pair.second}"
+        add_row(shown, name, str(pair.values), "", f"covariance {pair.covariance:.4g}", "", "")
+    return shown
+
+
+def _write_csv(opened: TableOne) -> None:
+    """A line a column or category; bins are the histogram's counts, from the range's lower end on."""
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    quantiles = [f"q{round(100 * at):02d}" for at in QUANTILES]
+    writer.writerow(["column", "category", "values", "missing", "mean", "sd", *quantiles, "low", "high", "bins"])
+    for one in opened.numeric:
+        values = [str(quantile.value) for quantile in one.quantiles] or [""] * len(quantiles)
+        bins = " ".join(map(str, one.histogram))
+        writer.writerow([one.name, "", one.values, one.missing, one.mean, one.sd, *values, one.low, one.high, bins])
+    blank = [""] * (2 + len(quantiles) + 3)
+    for column in opened.categories:
+        writer.writerow([column.name, "", column.values, column.missing, *blank])
+        for name, count in _counts(column):
+            writer.writerow([column.name, name, count, "", *blank])
+
+
+def _counts(column: CategorySummary) -> list[tuple[str, int]]:
+    return [(_OTHERS if one.name is None else one.name, one.count) for one in column.counts]
+
+
+def _text(value: float | None) -> str:
+    return "too few" if value is None else f"{value:.4g}"
+
+
+def _share(count: int, of: int) -> str:
+    return f"{100 * count / of:.0f} %" if of else ""
+
+
+def _quartiles(one: NumericSummary) -> str:
+    at = {quantile.at: quantile.value for quantile in one.quantiles}
+    return f"{at[0.5]:.4g} ({at[0.25]:.4g} to {at[0.75]:.4g})" if at else ""

@@ -1,0 +1,114 @@
+"""Over whom this site's data were summed as they are, in all studies; and its key for rounding (docs/protocol.md 17).
+
+    cohorts/KEY/rounds.json     rounds of class counts and of summaries that were not skipped
+                rounding.key    32 random bytes, drawn once: the same rows are counted the same for ever
+
+Both are written before the first share of such a round leaves.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from host.durable import new_folder, write_durably
+from protocol.errors import ConfigurationError
+from protocol.policy.cohorts import Cohort, check_cohort
+from protocol.wire.keyfile import PartyKeys
+
+_ROUNDS: Final = "rounds.json"
+_KEY: Final = "rounding.key"
+_KEY_BYTES: Final = 32
+_KEY_CHARACTERS: Final = 32
+
+
+def cohort_memory(state_dir: Path, keys: PartyKeys, draw: Callable[[], bytes]) -> CohortMemory:
+    """The memory of the site with these keys, whatever it is called and whichever study asks."""
+    key = keys.party().signing_key
+    return CohortMemory(state_dir / "cohorts" / key[:_KEY_CHARACTERS], draw)
+
+
+class Remembered(BaseModel):
+    """What is on disk."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    cohorts: tuple[Cohort, ...] = ()
+
+
+class CohortMemory:
+    """All studies of an agent share it, one at a time. ``draw``: 32 bytes, asked for once in the life of the folder.
+
+    Raises: ConfigurationError when the file is not what was written
+    """
+
+    def __init__(self, folder: Path, draw: Callable[[], bytes]) -> None:
+        self._folder = new_folder(folder)
+        self._draw = draw
+        self._lock = threading.RLock()
+        self._cohorts = _read(folder / _ROUNDS) if (folder / _ROUNDS).exists() else ()
+
+    def rounds(self) -> frozenset[tuple[str, int]]:
+        """All rounds that this memory has a word on."""
+        with self._lock:
+            return frozenset(one.name for one in self._cohorts)
+
+    def agree(self, cohort: Cohort, apart: int) -> None:
+        """Remember a round durably, if earlier ones allow it. Until its end is known, its last list counts.
+
+        Raises: PolicyRefusal, clause ``cohort``; then nothing is remembered
+        """
+        with self._lock:
+            check_cohort(cohort, self._cohorts, apart)
+            self.rounding_key()
+            if not any(one.released is not None for one in self._of(cohort.name)):
+                self._keep((*(one for one in self._cohorts if one.name != cohort.name), cohort))
+
+    def settle(self, name: tuple[str, int], released: Sequence[str]) -> None:
+        """A release named the contributors that were summed; repeating it changes nothing."""
+        with self._lock:
+            settled = {one: one.model_copy(update={"released": tuple(released)}) for one in self._of(name)}
+            if settled:
+                self._keep(tuple(settled.get(one, one) for one in self._cohorts))
+
+    def drop(self, name: tuple[str, int]) -> None:
+        """Both servers signed that the round ended without a sum."""
+        with self._lock:
+            if any(one.released is None for one in self._of(name)):
+                self._keep(tuple(one for one in self._cohorts if one.name != name))
+
+    def rounding_key(self) -> bytes:
+        """What decides whether a count is rounded up. Raises: ConfigurationError"""
+        with self._lock:
+            path = self._folder / _KEY
+            if not path.exists():
+                if self._cohorts:
+                    raise ConfigurationError(
+                        f"{path} is missing, and under another key the same rows would be rounded otherwise; restore "
+                        "it from a backup of the same folder"
+                    )
+                write_durably(path, self._draw())
+            key = path.read_bytes()
+        if len(key) != _KEY_BYTES:
+            raise ConfigurationError(f"{path} holds {len(key)} bytes, {_KEY_BYTES} were written; restore it")
+        return key
+
+    def _of(self, name: tuple[str, int]) -> tuple[Cohort, ...]:
+        return tuple(one for one in self._cohorts if one.name == name)
+
+    def _keep(self, cohorts: tuple[Cohort, ...]) -> None:
+        write_durably(self._folder / _ROUNDS, Remembered(cohorts=cohorts).model_dump_json().encode())
+        self._cohorts = cohorts
+
+
+def _read(path: Path) -> tuple[Cohort, ...]:
+    try:
+        return Remembered.model_validate_json(path.read_bytes()).cohorts
+    except ValidationError as error:
+        raise ConfigurationError(
+            f"{path}: not a file of this site's memory of cohorts ({error.error_count()} fields are wrong); restore it "
+            "from a backup of the same folder"
+        ) from None

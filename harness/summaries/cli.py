@@ -1,0 +1,94 @@
+"""``moiety summarise``: what would a table one over these sites show?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+
+from client_agent.cli.summaries import table_of as shown_table
+from harness.datasets.registry import DataRequest, load_data
+from harness.demo.live import console_for
+from harness.simulation.options import command
+from harness.simulation.run_one import Protection
+from harness.summaries.secure import secure_sum
+from harness.summaries.tables import columns_of, table_of
+from protocol.arithmetic.prg import derive
+from protocol.errors import ConfigurationError
+from protocol.summary.layout import Layout
+from protocol.summary.opened import TableOne, table_one
+from protocol.summary.protect import Protection as TableProtection
+from protocol.summary.protect import shared_vector
+from protocol.wire.messages import LEAST_EXAMPLES, SummarySpec
+
+DEFAULTS = SummarySpec()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Counts, means, SDs and histograms of all sites' tables together, each protected before it is shared."""
+
+    data: Annotated[str, typer.Argument(help="A data set's name, as in a case's [case] table.")] = "breast_cancer"
+    split: Annotated[str, typer.Option(help="Which split of it.")] = ""
+    sites: Annotated[int | None, typer.Option(min=2, help="How many sites, where the data set leaves it open.")] = None
+    folder: Annotated[
+        Path | None, typer.Option("--data", envvar="MOIETY_DATA", help="Folder of the public data files.")
+    ] = None
+    seed: Annotated[int, typer.Option(min=0, help="Fixes the split and every draw.")] = 0
+    protection: Annotated[Protection, typer.Option(help="secure: shares at two servers; plain: added up.")] = (
+        Protection.SECURE
+    )
+    least_examples: Annotated[
+        int, typer.Option(min=LEAST_EXAMPLES, help="Columns and categories of fewer are left out.")
+    ] = LEAST_EXAMPLES
+    second_moments: Annotated[bool, typer.Option("--second-moments", help="Covariances too.")] = False
+    as_json: Annotated[bool, typer.Option("--json", help="The table as JSON.")] = False
+
+
+def summarise(asked: Asked) -> tuple[TableOne, int]:
+    """The table, and how many sites are in it. Raises: ConfigurationError, UnusableUpdate"""
+    if asked.protection is Protection.CKKS:
+        raise ConfigurationError("--protection ckks adds updates; a summary travels as shares: take secure, or plain")
+    federation = load_data(
+        DataRequest(data=asked.data, seed=asked.seed, split=asked.split, sites=asked.sites, folder=asked.folder)
+    )
+    most = max(len(site.train) for site in federation.sites)
+    try:
+        layout = Layout(
+            columns_of(federation),
+            rounded_to=DEFAULTS.rounded_to,
+            most_rows=max(most, DEFAULTS.most_rows),
+            second_moments=asked.second_moments,
+        )
+    except ValueError as error:
+        raise ConfigurationError(f"{asked.data}: {error}") from None
+    seed = derive(bytes(32), f"summary {asked.seed}")
+    shared = {
+        site.name: shared_vector(
+            layout,
+            table_of(site),
+            TableProtection(derive(seed, f"key of {site.name}"), asked.least_examples, layout.rounded_to),
+        )
+        for site in federation.sites
+    }
+    if asked.protection is Protection.PLAIN:
+        return table_one(np.sum(list(shared.values()), axis=0), layout, len(shared)), len(shared)
+    result = secure_sum(layout, shared, seed)
+    if result.total is None:
+        raise ConfigurationError(f"{asked.data}: nothing was summed: {result.skipped_because}")
+    return table_one(result.total, layout, len(result.released)), len(result.released)
+
+
+def _summarise(asked: Asked) -> None:
+    table, sites = summarise(asked)
+    if asked.as_json:
+        typer.echo(table.model_dump_json())
+    else:
+        title = f"{asked.data}: {sites} sites, {asked.protection.value}"
+        console_for(stderr=False).print(shown_table(table, title))
+
+
+summarise_sites = command(Asked, _summarise)

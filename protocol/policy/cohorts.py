@@ -1,0 +1,61 @@
+"""Over whom a site's data were summed: never over nearly the same sites twice (docs/protocol.md 17).
+
+Class counts and summaries are sums of the data as they are. Two of them whose sites differ in one show that one's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.clauses import Clause
+from protocol.policy.refusals import refusal
+from protocol.policy.summed_rows import release_sets, release_sets_number
+from protocol.policy.sums import MOST_RELEASE_SETS
+
+LEAST_APART: Final = 3
+
+
+class Cohort(BaseModel):
+    """The contributors of one such round, by their keys. ``released`` are those summed, None while that is unknown."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    study_digest: str
+    round: Annotated[int, Field(ge=1)]
+    listed: tuple[str, ...]
+    least: Annotated[int, Field(ge=0)]
+    released: tuple[str, ...] | None = None
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """Study and round."""
+        return self.study_digest, self.round
+
+    def sums(self) -> list[frozenset[str]]:
+        """The sets of contributors of which one was summed, or can be, as far as is known."""
+        if self.released is not None:
+            return [frozenset(self.released)]
+        return [frozenset(chosen) for chosen in release_sets(self.listed, self.least) if chosen]
+
+
+def check_cohort(new: Cohort, known: Sequence[Cohort], apart: int) -> None:
+    """Whatever the new round releases, each earlier sum is over the same contributors, or ``apart`` of them differ.
+
+    An earlier word about the same round does not count. Raises: PolicyRefusal, clause ``cohort``
+    """
+    advice = "announce exactly the contributors of the earlier sum, with their number as the least number"
+    if release_sets_number(len(new.listed), new.least) > MOST_RELEASE_SETS:
+        raise refusal(Clause.COHORT, f"too many sets of sites could be summed to look at them; {advice}")
+    earlier = {chosen: one for one in known if one.name != new.name for chosen in one.sums()}
+    for chosen in new.sums():
+        for before, one in earlier.items():
+            differ = len(chosen ^ before)
+            if 0 < differ < apart:
+                raise refusal(
+                    Clause.COHORT,
+                    f"class counts or summaries over this data were summed in round {one.round} of study "
+                    f"{one.study_digest[:16]}, and this round may sum {differ} sites more or fewer, at least {apart} "
+                    f"are demanded, or the same sites: {advice}",
+                )

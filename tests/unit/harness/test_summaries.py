@@ -1,0 +1,62 @@
+"""A summary in one process: plain and secure say the same, and a site out of range is not in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.simulation.run_one import Protection
+from harness.summaries.cli import Asked, summarise
+from harness.summaries.secure import secure_sum
+from protocol.arithmetic.ring import Ring
+from protocol.errors import ConfigurationError
+from protocol.summary.layout import Layout, Numeric
+from protocol.summary.protect import shared_vector
+from tests.unit.summary.tables import LAYOUT, protection, table
+
+SHARED = {f"s{site}": shared_vector(LAYOUT, table(site), protection(site)) for site in range(5)}
+
+
+def test_plain_and_secure_are_the_same_table() -> None:
+    tables = [summarise(Asked(protection=of, second_moments=True)) for of in (Protection.PLAIN, Protection.SECURE)]
+    assert tables[0] == tables[1]
+    assert tables[0][1] == 5
+    assert len(tables[0][0].covariances) == 30 * 29 // 2
+
+
+def test_the_sum_of_the_ring_is_that_of_slow_integers() -> None:
+    result = secure_sum(LAYOUT, SHARED, bytes(32))
+    assert result.released == tuple(SHARED)
+    assert result.total is not None
+    assert result.total.tolist() == [
+        sum(entries) for entries in zip(*(v.tolist() for v in SHARED.values()), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("added", [2**63, 2**40, 2**64 - 2**32])
+def test_a_site_out_of_range_is_left_out(added: int) -> None:
+    def lie(site: str, encoded: Ring) -> Ring:
+        return encoded + np.uint64(added) if site == "s3" else encoded
+
+    result = secure_sum(LAYOUT, SHARED, bytes(32), lie)
+    assert result.judgement is not None
+    assert result.judgement.failed == ("s3",)
+    assert result.total is not None
+    assert np.array_equal(result.total, np.sum([v for site, v in SHARED.items() if site != "s3"], axis=0))
+
+
+def test_what_cannot_be_summarised_is_said() -> None:
+    with pytest.raises(ConfigurationError, match="3 contributors"):
+        secure_sum(LAYOUT, {site: SHARED[site] for site in ("s0", "s1", "s2")}, bytes(32))
+    with pytest.raises(ConfigurationError, match="travels as shares"):
+        summarise(Asked(protection=Protection.CKKS))
+
+
+def test_vectors_longer_than_the_sketch_are_sketched_in_four_blocks() -> None:
+    layout = Layout(tuple(Numeric(f"n{n}", 0, 100) for n in range(120)), bins=20, most_rows=1000)
+    assert layout.length > 2048
+    columns = tuple(np.linspace(1, 99, 50) for _ in layout.columns)
+    shared = {f"s{site}": shared_vector(layout, columns, protection(site)) for site in range(4)}
+    total = secure_sum(layout, shared, bytes(32)).total
+    assert total is not None
+    assert np.array_equal(total, np.sum(list(shared.values()), axis=0))
