@@ -21,6 +21,7 @@ from client_agent.cli.rewards import show_rewards
 from client_agent.cli.summaries import show_summary
 from client_agent.cli.tables import add_row, console, table
 from client_agent.daemon import REFUSAL, Site, create_study, load_identity, outbox, run_agent
+from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.check_data import names_of
 from client_agent.learning.study_file import study_from_toml
 from client_agent.scoring.score import FinalScores, shown_score
@@ -147,6 +148,7 @@ def create(
     if pretrained is not None:
         model = load_pretrained(pretrained, study.model_dimension)
         study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
+    require_made_by_schema(study, settings.data)
     check_study_allowed(study, settings.policy)
     for remark in _tried(study, settings):
         sys.stderr.write(f"{remark}\n")

@@ -141,6 +141,7 @@ def _print_report(report: Report, where: str, *, json_output: bool) -> None:
             {
                 "problem": finding.problem.value,
                 "stops": finding.problem.stops,
+                "table": finding.table,
                 "column": finding.column,
                 "rows": finding.rows,
                 "first_rows": finding.first,

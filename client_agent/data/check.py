@@ -56,9 +56,11 @@ def check(
             seen |= set(ids.tolist())
     both: set[str] = set()
     if test is not None:
+        findings.table = test.where
         for rows in tally.through(read_rows(schema, test, site, findings)):
             ids = patient_ids(schema, rows)
             both |= set() if ids is None else seen & set(ids.tolist())
+    findings.table = ""
     tally.close()
     check_sides(len(both), findings)
     return report_of(tally.rows, findings)

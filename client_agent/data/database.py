@@ -63,6 +63,8 @@ def _engine(url: str) -> sqlalchemy.Engine:
         dialect = parsed.get_backend_name()
         if dialect not in _DIALECTS:
             raise ConfigurationError(f"databases are {', '.join(_DIALECTS)}; the address begins with another name")
+        if dialect != "postgresql" and not Path(parsed.database or "").is_file():
+            raise ConfigurationError("the address of the database names no file that is here")
         read_only = {"read_only": True} if dialect == "duckdb" else {}
         return sqlalchemy.create_engine(parsed, connect_args=read_only, hide_parameters=True)
     except exc.NoSuchModuleError:
@@ -74,7 +76,9 @@ def _engine(url: str) -> sqlalchemy.Engine:
 def _opened(engine: sqlalchemy.Engine, query: str) -> tuple[tuple[str, ...], sqlalchemy.CursorResult[Any]]:
     dialect = engine.dialect.name
     try:
-        connection = engine.connect().execution_options(stream_results=True, max_row_buffer=_BATCH_ROWS)
+        connection = engine.connect().execution_options(
+            stream_results=True, max_row_buffer=_BATCH_ROWS, no_parameters=True
+        )
         if dialect == "postgresql":
             connection = connection.execution_options(postgresql_readonly=True)
         if dialect == "sqlite":

@@ -33,7 +33,6 @@ class Problem(StrEnum):
     MISSING = "missing value"
     ALL_MISSING = "nothing but missing values"
     NO_ROWS = "no rows"
-    TOO_FEW = "too few patients"
     ONE_CLASS = "one class only"
     NO_EVENTS = "no events"
     BOTH_SIDES = "patients in training and test"
@@ -50,13 +49,17 @@ _REMARKS: Final = frozenset({Problem.ROWS_DROPPED, Problem.COUNTED_AS_OTHER})
 
 @dataclass
 class Finding:
-    """``rows`` is how many rows have the problem, ``first`` the numbers of the first ones; the first data row is 1."""
+    """``rows`` is how many rows have the problem, ``first`` the numbers of the first ones; the first data row is 1.
+
+    ``table`` is empty for the only table, or the training one.
+    """
 
     problem: Problem
     column: str
     detail: str
     rows: int = 0
     first: list[int] = field(default_factory=list)
+    table: str = ""
 
     @property
     def text(self) -> str:
@@ -65,32 +68,37 @@ class Finding:
         more = ", ..." if self.rows > len(self.first) else ""
         rows = f" in {self.rows} rows ({numbers}{more})" if self.first else f" in {self.rows} rows" if self.rows else ""
         detail = f": {self.detail}" if self.detail else ""
-        return f"{where}{self.problem.value}{rows}{detail}"
+        table = f"{self.table}: " if self.table else ""
+        return f"{table}{where}{self.problem.value}{rows}{detail}"
 
 
 class Findings:
-    """All of a table, added up over its batches."""
+    """All of a table, added up over its batches; ``table`` names the one that is being read, where there are two."""
 
     def __init__(self) -> None:
-        self._found: dict[tuple[Problem, str], Finding] = {}
+        self._found: dict[tuple[Problem, str, str], Finding] = {}
+        self.table = ""
 
     def __iter__(self) -> Iterator[Finding]:
         return iter(self._found.values())
 
     def add(self, problem: Problem, column: str = "", detail: str = "", rows: int = 0) -> None:
         """Something about a column or the whole table."""
-        found = self._found.setdefault((problem, column), Finding(problem, column, detail))
-        found.rows += rows
+        self._at(problem, column, detail).rows += rows
 
     def add_rows(self, problem: Problem, column: str, wrong: Mask, before: int, detail: str = "") -> None:
         """Where ``wrong`` bool[n] holds, in a batch that follows ``before`` rows."""
         numbers = np.flatnonzero(wrong)
         if len(numbers) == 0:
             return
-        found = self._found.setdefault((problem, column), Finding(problem, column, detail))
+        found = self._at(problem, column, detail)
         found.rows += len(numbers)
         room = _MOST_ROWS_NAMED - len(found.first)
         found.first += [int(number) + before + 1 for number in numbers[:room]]
+
+    def _at(self, problem: Problem, column: str, detail: str) -> Finding:
+        finding = Finding(problem, column, detail, table=self.table)
+        return self._found.setdefault((problem, column, self.table), finding)
 
     @property
     def stop(self) -> bool:

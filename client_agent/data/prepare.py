@@ -101,7 +101,9 @@ def _split(schema: TableSchema, tables: Tables, *, outcomes_differ: bool) -> tup
     rows = joined(schema, list(tally.through(read_rows(schema, tables.training, tables.site, findings))))
     apart = joined(schema, [])
     if tables.test is not None:
+        findings.table = tables.test.where
         apart = joined(schema, list(tally.through(read_rows(schema, tables.test, tables.site, findings))))
+        findings.table = ""
         ours, theirs = patient_ids(schema, rows), patient_ids(schema, apart)
         if ours is not None and theirs is not None:
             check_sides(len(np.intersect1d(ours, theirs)), findings)

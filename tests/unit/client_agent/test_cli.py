@@ -19,6 +19,7 @@ import client_agent.cli.commands
 from client_agent.cli.commands import agent_app, study_app
 from client_agent.daemon import create_study, outbox, run_agent
 from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.learning.names import DataNames
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import Metrics, RoundRecord
 from client_agent.site.journal import StudyJournal
@@ -39,6 +40,7 @@ from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, ended
 from tests.unit.client_agent.test_daemon import signed_at
 from tests.unit.client_agent.test_rewards import record
 from tests.unit.client_agent.test_study_file import FLAT, GOOD, OWN, own_data
+from tests.unit.wire.test_schema import STUDY as OF_A_TABLE
 
 BROKEN_PLUGIN = """
 import numpy as np
@@ -241,6 +243,15 @@ def test_a_study_with_a_dealer_is_not_created(tmp_path: Path) -> None:
     config = write_config(tmp_path)
     (tmp_path / "study.toml").write_text('correlation_source = "dealer"\n' + GOOD)
     with pytest.raises(ConfigurationError, match="found 'dealer', which exists in simulation only"):
+        command("create", str(tmp_path / "study.toml"), "--config", str(config))
+    assert not outbox(tmp_path / "state").exists()
+
+
+def test_a_study_of_a_table_is_not_created_on_data_that_were_made_otherwise(tmp_path: Path) -> None:
+    config = write_config(tmp_path)
+    own_data(tmp_path, DataNames(("age", "age missing"), ("a", "b", "c")))
+    (tmp_path / "study.toml").write_text(OF_A_TABLE)
+    with pytest.raises(ConfigurationError, match="nothing says how these data were made"):
         command("create", str(tmp_path / "study.toml"), "--config", str(config))
     assert not outbox(tmp_path / "state").exists()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tomllib
 from pathlib import Path
 
 import numpy as np
@@ -54,8 +55,6 @@ def test_the_walk_through(tmp_path: Path, text: str, capsys: pytest.CaptureFixtu
 
 
 def test_a_draft_is_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    import tomllib
-
     file = written(tmp_path, cleveland_text())
     assert data("schema", file) == 0
     drafted = tomllib.loads(capsys.readouterr().out)["schema"]
@@ -63,13 +62,39 @@ def test_a_draft_is_a_schema(tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert (schema.header, schema.missing_marks) == (False, ("?",))
     assert [column.type.value for column in schema.columns[:5]] == ["integer", "boolean", "category"] + ["integer"] * 2
     assert schema.columns[11].missing.value == "category"
-    study = CLEVELAND.read_text().partition("[schema]")[0] + tomllib_text(file, capsys)
+    study = CLEVELAND.read_text().partition("[schema]")[0] + draft_of(file, capsys)
     assert data("check", file, "--study", written(tmp_path, study, "study.toml")) == 0
 
 
-def tomllib_text(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
+def draft_of(file: Path, capsys: pytest.CaptureFixture[str]) -> str:
     assert data("schema", file) == 0
     return capsys.readouterr().out
+
+
+def test_a_draft_of_a_table_with_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [
+        f"p{n},2026-01-{n + 1:02},{n + 20.5 if n else -9},{'fm'[n % 2]},{n % 2},text {n},{-n * 7}" for n in range(28)
+    ]
+    file = written(tmp_path, "\n".join(["patient_id,seen,weight,sex,ill,remark,change", *rows]))
+    assert data("schema", file, "--target", "ill") == 0
+    drafted = capsys.readouterr().out
+    columns = {one["name"]: one for one in tomllib.loads(drafted)["schema"]["columns"]}
+    assert columns["patient_id"]["role"] == "patient"
+    assert (columns["seen"]["type"], columns["seen"]["role"]) == ("time", "observed_at")
+    assert columns["weight"] == {
+        "name": "weight",
+        "type": "number",
+        "unit": "",
+        "range": [20, 50],
+        "missing": "indicator",
+    }
+    assert columns["sex"] == {"name": "sex", "type": "boolean", "categories": ["f", "m"]}
+    assert columns["ill"]["role"] == "target"
+    assert columns["change"]["range"] == [-200, 0]
+    assert "remark" not in columns
+    assert '# name = "remark"' in drafted
+    assert data("schema", file, "--target", "died") == 2
+    assert "no column is called 'died'" in capsys.readouterr().err
 
 
 def test_a_table_that_does_not_fit_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
