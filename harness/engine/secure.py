@@ -1,4 +1,4 @@
-"""Sums and measurements under shares in one process, around :mod:`harness.engine.secure_round`."""
+"""Sums and measurements under shares in one process, around :mod:`harness.engine.rounds.secure`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TypeAlias
 from harness.datasets.site_data import SiteData
 from harness.engine.correlations import DrawCorrelations, SourceName, correlations_from
 from harness.engine.parties import SiteEntry, make_parties
-from harness.engine.secure_round import SecureRound, honest
+from harness.engine.rounds.secure import SecureRound, honest
 from harness.engine.site_inputs import CountsInput, SiteInput
 from harness.engine.summing import Counted, RoundInputs, Summed, everybody_in_range
 from protocol import release

@@ -13,7 +13,7 @@ from client_agent.requester.judging import judge_sum
 from harness.engine.announcing import NO_SECRET
 from harness.engine.correlations import correlations_from
 from harness.engine.parties import SiteEntry, make_parties
-from harness.engine.secure_round import SecureResult, SecureRound, Tamper, honest
+from harness.engine.rounds.secure import SecureResult, SecureRound, Tamper, honest
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, Signed
 from protocol.errors import ConfigurationError

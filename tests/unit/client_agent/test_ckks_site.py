@@ -302,6 +302,11 @@ class OutputServer:
         return take(sealed[at : at + 999] for at in range(0, len(sealed), 999))
 
 
+class Nothing(OutputServer):
+    def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
+        raise AssertionError("fetched")
+
+
 def opened(server: OutputServer, folder: Path, past: PastRelease | None = None) -> np.ndarray:
     output = Outputs(at(folder), DIGEST, keys(SITE).sealing, {Side.A: server})  # type: ignore[dict-item]
     return output.open(past or signed_sum(PAST, server.body))
@@ -332,12 +337,6 @@ def test_the_sum_of_another_release_or_for_another_site_is_refused(tmp_path: Pat
 
 
 def test_a_round_under_another_key_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
-    class Nothing(OutputServer):
-        def fetch_output(
-            self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int
-        ) -> T:
-            raise AssertionError("fetched")
-
     announced: Announcement = PAST.announcement.model_copy(update={"ckks_key_id": "ab" * 16})
     agreed = PAST.agreed_set.message
     agreed = agreed.model_copy(update={"announcement_digest": announced.digest()})
@@ -366,12 +365,6 @@ def test_a_sum_whose_ciphertexts_were_exchanged_discards_the_round(tmp_path: Pat
 
 
 def test_a_sum_that_one_server_alone_signed_is_not_fetched(tmp_path: Path) -> None:
-    class Nothing(OutputServer):
-        def fetch_output(
-            self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int
-        ) -> T:
-            raise AssertionError("fetched")
-
     both = signed_sum(PAST, b"")
     assert both.sum_release is not None
     for at in (0, 1):
