@@ -10,6 +10,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from client_agent.scoring.score import shown_score
 from client_agent.site.events import RoundEnd, RoundRecord
 from harness.datasets.site_data import Federation, describe
 from harness.demo.plots import RULE_NAMES
@@ -97,7 +98,9 @@ def print_accuracies(console: Console, study: StudyResult) -> None:
 
 def print_run(console: Console, history: RunHistory) -> None:
     """One finished run in a line."""
-    text = f"seed {history.seed}: accuracy {history.test_accuracy:.4f}, {history.end.value}: {history.reason}"
+    last = history.rounds[-1]
+    scored = ", ".join(shown_score(score) for score in last.test_scores) or f"test loss {last.test_loss:.4f}"
+    text = f"seed {history.seed}: {scored}, {history.end.value}: {history.reason}"
     console.print(text, soft_wrap=True, highlight=False)
 
 

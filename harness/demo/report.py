@@ -7,6 +7,7 @@ from html import escape
 from pathlib import Path
 from typing import Final
 
+from client_agent.scoring.score import MetricName
 from harness.demo.plots import RULE_NAMES, Plot, plots_of
 from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
 from protocol.ckks.parameters import CkksParameters
@@ -89,6 +90,9 @@ def report(result: DemoResult) -> str:
     )
 
 
+_SCORED: Final = ("rule", "mean", "standard error", "every seed", "mean log-loss", "mean AUROC")
+
+
 def _study(study: StudyResult) -> str:
     first = study.first
     seeds = ", ".join(str(seed) for seed in first.seeds)
@@ -98,7 +102,7 @@ def _study(study: StudyResult) -> str:
             f"<p>{escape(study.why_this_split)}</p>",
             _split(study),
             "<h3>Test accuracy at the requester</h3>",
-            _table(("rule", "mean", "standard error", "every seed"), [_accuracy_row(r) for r in study.rules]),
+            _table(_SCORED, [_accuracy_row(r) for r in study.rules]),
             f'<p class="note">Seeds {seeds}: the first over the processes, the others in one process with the same '
             "protocol functions and a dealer's correlations.</p>",
             *(_figure(plot) for plot in plots_of(study)),
@@ -142,7 +146,10 @@ def accuracy_text(accuracy: Accuracy) -> tuple[str, str]:
 
 def _accuracy_row(result: RuleResult) -> tuple[str, ...]:
     accuracy = Accuracy.of(result.accuracies)
-    return (RULE_NAMES[result.rule], *accuracy_text(accuracy), ", ".join(f"{value:.3f}" for value in accuracy.values))
+    others = (result.mean_score(name) for name in (MetricName.LOG_LOSS, MetricName.AUROC))
+    shown = ("-" if value is None else f"{value:.4f}" for value in others)
+    every_seed = ", ".join(f"{value:.3f}" for value in accuracy.values)
+    return (RULE_NAMES[result.rule], *accuracy_text(accuracy), every_seed, *shown)
 
 
 def _comparison_row(result: RuleResult) -> tuple[str, ...]:

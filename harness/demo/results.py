@@ -10,6 +10,7 @@ from statistics import mean, stdev
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from client_agent.scoring.score import MetricName, value_of
 from harness.datasets.site_data import SplitRow
 from harness.engine.history import RoundKind, RunHistory, Series, alpha_series, distance_series
 from harness.federation.federated_run import FederatedRun
@@ -43,6 +44,13 @@ class RuleResult:
     def accuracies(self) -> tuple[float, ...]:
         """The requester's test accuracy, the processes' run first, then one a further seed."""
         return tuple(history.test_accuracy for history in (self.federated.history, *self.further))
+
+    def mean_score(self, name: MetricName) -> float | None:
+        """The requester's metric after the last round, averaged over seeds; None where a seed has none."""
+        runs = (self.federated.history, *self.further)
+        found = [value_of(history.rounds[-1].test_scores, name) for history in runs]
+        known = [value for value in found if value is not None]
+        return mean(known) if len(known) == len(found) else None
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -131,6 +139,8 @@ class RuleSummary(BaseModel):
     final_models_identical_at_all_sites: bool
     clipped_share: float
     accuracy_by_round: tuple[float, ...]
+    mean_log_loss: float | None = None
+    mean_auroc: float | None = None
 
 
 class StudySummary(BaseModel):
@@ -232,6 +242,8 @@ def _rule_summary(result: RuleResult) -> RuleSummary:
         final_models_identical_at_all_sites=result.federated.final_models_identical,
         clipped_share=mean(record.clipped_share for record in history.rounds),
         accuracy_by_round=tuple(record.test_accuracy for record in history.rounds),
+        mean_log_loss=result.mean_score(MetricName.LOG_LOSS),
+        mean_auroc=result.mean_score(MetricName.AUROC),
     )
 
 

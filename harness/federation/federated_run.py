@@ -239,4 +239,5 @@ def _as_history(record: events.RoundRecord, requester: str, clipped: Sequence[bo
         test_accuracy=math.nan if record.test_accuracy is None else record.test_accuracy,
         test_loss=math.nan,
         model_norm=math.nan,
+        test_scores=record.test_scores,
     )

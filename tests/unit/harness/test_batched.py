@@ -9,10 +9,12 @@ import torch
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import model_vector, personal_vector
 from client_agent.learning.models import build_model, model_spec
-from harness.training.batched import Batched
+from client_agent.learning.trainer import compute_update
+from client_agent.tasks.losses import training_loss
+from harness.training.batched import Batched, batchable
 from harness.training.site_training import OneByOne, repeated
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ModelSpec, TrainingSpec
+from protocol.wire.messages import ModelSpec, TaskKind, TaskSpec, TrainingSpec
 
 CPU = torch.device("cpu")
 SIZES = (3, 10, 17)
@@ -97,3 +99,31 @@ def test_one_call_on_a_gpu_is_every_site_by_itself() -> None:
     # tanh and exponentials of another library are off by a few more units: counted as twice the additions
     np.testing.assert_allclose(together.updates, one_by_one.updates, rtol=0, atol=2 * BOUND)
     np.testing.assert_allclose(together.personal, one_by_one.personal, rtol=0, atol=2 * BOUND)
+
+
+@pytest.mark.parametrize(
+    ("kind", "y"),
+    [
+        (TaskKind.REGRESSION, RANDOM.normal(size=(30, 2))),
+        (TaskKind.COUNTS, RANDOM.poisson(2.0, size=(30, 2))),
+        (TaskKind.MULTI_LABEL, RANDOM.integers(0, 2, size=(30, 2))),
+    ],
+)
+def test_losses_that_are_means_over_examples_are_batched(kind: TaskKind, y: np.ndarray) -> None:
+    task = TaskSpec(kind=kind)
+    sites = [Examples(site.X, y[: len(site)].astype(np.float32)) for site in SITES]
+    model = build_model(model_spec("linear", (4,), (), 2), 1)
+    models, nothing = repeated(model_vector(model), 3), np.zeros((3, 0), np.float32)
+    together = Batched(model, sites, SEEDS, PLAIN, CPU, task).train(models, nothing, 1).updates
+    for row, (site, seed) in enumerate(zip(sites, SEEDS, strict=True)):
+        loss = training_loss(PLAIN, site.y, task)
+        alone = compute_update(model, site, PLAIN, round=1, seed=seed, device=CPU, loss=loss)
+        np.testing.assert_allclose(together[row], alone, rtol=0, atol=10 * BOUND)
+
+
+def test_a_loss_that_compares_examples_is_computed_site_by_site() -> None:
+    cox = TaskSpec(kind=TaskKind.SURVIVAL)
+    assert not batchable(cox, None)
+    model = build_model(model_spec("linear", (4,), (), 1), 1)
+    with pytest.raises(ConfigurationError, match="takes a mean over examples, which cox is not"):
+        Batched(model, SITES, SEEDS, PLAIN, CPU, cox)
