@@ -17,6 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 import sqlalchemy
 from sqlalchemy import exc
+from sqlalchemy.pool import NullPool
 
 from client_agent.data.source import Table
 from host.private_files import read_secret
@@ -66,7 +67,7 @@ def _engine(url: str) -> sqlalchemy.Engine:
         if dialect != "postgresql" and not Path(parsed.database or "").is_file():
             raise ConfigurationError("the address of the database names no file that is here")
         read_only = {"read_only": True} if dialect == "duckdb" else {}
-        return sqlalchemy.create_engine(parsed, connect_args=read_only, hide_parameters=True)
+        return sqlalchemy.create_engine(parsed, connect_args=read_only, hide_parameters=True, poolclass=NullPool)
     except exc.NoSuchModuleError:
         raise ConfigurationError("no driver for this kind of database: pip install 'moiety[duckdb]'") from None
     except exc.ArgumentError:

@@ -24,6 +24,7 @@ from protocol.errors import ConfigurationError
 _BLOCK_BYTES: Final = 2**22
 _BATCH_ROWS: Final = 2**16
 _MOST_HEAD_CHARACTERS: Final = 2**20
+_PACKED: Final = {b"PK\x03\x04": "a spreadsheet or another archive", b"\x1f\x8b": "compressed"}
 _SEPARATORS: Final = {";": "semicolons", "\t": "tabs", "|": "bars"}
 
 
@@ -41,6 +42,11 @@ def open_table(path: Path, site: SiteTable, findings: Findings, *, header: bool)
     """A file by its ending: Parquet, or text with separators. Raises: ConfigurationError that says what to do"""
     if not path.is_file():
         raise ConfigurationError(f"{path} is missing: give a CSV or Parquet file")
+    with path.open("rb") as file:
+        begins = file.read(4)
+    packed = next((called for magic, called in _PACKED.items() if begins.startswith(magic)), None)
+    if packed is not None:
+        raise ConfigurationError(f"{path} is {packed}: save or unpack it as CSV or Parquet")
     return _parquet(path) if path.suffix.lower() in (".parquet", ".pq") else _csv(path, site, findings, header=header)
 
 

@@ -149,6 +149,8 @@ def test_a_sites_file_that_is_wrong(tmp_path: Path, text: str, said: str) -> Non
     ("content", "said"),
     [
         (b"", "is empty"),
+        (b"PK\x03\x04rest of a workbook", "is a spreadsheet or another archive: save or unpack it as CSV"),
+        (b"\x1f\x8bgz", "is compressed"),
         (b"age;chol\n1;2\n", "separator = ';' in the site's file"),
         (b"age\tchol\n1\t2\n", r"separator = '\\t'"),
         ("âge,chol,pain,ill\n5,1,1,0\n".encode("latin-1"), "not written in utf-8: say encoding = 'latin-1'"),

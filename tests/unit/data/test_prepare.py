@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from client_agent.data.prepare import write
 from client_agent.data.rows import load_rows
-from client_agent.data.transformation import load_transformation
+from client_agent.data.transformation import load_transformation, transform_rows
 from client_agent.learning.data import load_folder
 from protocol.errors import ConfigurationError
 from protocol.summary.scaling import ColumnScaling, CommonScaling
@@ -143,6 +144,24 @@ def test_what_does_not_fit_makes_nothing(tmp_path: Path) -> None:
     path = written(tmp_path, "age,chol,pain,ill\n50,1,1,0\n51,1e39,1,1\n")
     with pytest.raises(ConfigurationError, match="feature 'chol' holds numbers beyond float32"):
         prepare(schema(AGE, {**CHOL, "range": [0, 1e40]}, PAIN, ILL, **AS_IT_IS), path, test=path)
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ({"age": "50", "chol": "1", "pain": "SECRET"}, r"column 'pain': undeclared category in 1 rows \(1\)"),
+        ({"age": None, "chol": "1", "pain": "1"}, r"column 'age': missing value in 1 rows"),
+        ({"age": "50", "chol": "1"}, r"column 'pain': missing column"),
+        ({"age": "500", "chol": "1", "pain": "1"}, r"column 'age': out of range"),
+    ],
+)
+def test_no_prediction_for_a_row_that_does_not_fit(tmp_path: Path, row: dict[str, str], said: str) -> None:
+    made = prepare(schema(), written(tmp_path, GOOD), outcomes_differ=False)
+    fitting = {"age": 50, "chol": None, "pain": "1"}
+    assert transform_rows(pa.Table.from_pylist([fitting] * 2), made.transformation).shape == (2, 7)
+    with pytest.raises(ConfigurationError, match=f"no prediction for these rows: {said}") as caught:
+        transform_rows(pa.Table.from_pylist([row]), made.transformation)
+    assert "SECRET" not in caught.value.detail
 
 
 def test_patients_of_both_files_are_refused(tmp_path: Path) -> None:
