@@ -26,6 +26,7 @@ from harness.simulation.progress import CaseBar
 from harness.simulation.run_one import Protection
 from harness.simulation.simulate import SimulationOptions, run_simulation
 from harness.simulation.summary import summarise_case, table_of, write_summary
+from harness.tracking.trackers import log_all, tracker_of
 from harness.training.device import Computing
 from harness.training.energy import measured_into
 from host.extensions import load_plugins
@@ -87,7 +88,10 @@ class Asked:
     ] = None
     plugin: Annotated[
         list[Path] | None,
-        typer.Option(help="A case: a Python file with RULES, DATASETS and MODELS of your own; may be repeated."),
+        typer.Option(help="A case: a Python file with RULES, DATASETS, MODELS, METRICS of your own; may be repeated."),
+    ] = None
+    track: Annotated[
+        str | None, typer.Option(help="A case: tensorboard, mlflow or both, separated by commas (extras); into OUT.")
     ] = None
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
 
@@ -164,6 +168,7 @@ def _simulate(asked: Asked, console: Console) -> None:
 
 def _simulate_case(case: Case, asked: Asked, console: Console) -> None:
     options = asked.case_options(asked.out or SIMULATED / case.name)
+    trackers = [tracker_of(name, options.out) for name in parse_names(asked.track, "--track")] if asked.track else []
     files = source_of(case.table.data).files
     if asked.download and files:
         fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
@@ -171,6 +176,7 @@ def _simulate_case(case: Case, asked: Asked, console: Console) -> None:
         lines = run_case(case, options, bar.show)
     summary = summarise_case(lines)
     write_summary(summary, lines, options.out)
+    log_all(trackers, lines)
     if asked.as_json:
         typer.echo(summary.model_dump_json())
     else:

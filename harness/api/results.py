@@ -18,7 +18,7 @@ from protocol.errors import ConfigurationError
 Row = dict[str, Any]
 BY_ROUND: Final = tuple(name for name, field in RunLine.model_fields.items() if field.annotation == Values)
 """Every list of a line that has one number per round."""
-BY_SITE: Final = tuple(name for name, field in RunLine.model_fields.items() if field.annotation == dict[str, Values])
+BY_SITE: Final = ("alpha", "weight", "distance", "norm", "inner_product")
 _OF_RUN: Final = (
     "case", "variant", "requester", "seed", "rule", "protection", "end", "reason", "released_rounds", "seconds",
     "study_digest", "data_digest", "code_digest",
@@ -73,13 +73,20 @@ def _key(line: RunLine) -> Row:
     return {name: getattr(line, name) for name in _KEY}
 
 
+def by_round(line: RunLine) -> dict[str, Values]:
+    """Every list of the line with one number per round, other metrics among them as ``test_`` and their name."""
+    named = {name: values for name in BY_ROUND if (values := getattr(line, name))}
+    parts = (("test", line.test_metrics), ("validation", line.validation_metrics))
+    return {f"{part}_{name}": values for part, found in parts for name, values in found.items()} | named
+
+
 def _run(line: RunLine) -> Row:
-    last = {name: values[-1] for name in BY_ROUND if (values := getattr(line, name))}
+    last = {name: values[-1] for name, values in by_round(line).items()}
     return {name: getattr(line, name) for name in _OF_RUN} | dict(line.settings) | last
 
 
 def _rounds(line: RunLine) -> Iterator[Row]:
-    series = {name: values for name in BY_ROUND if (values := getattr(line, name))}
+    series = by_round(line)
     for place, kind in enumerate(line.kind):
         numbers = {name: values[place] for name, values in series.items()}
         yield _key(line) | {"round": place + 1, "kind": kind, "contributors": len(line.took_part[place])} | numbers

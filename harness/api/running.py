@@ -14,6 +14,7 @@ from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulation.options import ALL_RUNS, parse_shard
 from harness.simulation.run_one import Protection
 from harness.simulation.summary import summarise_case, write_summary
+from harness.tracking.trackers import log_all, tracker_of
 from harness.training.device import Computing
 from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
@@ -35,6 +36,7 @@ def simulate(
     shard: str | None = None,
     device: str = "cpu",
     plugins: Sequence[str | Path] = (),
+    track: Sequence[str] = (),
     show: Callable[[CaseProgress], None] = lambda progress: None,
 ) -> Results:
     """Do every run that ``out`` does not hold yet; returns all runs asked for.
@@ -44,6 +46,7 @@ def simulate(
     data_folder     the public data files (or MOIETY_DATA)
     seeds, only, requesters, protection, jobs, shard, device    as the command's options
     plugins         Python files with data sets, models, rules and metrics of one's own
+    track           tensorboard, mlflow: where else finished runs go, with ``out``
     show            is told how far it is
 
     Raises: ConfigurationError that says what is wrong and what to do
@@ -52,6 +55,9 @@ def simulate(
     case = _case(what, data)
     if protection not in list(Protection):
         raise ConfigurationError(f"protection: found {protection!r}, allowed are {', '.join(Protection)}")
+    if track and out is None:
+        raise ConfigurationError("track: give out, the folder that it is written to")
+    trackers = [tracker_of(name, Path(out)) for name in track if out is not None]
     with tempfile.TemporaryDirectory() as scratch:
         options = CaseOptions(
             Path(scratch if out is None else out),
@@ -67,6 +73,7 @@ def simulate(
         lines = run_case(case, options, show)
         if out is not None:
             write_summary(summarise_case(lines), lines, options.out)
+            log_all(trackers, lines)
     return Results(lines)
 
 

@@ -108,6 +108,7 @@ class _Rounds:
             model,
             PlainSum(),
             followed=conditions.followed,
+            own_metrics=conditions.own_metrics,
         )
         self._baseline = baseline
         self._shared = model_vector(model)

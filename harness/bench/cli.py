@@ -133,6 +133,24 @@ def envelopes(
     typer.echo(envelopes_text(result))
 
 
+@app.command("simulate")
+def simulate(
+    sites: Annotated[int, typer.Option(min=4, help="The requester and its contributors.")] = 4,
+    rounds: Annotated[int, typer.Option(min=1)] = 30,
+    rows: Annotated[int, typer.Option(min=1, help="Training examples at each site.")] = 200,
+    batch_size: Annotated[int, typer.Option(min=1)] = 16,
+    repeats: Annotated[int, typer.Option(min=1, help="Of which the medians are shown.")] = 5,
+    json_file: JsonFile = None,
+) -> None:
+    """Plain simulation of logistic regression beside a hand-written PyTorch loop of the same steps."""
+    from harness.bench.simulated.compare import benchmark_simulation, simulate_text
+
+    result = benchmark_simulation(sites, rounds, rows, batch_size, repeats)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(simulate_text(result))
+
+
 @app.command("report")
 def report(
     results: Annotated[Path, typer.Option(help="The folder of JSON files.")] = Path("docs/benchmarks"),

@@ -155,6 +155,7 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
         computing=conditions.computing,
         plugin=conditions.plugin,
         followed=conditions.followed,
+        own_metrics=conditions.own_metrics,
     )
     if conditions.plugin is not None:
         try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, run.computing.device))

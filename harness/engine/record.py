@@ -9,13 +9,12 @@ from typing import Final
 import numpy as np
 
 from client_agent.learning.evaluation import NOTHING
-from client_agent.learning.plugin import assessor
 from client_agent.requester.judging import Judgement
 from client_agent.scoring.score import FinalScores
 from client_agent.site.events import site_values
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.run_state import Run, RunState
-from harness.engine.site_updates import CPU, load_site
+from harness.engine.site_updates import load_site
 from protocol.errors import UnusableUpdate
 from protocol.wire.messages import ListedWeight
 
@@ -31,7 +30,7 @@ def round_record(
     """What every round has: the list, the rule's weights and the model after it."""
     vector = run.model_of(state)
     load_site(run.model, vector, run.personal_of(run.requester, state))
-    judge, train = assessor(run.study, run.plugin, CPU), run.requester.train
+    judge, train = run.judge, run.requester.train
     assessed = judge.assess(run.model, run.requester.test, train, run.followed)
     test, validation = assessed.evaluation, run.requester.validation
     validated = judge.assess(run.model, validation, train, run.followed) if len(validation) else NOTHING
@@ -57,8 +56,7 @@ def round_record(
 def final_scores(run: Run, state: RunState, samples: int) -> FinalScores:
     """All metrics of the run's last model on the requester's test part, with intervals over ``samples`` draws."""
     load_site(run.model, run.model_of(state), run.personal_of(run.requester, state))
-    judge = assessor(run.study, run.plugin, CPU)
-    return judge.final_scores(run.model, run.requester.test, run.requester.train, samples, run.study.seed or 0)
+    return run.judge.final_scores(run.model, run.requester.test, run.requester.train, samples, run.study.seed or 0)
 
 
 def with_judgement(record: RoundRecord, judgement: Judgement) -> RoundRecord:

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from client_agent.learning.evaluation import Assessor, OwnMetrics
 from client_agent.learning.flat_vector import Vector
-from client_agent.learning.plugin import Plugin
+from client_agent.learning.plugin import Plugin, assessor
 from client_agent.scoring.score import FOLLOWED, MetricName
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundRecord
-from harness.engine.site_updates import own_weight
+from harness.engine.site_updates import CPU, own_weight
 from harness.engine.summing import Summing
 from harness.training.device import ON_CPU, Computing
 from protocol.policy.candidates import Candidate
@@ -52,8 +53,9 @@ class Conditions:
     """What a run in one process is under beside its study; ``policy`` is every site's, the default one for None.
 
     ``rule`` and ``model`` (with its first values) are ones that studies do not know, in place of the study's own, for
-    plain runs. ``plugin`` is every site's, for studies whose model is one. ``followed`` are the metrics of every round;
-    all come after the last one, with intervals over ``bootstrap`` draws.
+    plain runs. ``plugin`` is every site's, for studies whose model is one. ``followed`` are the metrics of every
+    round, ``own_metrics`` those that others bring; all come after the last one, with intervals over ``bootstrap``
+    draws.
     """
 
     erosion_applies: ErosionApplies = "next_round"
@@ -64,6 +66,7 @@ class Conditions:
     model: nn.Module | None = None
     plugin: Plugin | None = None
     followed: frozenset[MetricName] = FOLLOWED
+    own_metrics: OwnMetrics | None = None
     bootstrap: int = 0
 
 
@@ -132,6 +135,7 @@ class Run:
     computing: Computing = ON_CPU
     plugin: Plugin | None = None
     followed: frozenset[MetricName] = FOLLOWED
+    own_metrics: OwnMetrics | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -140,6 +144,12 @@ class Run:
     @property
     def sites(self) -> tuple[SiteData, ...]:
         return (self.requester, *self.contributors)
+
+    @property
+    def judge(self) -> Assessor:
+        """By what the requester's model is judged."""
+        found = assessor(self.study, self.plugin, CPU)
+        return found if self.own_metrics is None else replace(found, own_metrics=self.own_metrics)
 
     def model_of(self, state: RunState) -> Vector:
         """The model within the state, float32[D]."""

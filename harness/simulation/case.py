@@ -79,6 +79,7 @@ class CaseTable(_Table):
     validation_share: Annotated[float, Field(ge=0, lt=1)] = 0.0
     judged_by: Annotated[MetricName, Field(strict=False)] | None = None
     bootstrap: Annotated[int, Field(ge=0, le=100_000)] = 0
+    metrics: list[str] = []
     policy: PolicyTable = PolicyTable()
     attendance: AttendanceTable = AttendanceTable()
 
@@ -270,6 +271,8 @@ def _packages(tables: Mapping[str, Any], case: Mapping[str, Any], where: str) ->
             found["package"] = rule.package
         if model is not None:
             found["model_package"] = package_of(Kind.MODEL, model.name)
+        for name in case.get("metrics", []):
+            found[f"metric_package {name}"] = package_of(Kind.METRIC, str(name))
         if is_brought(data):
             found["data_package"] = package_of(Kind.DATASET, data)
     except ConfigurationError as error:

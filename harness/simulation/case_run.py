@@ -175,6 +175,7 @@ class _CaseRun:
             variant.baseline_with(settings, self.case.source),
             self.case.judged_by,
             table.bootstrap,
+            tuple(table.metrics),
         )
 
     def _computing(self, study: StudyTable) -> Computing:

@@ -11,6 +11,7 @@ from harness.datasets.checks import check_examples, check_targets
 from harness.datasets.site_data import Federation
 from harness.engine.announcing import require_willing
 from harness.simulation.case import Case, Setting, Variant
+from harness.simulation.files.own_metrics import own_metrics
 from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
 from harness.simulation.tuning import combinations
 from protocol.errors import ConfigurationError
@@ -66,6 +67,7 @@ def require_possible(
     """
     check_examples(federation)
     check_targets(federation)
+    own_metrics(case.table.metrics)
     case.table.attendance.require_sites(federation.names_of_sites, case.source)
     for variant in variants:
         for settings in combinations(variant):

@@ -34,6 +34,7 @@ from harness.simulation.case import PublishedMistake, Setting
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.files.attendance import ALL_THERE, AttendanceTable
 from harness.simulation.files.code_digest import code_digest
+from harness.simulation.files.own_metrics import own_metrics
 from harness.simulation.packaged import ChosenModel, ChosenRule, package_of
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
 from harness.training.device import ON_CPU, Computing
@@ -93,6 +94,7 @@ class PlannedRun:
     baseline: BaselineTable | None = None
     judged_by: MetricName = MetricName.ACCURACY
     bootstrap: int = 0
+    metrics: tuple[str, ...] = ()
 
 
 OnRound = Callable[[int], None]
@@ -250,6 +252,7 @@ def _rounds(
         own_model,
         followed=FOLLOWED | {planned.judged_by},
         bootstrap=planned.bootstrap,
+        own_metrics=own_metrics(planned.metrics),
     )
     if planned.baseline is not None:
         model = own_model or build_model(study.model, planned.key.seed)
@@ -310,6 +313,7 @@ def _facts(planned: PlannedRun, erosion: ErosionApplies, data_digest: str, grid:
         rule = planned.baseline.name
     brought = [(Kind.MODEL, planned.own_model.name)] if planned.own_model else []
     brought += [(Kind.DATASET, planned.data.data)] if is_brought(planned.data.data) else []
+    brought += [(Kind.METRIC, name) for name in planned.metrics]
     packages |= dict(package_of(kind, name) for kind, name in brought)
     return RunFacts(
         planned.case,

@@ -195,7 +195,7 @@ def test_every_case_in_the_house_is_whole(name: str) -> None:
     for variant in found.variants:
         for settings in combinations(variant):
             study = variant.with_settings(settings, name)
-            model = model_spec(study.model.kind, study.model.inputs, study.model.hidden, study.model.classes)  # type: ignore[arg-type]
+            model = model_spec(study.model.kind, study.model.inputs, study.model.hidden, study.model.width)  # type: ignore[arg-type]
             own = int(study.rule.name.self_weighted)
             StudyParameters(dimension=dimension(model) + own, **study.parameters.model_dump())
 

@@ -28,6 +28,14 @@ def regions(request):
     return Federation("regions", (3,), ("no", "yes"), tuple(sites))
 
 
+def youden(outputs, targets):
+    chosen = outputs.argmax(axis=1)
+    return (chosen[targets == 1] == 1).mean() + (chosen[targets == 0] == 0).mean() - 1
+
+
+METRICS = {"youden": youden, "none": lambda outputs, targets: 1 / 0, "nan": lambda outputs, targets: np.nan, "no": 3}
+
+
 def broken(inputs, outputs):
     raise ValueError("no such layer")
 
@@ -81,6 +89,19 @@ def test_validation_examples_are_split_off_where_they_are_asked_for(own: Path) -
     case = Case(study, f"{own.stem}:regions", tuned, options={**options, "policy": {"least_isolation": 0.0}})
     (line,) = simulate(case, plugins=[own]).lines
     assert all(value is not None for value in line.validation_accuracy)
+
+
+def test_a_metric_is_measured_after_every_round(own: Path) -> None:
+    names = [f"{own.stem}:{name}" for name in ("youden", "none", "nan")]
+    found = run(own, model="linear", options={"metrics": names})
+    youden, none, nan = (found.lines[0].test_metrics[name] for name in names)
+    sensitivity, specificity = found.lines[0].class_accuracy[-1][::-1]
+    assert youden[-1] == pytest.approx((sensitivity or 0) + (specificity or 0) - 1)
+    assert none == nan == (None, None)
+    assert found.rounds()[f"test_{names[0]}"].tolist() == list(youden)
+    for name, said in (("no", "found int, expected a function"), ("gone", "offers no such metric")):
+        with pytest.raises(ConfigurationError, match=said):
+            run(own, options={"metrics": [f"{own.stem}:{name}"]})
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""What plain simulation costs, beside a loop that somebody would write by hand."""

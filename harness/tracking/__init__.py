@@ -1,0 +1,1 @@
+"""Finished runs in other programs' words: TensorBoard and MLflow, each an extra."""
