@@ -42,6 +42,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "client_agent.cli.commands", "study_app", "Create, watch and cancel studies, at the requester."
     ),
     "data": Subcommand("client_agent.cli.data", "app", "Check a site's table and make its data folder."),
+    "model": Subcommand("client_agent.cli.model", "app", "Export a study's model, predict with it, compare it."),
     "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and make and sign the roster."),
     "attack": Subcommand(
         "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."
@@ -66,6 +67,7 @@ _EXTRA_OF_MODULE: Final = {
     "pyarrow": "agent",
     "safetensors": "agent",
     "torch": "agent",
+    "monai": "models",
     "matplotlib": "harness",
     "pandas": "harness",
     "psutil": "harness",

@@ -82,12 +82,16 @@ class Assessor:
 
     def final_scores(self, model: nn.Module, data: Examples, train: Examples, samples: int, seed: int) -> FinalScores:
         """All metrics on ``data``, the task's with intervals over ``samples`` bootstrap draws; a plug-in's without."""
-        predicted = self._predicted(model, self.evaluate(model, data), data, train, None)
+        predicted = self.predicted(model, data, train)
         own = self._own(model, data)
         if predicted is None:
             return FinalScores(examples=len(data), samples=0, scores=own)
         found = final_scores(predicted, samples, seed)
         return found.model_copy(update={"scores": (*found.scores, *own)})
+
+    def predicted(self, model: nn.Module, data: Examples, train: Examples) -> Predicted | None:
+        """The outputs for ``data`` beside its targets; None for a task without metrics."""
+        return self._predicted(model, self.evaluate(model, data), data, train, None)
 
     def _predicted(
         self,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from client_agent.learning.personal_state import PersonalState
     from client_agent.learning.plugin import Plugin
     from client_agent.learning.trainer import LocalRound
+    from client_agent.scoring.predicted import Predicted
     from client_agent.tasks.losses import Loss
 
 Vector = NDArray[np.float32]
@@ -164,6 +165,13 @@ class TorchLearner:
         self._load(model, None if self._personal is None else self._personal.latest())
         seed = int(self._study.digest()[:8], 16)
         return self._assessor.final_scores(self._model, self._data.test, self._data.train, samples, seed)
+
+    def predicted(self, model: Vector) -> Predicted | None:
+        """The model's outputs for the site's test examples; None without any, or for a task without metrics."""
+        if len(self._data.test) == 0:
+            return None
+        self._load(model, None if self._personal is None else self._personal.latest())
+        return self._assessor.predicted(self._model, self._data.test, self._data.train)
 
     def _train(self, model: Vector, round_number: int) -> LocalRound:
         from client_agent.learning.trainer import train_round

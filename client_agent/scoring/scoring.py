@@ -39,11 +39,12 @@ def final_scores(of: Predicted, samples: int, seed: int) -> FinalScores:
         drawn = of.rows(random.integers(0, len(of.y), len(of.y)))
         for score in scores(drawn, {MetricName(point.name) for point in points if point.value is not None}):
             draws[score.name] += [] if score.value is None else [score.value]
-    found = tuple(_with_interval(score, draws[score.name], samples) for score in points)
+    found = tuple(with_interval(score, draws[score.name], samples) for score in points)
     return FinalScores(examples=len(of.y), samples=samples, scores=found, calibration=_calibration(of))
 
 
-def _with_interval(score: Score, draws: list[float], samples: int) -> Score:
+def with_interval(score: Score, draws: list[float], samples: int) -> Score:
+    """The score with the 95 % percentile interval of its draws, where enough of them could be computed."""
     if score.value is None or samples == 0 or len(draws) < _LEAST_SHARE * samples:
         return score
     low, high = np.percentile(draws, _INTERVAL)

@@ -1,0 +1,111 @@
+"""``moiety model``: the model in use, at every site that holds it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_agent.architectures.sources import NO_SOURCES
+from client_agent.cli.tables import add_row, console, table
+from client_agent.daemon import load_identity
+from client_agent.product.card import ModelCard
+from client_agent.product.compare import Comparison, compare
+from client_agent.product.export import CARD_TEXT, export
+from client_agent.product.exported import load_exported
+from client_agent.product.held import held_model
+from client_agent.product.predict import features_of, write_predictions
+from client_agent.scoring.score import Score
+from client_agent.settings import load_settings
+from host.private_files import UMASK
+from protocol.errors import ConfigurationError
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+NameArgument = Annotated[str, typer.Argument(help="The study's name.")]
+ConfigOption = Annotated[Path, typer.Option("--config", help="The agent's settings file.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
+
+
+@app.callback()
+def _model() -> None:
+    """Export a study's model, predict with it, compare it with one of this site's own; nothing leaves this machine."""
+    os.umask(UMASK)
+
+
+@app.command(name="export")
+def export_command(
+    name: NameArgument,
+    config: ConfigOption,
+    out: Annotated[Path, typer.Option(help="The new folder.")],
+    torch_export: Annotated[bool, typer.Option("--torch-export", help="Also model.pt2, which runs by itself.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """The model as a folder: values, the model card, the study, the transformation of rows."""
+    settings = load_settings(config)
+    roster, _ = load_identity(settings)
+    held = held_model(settings, name)
+    card = export(held, settings.data, out, is_requester=settings.site == roster.requester, program=torch_export)
+    sys.stdout.write(card.model_dump_json() + "\n" if json_output else _exported(card, out))
+
+
+@app.command()
+def predict(
+    model: Annotated[Path, typer.Option(help="A folder of 'moiety model export'.")],
+    input_file: Annotated[Path, typer.Option("--input", help="CSV or Parquet; without a schema .npz or CSV.")],
+    out: Annotated[Path, typer.Option(help="The CSV file to write.")],
+    config: Annotated[
+        Path | None, typer.Option(help="The agent's settings, for a plug-in or a library's network.")
+    ] = None,
+    site: Annotated[Path | None, typer.Option(help="TOML: how this site writes its tables.")] = None,
+) -> None:
+    """Predictions for new rows, one line each."""
+    if out.exists():
+        raise ConfigurationError(f"{out} exists; name a new file")
+    settings = None if config is None else load_settings(config)
+    plugin, sources = (None, NO_SOURCES) if settings is None else (settings.plugin, settings.sources)
+    exported = load_exported(model, plugin, sources)
+    lines = write_predictions(exported, features_of(exported, input_file, site), out)
+    sys.stdout.write(f"{lines} predictions in {out}\n")
+
+
+@app.command(name="compare")
+def compare_command(
+    name: NameArgument,
+    config: ConfigOption,
+    samples: Annotated[int, typer.Option(min=0, help="Bootstrap draws.")] = 1000,
+    json_output: JsonOption = False,
+) -> None:
+    """The study's model beside one that this site trains alone for as many rounds, on this site's test part."""
+    settings = load_settings(config)
+    found = compare(held_model(settings, name), settings, samples)
+    if json_output:
+        sys.stdout.write(found.model_dump_json() + "\n")
+    else:
+        _show(found)
+
+
+def _exported(card: ModelCard, out: Path) -> str:
+    ended = ", which ended LOCAL_ONLY" if card.local_only else ""
+    return f"model {card.model_version} of study {card.study}{ended} is in {out}; read {out / CARD_TEXT} first\n"
+
+
+def _show(found: Comparison) -> None:
+    caption = (
+        f"{found.examples} test examples of this site, {found.rounds} rounds each, 95 % intervals over "
+        f"{found.samples} draws"
+    )
+    shown = table("metric", "federated", "alone", "difference", title=f"study {found.study}", caption=caption)
+    for one in found.scores:
+        add_row(shown, one.first.name, *map(_cell, (one.first, one.second, one.difference)))
+    console().print(shown)
+
+
+def _cell(score: Score) -> str:
+    if score.value is None:
+        return f"- ({score.reason})"
+    interval = "" if score.low is None or score.high is None else f" [{score.low:.3f}, {score.high:.3f}]"
+    return f"{score.value:.3f}{interval}"

@@ -1,0 +1,128 @@
+"""A model card: what a model is, who made it and how well it does where it was exported; JSON for programs.
+
+Sites are pseudonyms, in an order under a key that only the study's sites hold; weights are there at the requester
+alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import importlib.metadata
+import platform
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.product.held import HeldModel
+from client_agent.scoring.score import FinalScores
+from client_agent.site.events import RoundEnd
+from protocol.wire.messages import ModelSpec, RuleSpec, StudyState, TableSchema, TaskSpec
+
+CARD_FILE: Final = "card.json"
+_VERSIONED: Final = ("moiety", "torch", "safetensors", "numpy")
+
+
+class CardSite(BaseModel):
+    """A site by its pseudonym: how many sums it is in, and the rule's last weight for it, where that is known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    sums: int
+    last_weight: float | None = None
+
+
+class Named(BaseModel):
+    """A version or a SHA-256 by what it is of."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    name: str
+    value: str
+
+
+class ModelCard(BaseModel):
+    """``released`` rounds stepped the model by a sum, ``alone`` by the requester's own data. ``scores`` are those of
+    the site that exports, on its own test part. ``files`` are the digests of what lies beside the card.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    card: Literal["moiety-model-card/1"] = "moiety-model-card/1"
+    study: str
+    study_digest: str
+    model_version: int
+    exported_at: Literal["requester", "contributor"]
+    ended: StudyState
+    why: str
+    rule: RuleSpec
+    rounds: int
+    released: int
+    alone: int
+    sites: tuple[CardSite, ...]
+    task: TaskSpec
+    model: ModelSpec
+    data_schema: TableSchema | None
+    transformation_digest: str | None
+    scores: FinalScores | None
+    versions: tuple[Named, ...]
+    files: tuple[Named, ...]
+
+    @property
+    def local_only(self) -> bool:
+        """Whether the shared part ended before the study did."""
+        return self.ended is StudyState.LOCAL_ONLY or self.alone > 0
+
+
+def card_of(
+    held: HeldModel, *, is_requester: bool, transformation_digest: str | None, files: Mapping[str, str]
+) -> ModelCard:
+    """The card of an exported model; ``files`` are digests by name."""
+    ends = [record.state for record in held.records]
+    study = held.study
+    return ModelCard(
+        study=study.name,
+        study_digest=study.digest(),
+        model_version=held.version,
+        exported_at="requester" if is_requester else "contributor",
+        ended=held.ended,
+        why=held.why,
+        rule=study.rule,
+        rounds=study.rounds,
+        released=ends.count(RoundEnd.RELEASED),
+        alone=ends.count(RoundEnd.ALONE),
+        sites=_sites(held),
+        task=study.task,
+        model=study.model,
+        data_schema=study.data_schema,
+        transformation_digest=transformation_digest,
+        scores=held.scores,
+        versions=_versions(study.model),
+        files=tuple(Named(name=name, value=digest) for name, digest in sorted(files.items())),
+    )
+
+
+def _sites(held: HeldModel) -> tuple[CardSite, ...]:
+    sums: dict[str, int] = {}
+    weights: dict[str, float] = {}
+    for record in held.records:
+        if record.state is RoundEnd.RELEASED and record.purpose.plan.steps_model:
+            for site in record.took_part:
+                sums[site] = sums.get(site, 0) + 1
+        weights |= {one.site: one.value for one in record.alphas}
+    key = (held.state.site_key or held.study.digest()).encode()
+    order = sorted(sums, key=lambda site: hmac.digest(key, site.encode(), "sha256"))
+    return tuple(
+        CardSite(site=f"site-{number}", sums=sums[site], last_weight=weights.get(site))
+        for number, site in enumerate(order, start=1)
+    )
+
+
+def _versions(model: ModelSpec) -> tuple[Named, ...]:
+    libraries = _VERSIONED if model.architecture is None else (*_VERSIONED, model.architecture.library)
+    found = [Named(name=name, value=importlib.metadata.version(name)) for name in libraries]
+    return (Named(name="python", value=platform.python_version()), *found)
+
+
+def file_digest(content: bytes) -> str:
+    """SHA-256, hexadecimal."""
+    return hashlib.sha256(content).hexdigest()

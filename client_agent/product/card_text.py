@@ -1,0 +1,86 @@
+"""A model card as a person reads it, in Markdown."""
+
+from __future__ import annotations
+
+from client_agent.product.card import ModelCard
+from client_agent.scoring.score import shown_score
+from protocol.printable import printable
+from protocol.wire.messages import StudyState
+from protocol.wire.study import Buffers
+
+
+def card_markdown(card: ModelCard) -> str:
+    """The whole card."""
+    parts = [
+        f"# Model {card.model_version} of study {card.study}",
+        _warning(card),
+        _origin(card),
+        "## Sites\n\n" + _sites(card),
+        f"## How well it does at the {card.exported_at} that exported it\n\n" + _scores(card),
+        "## What goes in and comes out\n\n" + _inputs(card),
+        "## Versions and digests\n\n" + _facts(card),
+    ]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def _warning(card: ModelCard) -> str:
+    if card.local_only:
+        reason = f" ({printable(card.why)})" if card.why else ""
+        alone = f" {card.alone} rounds after that trained on the requester's own data alone." if card.alone else ""
+        return (
+            f"**LOCAL_ONLY: the shared part of this study ended after {card.released} of {card.rounds} rounds**"
+            f"{reason}.{alone}"
+        )
+    if card.ended is not StudyState.COMPLETED:
+        reason = f": {printable(card.why)}" if card.why else ""
+        return f"**The study is {card.ended.value}, not completed**{reason}."
+    return ""
+
+
+def _origin(card: ModelCard) -> str:
+    return (
+        f"Trained by federated learning under rule `{card.rule.name.value}`, {card.released} rounds released of "
+        f"{card.rounds}; every round's sum was opened, no site's update. The model itself may show what it was "
+        "trained on: give it to nobody who may not learn about the patients."
+    )
+
+
+def _sites(card: ModelCard) -> str:
+    if not card.sites:
+        return "No sum was recorded here."
+    lines = ["| site | sums it is in | last weight |", "|---|---|---|"]
+    for one in card.sites:
+        weight = "not known here" if one.last_weight is None else f"{one.last_weight:.3f}"
+        lines.append(f"| {one.site} | {one.sums} | {weight} |")
+    return "\n".join(lines)
+
+
+def _scores(card: ModelCard) -> str:
+    if card.scores is None:
+        return "No metrics: the study has not ended here, or this site has no test examples."
+    head = f"{card.scores.examples} test examples of that site alone"
+    drawn = f", 95 % intervals over {card.scores.samples} bootstrap draws" if card.scores.samples else ""
+    return f"{head}{drawn}. They say nothing about other patients.\n\n" + "\n".join(
+        f"- {printable(shown_score(score))}" for score in card.scores.scores
+    )
+
+
+def _inputs(card: ModelCard) -> str:
+    lines = [f"- task: {card.task.kind.value}", f"- one example: float32{list(card.model.inputs)}"]
+    if card.model.feature_names:
+        lines.append(f"- columns: {', '.join(map(printable, card.model.feature_names))}")
+    if card.model.class_names:
+        lines.append(f"- classes: {', '.join(map(printable, card.model.class_names))}")
+    if card.transformation_digest is not None:
+        lines.append("- tables go through `transformation.json`, whose medians and scales are of the exporting site")
+    if card.model.buffers is Buffers.LOCAL or card.model.personal:
+        lines.append("- personal layers and batch norm's statistics are those of the exporting site")
+    return "\n".join(lines)
+
+
+def _facts(card: ModelCard) -> str:
+    lines = [f"- study: `{card.study_digest}`"]
+    if card.transformation_digest is not None:
+        lines.append(f"- transformation: `{card.transformation_digest}`")
+    lines += [f"- {one.name}: `{one.value}`" for one in card.files]
+    return "\n".join([*lines, *(f"- {one.name} {one.value}" for one in card.versions)])

@@ -1,0 +1,75 @@
+"""A study's model as a folder that stands by itself.
+
+model.safetensors     the network's whole state_dict; torch and safetensors alone load it
+card.json, card.md    the model card
+study.json            the study, from which the network is made again
+transformation.json   from a table's row to the model's input, where the study has a schema
+model.pt2             the network as torch.export has it, if asked for: it runs without Moiety
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import nn
+
+from client_agent.data.kept import TRANSFORMATION_FILE, require_made_by_schema
+from client_agent.product.card import CARD_FILE, ModelCard, card_of, file_digest
+from client_agent.product.card_text import card_markdown
+from client_agent.product.held import HeldModel
+from protocol.errors import ConfigurationError
+
+MODEL_FILE: Final = "model.safetensors"
+STUDY_FILE: Final = "study.json"
+PROGRAM_FILE: Final = "model.pt2"
+CARD_TEXT: Final = "card.md"
+
+
+def export(held: HeldModel, data: Path, out: Path, *, is_requester: bool, program: bool = False) -> ModelCard:
+    """Write the folder; ``data`` is the site's own, ``program`` asks for model.pt2.
+
+    Raises: ConfigurationError when the folder is there already, or the site's data were made by another schema
+    """
+    if out.exists():
+        raise ConfigurationError(f"{out} exists; export into a new folder")
+    files = {MODEL_FILE: _tensors(held), STUDY_FILE: held.study.canonical()}
+    transformation = None
+    if held.study.data_schema is not None:
+        from client_agent.data.transformation import load_transformation
+
+        require_made_by_schema(held.study, data)
+        files[TRANSFORMATION_FILE] = (data / TRANSFORMATION_FILE).read_bytes()
+        transformation = load_transformation(data / TRANSFORMATION_FILE).digest
+    if program:
+        files[PROGRAM_FILE] = _program(held.network, held.study.model.inputs)
+    digests = {name: file_digest(content) for name, content in files.items()}
+    card = card_of(held, is_requester=is_requester, transformation_digest=transformation, files=digests)
+    out.mkdir(parents=True)
+    for name, content in files.items():
+        (out / name).write_bytes(content)
+    (out / CARD_FILE).write_text(card.model_dump_json(indent=1) + "\n", encoding="utf-8")
+    (out / CARD_TEXT).write_text(card_markdown(card), encoding="utf-8")
+    return card
+
+
+def _tensors(held: HeldModel) -> bytes:
+    from safetensors.torch import save
+
+    tensors = {name: tensor.detach().cpu().clone() for name, tensor in held.network.state_dict().items()}
+    made: bytes = save(tensors, metadata={"moiety": f"study {held.study.digest()}, model {held.version}"})
+    return made
+
+
+def _program(network: nn.Module, inputs: tuple[int, ...]) -> bytes:
+    """Any number of examples at a time. Raises: ConfigurationError for a network that torch cannot trace"""
+    batch = torch.export.Dim("batch", min=1)
+    into = io.BytesIO()
+    try:
+        made = torch.export.export(network, (torch.zeros(2, *inputs),), dynamic_shapes=({0: batch},))
+        torch.export.save(made, into)
+    except Exception as error:  # whatever tracing finds
+        raise ConfigurationError(f"torch.export cannot trace this network: {type(error).__name__}: {error}") from None
+    return into.getvalue()

@@ -1,0 +1,99 @@
+"""The model that a site holds of a study, requester or contributor, as a network that predicts.
+
+Every site that took a study's sums has the same shared layers in its journal; its personal layers and statistics, where
+the study has them stay, are its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from client_agent.architectures.sources import ModelSources
+from client_agent.learning.flat_vector import load_personal, load_vector, personal_vector
+from client_agent.learning.models import build_model, network_of
+from client_agent.learning.personal_state import PersonalState
+from client_agent.learning.plugin import Plugin, load_plugin
+from client_agent.scoring.score import FinalScores
+from client_agent.settings import AgentSettings
+from client_agent.site.events import RoundRecord, read_metrics
+from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
+from protocol.errors import ConfigurationError
+from protocol.wire.messages import Signed, Study, StudyState
+
+_SEED: Final = 0
+"""Of values that are all replaced."""
+
+
+@dataclass(frozen=True, eq=False)
+class HeldModel:
+    """What the journal says about a study's model: ``model`` float32[D], and the network with all values in place."""
+
+    study: Study
+    state: SiteState
+    version: int
+    model: NDArray[np.float32] = field(repr=False)
+    network: nn.Module = field(repr=False)
+    records: tuple[RoundRecord, ...] = field(repr=False)
+    scores: FinalScores | None = None
+
+    @property
+    def ended(self) -> StudyState:
+        """How the study ended, by its requester's signed word; open before that."""
+        end = self.state.ended_by
+        return StudyState.OPEN if end is None else StudyState(end.message.state.value)
+
+    @property
+    def why(self) -> str:
+        """The reason that the requester gave."""
+        return "" if self.state.ended_by is None else self.state.ended_by.message.reason
+
+
+def held_model(settings: AgentSettings, name: str) -> HeldModel:
+    """Raises: ConfigurationError when this site has no such study, or no model of it yet"""
+    folder = settings.state_dir / "studies" / name
+    if not (folder / "study.json").exists():
+        raise ConfigurationError(f"this site has no study {name!r} in {settings.state_dir / 'studies'}")
+    journal = StudyJournal(settings.state_dir, name)
+    signed = journal.read(folder / "study.json", Signed[Study])
+    state = journal.site_state()
+    if signed is None or state is None or not state.model_version:
+        raise ConfigurationError(f"study {name!r} has no model here yet: no sum was applied at this site")
+    study, version = signed.message, state.model_version
+    model, network = journal.load_model(version), empty_network(study, settings.plugin, settings.sources)
+    load_vector(network, model)
+    if len(personal_vector(network)):
+        own = PersonalState(folder).latest()
+        if own is None:
+            raise ConfigurationError(f"study {name!r} has layers that stay at their site, and this site trained none")
+        load_personal(network, own)
+    records = read_metrics(folder / "metrics.jsonl")
+    scores = journal.read(folder / FINAL_SCORES, FinalScores)
+    return HeldModel(study, state, version, model, network.eval(), records, scores)
+
+
+def empty_network(study: Study, plugin: Path | None, sources: ModelSources) -> nn.Module:
+    """The study's network, its values any but those of frozen layers. Raises: ConfigurationError"""
+    if study.model.kind != "plugin":
+        return build_model(study.model, _SEED, sources)
+    return _plugin(study, plugin).model(study.model, _SEED)
+
+
+def unfilled_network(study: Study, plugin: Path | None, sources: ModelSources) -> nn.Module:
+    """As :func:`empty_network`, for whoever fills in frozen layers too: no file of theirs is asked for."""
+    if study.model.kind == "plugin":
+        return _plugin(study, plugin).model(study.model, _SEED)
+    return network_of(study.model.model_copy(update={"frozen": None}), sources)
+
+
+def _plugin(study: Study, plugin: Path | None) -> Plugin:
+    if plugin is None:
+        raise ConfigurationError(
+            f"study {study.name!r} has a plug-in's model: give the agent's settings with key 'plugin' (--config)"
+        )
+    return load_plugin(plugin)

@@ -1,0 +1,178 @@
+"""The model of a journal as a site exports it: the card's words, ready features, batch norm, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client_agent.architectures.sources import NO_SOURCES
+from client_agent.learning.flat_vector import load_personal, load_vector
+from client_agent.learning.models import dimension, model_spec
+from client_agent.product.card_text import card_markdown
+from client_agent.product.export import export
+from client_agent.product.exported import load_exported
+from client_agent.product.held import HeldModel, empty_network, held_model
+from client_agent.product.predict import features_of, write_predictions
+from client_agent.scoring.paired import paired_scores
+from client_agent.scoring.predicted import Predicted
+from client_agent.settings import AgentSettings
+from client_agent.site.events import RoundEnd, RoundRecord, site_values
+from client_agent.site.journal import SiteState, StudyJournal
+from protocol.errors import ConfigurationError
+from protocol.first_model import first_model
+from protocol.parameters import StudyParameters
+from protocol.wire.messages import (
+    EndCause,
+    ModelSpec,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    TrainingSpec,
+)
+from protocol.wire.study import Buffers
+from protocol.wire.task import CLASSES
+from tests.unit.client_agent.test_buffers import PLUGIN, images, small_resnet
+from tests.unit.client_agent.test_buffers import study as images_study
+
+NAMES = ("age", "pain", "pulse")
+SPEC = model_spec("mlp", (3,), (4,), 2).named(NAMES, ("well", "ill"))
+
+
+def study_of(spec: ModelSpec = SPEC) -> Study:
+    return Study(
+        name="alone",
+        roster_digest="ab" * 32,
+        parameters=StudyParameters(dimension=dimension(spec), clip_norm=4.0, least_contributors=3),
+        rule=RuleSpec(name=RuleName.FEDAVG),
+        model=spec,
+        training=TrainingSpec(),
+        rounds=5,
+    )
+
+
+def record(number: int, state: RoundEnd, took_part: tuple[str, ...] = ()) -> RoundRecord:
+    return RoundRecord(
+        time_s=0,
+        study="alone",
+        site="requester",
+        round=number,
+        state=state,
+        model_version=number,
+        took_part=took_part,
+        alphas=site_values([("c1", 0.5)]) if took_part else (),
+    )
+
+
+def held(study: Study | None = None, ended: StudyEndState | None = StudyEndState.LOCAL_ONLY) -> HeldModel:
+    of = study or study_of()
+    end = None
+    if ended is not None:
+        reason = "no list meets largest_share"
+        message = StudyEnd(study_digest=of.digest(), state=ended, cause=EndCause.POLICY, reason=reason)
+        end = Signed[StudyEnd](message=message)
+    state = SiteState(study_digest=of.digest(), training_seed=1, model_version=2, ended_by=end, site_key="cd" * 32)
+    network = empty_network(of, PLUGIN, NO_SOURCES)
+    load_vector(network, first_model(of))
+    records = (record(1, RoundEnd.RELEASED, ("requester", "c1")), record(2, RoundEnd.ALONE))
+    return HeldModel(of, state, 2, first_model(of), network.eval(), records)
+
+
+def test_a_study_that_ended_local_only_says_so_in_the_card(tmp_path: Path) -> None:
+    card = export(held(), tmp_path, tmp_path / "out", is_requester=True)
+    assert (card.local_only, card.released, card.alone) == (True, 1, 1)
+    assert sorted((one.sums, one.last_weight) for one in card.sites if one.last_weight) == [(1, 0.5)]
+    text = (tmp_path / "out" / "card.md").read_text()
+    assert "LOCAL_ONLY: the shared part of this study ended after 1 of 5 rounds** (no list meets largest_share)" in text
+    assert "1 rounds after that trained on the requester's own data alone" in text
+    assert "c1" not in [one.site for one in card.sites]
+    for ended, said in ((None, "The study is open"), (StudyEndState.FAILED, "The study is failed")):
+        whole = replace(held(ended=ended), records=(record(1, RoundEnd.RELEASED),))
+        folder = tmp_path / f"out-{ended}"
+        assert said in card_markdown(export(whole, tmp_path, folder, is_requester=False))
+
+
+def test_ready_features_are_compared_by_name(tmp_path: Path) -> None:
+    export(held(), tmp_path, tmp_path / "out", is_requester=True)
+    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    X = np.array([[1, 2, 3], [4, 5, 6.5]], np.float32)
+    np.savez(tmp_path / "new.npz", X=X)
+    (tmp_path / "new.csv").write_text("age,pain,pulse\n1,2,3\n4,5,6.5\n")
+    for name in ("new.npz", "new.csv"):
+        np.testing.assert_array_equal(features_of(model, tmp_path / name, None), X)
+    assert write_predictions(model, X, tmp_path / "p.csv") == 2
+    first, *lines = (tmp_path / "p.csv").read_text().splitlines()
+    assert first == "probability of well,probability of ill,prediction"
+    with torch.no_grad():
+        expected = held().network(torch.from_numpy(X)).argmax(dim=1).tolist()
+    assert [line.rpartition(",")[2] for line in lines] == [("well", "ill")[one] for one in expected]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("age,pulse,pain\n1,2,3\n", "not the model's, in the model's order"),
+        ("age,pain\n1,2\n", r"missing are \['pulse'\]"),
+        ("age,pain,pulse\n1,2\n", "line 2 has 2 fields"),
+        ("age,pain,pulse\n1,2,high\n", "something is no number"),
+        ("age,pain,pulse\n1,2,nan\n", "all finite"),
+        ("", "no CSV file"),
+    ],
+)
+def test_other_features_are_refused(text: str, said: str, tmp_path: Path) -> None:
+    export(held(), tmp_path, tmp_path / "out", is_requester=True)
+    model = load_exported(tmp_path / "out", None, NO_SOURCES)
+    (tmp_path / "new.csv").write_text(text)
+    with pytest.raises(ConfigurationError, match=said):
+        model.outputs(features_of(model, tmp_path / "new.csv", None))
+
+
+def test_batch_norm_goes_with_the_statistics_of_the_site_that_exports(tmp_path: Path) -> None:
+    of = images_study(Buffers.LOCAL)
+    whole = held(of)
+    network = small_resnet(Buffers.LOCAL)
+    load_vector(network, first_model(of))
+    own = np.linspace(0.1, 2, 34, dtype=np.float32)
+    load_personal(network, own)
+    card = export(replace(whole, network=network.eval()), tmp_path, tmp_path / "out", is_requester=False)
+    assert "statistics are those of the exporting site" in card_markdown(card)
+    model = load_exported(tmp_path / "out", PLUGIN, NO_SOURCES)
+    X = images(1).X
+    with torch.no_grad():
+        np.testing.assert_array_equal(model.outputs(X), network(torch.from_numpy(X)).numpy())
+    with pytest.raises(ConfigurationError, match=r"plug-in's model.*--config"):
+        load_exported(tmp_path / "out", None, NO_SOURCES)
+
+
+def test_what_a_site_does_not_hold(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    settings = AgentSettings(site="c1", roster=path, keys=path, data=path, state_dir=tmp_path, ca=path)
+    with pytest.raises(ConfigurationError, match="this site has no study 'alone'"):
+        held_model(settings, "alone")
+    of, journal = study_of(), StudyJournal(tmp_path, "alone")
+    journal.write(journal.folder / "study.json", Signed[Study](message=of))
+    journal.write_site_state(SiteState(study_digest=of.digest(), training_seed=1, model_version=0))
+    with pytest.raises(ConfigurationError, match="no sum was applied at this site"):
+        held_model(settings, "alone")
+    journal.save_model(1, first_model(of), of.digest())
+    journal.write_site_state(SiteState(study_digest=of.digest(), training_seed=1, model_version=1))
+    assert held_model(settings, "alone").version == 1
+
+
+def test_the_difference_of_a_model_to_itself_is_nothing() -> None:
+    random = np.random.default_rng(1)
+    y = random.integers(0, 2, 30)
+    one = Predicted(CLASSES, random.normal(size=(30, 2)).astype(np.float32), y)
+    for paired in paired_scores(one, one, 20, 3):
+        assert (paired.difference.value, paired.difference.low, paired.difference.high) == (0, 0, 0)
+    better = Predicted(CLASSES, (np.eye(2)[y] * 8).astype(np.float32), y)
+    accuracy = paired_scores(better, one, 50, 3)[0]
+    assert accuracy.first.value == 1
+    assert accuracy.difference.low is not None
+    assert accuracy.difference.low > 0
