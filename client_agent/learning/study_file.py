@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from client_agent.architectures.sources import NO_SOURCES, ModelSources
+from client_agent.learning.at_requester.finish import FinishTable
 from client_agent.learning.check_data import own_names
 from client_agent.learning.names import NO_NAMES, DataNames, require_names_of_study
 from protocol.ckks.parameters import CkksParameters
@@ -130,6 +131,7 @@ class StudyTable(_Table):
     training: TrainingSpec = TrainingSpec()
     parameters: ParametersTable
     task: TaskSpec = CLASSES
+    finish: FinishTable | None = None
 
     @model_validator(mode="after")
     def _outputs_fit(self) -> StudyTable:
@@ -163,6 +165,8 @@ def study_from_toml(
             f"{source}: key 'rule.name': {table.rule.name.value!r} runs in simulations only (moiety simulate): "
             "agents and servers do not carry out its rounds yet; take another rule"
         )
+    if table.finish is not None:
+        raise ConfigurationError(f"{source}: key 'finish' is for simulations only (moiety simulate): leave it out")
     if data is not None:
         table = _with_own_names(table, source, plugin, data)
     return study_from_table(table, source, roster, plugin, sources=sources)

@@ -13,6 +13,7 @@ from harness.datasets.digits import digits_sites
 from harness.datasets.dirichlet import dealt_anew
 from harness.datasets.public_data import PublicFile, data_folder
 from harness.datasets.site_data import Federation, split_random, with_validation
+from harness.datasets.whitening import whitened
 from host.extensions import Kind, extension, is_brought
 from protocol.errors import ConfigurationError
 
@@ -22,7 +23,7 @@ class DataRequest:
     """What a run asks of a data set; None or "" leaves a choice to the data set.
 
     ``dirichlet``: training examples are dealt anew, by label. ``validation_share`` is the part of the requester's
-    training examples that is kept to choose settings on.
+    training examples that is kept to choose settings on. ``whitened``: by the moments of all training parts.
     """
 
     data: str
@@ -33,6 +34,7 @@ class DataRequest:
     validation_share: float = 0.0
     folder: Path | None = None
     dirichlet: float | None = None
+    whitened: bool = False
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,9 @@ def load_data(request: DataRequest) -> Federation:
     if request.sites is not None and not source.any_number_of_sites:
         raise ConfigurationError(f"{request.data}: its sites are given, found sites {request.sites}: leave it out")
     federation = source.load(request)
-    return federation if request.dirichlet is None else dealt_anew(federation, request.dirichlet, request.seed)
+    if request.dirichlet is not None:
+        federation = dealt_anew(federation, request.dirichlet, request.seed)
+    return whitened(federation) if request.whitened else federation
 
 
 def source_of(data: str) -> DataSource:

@@ -22,6 +22,7 @@ class RoundKind(StrEnum):
     SKIPPED = "skipped"
     MEASURED = "measured"
     ALONE = "alone"
+    FINISHED = "finished"
 
 
 class RunEnd(StrEnum):

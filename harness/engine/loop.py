@@ -23,6 +23,7 @@ from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.engine.isolation import Trained, isolations, remembered, require_isolated
 from harness.engine.record import final_scores, require_no_divergence, round_record, with_judgement
 from harness.engine.round_training import round_updates
+from harness.engine.rounds.finishing import finished, without_held_out
 from harness.engine.rounds.inputs import inputs_of, skipped
 from harness.engine.rounds.measuring import measured_round, with_own_noise
 from harness.engine.run_state import (
@@ -99,6 +100,7 @@ def run_rounds(
     Raises: as :func:`run_plain`; UnusableUpdate when an update is no number or the model has diverged
     """
     seed = _seed_of(study)
+    sites, held = without_held_out(sites, conditions.finish, seed)
     run = _run_of(study, seed, sites, summing, conditions)
     beginning = _beginning(run)
     progress, first = resume or beginning, round_record(run, beginning.state, 0, RoundKind.SKIPPED, ())
@@ -116,6 +118,9 @@ def run_rounds(
         require_no_divergence(record, first)
     if progress.state.alone_because is not None and study.rule.name is not RuleName.LOCAL:
         end, reason = RunEnd.LOCAL_ONLY, progress.state.alone_because
+    if conditions.finish is not None:
+        progress, how = finished(run, progress, held)
+        reason = f"{reason}; {how}"
     return RunHistory(
         study.name,
         study.rule.name,

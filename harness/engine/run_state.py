@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from client_agent.learning.at_requester.finish import FinishTable
 from client_agent.learning.evaluation import Assessor, OwnMetrics
 from client_agent.learning.flat_vector import Vector
 from client_agent.learning.plugin import Plugin, assessor
@@ -55,7 +56,7 @@ class Conditions:
     ``rule`` and ``model`` (with its first values) are ones that studies do not know, in place of the study's own, for
     plain runs. ``plugin`` is every site's, for studies whose model is one. ``followed`` are the metrics of every
     round, ``own_metrics`` those that others bring; all come after the last one, with intervals over ``bootstrap``
-    draws.
+    draws. ``finish``: the requester's local finish.
     """
 
     erosion_applies: ErosionApplies = "next_round"
@@ -68,6 +69,7 @@ class Conditions:
     followed: frozenset[MetricName] = FOLLOWED
     own_metrics: OwnMetrics | None = None
     bootstrap: int = 0
+    finish: FinishTable | None = None
 
 
 USUAL: Final = Conditions()

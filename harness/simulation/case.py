@@ -61,17 +61,18 @@ class PolicyTable(_Table):
 
 
 class CaseTable(_Table):
-    """``[case]``. ``dirichlet`` deals all training examples anew, by label. ``validation_share`` of the requester's
-    training part is split off, to choose settings on, in tuning runs and in runs of variants that keep it. Settings
-    are chosen for all requesters together, or by each one. ``judged_by`` is the metric that settings and rounds are
-    chosen on, and the first that is shown; None is the task's first. The last round's metrics have intervals over
-    ``bootstrap`` draws, 0: none.
+    """``[case]``. ``dirichlet`` deals all training examples anew, by label; ``whitened`` whitens the features by the
+    moments of all training parts. ``validation_share`` of the requester's training part is split off, to choose
+    settings on, in tuning runs and in runs of variants that keep it. Settings are chosen for all requesters together,
+    or by each one. ``judged_by`` is the metric that settings and rounds are chosen on, and the first that is shown;
+    None is the task's first. The last round's metrics have intervals over ``bootstrap`` draws, 0: none.
     """
 
     data: str
     split: str = ""
     sites: Annotated[int, Field(ge=2)] | None = None
     dirichlet: Annotated[float, Field(gt=0)] | None = None
+    whitened: bool = False
     requesters: Literal["first", "each"] | list[str] = "first"
     seeds: list[Annotated[int, Field(ge=0)]] = [0]
     tuning_seeds: list[Annotated[int, Field(ge=0)]] = []
@@ -89,7 +90,7 @@ class VariantTable(_Table):
 
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
     sites' training parts together, which only a simulation can. ``baseline`` takes FedAvg's place.
-    ``published_mistake`` repeats one of a paper's code, to compare with its table.
+    ``published_mistake`` repeats one of a paper's code, to compare with its table. ``finish`` is the study's table.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
@@ -99,6 +100,7 @@ class VariantTable(_Table):
     baseline: BaselineTable | None = None
     published_mistake: PublishedMistake | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
+    finish: dict[str, Any] | None = None
     model: dict[str, Any] = {}
     rule: dict[str, Any] = {}
     training: dict[str, Any] = {}
@@ -229,6 +231,8 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         tables[part] = {**({} if replaced else tables.get(part, {})), **change}
     if variant.rounds is not None:
         tables["rounds"] = variant.rounds
+    if variant.finish is not None:
+        tables["finish"] = variant.finish
     where = f"{source}: variant {variant.name!r}"
     for key, values in variant.tune.items():
         _check_tuned(key, values, bool(case.get("tuning_seeds")), variant.baseline is not None, where)
@@ -238,6 +242,8 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
             f"{where}: key 'alone_after': found {variant.alone_after}, the study has "
             f"{study.rounds} rounds, and some of them must be left to go on alone"
         )
+    if study.finish is not None and (variant.alone_after or variant.baseline):
+        raise ConfigurationError(f"{where}: 'finish' goes with neither 'alone_after' nor 'baseline'")
     if variant.baseline is not None and (variant.alone_after or variant.published_mistake):
         raise ConfigurationError(f"{where}: 'baseline' goes with neither 'alone_after' nor 'published_mistake'")
     if variant.pooled and study.rule.name is not RuleName.LOCAL:

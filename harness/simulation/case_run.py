@@ -213,7 +213,8 @@ def request_for(
 ) -> DataRequest:
     """What a run of the case asks of its data set."""
     table = case.table
-    return DataRequest(table.data, seed, table.split, table.sites, requester, validation_share, data, table.dirichlet)
+    choices = table.split, table.sites, requester, validation_share, data, table.dirichlet, table.whitened
+    return DataRequest(table.data, seed, *choices)
 
 
 def _settings(choices: Iterable[Choice], requester: str) -> tuple[Setting, ...]:

@@ -253,6 +253,7 @@ def _rounds(
         followed=FOLLOWED | {planned.judged_by},
         bootstrap=planned.bootstrap,
         own_metrics=own_metrics(planned.metrics),
+        finish=planned.study.finish,
     )
     if planned.baseline is not None:
         model = own_model or build_model(study.model, planned.key.seed)

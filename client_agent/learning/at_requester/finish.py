@@ -1,0 +1,178 @@
+"""The local finish: after the last shared round the requester moves its model on its own data, as far as these tell.
+
+        min_x  F_0(x) + pull / 2 ||x - x_fed||^2            F_0 the mean loss on its training examples, with l2
+
+Nothing leaves the requester, whatever the rule. The pull comes from examples that the shared rounds have not seen, or
+for small models from the losses of all examples left out one by one, each approximated by one Newton step (Rad and
+Maleki 2020); these the shared model has seen, so they look better for a strong pull than new ones would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, Final, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+from torch import nn
+from torch.func import functional_call, grad, jacrev, vmap
+
+from client_agent.learning.data import Examples
+from client_agent.learning.flat_vector import Vector
+from client_agent.learning.personal import personal_parameters, shared_parameters
+from client_agent.tasks.losses import Batch, BuiltIn, Loss
+from protocol.errors import ConfigurationError, UnusableUpdate
+
+PULLS: Final = tuple(float(pull) for pull in np.logspace(2, -4, 13))
+"""Tried from the strongest; a weaker one has to be better. Before them comes the shared model as it is."""
+_MOST_ENTRIES: Final = 2**26
+_STEPS: Final = 300
+
+
+class FinishTable(BaseModel):
+    """``[finish]``. ``choose`` the pull by examples ``held_out`` of the shared rounds (that share of the requester's
+    training part), or by all of them, each left out once (small models whose loss is a mean over examples).
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    choose: Literal["held_out", "leave_one_out"] = "held_out"
+    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
+
+    def parts(self, train: Examples, seed: int) -> tuple[Examples, Examples]:
+        """What the shared rounds train on, and what is held out of them."""
+        held = round(len(train) * self.held_out) if self.choose == "held_out" else 0
+        if self.choose == "held_out" and not 0 < held < len(train):
+            raise ConfigurationError(
+                f"key 'finish.held_out': {self.held_out} of {len(train)} training examples leaves one part empty"
+            )
+        order = np.random.default_rng([seed, held]).permutation(len(train))
+        rest, out = np.sort(order[held:]), np.sort(order[:held])
+        return Examples(train.X[rest], train.y[rest]), Examples(train.X[out], train.y[out])
+
+
+@dataclass(frozen=True, eq=False)
+class Finished:
+    """The model, float32[D], and the pull; None where the shared model stayed as it is."""
+
+    vector: Vector = field(repr=False)
+    pull: float | None
+
+
+@dataclass(frozen=True, eq=False)
+class LocalFinish:
+    """A requester's model and loss; ``seen`` the shared rounds trained on, ``held`` they did not."""
+
+    model: nn.Module
+    loss: Loss
+    l2: float
+    seen: Examples
+    held: Examples
+
+    def run(self, shared: Vector) -> Finished:
+        """Choose the pull, then finish on all examples. Raises: ConfigurationError, UnusableUpdate"""
+        if any(True for _ in personal_parameters(self.model)) or any(True for _ in self.model.buffers()):
+            raise ConfigurationError(
+                "key 'finish': it moves all of a model; take one without personal layers and buffers"
+            )
+        was_training = self.model.training
+        self.model.to("cpu").eval()
+        try:
+            start = torch.from_numpy(shared.astype(np.float64))
+            pull = self._by_held_out(start) if len(self.held) else self._by_leaving_one_out(start)
+            if pull is None:
+                return Finished(shared, None)
+            ended = self._minimised(_joined(self.seen, self.held), start, pull)
+        finally:
+            self.model.train(was_training)
+        return Finished(np.asarray(ended.numpy(), dtype=np.float32), pull)
+
+    def _by_held_out(self, start: torch.Tensor) -> float | None:
+        held = _batch(self.held)
+        best, chosen = float(self._mean_loss(start, held).detach()), None
+        for pull in PULLS:
+            found = float(self._mean_loss(self._minimised(self.seen, start, pull), held).detach())
+            if found < best:
+                best, chosen = found, pull
+        return chosen
+
+    def _by_leaving_one_out(self, start: torch.Tensor) -> float | None:
+        n = len(self.seen)
+        if not isinstance(self.loss, BuiltIn) or self.loss.each is None or n * start.numel() ** 2 > _MOST_ENTRIES:
+            raise ConfigurationError(
+                "key 'finish.choose': leave_one_out takes a small model and a loss that is a mean over examples; take "
+                "held_out"
+            )
+        best, chosen = float(self._mean_loss(start, _batch(self.seen)).detach()), None
+        for pull in PULLS:
+            found = self.left_out_loss(start, pull)
+            if found < best:
+                best, chosen = found, pull
+        return chosen
+
+    def left_out_loss(self, start: torch.Tensor, pull: float) -> float:
+        """The mean loss of every example under the model that the others alone would give, by one Newton step each.
+
+        Shapes: start float64[D]
+        """
+        batch, n = _batch(self.seen), len(self.seen)
+
+        def one(x: torch.Tensor, X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return self._mean_loss(x, Batch(X.unsqueeze(0), y.unsqueeze(0)))
+
+        x = self._minimised(self.seen, start, pull)
+        gradients = vmap(grad(one), in_dims=(None, 0, 0))(x, batch.X, batch.y)
+        curvatures = vmap(jacrev(grad(one)), in_dims=(None, 0, 0))(x, batch.X, batch.y)
+        whole = curvatures.sum(dim=0) + n * (self.l2 + pull) * torch.eye(x.numel(), dtype=x.dtype)
+        steps = torch.linalg.solve(whole - curvatures, gradients.unsqueeze(-1)).squeeze(-1)
+        return float(vmap(one)(x + steps, batch.X, batch.y).mean())
+
+    def _minimised(self, data: Examples, start: torch.Tensor, pull: float) -> torch.Tensor:
+        """By L-BFGS over all examples, in float64. Raises: UnusableUpdate when it does not stay finite"""
+        batch, x = _batch(data), start.clone().requires_grad_(True)
+        search = torch.optim.LBFGS(
+            [x], max_iter=_STEPS, tolerance_grad=1e-9, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+        )
+
+        def objective() -> float:
+            search.zero_grad()
+            value = self._mean_loss(x, batch) + self.l2 / 2 * x.square().sum() + pull / 2 * (x - start).square().sum()
+            value.backward()  # type: ignore[no-untyped-call]
+            return float(value.detach())
+
+        search.step(objective)  # type: ignore[no-untyped-call]
+        if not bool(torch.isfinite(x).all()):
+            raise UnusableUpdate("the local finish leaves the range of numbers; leave [finish] out")
+        return x.detach()
+
+    def _mean_loss(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
+        return self.loss(_Called(self.model, self._layers(x)), batch)
+
+    def _layers(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        named = list(shared_parameters(self.model))
+        pieces = torch.split(x, [parameter.numel() for _, parameter in named])
+        return {name: piece.reshape(parameter.shape) for (name, parameter), piece in zip(named, pieces, strict=True)}
+
+
+class _Called(nn.Module):
+    """The model with other parameters than its own."""
+
+    def __init__(self, model: nn.Module, layers: dict[str, torch.Tensor]) -> None:
+        super().__init__()
+        self._parts = (model, layers)
+
+    def forward(self, X: torch.Tensor) -> torch.Tensor:
+        model, layers = self._parts
+        answers: torch.Tensor = functional_call(model, layers, (X,))
+        return answers
+
+
+def _batch(data: Examples) -> Batch:
+    y: NDArray[np.generic] = data.y
+    targets = y.astype(np.float64) if np.issubdtype(y.dtype, np.floating) else y
+    return Batch(torch.from_numpy(data.X.astype(np.float64)), torch.from_numpy(targets))
+
+
+def _joined(first: Examples, second: Examples) -> Examples:
+    return Examples(np.concatenate([first.X, second.X]), np.concatenate([first.y, second.y]))

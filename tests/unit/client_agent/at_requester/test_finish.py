@@ -1,0 +1,84 @@
+"""The local finish: the pull that is chosen, and the model that it gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from client_agent.learning.at_requester.finish import PULLS, FinishTable, LocalFinish, _batch
+from client_agent.learning.data import Examples
+from client_agent.learning.models import build_model, model_spec
+from client_agent.tasks.losses import BuiltIn, cross_entropy
+from protocol.errors import ConfigurationError
+
+MODEL = model_spec("linear", (4,), (), 2)
+NOBODY = Examples(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
+
+
+def sample(n: int, seed: int, turned: float = 1.0) -> Examples:
+    random = np.random.default_rng(seed)
+    X = random.normal(size=(n, 4)).astype(np.float32)
+    y = (turned * X @ np.array([2.0, -1.0, 0.5, 0.0]) + random.logistic(size=n) > 0).astype(np.int64)
+    return Examples(X, y)
+
+
+def finish(seen: Examples, held: Examples = NOBODY, l2: float = 0.0) -> LocalFinish:
+    return LocalFinish(build_model(MODEL, 1), cross_entropy, l2, seen, held)
+
+
+def fitted(data: Examples) -> np.ndarray:
+    return np.asarray(finish(data)._minimised(data, torch.zeros(10, dtype=torch.float64), 1e-3), np.float32)
+
+
+def test_a_shared_model_of_the_same_patients_is_hardly_moved_and_one_of_others_is() -> None:
+    alike, others = fitted(sample(20_000, 7)), fitted(sample(20_000, 8, turned=-1.0))
+    near = finish(sample(60, 1), sample(200, 2)).run(alike)
+    far = finish(sample(60, 1), sample(200, 2)).run(others)
+    assert near.pull is None or near.pull >= 0.1
+    assert far.pull is not None
+    assert far.pull < 0.1
+    assert np.linalg.norm(near.vector - alike) < 0.3 < np.linalg.norm(far.vector - others)
+
+
+def test_the_finished_model_is_the_minimum() -> None:
+    seen, held, start = sample(60, 1), sample(40, 2), fitted(sample(500, 3, turned=-1.0))
+    ended = finish(seen, held, l2=0.01).run(start)
+    assert ended.pull in PULLS
+    both = Examples(np.concatenate([seen.X, held.X]), np.concatenate([seen.y, held.y]))
+    x = torch.from_numpy(ended.vector.astype(np.float64)).requires_grad_(True)
+    W, bias = x[:8].reshape(2, 4), x[8:]
+    logits = torch.from_numpy(both.X.astype(np.float64)) @ W.T + bias
+    value = torch.nn.functional.cross_entropy(logits, torch.from_numpy(both.y)) + 0.005 * x.square().sum()
+    value = value + ended.pull / 2 * (x - torch.from_numpy(start.astype(np.float64))).square().sum()
+    value.backward()
+    assert x.grad is not None
+    assert float(x.grad.norm()) < 1e-5
+
+
+@pytest.mark.parametrize("pull", [1.0, 0.1, 0.03])
+def test_leaving_one_out_is_nearly_what_refitting_without_each_gives(pull: float) -> None:
+    data, start = sample(40, 4), torch.from_numpy(fitted(sample(500, 5)).astype(np.float64))
+    whole, losses = finish(data), []
+    for i in range(len(data)):
+        rest = np.delete(np.arange(len(data)), i)
+        scaled = pull * len(data) / len(rest)  # the left-out objective keeps its sum's weight
+        x = whole._minimised(Examples(data.X[rest], data.y[rest]), start, scaled)
+        losses.append(float(whole._mean_loss(x, _batch(Examples(data.X[i : i + 1], data.y[i : i + 1])))))
+    assert whole.left_out_loss(start, pull) == pytest.approx(np.mean(losses), rel=0.02)
+    other = finish(data).run(fitted(sample(500, 6, turned=-1.0)))
+    assert other.pull is not None
+
+
+def test_what_is_held_out_and_what_cannot_be_finished() -> None:
+    seen, held = FinishTable(held_out=0.25).parts(sample(40, 1), 3)
+    assert (len(seen), len(held)) == (30, 10)
+    assert len(FinishTable(choose="leave_one_out").parts(sample(40, 1), 3)[1]) == 0
+    with pytest.raises(ConfigurationError, match="leaves one part empty"):
+        FinishTable(held_out=0.01).parts(sample(4, 1), 3)
+    personal = build_model(model_spec("mlp", (4,), (3,), 2, personal=("target",)), 1)
+    with pytest.raises(ConfigurationError, match="without personal layers"):
+        LocalFinish(personal, cross_entropy, 0.0, sample(8, 1), NOBODY).run(np.zeros(15, np.float32))
+    whole = BuiltIn(cross_entropy.of)
+    with pytest.raises(ConfigurationError, match="take held_out"):
+        LocalFinish(build_model(MODEL, 1), whole, 0.0, sample(8, 1), NOBODY).run(np.zeros(10, np.float32))
