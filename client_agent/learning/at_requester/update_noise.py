@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.func import functional_call, grad, vmap
 
+from client_agent.architectures.statistics import has_statistics
 from client_agent.learning.data import Examples
 from client_agent.learning.personal import shared_parameters
 from client_agent.learning.trainer import (
@@ -65,10 +66,15 @@ def update_noise(
 ) -> UpdateNoise:
     """Of the update that :func:`train_round` gives for the same arguments, clipped to ``clip_norm``.
 
-    Raises: UnusableUpdate with fewer than two examples, or when an update is no number
+    Raises: UnusableUpdate with fewer than two examples, for a model with batch norm, or when an update is no number
     """
     if len(data) < 2:
         raise UnusableUpdate("the noise of an update needs two training examples at least: weigh sites by another rule")
+    if has_statistics(model):
+        raise UnusableUpdate(
+            "the noise of an update comes from single examples and from halves of the data, and batch norm mixes "
+            "the examples of a batch: take GroupNorm, or weigh sites by another rule"
+        )
     chosen = loss or training_loss(training, data.y)
     if training.update == "gradient":
         rows = gradient_rows(len(data), training, round, seed)

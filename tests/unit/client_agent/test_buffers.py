@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from client_agent.architectures.statistics import keep_buffers, normalisations
+from client_agent.learning.at_requester.update_noise import update_noise
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.flat_vector import (
     layer_shapes,
@@ -115,6 +116,11 @@ def test_a_batch_of_one_is_refused_before_round_1() -> None:
     for model in (small_resnet(Buffers.LOCAL), small_resnet(Buffers.SHARED)):
         with pytest.raises(ConfigurationError, match=r"13 training examples in batches of 6 .* leave one example out"):
             trained(model, 1, rows=13)
+
+
+def test_noise_is_not_estimated_where_examples_are_mixed() -> None:
+    with pytest.raises(UnusableUpdate, match="batch norm mixes the examples of a batch: take GroupNorm"):
+        update_noise(small_resnet(Buffers.LOCAL), images(1), SGD, round=1, seed=1, device=CPU, clip_norm=1.0)
 
 
 class Restless(nn.Module):
