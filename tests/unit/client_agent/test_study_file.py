@@ -170,3 +170,16 @@ def test_a_plugins_names_are_taken_from_its_own_function(tmp_path: Path) -> None
     assert names_of(study.model) == DataNames(("a", "b", "c", "d"))
     with pytest.raises(ConfigurationError, match="set key 'plugin'"):
         study_from_toml(text, "s.toml", ROSTER, None, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        (GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"mallows"'), "'mallows' runs in simulations only"),
+        (GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"shrinkage"'), "'shrinkage' runs in simulations"),
+        (GOOD + "\n[finish]\n", "key 'finish' is for simulations only"),
+    ],
+)
+def test_what_runs_in_simulations_only_is_refused_at_an_agent(text: str, named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        study_from_toml(text, "s.toml", ROSTER, None)
