@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import LinAlgWarning
 from sklearn import metrics
 from sklearn.calibration import calibration_curve
 from sklearn.exceptions import ConvergenceWarning
@@ -90,10 +91,13 @@ def calibration_slope(of: Predicted) -> float:
         raise NotComputable("the classes are wholly separated, so any slope fits")
     with warnings.catch_warnings():
         warnings.simplefilter("error", ConvergenceWarning)
+        warnings.simplefilter("error", LinAlgWarning)
         try:
             return float(LogisticRegression(C=np.inf, solver="newton-cholesky").fit(odds, of.y).coef_[0, 0])
         except ConvergenceWarning:
             raise NotComputable("no slope found: the log odds are too far apart") from None
+        except LinAlgWarning:
+            raise NotComputable("no slope found: the log odds hardly differ between examples") from None
 
 
 def calibration(of: Predicted) -> tuple[CalibrationBin, ...]:

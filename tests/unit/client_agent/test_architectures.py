@@ -20,6 +20,10 @@ from client_agent.learning.flat_vector import layer_shapes, model_vector
 from client_agent.learning.models import build_model, completed, network_of
 from client_agent.learning.study_file import study_from_toml
 from client_agent.learning.trainer import train_round
+from client_agent.product.export import export
+from client_agent.product.exported import load_exported
+from client_agent.product.held import HeldModel
+from client_agent.site.journal import SiteState
 from protocol.errors import ConfigurationError
 from protocol.wire.architecture import ArchitectureSpec, Argument
 from protocol.wire.messages import ModelSpec, Study, TrainingSpec
@@ -221,3 +225,20 @@ def test_a_site_with_other_frozen_layers_takes_no_part(spoil: Callable[[Path], N
 def test_a_study_file_that_cannot_be(more: str, said: str, weights: Path) -> None:
     with pytest.raises(Exception, match=said):
         study(ModelSources(None, weights), more=more)
+
+
+def test_an_exported_network_of_a_library_needs_its_listing_and_no_file_of_frozen_layers(
+    weights: Path, tmp_path: Path
+) -> None:
+    sources = ModelSources(("monai.ResNet",), weights)
+    of = study(sources, more=HEAD)
+    network = build_model(of.model, 1, sources).eval()
+    state = SiteState(study_digest=of.digest(), training_seed=1, model_version=1)
+    out = tmp_path / "out"
+    export(HeldModel(of, state, 1, model_vector(network), network, ()), tmp_path, out, is_requester=True)
+    X = np.random.default_rng(2).normal(size=(3, 1, 16, 16)).astype(np.float32)
+    again = load_exported(out, None, ModelSources(("monai.ResNet",)))
+    with torch.no_grad():
+        np.testing.assert_array_equal(again.outputs(X), network(torch.from_numpy(X)).numpy())
+    with pytest.raises(ConfigurationError, match="does not list"):
+        load_exported(out, None, ModelSources())

@@ -19,6 +19,7 @@ from client_agent.product.held import HeldModel, empty_network, held_model
 from client_agent.product.predict import features_of, write_predictions
 from client_agent.scoring.paired import paired_scores
 from client_agent.scoring.predicted import Predicted
+from client_agent.scoring.scoring import scores
 from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd, RoundRecord, site_values
 from client_agent.site.journal import SiteState, StudyJournal
@@ -176,3 +177,9 @@ def test_the_difference_of_a_model_to_itself_is_nothing() -> None:
     assert accuracy.first.value == 1
     assert accuracy.difference.low is not None
     assert accuracy.difference.low > 0
+
+
+def test_no_calibration_slope_of_log_odds_that_do_not_differ() -> None:
+    same = Predicted(CLASSES, np.zeros((8, 2), np.float32), np.arange(8) % 2)
+    slope = next(score for score in scores(same) if score.name == "calibration_slope")
+    assert (slope.value, slope.reason) == (None, "no slope found: the log odds hardly differ between examples")
