@@ -28,6 +28,7 @@ class Clause(StrEnum):
     MEASURED_TWICE = "measured_twice"
     COUNTED_ONCE = "counted_once"
     COHORT = "cohort"
+    QUESTION = "question"
     MAY_RANK = "may_rank"
     RANKED_ONCE = "ranked_once"
     MAY_SUMMARISE = "may_summarise"

@@ -289,7 +289,8 @@ class Decisions:
     def _check_isolation(self, announcement: Announcement, weight_list: WeightList) -> float | None:
         """Last, because it trains. -> the least isolation with this round's sum; None where no updates are summed"""
         if announcement.purpose.plan.of_data:
-            agree_to_cohort(self._context, announcement, colluders(self._owner))
+            questions = self._owner.questions(announcement.purpose)
+            agree_to_cohort(self._context, announcement, colluders(self._owner), questions)
         if not announcement.purpose.plan.steps_model:
             return None
         reconcile(self._context)

@@ -50,6 +50,7 @@ class Prepared:
     training_rows: Rows
     transformation: Transformation
     remarks: tuple[Finding, ...]
+    site: SiteTable
 
 
 def prepared(
@@ -74,7 +75,7 @@ def prepared(
         part(Side.VALIDATION) if schema.split.validation else None,
         DataNames(schema.feature_names, schema.class_names),
     )
-    return Prepared(data, training, transformation, report_of(len(rows), tables.findings).findings)
+    return Prepared(data, training, transformation, report_of(len(rows), tables.findings).findings, tables.site)
 
 
 def write(folder: Path, made: Prepared) -> None:
@@ -87,7 +88,7 @@ def write(folder: Path, made: Prepared) -> None:
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as made_in:
         new = Path(made_in) / "new"
         save_folder(new, made.data)
-        save_rows(new / ROWS_FILE, made.transformation.table, made.training_rows)
+        save_rows(new / ROWS_FILE, made.transformation.table, made.training_rows, made.site)
         save_transformation(new, made.transformation)
         if folder.exists():
             folder.rename(Path(made_in) / "old")

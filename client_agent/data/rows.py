@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 
 from client_agent.data.findings import Findings, Mask, Problem
 from client_agent.data.match import places
@@ -19,6 +21,7 @@ from protocol.wire.messages import ColumnRole, ColumnType, MissingRule, TableSch
 
 ROWS_FILE: Final = "rows.npz"
 _COLUMN: Final = "column"
+_OWN_NAMES: Final = "own_names"
 
 
 @dataclass(frozen=True)
@@ -62,31 +65,50 @@ def joined(schema: TableSchema, parts: Sequence[Rows]) -> Rows:
     )
 
 
-def save_rows(path: Path, schema: TableSchema, rows: Rows) -> None:
-    """All columns but patients' ids, as float64 and int64."""
+def save_rows(path: Path, schema: TableSchema, rows: Rows, site: SiteTable) -> None:
+    """All columns but patients' ids, as float64 and int64, and what the site's own file calls them."""
     kept = {
         f"{_COLUMN}{place}": values
         for place, (column, values) in enumerate(zip(schema.columns, rows.columns, strict=True))
         if column.role is not ColumnRole.PATIENT
     }
-    np.savez(path, allow_pickle=False, **kept)
+    np.savez(path, allow_pickle=False, **kept, **{_OWN_NAMES: np.array(_names_in_file(schema, site))})
+
+
+def _names_in_file(schema: TableSchema, site: SiteTable) -> list[str]:
+    """A file without a first line has its columns by their places, whatever a schema calls them."""
+    if not schema.header:
+        return [f"column {place}" for place in range(1, len(schema.columns) + 1)]
+    return [site.of(column.name).name or column.name for column in schema.columns]
 
 
 def load_rows(folder: Path, schema: TableSchema) -> dict[str, Values]:
     """The training part's columns by name, as ``moiety data prepare`` kept them: float64, NaN where missing, or the
     place of a class, int64, -1 where missing. Patients' ids are not among them. Raises: ConfigurationError
     """
+    with _opened(folder) as archive:
+        return {
+            column.name: archive[f"{_COLUMN}{place}"]
+            for place, column in enumerate(schema.columns)
+            if column.role is not ColumnRole.PATIENT
+        }
+
+
+def own_names(folder: Path, schema: TableSchema) -> dict[str, str]:
+    """What the site's own file calls each column of the schema. Raises: ConfigurationError"""
+    with _opened(folder) as archive:
+        return {column.name: str(own) for column, own in zip(schema.columns, archive[_OWN_NAMES], strict=True)}
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[NpzFile]:
     path = folder / ROWS_FILE
     try:
         with np.load(path, allow_pickle=False) as archive:
-            return {
-                column.name: archive[f"{_COLUMN}{place}"]
-                for place, column in enumerate(schema.columns)
-                if column.role is not ColumnRole.PATIENT
-            }
+            yield archive
     except (OSError, KeyError, ValueError):
         raise ConfigurationError(
-            f"{path} is missing or of another schema: make the folder with 'moiety data prepare'"
+            f"{path} is missing, of another schema or of an older version: make the folder with 'moiety data prepare'"
         ) from None
 
 

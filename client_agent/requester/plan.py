@@ -117,12 +117,12 @@ def _plan_over_cohort(
 
     Raises: PolicyRefusal, when a site following the policy would decline either
     """
-    refused = None
+    refused, questions = None, owner.questions(purpose)
     for number in (least, len(weights)) if owner.progress.too_few else (len(weights), least):
         announcement, weight_list = _announced(owner, purpose, weights, number)
         _check_policy(owner, announcement, weight_list)
         try:
-            agree_to_cohort(owner.context, announcement, colluders(owner))
+            agree_to_cohort(owner.context, announcement, colluders(owner), questions)
         except PolicyRefusal as refusal:
             refused = refusal
         else:

@@ -1,6 +1,6 @@
-"""Over whom this site's data were summed as they are, in all studies; and its key for rounding (docs/protocol.md 17).
+"""Over whom this site's data were summed as they are, what they answered, its key for rounding (docs/protocol.md 17).
 
-    cohorts/KEY/rounds.json     rounds of class counts and of summaries that were not skipped
+    cohorts/KEY/rounds.json     rounds of class counts and of summaries that were not skipped, in all studies
                 rounding.key    32 random bytes, drawn once: the same rows are counted the same for ever
 
 Both are written before the first share of such a round leaves.
@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from host.durable import new_folder, write_durably
 from protocol.errors import ConfigurationError
 from protocol.policy.cohorts import Cohort, check_cohort
+from protocol.policy.questions import check_questions
 from protocol.wire.keyfile import PartyKeys
 
 _ROUNDS: Final = "rounds.json"
@@ -56,13 +57,16 @@ class CohortMemory:
         with self._lock:
             return frozenset(one.name for one in self._cohorts)
 
-    def agree(self, cohort: Cohort, apart: int) -> None:
+    def agree(self, cohort: Cohort, apart: int, questions: int = 1) -> None:
         """Remember a round durably, if earlier ones allow it. Until its end is known, its last list counts.
 
-        Raises: PolicyRefusal, clause ``cohort``; then nothing is remembered
+        ``questions`` is how many a column may answer.
+
+        Raises: PolicyRefusal, clause ``cohort`` or ``question``; then nothing is remembered
         """
         with self._lock:
             check_cohort(cohort, self._cohorts, apart)
+            check_questions(cohort, self._cohorts, questions)
             self.rounding_key()
             if not any(one.released is not None for one in self._of(cohort.name)):
                 self._keep((*(one for one in self._cohorts if one.name != cohort.name), cohort))

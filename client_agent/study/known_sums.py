@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from client_agent.site.context import SiteContext
 from protocol.evidence import PastRelease
 from protocol.policy.cohorts import LEAST_APART, Cohort
 from protocol.policy.kept_update import Layers
 from protocol.policy.summed_rows import SummedRow, SummedWeight
+from protocol.summary.question import Question
 from protocol.wire.messages import Announcement, Roster, WeightList
 
 
@@ -44,23 +47,26 @@ def drop_sum(context: SiteContext, study_digest: str, round_number: int) -> None
     context.cohorts.drop((study_digest, round_number))
 
 
-def cohort_of(announcement: Announcement, roster: Roster) -> Cohort:
+def cohort_of(announcement: Announcement, roster: Roster, questions: Sequence[Question]) -> Cohort:
     """The contributors of a round of class counts or of a summary; nobody knows yet who will be summed."""
     return Cohort(
         study_digest=announcement.study_digest,
         round=announcement.round,
         listed=tuple(key_of(roster, site) for site in announcement.listed),
         least=announcement.least_contributors,
+        questions=tuple(questions),
     )
 
 
-def agree_to_cohort(context: SiteContext, announcement: Announcement, colluders: int) -> None:
-    """Check over whom this round would sum the data as they are, and remember it durably; then shares may leave.
+def agree_to_cohort(
+    context: SiteContext, announcement: Announcement, colluders: int, questions: Sequence[Question]
+) -> None:
+    """Check over whom this round sums the data as they are and what it asks, remember both; then shares may leave.
 
-    Raises: PolicyRefusal, clause ``cohort``
+    Raises: PolicyRefusal, clause ``cohort`` or ``question``
     """
     apart = max(LEAST_APART, announcement.least_contributors - colluders)
-    context.cohorts.agree(cohort_of(announcement, context.roster), apart)
+    context.cohorts.agree(cohort_of(announcement, context.roster, questions), apart, context.policy.most_questions)
 
 
 def key_of(roster: Roster, site: str) -> str:

@@ -25,7 +25,14 @@ from client_agent.study.contribute import (
 )
 from client_agent.study.known_sums import settle_sum
 from client_agent.study.ranking import model_vector
-from client_agent.study.summarising import SUMMARY_FILE, encode_summary, opened_summary, site_columns
+from client_agent.study.summarising import (
+    SUMMARY_FILE,
+    asked_of_classes,
+    asked_of_columns,
+    encode_summary,
+    opened_summary,
+    site_columns,
+)
 from client_agent.study.take_release import Outputs
 from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import Layers, clip, encode
@@ -42,6 +49,7 @@ from protocol.protection.shares import encode_counts, encode_vector
 from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import split_chunk
+from protocol.summary.question import Question
 from protocol.wire.messages import Announcement, Party, Purpose
 
 ENCODED_RECORD: Final = "encoded.json"
@@ -164,6 +172,13 @@ class Participant(StudyAtSite):
         self.journal.write(folder / ENCODED_RECORD, encoded)
         self.journal.reach(Point.AFTER_UPDATE_ENCODED)
         return encoded
+
+    def questions(self, purpose: Purpose) -> tuple[Question, ...]:
+        """What a round of class counts or of a summary asks of this site's data. Raises: ConfigurationError"""
+        context, key = self.context, self.context.cohorts.rounding_key()
+        if purpose is Purpose.COUNTS:
+            return (asked_of_classes(self.study, context.data, self.learner.class_counts(), key),)
+        return asked_of_columns(self.study, context.data, context.policy, key)
 
     def _encode_counts(self, announcement: Announcement) -> Encoded:
         return encode_counts(self.learner.class_counts(), self.study.parameters)

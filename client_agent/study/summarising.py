@@ -16,7 +16,8 @@ from protocol.protection.interface import Encoded
 from protocol.protection.shares import encode_integers
 from protocol.summary.opened import TableOne
 from protocol.summary.protect import Protection, shared_vector
-from protocol.wire.messages import Study, SummarySpec
+from protocol.summary.question import Question, counts_question, summary_questions
+from protocol.wire.messages import ColumnRole, Study, SummarySpec, TableSchema
 from protocol.wire.table.summary import summarised
 
 if TYPE_CHECKING:
@@ -69,11 +70,17 @@ def site_columns(study: Study, folder: Path) -> tuple[Values, ...]:
     from client_agent.data.kept import require_made_by_schema
     from client_agent.data.rows import load_rows
 
+    schema = require_schema(study)
+    require_made_by_schema(study, folder)
+    kept = load_rows(folder, schema)
+    return tuple(kept[column.name] for column in summarised(schema))
+
+
+def require_schema(study: Study) -> TableSchema:
+    """Raises: ProtocolViolation for a study without a schema"""
     if study.data_schema is None:
         raise ProtocolViolation(f"study {study.name!r} has no schema")
-    require_made_by_schema(study, folder)
-    kept = load_rows(folder, study.data_schema)
-    return tuple(kept[column.name] for column in summarised(study.data_schema))
+    return study.data_schema
 
 
 def encode_summary(study: Study, columns: Sequence[Values], policy: SitePolicy, key: bytes) -> Encoded:
@@ -81,6 +88,30 @@ def encode_summary(study: Study, columns: Sequence[Values], policy: SitePolicy, 
 
     Raises: UnusableUpdate
     """
+    return encode_integers(shared_vector(study.summary_layout, columns, _protection(study, policy, key)))
+
+
+def asked_of_columns(study: Study, folder: Path, policy: SitePolicy, key: bytes) -> tuple[Question, ...]:
+    """What the study's summary asks of each column of this site's folder. Raises: ConfigurationError"""
+    from client_agent.data.rows import own_names
+
+    columns = site_columns(study, folder)
+    names = own_names(folder, require_schema(study))
+    called = [names[column.name] for column in summarised(require_schema(study))]
+    return summary_questions(study.summary_layout, called, columns, _protection(study, policy, key))
+
+
+def asked_of_classes(study: Study, folder: Path, counts: Sequence[int], key: bytes) -> Question:
+    """What class counts ask of the column of classes, which has a name in a schema. Raises: ConfigurationError"""
+    from client_agent.data.rows import own_names
+
+    targets = () if study.data_schema is None else study.data_schema.having(ColumnRole.TARGET)
+    names = own_names(folder, study.data_schema) if study.data_schema is not None and targets else {}
+    own, named = (", ".join(texts) for texts in ([names[t.name] for t in targets], [t.name for t in targets]))
+    return counts_question(own, named or "class", study.model.class_names or study.model.classes, counts, key)
+
+
+def _protection(study: Study, policy: SitePolicy, key: bytes) -> Protection:
+    """The larger of the study's and the site's threshold counts."""
     spec = spec_of(study)
-    protection = Protection(key, max(spec.least_examples, policy.least_examples), spec.rounded_to)
-    return encode_integers(shared_vector(study.summary_layout, columns, protection))
+    return Protection(key, max(spec.least_examples, policy.least_examples), spec.rounded_to)

@@ -14,12 +14,16 @@ from protocol.clauses import Clause
 from protocol.policy.refusals import refusal
 from protocol.policy.summed_rows import release_sets, release_sets_number
 from protocol.policy.sums import MOST_RELEASE_SETS
+from protocol.summary.question import Question
 
 LEAST_APART: Final = 3
 
 
 class Cohort(BaseModel):
-    """The contributors of one such round, by their keys. ``released`` are those summed, None while that is unknown."""
+    """The contributors of one such round, by their keys. ``released`` are those summed, None while that is unknown.
+
+    ``questions`` are what this site answered in it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     study_digest: str
@@ -27,6 +31,7 @@ class Cohort(BaseModel):
     listed: tuple[str, ...]
     least: Annotated[int, Field(ge=0)]
     released: tuple[str, ...] | None = None
+    questions: tuple[Question, ...] = ()
 
     @property
     def name(self) -> tuple[str, int]:

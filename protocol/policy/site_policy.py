@@ -30,6 +30,8 @@ class SitePolicy(BaseModel):
     ``may_summarise``: whether sums over this site's table may be opened, once a study (docs/protocol.md 17), and
     ``may_share_second_moments`` those of products of its numeric columns; neither is differentially private, so both
     must be said. ``least_examples``: fewer values than that are shared of no column and no category.
+    ``most_questions``: how many different questions one column answers, in summaries and class counts, in all studies
+    and for ever; the difference of two counts single patients.
     ``largest_step`` and ``largest_path`` bound how far one round, and all rounds of a study, may move the model (L2
     norm): as far a requester can steer it by its own updates. ``least_isolation``: how much of an update must stay
     hidden from one who knows all sums and weights, as a relative error, for every contributor's update that the sums
@@ -50,6 +52,7 @@ class SitePolicy(BaseModel):
     may_summarise: bool = False
     may_share_second_moments: bool = False
     least_examples: Annotated[int, Field(ge=LEAST_EXAMPLES)] = LEAST_EXAMPLES
+    most_questions: Annotated[int, Field(ge=1)] = 1
     largest_step: Annotated[float, Field(gt=0)] = 64.0
     largest_path: Annotated[float, Field(gt=0)] = 20_000.0
 

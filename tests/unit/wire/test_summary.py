@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 
+from protocol.clauses import Clause
+from protocol.errors import PolicyRefusal
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
+from protocol.policy.study_clauses import check_study_allowed
 from protocol.purpose import Purpose
 from protocol.summary.layout import Categories, Numeric
 from protocol.wire.messages import (
@@ -114,3 +117,21 @@ def test_a_site_takes_part_in_no_summary_unless_it_says_so() -> None:
     assert (policy.may_summarise, policy.may_share_second_moments, policy.least_examples) == (False, False, 10)
     with pytest.raises(ValueError, match="least_examples"):
         SitePolicy(least_examples=5)
+
+
+@pytest.mark.parametrize(
+    ("policy", "clause"),
+    [
+        (SitePolicy(), Clause.MAY_SUMMARISE),
+        (SitePolicy(may_summarise=True), Clause.SECOND_MOMENTS),
+        (SitePolicy(may_summarise=True, may_share_second_moments=True), None),
+    ],
+)
+def test_a_policy_that_says_no_refuses_the_study(policy: SitePolicy, clause: Clause | None) -> None:
+    asking = study(SCHEMA, SummarySpec(second_moments=True))
+    if clause is None:
+        check_study_allowed(asking, policy)
+        return
+    with pytest.raises(PolicyRefusal) as refused:
+        check_study_allowed(asking, policy)
+    assert refused.value.clause is clause
