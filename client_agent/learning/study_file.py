@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
@@ -37,6 +37,22 @@ from protocol.wire.study import Buffers
 from protocol.wire.task import CLASSES
 
 B = TypeVar("B", bound=BaseModel)
+_AS_WRITTEN: Final = {
+    "name",
+    "rule",
+    "training",
+    "rounds",
+    "list_every",
+    "round_deadline_s",
+    "correlation_source",
+    "protection",
+    "ranking",
+    "seed",
+    "task",
+    "data_schema",
+    "summary",
+}
+"""What a study has from its file as it stands there."""
 
 
 class _Table(BaseModel):
@@ -217,22 +233,10 @@ def study_from_table(
     study = _strict(
         Study,
         {
-            "name": table.name,
+            **table.model_dump(mode="json", include=_AS_WRITTEN),
             "roster_digest": roster.digest(),
             "parameters": _strict(StudyParameters, parameters, f"{source}: parameters").model_dump(),
-            "rule": table.rule.model_dump(mode="json"),
             "model": model.model_dump(mode="json"),
-            "training": table.training.model_dump(mode="json"),
-            "rounds": table.rounds,
-            "list_every": table.list_every,
-            "round_deadline_s": table.round_deadline_s,
-            "correlation_source": table.correlation_source,
-            "protection": table.protection.value,
-            "ranking": None if table.ranking is None else table.ranking.model_dump(mode="json"),
-            "seed": table.seed,
-            "task": table.task.model_dump(mode="json"),
-            "data_schema": None if table.data_schema is None else table.data_schema.model_dump(mode="json"),
-            "summary": None if table.summary is None else table.summary.model_dump(mode="json"),
         },
         source,
     )

@@ -13,7 +13,7 @@ from client_agent.study.isolating import colluders, propose_sum
 from client_agent.study.known_sums import agree_to_cohort
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
-from protocol.policy.candidates import Candidate, candidates
+from protocol.policy.candidates import Candidate, Numerators, candidates
 from protocol.policy.check import Terms, check_for_every_site
 from protocol.policy.clauses import MOST_DISCARDED_SUMS
 from protocol.rounds.agree import model_digest
@@ -181,8 +181,8 @@ def _candidates(owner: RequesterStudy, weights: tuple[ListedWeight, ...], least:
     last, again = progress.memory.summed_list, progress.memory.released
     bound = again is not None and again.model_version == owner.state.model_version
     return candidates(
-        weights,
-        last if {weight.site for weight in last}.isdisjoint(progress.dropped) else (),
+        Numerators(weights),
+        Numerators(last if {weight.site for weight in last}.isdisjoint(progress.dropped) else ()),
         least,
         may_change=progress.list_kept >= owner.study.list_every,
         careful=owner.context.policy.least_isolation > 0 and not bound and not owner.rule.selects,

@@ -21,12 +21,12 @@ from harness.engine.history import RunHistory, isolation_series
 from harness.engine.loop import run_rounds
 from harness.engine.run_state import Conditions
 from harness.engine.summing import Counted, PlainSum, RoundInputs, Summed, Summing
-from harness.federation.measurements import versions
 from harness.simulation.case import Case, Variant
 from harness.simulation.case_run import request_for
 from harness.simulation.packaged import refuse_package
-from harness.simulation.run_one import simulated_study
 from harness.simulation.runs import Values
+from harness.simulation.simulated_study import simulated_study
+from harness.versions import versions
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement
 

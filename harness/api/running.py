@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from harness.api.results import Results
 from harness.api.studies import Case, Study
@@ -22,59 +22,75 @@ from protocol.errors import ConfigurationError
 T = TypeVar("T")
 
 
-def simulate(
-    what: Case | Study | str | Path,
-    out: str | Path | None = None,
-    *,
-    data: str | None = None,
-    data_folder: str | Path | None = None,
-    seeds: Sequence[int] | None = None,
-    only: Sequence[str] | None = None,
-    requesters: Sequence[str] | None = None,
-    protection: str = "plain",
-    jobs: int = 1,
-    shard: str | None = None,
-    device: str = "cpu",
-    plugins: Sequence[str | Path] = (),
-    track: Sequence[str] = (),
-    show: Callable[[CaseProgress], None] = lambda progress: None,
-) -> Results:
+class Options(TypedDict, total=False):
+    """What :func:`simulate` takes by name, each as the command's option of that name."""
+
+    data: str
+    """Of a study: the name of its data set."""
+    data_folder: str | Path
+    """The public data files (or MOIETY_DATA)."""
+    seeds: Sequence[int]
+    only: Sequence[str]
+    requesters: Sequence[str]
+    protection: str
+    jobs: int
+    shard: str
+    device: str
+    plugins: Sequence[str | Path]
+    """Python files with data sets, models, rules and metrics of one's own."""
+    track: Sequence[str]
+    """``tensorboard``, ``mlflow``: where else finished runs go, with ``out``."""
+    show: Callable[[CaseProgress], None]
+    """Is told how far it is."""
+
+
+def simulate(what: Case | Study | str | Path, out: str | Path | None = None, **options: Unpack[Options]) -> Results:
     """Do every run that ``out`` does not hold yet; returns all runs asked for.
 
-    what            a case, a case file or the name of one that comes along; or a study, with ``data``, a data set
-    out             where runs are kept, and gone on with; None keeps nothing
-    data_folder     the public data files (or MOIETY_DATA)
-    seeds, only, requesters, protection, jobs, shard, device    as the command's options
-    plugins         Python files with data sets, models, rules and metrics of one's own
-    track           tensorboard, mlflow: where else finished runs go, with ``out``
-    show            is told how far it is
+    what      a case, a case file or the name of one that comes along; or a study, with ``data``, a data set
+    out       where runs are kept, and gone on with; None keeps nothing
+    options   by name: data, data_folder, seeds, only, requesters, protection, jobs, shard, device, plugins, track, show
+              (:class:`harness.api.running.Options`)
 
     Raises: ConfigurationError that says what is wrong and what to do
     """
-    load_plugins(Path(path) for path in plugins)
-    case = _case(what, data)
-    if protection not in list(Protection):
-        raise ConfigurationError(f"protection: found {protection!r}, allowed are {', '.join(Protection)}")
+    _require_known(options)
+    load_plugins(Path(path) for path in options.get("plugins", ()))
+    case = _case(what, options.get("data"))
+    track = options.get("track", ())
     if track and out is None:
         raise ConfigurationError("track: give out, the folder that it is written to")
     trackers = [tracker_of(name, Path(out)) for name in track if out is not None]
     with tempfile.TemporaryDirectory() as scratch:
-        options = CaseOptions(
-            Path(scratch if out is None else out),
-            None if data_folder is None else Path(data_folder),
-            _some(seeds, "seeds"),
-            _some(only, "only"),
-            Protection(protection),
-            jobs,
-            computing=Computing.chosen(device, None),
-            requesters=_some(requesters, "requesters"),
-            shard=ALL_RUNS if shard is None else parse_shard(shard),
-        )
-        lines = run_case(case, options, show)
+        asked = _asked(Path(scratch if out is None else out), options)
+        lines = run_case(case, asked, options.get("show", lambda progress: None))
         if out is not None:
-            write_summary(summarise_case(lines), lines, options.out)
+            write_summary(summarise_case(lines), lines, asked.out)
             log_all(trackers, lines)
     return Results(lines)
+
+
+def _require_known(options: Options) -> None:
+    unknown = sorted(options.keys() - Options.__annotations__.keys())
+    if unknown:
+        raise ConfigurationError(f"simulate takes no {unknown[0]!r}; it takes {', '.join(Options.__annotations__)}")
+
+
+def _asked(out: Path, options: Options) -> CaseOptions:
+    protection, shard, data = options.get("protection", "plain"), options.get("shard"), options.get("data_folder")
+    if protection not in list(Protection):
+        raise ConfigurationError(f"protection: found {protection!r}, allowed are {', '.join(Protection)}")
+    return CaseOptions(
+        out,
+        None if data is None else Path(data),
+        _some(options.get("seeds"), "seeds"),
+        _some(options.get("only"), "only"),
+        Protection(protection),
+        options.get("jobs", 1),
+        computing=Computing.chosen(options.get("device", "cpu"), None),
+        requesters=_some(options.get("requesters"), "requesters"),
+        shard=ALL_RUNS if shard is None else parse_shard(shard),
+    )
 
 
 def _case(what: Case | Study | str | Path, data: str | None) -> CheckedCase:

@@ -20,8 +20,8 @@ from harness.bench import probe
 from harness.bench.envelope_results import ControlTraffic, EnvelopesBenchmark
 from harness.bench.latency import run_small_study, small_federation
 from harness.bench.views import measure_views
-from harness.federation.measurements import versions
 from harness.federation.processes import RunningFederation
+from harness.versions import versions
 from harness.warm import warm
 from protocol.errors import ProtocolViolation
 from protocol.sharing import Side

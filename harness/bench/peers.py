@@ -25,7 +25,7 @@ from harness.bench import probe
 from harness.bench.peer_crypten import CryptenFigure
 from harness.bench.results import PeerFigure, PeersBenchmark
 from harness.bench.vectors import Vector, numerator_of, parameters_for, plain_average, update_of
-from harness.federation.measurements import versions
+from harness.versions import versions
 from harness.warm import warm
 from protocol.arithmetic.fixed_point import encode_into, scaling_of
 from protocol.arithmetic.ring import Ring

@@ -29,8 +29,8 @@ from harness.bench.requester import ScriptedRequester
 from harness.bench.results import BothServers, RoundBenchmark, ServerCpu
 from harness.bench.vectors import largest_allowed_difference, parameters_for, plain_average, update_of
 from harness.engine.parties import OPERATOR_NAMES
-from harness.federation.measurements import versions
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.versions import versions
 from harness.warm import warm
 from protocol.errors import ProtocolViolation, Unavailable
 from protocol.sharing import Side

@@ -39,7 +39,7 @@ from client_agent.learning.models import build_model
 from harness.bounds.regression_facts import UNIT, RegressionFacts, RoundFacts, average_error, gamma, summed_sites
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RoundRecord, RunHistory
-from harness.engine.site_updates import clipped_update
+from harness.engine.site_updates import Training, clipped_update
 from harness.engine.summing import average
 from protocol.errors import ConfigurationError
 from protocol.first_model import first_model
@@ -131,11 +131,11 @@ def adaptive_rounds(history: RunHistory, study: Study, sites: Sequence[SiteData]
 
 
 def _average_again(record: RoundRecord, state: Vector, study: Study, sites: Sequence[SiteData]) -> Vector:
-    model = build_model(study.model, study.seed or 0)
+    training = Training(study, build_model(study.model, study.seed or 0))
     grid = study.parameters.weight_grid
     numerators = {weight.site: weight.numerator for weight in record.handed_out}
     own, *others = (
-        clipped_update(study, model, site, state[: study.model_dimension], record.round)
+        clipped_update(training, site, state[: study.model_dimension], record.round)
         for site in summed_sites(record, sites)
     )
     names = [site.name for site in summed_sites(record, sites)[1:]]

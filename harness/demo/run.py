@@ -33,8 +33,9 @@ from harness.engine.loop import run_plain
 from harness.engine.protected import run_protected
 from harness.engine.site_updates import class_counts
 from harness.federation.federated_run import FederatedRun, run_study
-from harness.federation.measurements import Traffic, measure, versions
+from harness.federation.measurements import Traffic, measure
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from harness.versions import versions
 from harness.warm import warm
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme

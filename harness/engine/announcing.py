@@ -14,7 +14,7 @@ from harness.engine.run_state import Announced, Run, RunState
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy.candidates import Candidate, candidates
+from protocol.policy.candidates import Candidate, Numerators, candidates
 from protocol.policy.check import Terms, check_for_every_site, check_weight_list
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.study_clauses import check_needs_allowed
@@ -78,15 +78,13 @@ def lists_to_try(run: Run, state: RunState) -> tuple[Candidate, ...]:
     last = state.memory.summed_list
     usable = last if {weight.site for weight in last}.isdisjoint(state.declined) else ()
     return candidates(
-        weights,
-        usable,
+        Numerators(weights, own_numerator(run.rule, listing)),
+        Numerators(usable, state.memory.summed_requester),
         least,
         may_change=state.list_kept >= run.study.list_every,
         careful=run.policy.least_isolation > 0 and not run.rule.selects,
         too_few=state.too_few,
         declined=state.exposing,
-        requester=own_numerator(run.rule, listing),
-        last_requester=state.memory.summed_requester,
     )
 
 

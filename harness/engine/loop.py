@@ -104,20 +104,7 @@ def run_rounds(
     run = _run_of(study, seed, sites, summing, conditions)
     beginning = _beginning(run)
     progress, first = resume or beginning, round_record(run, beginning.state, 0, RoundKind.SKIPPED, ())
-    for record in progress.records[-1:]:
-        require_no_divergence(record, first)
-    end, reason = RunEnd.COMPLETED, "all rounds are done"
-    while len(progress.records) - progress.state.rounds_apart < study.rounds:
-        try:
-            state, record = plain_round(run, progress.state, len(progress.records) + 1)
-        except LocalOptimumReached as optimum:
-            end, reason = RunEnd.LOCAL_OPTIMUM, optimum.detail
-            break
-        progress = Progress(state, (*progress.records, record))
-        after_round(progress)
-        require_no_divergence(record, first)
-    if progress.state.alone_because is not None and study.rule.name is not RuleName.LOCAL:
-        end, reason = RunEnd.LOCAL_ONLY, progress.state.alone_because
+    progress, end, reason = _until_the_end(run, progress, first, after_round)
     if conditions.finish is not None:
         progress, how = finished(run, progress, held)
         reason = f"{reason}; {how}"
@@ -134,6 +121,27 @@ def run_rounds(
         run.model_of(progress.state),
         final_scores(run, progress.state, conditions.bootstrap),
     )
+
+
+def _until_the_end(
+    run: Run, progress: Progress, first: RoundRecord, after_round: AfterRound
+) -> tuple[Progress, RunEnd, str]:
+    """All rounds that are left, how the run ended and why; ``first`` is the model before round 1."""
+    for record in progress.records[-1:]:
+        require_no_divergence(record, first)
+    end, reason = RunEnd.COMPLETED, "all rounds are done"
+    while len(progress.records) - progress.state.rounds_apart < run.study.rounds:
+        try:
+            state, record = plain_round(run, progress.state, len(progress.records) + 1)
+        except LocalOptimumReached as optimum:
+            end, reason = RunEnd.LOCAL_OPTIMUM, optimum.detail
+            break
+        progress = Progress(state, (*progress.records, record))
+        after_round(progress)
+        require_no_divergence(record, first)
+    if progress.state.alone_because is not None and run.study.rule.name is not RuleName.LOCAL:
+        return progress, RunEnd.LOCAL_ONLY, progress.state.alone_because
+    return progress, end, reason
 
 
 def _seed_of(study: Study) -> int:
@@ -341,11 +349,8 @@ def _out_of_sites(run: Run, state: RunState, why: str) -> RunState:
 
 def _round_alone(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:
     """The requester's own clipped update, applied like an aggregate of one."""
-    personal, device = run.personal_of(run.requester, state), run.computing.device
-    vector = run.model_of(state)
-    own = clipped_update(
-        run.study, run.model, run.requester, vector, round_number, personal=personal, device=device, plugin=run.plugin
-    )
+    personal = run.personal_of(run.requester, state)
+    own = clipped_update(run.training, run.requester, run.model_of(state), round_number, personal=personal)
     state = run.with_personal(state, {run.requester.name: own.personal})
     aggregate = average(own.values, [], run.study.parameters.weight_grid)
     after = replace(state, vector=_applied(run, state, aggregate), model_version=state.model_version + 1)

@@ -31,17 +31,8 @@ def round_updates(run: Run, state: RunState, sites: Sequence[SiteData], round_nu
 
 
 def _by_itself(run: Run, state: RunState, site: SiteData, round_number: int) -> ClippedUpdate:
-    return clipped_update(
-        run.study,
-        run.model,
-        site,
-        run.model_of(state),
-        round_number,
-        run.own_weight(site, state),
-        run.personal_of(site, state),
-        device=run.computing.device,
-        plugin=run.plugin,
-    )
+    own_weight, personal = run.own_weight(site, state), run.personal_of(site, state)
+    return clipped_update(run.training, site, run.model_of(state), round_number, own_weight, personal)
 
 
 def _in_one_call(run: Run, state: RunState, sites: Sequence[SiteData], round_number: int) -> dict[str, ClippedUpdate]:

@@ -17,7 +17,7 @@ from client_agent.learning.plugin import Plugin, assessor
 from client_agent.scoring.score import FOLLOWED, MetricName
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundRecord
-from harness.engine.site_updates import CPU, own_weight
+from harness.engine.site_updates import CPU, Training, own_weight
 from harness.engine.summing import Summing
 from harness.training.device import ON_CPU, Computing
 from protocol.policy.candidates import Candidate
@@ -146,6 +146,11 @@ class Run:
     @property
     def sites(self) -> tuple[SiteData, ...]:
         return (self.requester, *self.contributors)
+
+    @property
+    def training(self) -> Training:
+        """With what every site trains."""
+        return Training(self.study, self.model, self.computing.device, self.plugin)
 
     @property
     def judge(self) -> Assessor:

@@ -50,30 +50,40 @@ class ClippedUpdate:
         return np.append(self.own_weight * self.values, self.own_weight * clip_norm)
 
 
+@dataclass(frozen=True, eq=False)
+class Training:
+    """With what a site trains; ``model`` is the run's one module, into which each site loads its own values."""
+
+    study: Study
+    model: nn.Module
+    device: torch.device = CPU
+    plugin: Plugin | None = None
+
+
 def squared_norm(values: NDArray[np.float64]) -> float:
     """Sum of squares in float64."""
     return float(np.sum(np.square(values)))
 
 
 def clipped_update(
-    study: Study,
-    model: nn.Module,
+    training: Training,
     site: SiteData,
     vector: Vector,
     round_number: int,
     own_weight: float | None = None,
     personal: Vector | None = None,
-    device: torch.device = CPU,
-    plugin: Plugin | None = None,
 ) -> ClippedUpdate:
     """The site's update of a round from the model ``vector``, float32[D], and its ``personal`` layers, float32[P].
 
     Raises: UnusableUpdate
     """
+    study, model = training.study, training.model
     load_site(model, vector, personal)
     seed = site_seed(study.seed or 0, site.name)
-    loss = site_loss(study, plugin, site.train.y)
-    trained = train_round(model, site.train, study.training, round=round_number, seed=seed, device=device, loss=loss)
+    loss = site_loss(study, training.plugin, site.train.y)
+    trained = train_round(
+        model, site.train, study.training, round=round_number, seed=seed, device=training.device, loss=loss
+    )
     return clipped(study, trained.update, own_weight, trained.personal)
 
 
@@ -92,19 +102,15 @@ def load_site(model: nn.Module, vector: Vector, personal: Vector | None) -> None
 
 
 def clipped_probe(
-    study: Study,
-    model: nn.Module,
-    requester: SiteData,
-    vector: Vector,
-    personal: Vector | None = None,
-    plugin: Plugin | None = None,
+    training: Training, requester: SiteData, vector: Vector, personal: Vector | None = None
 ) -> NDArray[np.float64]:
     """The gradient of the requester's validation loss at the model ``vector``, clipped like an update, float64[D].
 
     Raises: ConfigurationError without validation examples; UnusableUpdate
     """
+    study, model = training.study, training.model
     load_site(model, vector, personal)
-    raw = loss_gradient(model, requester.validation, CPU, assessor(study, plugin, CPU).loss)
+    raw = loss_gradient(model, requester.validation, CPU, assessor(study, training.plugin, CPU).loss)
     check_finite(raw, layer_sizes(study.model.layers))
     return clip(raw, study.parameters.clip_norm)[0]
 

@@ -1,11 +1,9 @@
-"""What a federation of processes cost, from the agents' ledgers and the servers' /metrics pages; versions."""
+"""What a federation of processes cost, from the agents' ledgers and the servers' /metrics pages."""
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -13,20 +11,10 @@ from prometheus_client.parser import text_string_to_metric_families
 from client_agent.network.ledger import LedgerEntry, read_ledger
 from harness.engine.history import RunHistory
 from harness.federation.processes import RunningFederation
-from protocol.parameters import PROTOCOL_VERSION
 from protocol.sharing import Side
 
-_PACKAGES: Final = ("cryptography", "fastapi", "httpx", "numba", "numpy", "PyNaCl", "scikit-learn", "torch")
 _CONTRIBUTION: Final = "contribution"
 _OUTPUT: Final = "output"
-
-
-@dataclass(frozen=True)
-class Version:
-    """A program or package and its version."""
-
-    name: str
-    version: str
 
 
 @dataclass(frozen=True)
@@ -93,17 +81,6 @@ def measure(federation: RunningFederation, histories: Sequence[RunHistory], para
         tls_versions=tuple(sorted({entry.tls_version for entry in everybody if entry.tls_version})),
         lock_to_release_s=seconds,
     )
-
-
-def versions() -> tuple[Version, ...]:
-    """Python's, the protocol's and the packages' that matter for the numbers."""
-    found = [Version("python", platform.python_version()), Version("protocol", PROTOCOL_VERSION)]
-    for name in _PACKAGES:
-        try:
-            found.append(Version(name, version(name)))
-        except PackageNotFoundError:
-            found.append(Version(name, "not installed"))
-    return tuple(found)
 
 
 def _for(entries: Sequence[LedgerEntry], purpose: str) -> list[LedgerEntry]:

@@ -16,16 +16,17 @@ from client_agent.learning.models import build_model
 from harness.datasets.checks import check_examples, check_targets
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
-from harness.federation.measurements import versions
 from harness.personal.averaging import UnderTheProtocol, in_the_open
 from harness.personal.case import PersonalCase, Variant
 from harness.personal.records import Evaluated, PersonalLine, Progress, ResultFolder
 from harness.personal.schemes import Alone, Comparison, Mixing, SchemeState, load_site, scheme_of
 from harness.personal.scores import Scores, scores_of
 from harness.personal.tampering import tampered
-from harness.simulation.run_one import Protection, digest_of, simulated_study
+from harness.simulation.run_one import Protection, digest_of
+from harness.simulation.simulated_study import simulated_study
 from harness.training.batched import Batched
 from harness.training.site_training import SiteTraining
+from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Study
 

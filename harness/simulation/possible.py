@@ -12,7 +12,8 @@ from harness.datasets.site_data import Federation
 from harness.engine.announcing import require_willing
 from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.files.own_metrics import own_metrics
-from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
+from harness.simulation.run_one import Protection, require_plain_for_same_round
+from harness.simulation.simulated_study import simulated_study
 from harness.simulation.tuning import combinations
 from protocol.errors import ConfigurationError
 from protocol.rules.registry import rule_for

@@ -13,8 +13,7 @@ from typing import Final
 import torch
 
 from client_agent.learning.models import build_model
-from client_agent.learning.names import require_names_of_study
-from client_agent.learning.study_file import StudyTable, study_from_table
+from client_agent.learning.study_file import StudyTable
 from client_agent.scoring.score import FOLLOWED, MetricName
 from harness.baselines.run import run_baseline
 from harness.baselines.tables import BaselineTable
@@ -24,12 +23,10 @@ from harness.datasets.site_data import Federation, pooled
 from harness.engine.correlations import SourceName
 from harness.engine.history import RunEnd, RunHistory
 from harness.engine.loop import run_rounds
-from harness.engine.parties import SiteEntry, make_parties
 from harness.engine.protected import run_protected
 from harness.engine.row_sums import RowSums
 from harness.engine.run_state import Conditions, ErosionApplies, Progress
 from harness.engine.summing import PlainSum
-from harness.federation.measurements import versions
 from harness.simulation.case import PublishedMistake, Setting
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.files.attendance import ALL_THERE, AttendanceTable
@@ -37,10 +34,10 @@ from harness.simulation.files.code_digest import code_digest
 from harness.simulation.files.own_metrics import own_metrics
 from harness.simulation.packaged import ChosenModel, ChosenRule, package_of
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
+from harness.simulation.simulated_study import simulated_study
 from harness.training.device import ON_CPU, Computing
-from harness.training.sources import own_sources
+from harness.versions import versions
 from host.extensions import Kind, LoadedPlugin, is_brought, load_again
-from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
 from protocol.policy.site_policy import SitePolicy
 from protocol.protection.plan import PLANS
@@ -117,57 +114,6 @@ def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLi
         torch.set_num_threads(threads)
 
 
-def simulated_study(
-    table: StudyTable,
-    source: str,
-    federation: Federation,
-    seed: int,
-    own_model: ChosenModel | None = None,
-    site_plugin: Path | None = None,
-) -> Study:
-    """The file's study for these sites; ``same_round`` is the plain run's business, not the study's.
-
-    ``own_model`` is one that others bring, in place of the table's; ``site_plugin`` the file that sites would have.
-
-    Raises: ConfigurationError when the model does not fit the data
-    """
-    if table.model.kind == "plugin" and own_model is None and site_plugin is None:
-        raise ConfigurationError(
-            f"{source}: key 'model.kind': 'plugin' runs at a site's agent, or in the simulation of a study with "
-            "--site-plugin, the Python file that sites would have"
-        )
-    if table.ranking is not None:
-        raise ConfigurationError(
-            f"{source}: key 'ranking': simulations only train; leave it out, and rank the sites by: moiety rank"
-        )
-    if table.summary is not None:
-        raise ConfigurationError(
-            f"{source}: key 'summary': simulations only train; leave it out, and sum the tables by: moiety summarise"
-        )
-    if (table.model.inputs, table.model.width) != (federation.inputs, len(federation.class_names)):
-        raise ConfigurationError(
-            f"{source}: the model takes inputs {list(table.model.inputs)} and {table.model.width} outputs, the data "
-            f"{federation.title!r} have {list(federation.inputs)} and {len(federation.class_names)}"
-        )
-    if table.task.kind is not federation.task:
-        raise ConfigurationError(
-            f"{source}: the study's task is {table.task.kind.value!r}, the data {federation.title!r} have targets of "
-            f"{federation.task.value!r}: set [task] kind, or take other data"
-        )
-    require_names_of_study(table.model.names, federation.names, table.name, federation.title)
-    rule = table.rule.model_copy(update={"erosion_applies": "next_round"})
-    entries = [SiteEntry(site.name, len(site.train)) for site in federation.sites]
-    parties = make_parties("simulation", federation.requester.name, entries, derive(bytes(32), f"seed {seed}"))
-    return study_from_table(
-        table.model_copy(update={"rule": rule, "seed": seed}),
-        source,
-        parties.roster.message,
-        plugin=site_plugin,
-        spec=None if own_model is None else own_model.spec(table.model),
-        sources=own_sources(),
-    )
-
-
 def require_plain_for_same_round(table: StudyTable, protection: Protection, source: str) -> ErosionApplies:
     """When erosion applies. Raises: ConfigurationError for the same round in a protected run"""
     if table.rule.erosion_applies == "same_round" and protection is not Protection.PLAIN:
@@ -242,21 +188,9 @@ def _rounds(
     resume: Progress | None,
     after_round: Callable[[Progress], None],
 ) -> RunHistory:
-    own_model = None if planned.own_model is None else planned.own_model.build(planned.study.model, planned.key.seed)
-    conditions = Conditions(
-        erosion,
-        planned.policy,
-        planned.attendance.attendance(federation.names_of_sites, study.rounds, planned.key.seed),
-        planned.computing,
-        None if planned.packaged is None else planned.packaged.rule_of(study),
-        own_model,
-        followed=FOLLOWED | {planned.judged_by},
-        bootstrap=planned.bootstrap,
-        own_metrics=own_metrics(planned.metrics),
-        finish=planned.study.finish,
-    )
+    conditions = _conditions(planned, study, federation, erosion)
     if planned.baseline is not None:
-        model = own_model or build_model(study.model, planned.key.seed)
+        model = conditions.model or build_model(study.model, planned.key.seed)
         return run_baseline(study, federation.sites, planned.baseline, model, conditions, after_round)
     if planned.protection is Protection.PLAIN:
         return run_rounds(
@@ -278,6 +212,21 @@ def _rounds(
         conditions=conditions,
         resume=resume,
         after_round=after_round,
+    )
+
+
+def _conditions(planned: PlannedRun, study: Study, federation: Federation, erosion: ErosionApplies) -> Conditions:
+    return Conditions(
+        erosion,
+        planned.policy,
+        planned.attendance.attendance(federation.names_of_sites, study.rounds, planned.key.seed),
+        planned.computing,
+        None if planned.packaged is None else planned.packaged.rule_of(study),
+        None if planned.own_model is None else planned.own_model.build(planned.study.model, planned.key.seed),
+        followed=FOLLOWED | {planned.judged_by},
+        bootstrap=planned.bootstrap,
+        own_metrics=own_metrics(planned.metrics),
+        finish=planned.study.finish,
     )
 
 

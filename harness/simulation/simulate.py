@@ -26,10 +26,11 @@ from harness.engine.loop import run_rounds
 from harness.engine.protected import run_protected
 from harness.engine.run_state import Conditions, ErosionApplies
 from harness.engine.summing import PlainSum
-from harness.federation.measurements import versions
 from harness.simulation.files.study_files import read_study_file
 from harness.simulation.packaged import refuse_package
-from harness.simulation.run_one import Protection, require_plain_for_same_round, simulated_study
+from harness.simulation.run_one import Protection, require_plain_for_same_round
+from harness.simulation.simulated_study import simulated_study
+from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
 

@@ -10,6 +10,14 @@ Weights = tuple[ListedWeight, ...]
 
 
 @dataclass(frozen=True)
+class Numerators:
+    """What a rule gives out: the contributors' numerators and the requester's own, None for the grid."""
+
+    weights: Weights
+    requester: int | None = None
+
+
+@dataclass(frozen=True)
 class Candidate:
     """A list with the requester's numerator, None for the grid, and the least number of contributors in its sum."""
 
@@ -19,16 +27,14 @@ class Candidate:
 
 
 def candidates(
-    weights: Weights,
-    last: Weights,
+    rules: Numerators,
+    last: Numerators,
     least: int,
     *,
     may_change: bool,
     careful: bool,
     too_few: bool,
     declined: Candidate | None,
-    requester: int | None = None,
-    last_requester: int | None = None,
 ) -> tuple[Candidate, ...]:
     """The rule's list where it may change now, then the last sum's; where ``careful``, all who are listed are needed.
 
@@ -36,13 +42,12 @@ def candidates(
     study's least number is tried first. ``declined`` is what a site refused since the last sum because of what it would
     have given away; it does not come again.
     """
-    new, old = (weights, requester), (last, last_requester)
-    lists = (new, old) if may_change or not last else (old,)
+    lists = (rules, last) if may_change or not last.weights else (last,)
     fewer = (least,) if too_few else ()
     found = [
-        Candidate(one, number, own)
-        for one, own in lists
-        for number in ((*fewer, len(one)) if careful else (least,))
-        if 0 < number <= len(one)
+        Candidate(one.weights, number, one.requester)
+        for one in lists
+        for number in ((*fewer, len(one.weights)) if careful else (least,))
+        if 0 < number <= len(one.weights)
     ]
     return tuple(one for one in dict.fromkeys(found) if one != declined)

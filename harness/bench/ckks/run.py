@@ -18,7 +18,7 @@ from harness.bench import probe
 from harness.bench.ckks.ours import measure_ours
 from harness.bench.ckks.results import CkksBenchmark, CkksFigures
 from harness.bench.round import benchmark_round
-from harness.federation.measurements import versions
+from harness.versions import versions
 from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme
 

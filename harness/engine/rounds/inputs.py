@@ -28,7 +28,7 @@ def inputs_of(
     own = trained.updates[run.requester.name]
     probe = None
     if opens is Needs.INNER_PRODUCTS:
-        probe = clipped_probe(run.study, run.model, run.requester, run.model_of(state), own.personal, run.plugin)
+        probe = clipped_probe(run.training, run.requester, run.model_of(state), own.personal)
     facts = _requester_facts(run, own, probe)
     numerators = {weight.site: weight.numerator for weight in announced.weight_list.weights}
     numerators[facts.name] = announced.weight_list.own_numerator

@@ -15,7 +15,8 @@ from harness.engine.history import RoundKind, RunHistory
 from harness.engine.loop import run_plain
 from harness.engine.protected import run_protected
 from harness.federation.federated_run import FederatedRun
-from harness.federation.measurements import Traffic, Version
+from harness.federation.measurements import Traffic
+from harness.versions import Version
 from protocol.wire.messages import RuleName, Study
 
 ROUNDS = 3

@@ -11,7 +11,7 @@ import moiety
 from harness.demo.run import DemoOptions, data_sets
 from harness.engine.correlations import correlations_from
 from harness.engine.parties import SiteEntry, make_parties
-from harness.federation.measurements import versions
+from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.wire.authentic import require_roster
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.policy.candidates import Candidate, candidates
+from protocol.policy.candidates import Candidate, Numerators, candidates
 from protocol.wire.messages import ListedWeight
 
 NEW = (ListedWeight(site="a", numerator=1), ListedWeight(site="b", numerator=1), ListedWeight(site="c", numerator=1))
@@ -18,7 +18,15 @@ def tried(
     too_few: bool = False,
     declined: Candidate | None = None,
 ) -> list[tuple[tuple[ListedWeight, ...], int]]:
-    found = candidates(NEW, last, least, may_change=may_change, careful=careful, too_few=too_few, declined=declined)
+    found = candidates(
+        Numerators(NEW),
+        Numerators(last),
+        least,
+        may_change=may_change,
+        careful=careful,
+        too_few=too_few,
+        declined=declined,
+    )
     return [(one.weights, one.least) for one in found]
 
 

@@ -24,7 +24,8 @@ from harness.datasets.site_data import SiteData
 from harness.engine.run_state import Attendance, Conditions, Progress
 from harness.simulation.case import parse_case
 from harness.simulation.case_run import CaseOptions, run_case
-from harness.simulation.run_one import Protection, simulated_study
+from harness.simulation.run_one import Protection
+from harness.simulation.simulated_study import simulated_study
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import TrainingSpec
 from tests.unit.harness.baselines import reference

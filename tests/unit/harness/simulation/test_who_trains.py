@@ -41,9 +41,9 @@ def trained(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     seen: list[tuple[str, int]] = []
     train = site_updates.clipped_update
 
-    def watched(study, model, site, vector, round_number, *more, **named):
+    def watched(training, site, vector, round_number, *more, **named):
         seen.append((site.name, round_number))
-        return train(study, model, site, vector, round_number, *more, **named)
+        return train(training, site, vector, round_number, *more, **named)
 
     for module in ("loop", "round_training"):  # the requester alone; everybody in a shared round
         monkeypatch.setattr(f"harness.engine.{module}.clipped_update", watched)
