@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import TextIO
 
-import httpx
 import structlog
 
 from client_agent.contributor.run import Contributor
@@ -20,139 +19,38 @@ from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.learner import Learner, TorchLearner
 from client_agent.learning.training_seeds import training_seed
 from client_agent.network.complaints import Complaints
-from client_agent.network.ledger import Ledger
-from client_agent.network.server_client import ServerClient
-from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.network.watch import Stopped
 from client_agent.points import failpoints_of
 from client_agent.requester.run import Requester
-from client_agent.settings import AgentSettings, read_text
+from client_agent.settings import AgentSettings
+from client_agent.site.connections import Connect, Site
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.site.outbox import PRETRAINED_SUFFIX, REFUSAL, outbox
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
 from host.clock import SYSTEM, Clock
-from host.durable import new_folder, write_durably
-from host.private_files import private_folder, read_secret
+from host.durable import write_durably
+from host.private_files import private_folder
 from host.randomness import site_randomness
 from protocol.errors import (
     AnnouncementMismatch,
-    BadSignature,
     ConfigurationError,
     MoietyError,
     UnknownStudy,
 )
 from protocol.policy.study_clauses import check_study_allowed
 from protocol.sharing import Side
-from protocol.wire.authentic import require_roster, require_signatures, sign
-from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
-from protocol.wire.messages import Roster, Signed, Study
+from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.messages import Signed, Study
 
 _JOIN_S = 10.0
-REFUSAL = ".refusal.txt"
-"""Beside a study in the outbox: why the agent refused it."""
-_PRETRAINED = ".pretrained"
 _LOOK_AGAIN_S = 60.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 600.0
 _ALL_STUDIES = ""
-Connect = Callable[[str, Ledger], httpx.BaseTransport]
-"""The way to the server of that name."""
 _log = structlog.get_logger("agent")
-
-
-class Site:
-    """This site's identity, its connections to both servers and its ledger; a context manager."""
-
-    def __init__(self, settings: AgentSettings, connect: Connect | None = None, clock: Clock = SYSTEM) -> None:
-        self.settings = settings
-        self.clock = clock
-        self.roster, self.keys = load_identity(settings)
-        private_folder(settings.state_dir)
-        self.ledger = Ledger(settings.state_dir / "ledger.jsonl")
-        connect = connect or _over_tls(settings)
-        self.clients: dict[Side, ServerClient] = {}
-        for side in Side:
-            operator = self.roster.operator(side)
-            transport = connect(operator.name, self.ledger)
-            self.clients[side] = ServerClient(side, operator, self.keys, transport, clock=clock.now)
-
-    def __enter__(self) -> Site:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self.disconnect()
-        self.ledger.close()
-
-    def disconnect(self) -> None:
-        """Close all connections; calls under way fail at once."""
-        for client in self.clients.values():
-            client.close()
-
-    @property
-    def is_requester(self) -> bool:
-        return self.settings.site == self.roster.requester
-
-
-def _over_tls(settings: AgentSettings) -> Connect:
-    context = tls_context(settings.ca, settings.tls.minimum)
-    return lambda server, ledger: CountingTransport(server, context, ledger)
-
-
-def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
-    """The signed roster and this site's keys, which must belong together.
-
-    Raises: ConfigurationError; BadSignature when the roster lacks a signature
-    """
-    roster = _signed_roster(settings.roster)
-    keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
-    party = roster.party(settings.site)
-    if party is None or settings.site not in {site.name for site in roster.sites}:
-        names = ", ".join(site.name for site in roster.sites)
-        raise ConfigurationError(f"key 'site': found {settings.site!r}; the roster has the sites {names}")
-    if keys.name != settings.site or keys.party(samples=party.samples) != party:
-        raise ConfigurationError(
-            f"key 'keys': {settings.keys} holds the keys of {keys.name!r}, "
-            f"not those that the roster has for {settings.site!r}"
-        )
-    return roster, keys
-
-
-def _signed_roster(path: Path) -> Roster:
-    """The roster, signed by both operators and the requester; BadSignature names the file and what to do."""
-    signed = parse_roster(read_text(path), str(path))
-    try:
-        return require_roster(signed)
-    except BadSignature as wrong:
-        roster = signed.message
-        needed = (roster.operator_a.name, roster.operator_b.name, roster.requester)
-        lacking = ", ".join(repr(name) for name in needed if signed.signature_of(name) is None)
-        who = lacking or "the party whose signature is not valid"
-        raise BadSignature(
-            f"{path}: {wrong.detail}; ask {who} to run: moiety keys sign {path.name} --key SECRET.TOML"
-        ) from None
-
-
-def outbox(state_dir: Path) -> Path:
-    """Where the requester's new studies wait for the agent."""
-    return state_dir / "outbox"
-
-
-def create_study(state_dir: Path, study: Study, pretrained: Path | None = None) -> Path:
-    """Queue a study; the requester's agent signs it and hands it to both servers.
-
-    ``pretrained`` is the file of the model that the study pins.
-    """
-    path = new_folder(outbox(state_dir)) / f"{study.name}.json"
-    path.with_suffix(REFUSAL).unlink(missing_ok=True)
-    if pretrained is not None:
-        write_durably(path.with_suffix(_PRETRAINED), pretrained.read_bytes())
-    write_durably(path, study.canonical())
-    return path
 
 
 class Agent:
@@ -252,7 +150,7 @@ class Agent:
             known = journal.read(journal.folder / "study.json", Signed[Study])
             if known is not None and known.message != study:
                 raise ConfigurationError(f"a study named {study.name!r} is here already; choose another name")
-            pretrained = path.with_suffix(_PRETRAINED)
+            pretrained = path.with_suffix(PRETRAINED_SUFFIX)
             if pretrained.exists():
                 pretrained.replace(journal.folder / PRETRAINED)
             if known is None:

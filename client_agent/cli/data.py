@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from client_agent.cli.options import JsonOption
 from client_agent.data.check import Report, check
 from client_agent.data.draft import draft
 from client_agent.data.findings import Findings
@@ -41,7 +42,6 @@ TestOption = Annotated[Path | None, typer.Option("--test", help="The test part, 
 OneOutcomeOption = Annotated[
     bool, typer.Option("--one-outcome", help="That this site has one class only, or no events, is right.")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 
 
 @app.callback()

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 import typer
 from pydantic import ValidationError
 
+from client_agent.cli.options import JsonOption
 from client_agent.cli.tables import add_row, console, table
 from client_agent.settings import read_text
 from host.private_files import read_secret
@@ -34,7 +35,6 @@ from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_se
 from protocol.wire.messages import Party, Role, Roster, Signed
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 RosterArgument = Annotated[Path, typer.Argument(metavar="ROSTER.TOML", help="The roster file.")]
 
 

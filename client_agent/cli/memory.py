@@ -6,8 +6,9 @@ import sys
 from functools import partial
 from typing import Final
 
-from client_agent.daemon import Site, only_one
+from client_agent.daemon import only_one
 from client_agent.settings import AgentSettings
+from client_agent.site.connections import Site
 from client_agent.site.reconciling import lost_rounds
 from client_agent.site.remembered_sums import sum_memory
 from host.randomness import SystemRandomness

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from client_agent.architectures.sources import NO_SOURCES
+from client_agent.cli.options import ConfigOption, JsonOption, NameArgument
 from client_agent.cli.tables import add_row, console, table
-from client_agent.daemon import load_identity
 from client_agent.product.card import ModelCard
 from client_agent.product.compare import Comparison, compare
 from client_agent.product.export import CARD_TEXT, export
@@ -20,14 +20,11 @@ from client_agent.product.held import held_model
 from client_agent.product.predict import features_of, write_predictions
 from client_agent.scoring.score import Score
 from client_agent.settings import load_settings
+from client_agent.site.identity import load_identity
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-
-NameArgument = Annotated[str, typer.Argument(help="The study's name.")]
-ConfigOption = Annotated[Path, typer.Option("--config", help="The agent's settings file.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 
 
 @app.callback()

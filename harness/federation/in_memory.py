@@ -11,7 +11,7 @@ from harness.warm import warm
 
 for _name in (
     "alembic.command",
-    "client_agent.cli.commands",
+    "client_agent.cli.agent",
     "client_agent.learning.learner",
     "client_agent.learning.trainer",
     "httptools",

@@ -22,8 +22,8 @@ from typing import Final, Self
 import httpx
 import trustme
 
-from client_agent.daemon import create_study
 from client_agent.learning.data import LocalData, save_folder
+from client_agent.site.outbox import create_study
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
 from harness.federation.forked import Forked, fork_command, one_thread, spawn_command
 from host.loopback import is_loopback

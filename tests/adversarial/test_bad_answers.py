@@ -17,13 +17,14 @@ import numpy as np
 import pytest
 
 import client_agent.daemon
-from client_agent.daemon import Agent, Site
+from client_agent.daemon import Agent
 from client_agent.network.clock import WrongClock, pause_after, wrong_clock
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from client_agent.network.watch import StudyWatch
 from client_agent.requester.await_sites import _hear_refusal
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.run import Requester
+from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent, EventKind
 from protocol.bodies.letter import NOTICE_SEALED_BYTES
 from protocol.errors import (

@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 import structlog
 
-import client_agent.cli.commands
+import client_agent.cli.agent
+import client_agent.cli.log
+import client_agent.cli.watching
 import moiety
 from client_agent.cli.keys import show
 from client_agent.cli.ranking import show_rankings
@@ -100,7 +102,7 @@ def test_a_servers_problem(capsys: pytest.CaptureFixture[str]) -> None:
     for error in (unsigned.value, problem_to_error(400, body, "operator-a"), error_from(body, 400)):
         assert harmless(error.detail)
         event = AgentEvent(kind=EventKind.PROBLEM, site=SITE, study="unit", text=error.detail)
-        client_agent.cli.commands._print_event(event)
+        client_agent.cli.agent._print_event(event)
         assert harmless(capsys.readouterr().out)
 
 
@@ -108,7 +110,7 @@ def test_an_event_of_any_kind(capsys: pytest.CaptureFixture[str]) -> None:
     """Whatever place forgot to ask: neither form of an event's line passes the words on."""
     event = AgentEvent(kind=EventKind.FINISHED, site=SITE, study="unit", text=WORDS.replace("\n", " "))
     rounds = AgentEvent(kind=EventKind.ROUND, site=SITE, study="unit", round=1, record=record(1, reason=WORDS))
-    for show_event in (client_agent.cli.commands._print_event, client_agent.cli.commands._print_json):
+    for show_event in (client_agent.cli.agent._print_event, client_agent.cli.agent._print_json):
         for one in (event, rounds):
             show_event(one)
             assert harmless(capsys.readouterr().out)
@@ -120,7 +122,7 @@ def test_the_reason_of_a_studys_end(capsys: pytest.CaptureFixture[str]) -> None:
     worded = end.model_copy(update={"message": end.message.model_copy(update={"reason": WORDS})})
     shown = StudyView(study="unit", study_digest=DIGEST, end=worded, cursor=1, ready=(), mail=())
     for as_json in (False, True):
-        client_agent.cli.commands._print_state(shown, as_json)
+        client_agent.cli.watching._print_state(shown, as_json)
         assert harmless(capsys.readouterr().out)
 
 
@@ -141,7 +143,7 @@ def test_a_ranking(problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_rounds_and_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names are checked where they come in; a metrics file of another hand is shown all the same."""
     records = (record(1, took_part=("r0", WORDS), failed_check=(WORDS,)),)
-    client_agent.cli.commands._print_table(records)
+    client_agent.cli.watching._print_table(records)
     assert "[/]" in capsys.readouterr().out
     folder = tmp_path / "studies" / "s"
     folder.mkdir(parents=True)
@@ -170,7 +172,7 @@ def test_a_layers_name() -> None:
 
 
 def test_logs_of_both_programs(capsys: pytest.CaptureFixture[str]) -> None:
-    for configure in (server_log.configure, client_agent.cli.commands.log_to_stderr):
+    for configure in (server_log.configure, client_agent.cli.log.log_to_stderr):
         configure()
         try:
             structlog.get_logger("x").warning("refused", detail=WORDS, route="/v1/" + "x" * 10**6)

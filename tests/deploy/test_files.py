@@ -16,11 +16,11 @@ import pytest
 import trustme
 import yaml
 
-from client_agent.daemon import load_identity
 from client_agent.learning.check_data import names_of
 from client_agent.learning.data import load_folder
 from client_agent.learning.study_file import study_from_toml
 from client_agent.settings import load_settings as load_agent_settings
+from client_agent.site.identity import load_identity
 from deploy.prepare_demo import STUDY_FILE, demo_sites, prepare
 from deploy.requirements import requirements
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals

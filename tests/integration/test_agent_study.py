@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.cli.commands import study_app
+from client_agent.cli.study import app as study_app
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import EventKind, RoundEnd
 from harness.federation.processes import RunningFederation

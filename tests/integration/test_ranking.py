@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.cli.commands import agent_app
+from client_agent.cli.agent import app as agent_app
 from client_agent.learning.ridge import JudgedOn, judging_form, ridge_model
 from client_agent.site.events import RoundEnd
 from client_agent.study.contribute import EncodedUpdate

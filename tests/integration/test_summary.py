@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from client_agent.cli.commands import study_app
+from client_agent.cli.study import app as study_app
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.participant import Participant

@@ -20,10 +20,11 @@ import anyio.to_thread
 import httpx
 from fastapi import FastAPI
 
-from client_agent.daemon import create_study, run_agent
+from client_agent.daemon import run_agent
 from client_agent.network.ledger import Ledger, LedgerEntry
 from client_agent.settings import load_settings as agent_settings
 from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.outbox import create_study
 from harness.engine.parties import Parties
 from harness.federation.processes import FederationSpec, RunningFederation
 from protocol.sharing import Side

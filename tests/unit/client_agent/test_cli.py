@@ -15,14 +15,18 @@ import torch
 from typer import Typer
 from typer.testing import CliRunner, Result
 
-import client_agent.cli.commands
-from client_agent.cli.commands import agent_app, study_app
-from client_agent.daemon import create_study, outbox, run_agent
+import client_agent.cli.agent
+import client_agent.cli.study
+import client_agent.cli.watching
+from client_agent.cli.agent import app as agent_app
+from client_agent.cli.study import app as study_app
+from client_agent.daemon import run_agent
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.names import DataNames
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import Metrics, RoundRecord
 from client_agent.site.journal import StudyJournal
+from client_agent.site.outbox import create_study, outbox
 from harness.federation.processes import write_secret
 from host.durable import new_folder
 from protocol.errors import (
@@ -125,7 +129,8 @@ class FakeSite:
 @pytest.fixture(autouse=True)
 def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The process's log, signal handlers and retry hooks stay as they are."""
-    monkeypatch.setattr(client_agent.cli.commands, "log_to_stderr", lambda: None)
+    for module in (client_agent.cli.agent, client_agent.cli.study):
+        monkeypatch.setattr(module, "log_to_stderr", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     yield
     stamina.instrumentation.set_on_retry_hooks(None)
@@ -134,8 +139,9 @@ def _as_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Callable[[FakeServer], None]:
     def use(server: FakeServer) -> None:
-        monkeypatch.setattr(client_agent.cli.commands, "Site", lambda settings: FakeSite(settings, server))
-        monkeypatch.setattr(client_agent.cli.commands, "_POLL_S", 0.0)
+        for module in (client_agent.cli.study, client_agent.cli.watching):
+            monkeypatch.setattr(module, "Site", lambda settings: FakeSite(settings, server))
+        monkeypatch.setattr(client_agent.cli.watching, "_POLL_S", 0.0)
 
     return use
 

@@ -9,11 +9,14 @@ from pathlib import Path
 import pytest
 import trustme
 
-from client_agent.daemon import Agent, Site, create_study, load_identity, only_one, outbox, run_agent
+from client_agent.daemon import Agent, only_one, run_agent
 from client_agent.learning.training_seeds import site_seed, training_seed
 from client_agent.settings import AgentSettings
+from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent
+from client_agent.site.identity import load_identity
 from client_agent.site.journal import StudyJournal
+from client_agent.site.outbox import create_study, outbox
 from harness.federation.processes import write_secret
 from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
 from protocol.sharing import Side

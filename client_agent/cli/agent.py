@@ -1,0 +1,92 @@
+"""``moiety agent``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Annotated
+
+import typer
+
+from client_agent.cli.lines import round_line
+from client_agent.cli.log import log_to_stderr
+from client_agent.cli.memory import forget_memory
+from client_agent.cli.options import ConfigOption, JsonLinesOption
+from client_agent.cli.ranking import show_rankings
+from client_agent.cli.rewards import show_rewards
+from client_agent.daemon import run_agent
+from client_agent.settings import load_settings, with_device
+from client_agent.site.events import AgentEvent
+from client_agent.site.identity import load_identity
+from host.private_files import UMASK
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+
+@app.callback()
+def _agent() -> None:
+    """Run a site's agent."""
+
+
+@app.command()
+def run(
+    config: ConfigOption,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or cuda:n; overrides the settings.")] = None,
+    json_output: JsonLinesOption = False,
+) -> None:
+    """Run this site's agent until it is interrupted."""
+    os.umask(UMASK)
+    log_to_stderr()
+    settings = load_settings(config)
+    if device is not None:
+        settings = with_device(settings, device)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    run_agent(settings, stop, _print_json if json_output else _print_event)
+
+
+@app.command()
+def rewards(
+    config: ConfigOption,
+    study: Annotated[str | None, typer.Option(help="One study; without it, all that this site has records of.")] = None,
+    json_output: JsonLinesOption = False,
+) -> None:
+    """Who gave what, a study: rounds taken part in and the sum of weights, a site, from this site's own records."""
+    settings = load_settings(config)
+    roster, _ = load_identity(settings)
+    show_rewards(settings.state_dir, settings.site, roster.requester, study, json_output=json_output)
+
+
+@app.command()
+def ranking(
+    config: ConfigOption,
+    study: Annotated[str | None, typer.Option(help="One study; without it, all that were ranked.")] = None,
+    json_output: JsonLinesOption = False,
+) -> None:
+    """Whose data resemble this site's: the other sites by transfer loss, at the requester of a study that ranks."""
+    show_rankings(load_settings(config).state_dir, study, json_output=json_output)
+
+
+@app.command(name="forget-memory")
+def forget(
+    config: ConfigOption,
+    yes: Annotated[bool, typer.Option("--yes", help="Go on although these sums are forgotten.")] = False,
+) -> None:
+    """Rounds that the servers have this site's receipts for and its memory of sums lost; with --yes, do without."""
+    forget_memory(load_settings(config), yes=yes)
+
+
+def _print_json(event: AgentEvent) -> None:
+    sys.stdout.write(event.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+def _print_event(event: AgentEvent) -> None:
+    text = event.text if event.record is None else round_line(event.record)
+    study = event.study or "all studies"
+    where = study if event.round is None else f"{study} round {event.round}"
+    sys.stdout.write(f"{event.site}: {where}: {event.kind.value}: {text}\n")
+    sys.stdout.flush()

@@ -1,0 +1,36 @@
+"""A round in one line of text; values in one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Final
+
+from client_agent.scoring.score import shown_score
+from client_agent.site.events import RoundRecord
+from protocol.wire.messages import Purpose
+
+SHOWN_SCORES: Final = 2
+_PURPOSES: Final = {
+    Purpose.UPDATE: "",
+    Purpose.COUNTS: " (class counts)",
+    Purpose.RANKING: " (ranking)",
+    Purpose.SUMMARY: " (summary)",
+}
+
+
+def json_line(values: dict[str, object]) -> None:
+    """To standard output."""
+    sys.stdout.write(json.dumps(values) + "\n")
+
+
+def round_line(record: RoundRecord) -> str:
+    """State, cost, scores on this site's test data, weights."""
+    alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in record.alphas)
+    scored = "".join(f", {shown_score(score)}" for score in record.test_scores[:SHOWN_SCORES])
+    kilobytes = (record.bytes_up + record.bytes_down) / 1000
+    reason = f" ({record.reason})" if record.reason else ""
+    what = record.state.value + _PURPOSES[record.purpose]
+    cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
+    isolated = "" if record.isolation is None else f", isolation {record.isolation:.3f}"
+    return f"round {record.round} {what}{reason}: {cost}{scored}{isolated} {alphas}"

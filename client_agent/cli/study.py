@@ -1,0 +1,184 @@
+"""``moiety study``, at the requester: studies are created, watched and cancelled."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from client_agent.cli.lines import json_line
+from client_agent.cli.log import log_to_stderr
+from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
+from client_agent.cli.summaries import show_summary
+from client_agent.cli.watching import follow
+from client_agent.data.kept import require_made_by_schema
+from client_agent.learning.check_data import names_of
+from client_agent.learning.study_file import study_from_toml
+from client_agent.settings import AgentSettings, load_settings, read_text
+from client_agent.site.connections import Site
+from client_agent.site.identity import load_identity
+from client_agent.site.journal import StudyJournal
+from client_agent.site.outbox import create_study, queued
+from client_agent.study.pretrained import load_pretrained
+from host.private_files import UMASK
+from protocol.errors import ConfigurationError, ConflictingMessage, UnknownStudy
+from protocol.first_model import model_digest_of
+from protocol.policy.study_clauses import check_study_allowed
+from protocol.sharing import Side
+from protocol.wire.authentic import sign
+from protocol.wire.messages import EndCause, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState
+from protocol.wire.names import NamesKind
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+_NAMED = ": every site compares its own with them, and both operators can read them"
+_NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
+
+
+@app.callback()
+def _study() -> None:
+    """Create, watch and cancel studies, at the requester."""
+    os.umask(UMASK)
+
+
+@app.command()
+def create(
+    study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What to study.")],
+    config: ConfigOption,
+    pretrained: Annotated[
+        Path | None, typer.Option(help="Begin with this model: float32 values in numpy's format.")
+    ] = None,
+    json_output: JsonLinesOption = False,
+) -> None:
+    """Hand a study to this site's agent, which creates it at both servers and runs it."""
+    settings = load_settings(config)
+    roster, _ = load_identity(settings)
+    _require_requester(settings, roster)
+    study = study_from_toml(
+        read_text(study_file), str(study_file), roster, settings.plugin, settings.data, settings.sources
+    )
+    _refuse_dealer(study, study_file)
+    if pretrained is not None:
+        model = load_pretrained(pretrained, study.model_dimension)
+        study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
+    require_made_by_schema(study, settings.data)
+    check_study_allowed(study, settings.policy)
+    for remark in _tried(study, settings):
+        sys.stderr.write(f"{remark}\n")
+    journal = settings.state_dir / "studies" / study.name
+    if journal.exists():
+        raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
+    create_study(settings.state_dir, study, pretrained)
+    named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
+    if json_output:
+        json_line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension, **named})
+    else:
+        sys.stdout.write(f"study {study.name} is queued; follow it with: {_watch_command(study, config)}\n")
+        given = " and ".join(f"{count} {kind}" for kind, count in named.items() if count)
+        sys.stdout.write(f"it holds {given}{_NAMED}\n" if given else f"{_NOT_NAMED}\n")
+
+
+@app.command()
+def watch(name: NameArgument, config: ConfigOption, json_output: JsonLinesOption = False) -> None:
+    """Follow a study until it ends: this site's rounds as they are recorded, and the servers' state."""
+    settings = load_settings(config)
+    log_to_stderr()
+    follow(settings, name, json_output=json_output)
+
+
+@app.command()
+def summary(
+    name: NameArgument,
+    config: ConfigOption,
+    json_output: JsonLinesOption = False,
+    csv_output: Annotated[bool, typer.Option("--csv", help="Comma-separated lines on standard output.")] = False,
+    scaling: Annotated[
+        Path | None, typer.Option(help="Write pooled means and SDs here, for 'moiety data prepare --scaling'.")
+    ] = None,
+) -> None:
+    """Table one over all sites, as their summaries were summed: at the requester, or at any site that took part."""
+    state_dir = load_settings(config).state_dir
+    show_summary(state_dir, name, json_output=json_output, csv_output=csv_output, scaling=scaling)
+
+
+@app.command()
+def cancel(
+    name: NameArgument,
+    config: ConfigOption,
+    reason: Annotated[str, typer.Option(help="Shown to every site.")],
+    json_output: JsonLinesOption = False,
+) -> None:
+    """End a study at both servers, now."""
+    settings = load_settings(config)
+    with Site(settings) as site:
+        _require_requester(settings, site.roster)
+        try:
+            digest = site.clients[Side.A].study(name).message.digest()
+        except UnknownStudy:
+            _withdraw(site, name, json_output)
+            return
+        end = StudyEnd(study_digest=digest, state=StudyEndState.CANCELLED, cause=EndCause.CANCELLED, reason=reason)
+        _end_at_both(site, name, sign(end, site.keys.name, site.keys.signing))
+    if json_output:
+        json_line({"study": name, "state": "cancelled", "reason": reason})
+    else:
+        sys.stdout.write(f"study {name} is cancelled at both servers\n")
+
+
+def _tried(study: Study, settings: AgentSettings) -> tuple[str, ...]:
+    """What the agent would find out once the study is queued, found out before. Raises: ConfigurationError"""
+    if not settings.data.exists():
+        raise ConfigurationError(f"key 'data': {settings.data} does not exist; put this site's training data there")
+    from client_agent.learning.trial import try_study
+
+    return try_study(study, settings.data, settings.plugin, settings.device, settings.sources)
+
+
+def _withdraw(site: Site, name: str, json_output: bool) -> None:
+    """A study that no server has: out of the outbox, or marked in the journal so that the agent leaves it alone."""
+    waiting, journal = queued(site.settings.state_dir, name), site.settings.state_dir / "studies" / name
+    if waiting.exists():
+        waiting.unlink()
+    elif (journal / "study.json").exists():
+        StudyJournal(site.settings.state_dir, name).withdraw()
+    else:
+        raise UnknownStudy(f"no study {name!r} is here or at the servers; look at its name")
+    if json_output:
+        json_line({"study": name, "state": "withdrawn"})
+    else:
+        sys.stdout.write(f"study {name} had not reached the servers; it is withdrawn here\n")
+
+
+def _watch_command(study: Study, config: Path) -> str:
+    return shlex.join(["moiety", "study", "watch", study.name, "--config", str(config)])
+
+
+def _end_at_both(site: Site, name: str, end: Signed[StudyEnd]) -> None:
+    try:
+        for side in Side:
+            site.clients[side].end(name, end)
+    except ConflictingMessage as error:
+        if site.clients[Side.A].view(name).state is not StudyState.LOCAL_ONLY:
+            raise
+        raise ConflictingMessage(
+            f"{error.detail}; the shared part of study {name!r} has ended already, and this site goes on training "
+            "alone: stop its agent to stop that"
+        ) from None
+
+
+def _refuse_dealer(study: Study, source: Path) -> None:
+    if study.correlation_source == "dealer":
+        raise ConfigurationError(
+            f"{source}: key 'correlation_source': found 'dealer', which exists in simulation only (moiety simulate); "
+            "a study at two servers takes 'ot'"
+        )
+
+
+def _require_requester(settings: AgentSettings, roster: Roster) -> None:
+    if settings.site != roster.requester:
+        raise ConfigurationError(
+            f"only the requester {roster.requester!r} creates and ends studies; this site is {settings.site!r}"
+        )

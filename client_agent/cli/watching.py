@@ -1,0 +1,134 @@
+"""A study followed until it ends."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import stamina
+
+from client_agent.cli.lines import SHOWN_SCORES, json_line, round_line
+from client_agent.cli.tables import add_row, console, table
+from client_agent.scoring.score import FinalScores, shown_score
+from client_agent.settings import AgentSettings
+from client_agent.site.connections import Site
+from client_agent.site.events import RoundRecord, read_metrics
+from client_agent.site.journal import FINAL_SCORES, STOPPED, StudyJournal
+from client_agent.site.outbox import REFUSAL, queued
+from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
+from protocol.printable import printable
+from protocol.sharing import Side
+from protocol.wire.messages import StudyView
+
+_POLL_S = 0.5
+
+
+def follow(settings: AgentSettings, name: str, *, json_output: bool) -> None:
+    """This site's rounds as they are recorded, and the servers' state, to standard output; tables at the end."""
+    stamina.instrumentation.set_on_retry_hooks(())  # said once below, not at every try
+    metrics = settings.state_dir / "studies" / name / "metrics.jsonl"
+    shown, state = 0, None
+    stop = threading.Event()
+    with Site(settings) as site:
+        server = _PatientView(site, name)
+        while not stop.is_set():
+            records = read_metrics(metrics)
+            for record in records[shown:]:
+                sys.stdout.write((record.model_dump_json() if json_output else round_line(record)) + "\n")
+            shown = len(records)
+            view = server.view()
+            if view is not None and (view.state, view.reason) != state:
+                state = (view.state, view.reason)
+                _print_state(view, json_output)
+            sys.stdout.flush()
+            if view is not None and view.state.ended and _is_finished(settings, name):
+                break
+            stop.wait(_POLL_S)
+    if not json_output:
+        _print_table(read_metrics(metrics))
+        _print_final_scores(metrics.with_name(FINAL_SCORES))
+
+
+class _PatientView:
+    """Server A's view of one study; None where the server is away, which is said once, or has no such study yet."""
+
+    def __init__(self, site: Site, name: str) -> None:
+        self._site = site
+        self._name = name
+        self._away = False
+
+    def view(self) -> StudyView | None:
+        try:
+            view = self._site.clients[Side.A].view(self._name)
+        except Unavailable as later:
+            if not self._away:
+                sys.stderr.write(f"waiting for server: {later.detail}\n")
+                sys.stderr.flush()
+            self._away = True
+            return None
+        except UnknownStudy:
+            _require_not_refused(self._site, self._name)
+            if not self._is_here():
+                raise
+            view = None
+        self._away = False
+        return view
+
+    def _is_here(self) -> bool:
+        state_dir = self._site.settings.state_dir
+        return (state_dir / "studies" / self._name).exists() or queued(state_dir, self._name).exists()
+
+
+def _require_not_refused(site: Site, name: str) -> None:
+    """ConfigurationError with the agent's reason, where it refused the study or stopped before the servers had it."""
+    reasons = (
+        queued(site.settings.state_dir, name).with_suffix(REFUSAL),
+        site.settings.state_dir / "studies" / name / STOPPED,
+    )
+    for path in reasons:
+        if path.exists():
+            text = printable(path.read_text(encoding="utf-8"))
+            raise ConfigurationError(f"study {name!r} never reached the servers; this site's agent says: {text}")
+
+
+def _is_finished(settings: AgentSettings, name: str) -> bool:
+    """This site has done its last round of the study, going on alone included; true where it takes no part."""
+    if not (settings.state_dir / "studies" / name).exists():
+        return True
+    state = StudyJournal(settings.state_dir, name).site_state()
+    return state is not None and state.over
+
+
+def _print_state(view: StudyView, json_output: bool) -> None:
+    if json_output:
+        json_line({"study": view.study, "state": view.state.value, "reason": view.reason, "ready": list(view.ready)})
+    else:
+        reason = f" ({printable(view.reason)})" if view.reason else ""
+        sys.stdout.write(f"study {view.study}: {view.state.value}{reason}\n")
+
+
+def _print_final_scores(path: Path) -> None:
+    """The last model's metrics on this site's test part, with intervals."""
+    if path.exists():
+        final = FinalScores.model_validate_json(path.read_bytes())
+        console().print(f"the last model on this site's {final.examples} test examples:", highlight=False)
+        for score in final.scores:
+            console().print(f"  {shown_score(score)}", highlight=False, markup=False)
+
+
+def _print_table(records: tuple[RoundRecord, ...]) -> None:
+    shown = table("round", "state", "took part", "failed check", "isolation", "on its own test data", "seconds")
+    for record in records:
+        scored = ", ".join(shown_score(score) for score in record.test_scores[:SHOWN_SCORES])
+        add_row(
+            shown,
+            str(record.round),
+            record.state.value,
+            ", ".join(record.took_part),
+            ", ".join(record.failed_check),
+            "" if record.isolation is None else f"{record.isolation:.3f}",
+            scored,
+            f"{record.seconds:.2f}",
+        )
+    console().print(shown)

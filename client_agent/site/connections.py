@@ -1,0 +1,60 @@
+"""This site's connections to both servers, every byte of them in its ledger."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import httpx
+
+from client_agent.network.ledger import Ledger
+from client_agent.network.server_client import ServerClient
+from client_agent.network.transport import CountingTransport, tls_context
+from client_agent.settings import AgentSettings
+from client_agent.site.identity import load_identity
+from host.clock import SYSTEM, Clock
+from host.private_files import private_folder
+from protocol.sharing import Side
+
+Connect = Callable[[str, Ledger], httpx.BaseTransport]
+"""The way to the server of that name."""
+
+
+class Site:
+    """This site's identity, its connections to both servers and its ledger; a context manager."""
+
+    def __init__(self, settings: AgentSettings, connect: Connect | None = None, clock: Clock = SYSTEM) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.roster, self.keys = load_identity(settings)
+        private_folder(settings.state_dir)
+        self.ledger = Ledger(settings.state_dir / "ledger.jsonl")
+        connect = connect or _over_tls(settings)
+        self.clients: dict[Side, ServerClient] = {}
+        for side in Side:
+            operator = self.roster.operator(side)
+            transport = connect(operator.name, self.ledger)
+            self.clients[side] = ServerClient(side, operator, self.keys, transport, clock=clock.now)
+
+    def __enter__(self) -> Site:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.disconnect()
+        self.ledger.close()
+
+    def disconnect(self) -> None:
+        """Close all connections; calls under way fail at once."""
+        for client in self.clients.values():
+            client.close()
+
+    @property
+    def is_requester(self) -> bool:
+        return self.settings.site == self.roster.requester
+
+
+def _over_tls(settings: AgentSettings) -> Connect:
+    context = tls_context(settings.ca, settings.tls.minimum)
+    return lambda server, ledger: CountingTransport(server, context, ledger)

@@ -1,0 +1,38 @@
+"""The requester's new studies, on their way from the command line to the agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from host.durable import new_folder, write_durably
+from protocol.wire.messages import Study
+
+REFUSAL: Final = ".refusal.txt"
+"""Beside a study in the outbox: why the agent refused it."""
+PRETRAINED_SUFFIX: Final = ".pretrained"
+"""Beside a study in the outbox: the model that it pins."""
+
+
+def outbox(state_dir: Path) -> Path:
+    """Where the requester's new studies wait for the agent."""
+    return state_dir / "outbox"
+
+
+def queued(state_dir: Path, name: str) -> Path:
+    """Where the study of that name waits, if it does."""
+    return outbox(state_dir) / f"{name}.json"
+
+
+def create_study(state_dir: Path, study: Study, pretrained: Path | None = None) -> Path:
+    """Queue a study; the requester's agent signs it and hands it to both servers.
+
+    ``pretrained`` is the file of the model that the study pins.
+    """
+    new_folder(outbox(state_dir))
+    path = queued(state_dir, study.name)
+    path.with_suffix(REFUSAL).unlink(missing_ok=True)
+    if pretrained is not None:
+        write_durably(path.with_suffix(PRETRAINED_SUFFIX), pretrained.read_bytes())
+    write_durably(path, study.canonical())
+    return path
