@@ -108,7 +108,7 @@ def asked_of_classes(study: Study, folder: Path, counts: Sequence[int], key: byt
     targets = () if study.data_schema is None else study.data_schema.having(ColumnRole.TARGET)
     names = own_names(folder, study.data_schema) if study.data_schema is not None and targets else {}
     own, named = (", ".join(texts) for texts in ([names[t.name] for t in targets], [t.name for t in targets]))
-    return counts_question(own, named or "class", study.model.class_names or study.model.classes, counts, key)
+    return counts_question(own, named or "class", counts, key)
 
 
 def _protection(study: Study, policy: SitePolicy, key: bytes) -> Protection:

@@ -71,13 +71,10 @@ def summary_questions(
     return tuple(found)
 
 
-def counts_question(
-    column: str, named: str, classes: Sequence[str] | int, counts: Sequence[int], key: bytes
-) -> Question:
-    """Class counts are their own answer: other numbers answer another question. ``classes``: names, or how many."""
-    asked = f"class counts of {classes if isinstance(classes, int) else list(classes)}"
-    digest = _keyed(key, np.asarray(counts, dtype="<i8"))
-    return Question(column=f"classes of {column}", named=named, asked=(asked,), values=digest)
+def counts_question(column: str, named: str, counts: Sequence[int], key: bytes) -> Question:
+    """Class counts are their own answer: other numbers answer another question, but for empty classes at the end."""
+    digest = _keyed(key, np.trim_zeros(np.asarray(counts, dtype="<i8"), "b"))
+    return Question(column=f"classes of {column}", named=named, asked=("class counts",), values=digest)
 
 
 def _order(values: Numbers | Codes, key: bytes) -> str:

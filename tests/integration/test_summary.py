@@ -32,7 +32,7 @@ from protocol.wire.messages import (
     SummarySpec,
     TableSchema,
 )
-from tests.integration.agents import EROSION, REQUESTER, finished, journal, rounds_of, spec, study_for
+from tests.integration.agents import EROSION, REQUESTER, Federated, finished, journal, rounds_of, spec, study_for
 from tests.kit.in_memory import InMemoryFederation
 from tests.kit.learners import light_learner
 
@@ -60,7 +60,7 @@ def columns_of(site: str) -> tuple[np.ndarray, ...]:
     return (*numbers, (rng.random(rows) < 0.3).astype(np.int64))
 
 
-def put_tables(run: InMemoryFederation, sites: tuple[str, ...] = SITES) -> None:
+def put_tables(run: Federated, sites: tuple[str, ...] = SITES) -> None:
     """What ``moiety data prepare`` leaves beside the examples."""
     for site in sites:
         folder = run.state(site).parent / "data"
@@ -71,7 +71,7 @@ def put_tables(run: InMemoryFederation, sites: tuple[str, ...] = SITES) -> None:
         (folder / "transformation.json").write_text(json.dumps(kept))
 
 
-def summary_study(run: InMemoryFederation, name: str, rounds: int = 0, second_moments: bool = True) -> Study:
+def summary_study(run: Federated, name: str, rounds: int = 0, second_moments: bool = True) -> Study:
     plain = study_for(run, name, EROSION, max(rounds, 1), 20.0)
     asked = SummarySpec(bins=8, most_rows=1000, second_moments=second_moments)
     return Study.model_validate({**dict(plain), "rounds": rounds, "data_schema": SCHEMA, "summary": asked})

@@ -131,12 +131,13 @@ def test_the_same_question_and_other_columns_are_answered() -> None:
 
 
 def test_class_counts_are_counted_once_as_they_are() -> None:
-    def counted(counts: tuple[int, ...], column: str = "ill", classes: int = 2) -> tuple[Question, ...]:
-        return (counts_question(column, "ill", classes, counts, bytes(32)),)
+    def counted(counts: tuple[int, ...], column: str = "ill") -> tuple[Question, ...]:
+        return (counts_question(column, "ill", counts, bytes(32)),)
 
     known = [round_of(1, counted((60, 40)))]
     check_questions(round_of(2, counted((60, 40))), known, 1)
+    check_questions(round_of(2, counted((60, 40, 0))), known, 1)
     check_questions(round_of(2, counted((59, 40), "readmitted")), known, 1)
-    for other in (counted((59, 40)), counted((60, 40), classes=3)):
+    for other in (counted((59, 40)), counted((40, 60))):
         require_refused(known[0].questions, other)
         check_questions(round_of(2, other), known, 2)
