@@ -59,13 +59,12 @@ def require_no_buffers(model: nn.Module) -> None:
 
 def normalisations(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """The layers whose statistics training moves, in the model's order."""
-    some_frozen = any(not parameter.requires_grad for parameter in model.parameters())
+    layers = [(name, module) for name, module in model.named_modules() if isinstance(module, _NormBase)]
+    some_frozen = bool(layers) and any(not parameter.requires_grad for parameter in model.parameters())
     return [
         (name, module)
-        for name, module in model.named_modules()
-        if isinstance(module, _NormBase)
-        and module.running_mean is not None
-        and not (some_frozen and _is_frozen(module))
+        for name, module in layers
+        if module.running_mean is not None and not (some_frozen and _is_frozen(module))
     ]
 
 
@@ -93,9 +92,10 @@ def has_statistics(model: nn.Module) -> bool:
 def training_mode(model: nn.Module) -> None:
     """As ``model.train()``; normalisation layers that are frozen go on normalising as they learned to."""
     model.train()
-    moving = {id(module) for _, module in normalisations(model)}
-    for module in model.modules():
-        if isinstance(module, _NormBase) and id(module) not in moving:
+    layers = [module for module in model.modules() if isinstance(module, _NormBase)]
+    moving = {id(module) for _, module in normalisations(model)} if layers else set()
+    for module in layers:
+        if id(module) not in moving:
             module.train(module.running_mean is None)
 
 
@@ -118,7 +118,7 @@ def constants_kept(model: nn.Module) -> Iterator[None]:
     with torch.no_grad():
         for _, tensor, was in before:
             tensor.copy_(was)
-        if kept_buffers(model) is not Buffers.LOCAL:
+        if moving and kept_buffers(model) is not Buffers.LOCAL:
             for _, counter in _of(model, (COUNTER,)):
                 counter.zero_()
     if changed:

@@ -8,6 +8,7 @@ are behind the personal parameters (client_agent.architectures.statistics).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,11 +16,48 @@ from numpy.typing import NDArray
 from torch import nn
 
 from client_agent.architectures.statistics import local_statistics, require_no_buffers, shared_statistics
-from client_agent.learning.personal import personal_parameters, shared_parameters
+from client_agent.learning.personal import shared_parameters, split_parameters
 from protocol.errors import ConfigurationError, UnusableUpdate
 from protocol.wire.messages import LayerShape
 
 Vector = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class ModelParts:
+    """What is shared of a model and what stays at the site: parameters, and statistics behind them.
+
+    Looked for once, for code that goes over the model often. They stay the model's own while it stays on its device.
+    """
+
+    shared: Sequence[nn.Parameter]
+    personal: Sequence[nn.Parameter]
+    shared_statistics: Sequence[torch.Tensor]
+    local_statistics: Sequence[torch.Tensor]
+
+    @classmethod
+    def of(cls, model: nn.Module) -> ModelParts:
+        shared, personal = split_parameters(model)
+        return cls(
+            [parameter for _, parameter in shared],
+            [parameter for _, parameter in personal],
+            [tensor for _, tensor in shared_statistics(model)],
+            [tensor for _, tensor in local_statistics(model)],
+        )
+
+    def vector(self) -> Vector:
+        """As :func:`model_vector`."""
+        return flat_vector([tensor.detach() for tensor in (*self.shared, *self.shared_statistics)])
+
+    def personal_vector(self) -> Vector:
+        """As :func:`personal_vector`."""
+        return flat_vector([tensor.detach() for tensor in (*self.personal, *self.local_statistics)])
+
+    def load(self, vector: Vector, personal: Vector | None = None) -> None:
+        """Set both, or the shared part alone. Raises: UnusableUpdate on another length or dtype"""
+        _load((*self.shared, *self.shared_statistics), vector, "the model")
+        if personal is not None:
+            _load((*self.personal, *self.local_statistics), personal, "the personal layers")
 
 
 def layer_shapes(model: nn.Module) -> tuple[LayerShape, ...]:
@@ -44,22 +82,23 @@ def layer_sizes(layers: tuple[LayerShape, ...]) -> tuple[tuple[str, int], ...]:
 
 def model_vector(model: nn.Module) -> Vector:
     """The shared parameters, and averaged statistics behind them, as one float32[D] on the CPU."""
-    return flat_vector([tensor.detach() for _, tensor in _shared(model)])
+    return ModelParts.of(model).vector()
 
 
 def load_vector(model: nn.Module, vector: Vector) -> None:
     """Set what :func:`model_vector` gives from float32[D]. Raises: UnusableUpdate on another length or dtype"""
-    _load(_shared(model), vector, "the model")
+    ModelParts.of(model).load(vector)
 
 
 def personal_vector(model: nn.Module) -> Vector:
     """The personal parameters and statistics that stay, as one float32[P] on the CPU; P is 0 for a model without."""
-    return flat_vector([tensor.detach() for _, tensor in _personal(model)])
+    return ModelParts.of(model).personal_vector()
 
 
 def load_personal(model: nn.Module, vector: Vector) -> None:
     """Set what :func:`personal_vector` gives from float32[P]. Raises: UnusableUpdate on another length or dtype"""
-    _load(_personal(model), vector, "the personal layers")
+    parts = ModelParts.of(model)
+    _load((*parts.personal, *parts.local_statistics), vector, "the personal layers")
 
 
 def pick_device(wanted: str) -> torch.device:
@@ -89,19 +128,15 @@ def _shared(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
     return [*shared_parameters(model), *shared_statistics(model)]
 
 
-def _personal(model: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    return [*personal_parameters(model), *local_statistics(model)]
-
-
-def _load(tensors: Sequence[tuple[str, torch.Tensor]], vector: Vector, what: str) -> None:
-    expected = sum(tensor.numel() for _, tensor in tensors)
+def _load(tensors: Sequence[torch.Tensor], vector: Vector, what: str) -> None:
+    expected = sum(tensor.numel() for tensor in tensors)
     if vector.dtype != np.float32 or vector.shape != (expected,):
         raise UnusableUpdate(
             f"a vector {vector.dtype}{list(vector.shape)} does not fit {what}, which takes float32[{expected}]"
         )
     start = 0
     with torch.no_grad():
-        for _, tensor in tensors:
+        for tensor in tensors:
             piece = torch.from_numpy(vector[start : start + tensor.numel()].copy())
             tensor.copy_(piece.reshape(tensor.shape))
             start += tensor.numel()

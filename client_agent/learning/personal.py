@@ -13,10 +13,14 @@ Source: Roschewitz, Hartley, Corinzia, Jaggi 2021, iFedAvg
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import torch
 from torch import nn
 
 from client_agent.architectures.statistics import kept_parameters
+
+Named: TypeAlias = tuple[str, nn.Parameter]
 
 
 class PersonalLayer(nn.Module):
@@ -51,16 +55,23 @@ class Personalised(nn.Module):
         return logits
 
 
-def personal_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def split_parameters(model: nn.Module) -> tuple[list[Named], list[Named]]:
+    """:func:`shared_parameters` and :func:`personal_parameters`."""
+    kept, named = _personal(model), list(model.named_parameters())
+    return (
+        [(name, p) for name, p in named if p.requires_grad and id(p) not in kept],
+        [(name, p) for name, p in named if id(p) in kept],
+    )
+
+
+def personal_parameters(model: nn.Module) -> list[Named]:
     """Name and parameter of everything that stays at the site, in the model's order."""
-    personal = _personal(model)
-    return [(name, parameter) for name, parameter in model.named_parameters() if id(parameter) in personal]
+    return split_parameters(model)[1]
 
 
-def shared_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def shared_parameters(model: nn.Module) -> list[Named]:
     """Name and parameter of everything that is trained and aggregated, in the model's order."""
-    personal = _personal(model)
-    return [(name, p) for name, p in model.named_parameters() if p.requires_grad and id(p) not in personal]
+    return split_parameters(model)[0]
 
 
 def _personal(model: nn.Module) -> set[int]:

@@ -7,7 +7,7 @@ torch is left as it was found.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,15 +17,8 @@ from torch import nn
 
 from client_agent.architectures.statistics import constants_kept, require_batches, shared_statistics, training_mode
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import (
-    Vector,
-    flat_vector,
-    load_personal,
-    load_vector,
-    model_vector,
-    personal_vector,
-)
-from client_agent.learning.personal import personal_parameters, shared_parameters
+from client_agent.learning.flat_vector import ModelParts, Vector, flat_vector
+from client_agent.learning.personal import shared_parameters
 from client_agent.learning.seeding import private_state
 from client_agent.learning.training_seeds import derived
 from client_agent.tasks.losses import Batch, Loss, cross_entropy, training_loss
@@ -156,9 +149,9 @@ def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch
 
 def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, factor: float, loss: Loss) -> LocalRound:
     """Take one step a batch; the shared parameters' steps are summed, then the model is put back."""
-    shared = [parameter for _, parameter in shared_parameters(model)]
-    personal = [parameter for _, parameter in personal_parameters(model)]
-    before, own = model_vector(model), personal_vector(model)
+    parts = ModelParts.of(model)
+    shared, personal = parts.shared, parts.personal
+    before, own = parts.vector(), parts.personal_vector()
     totals = [torch.zeros_like(parameter) for parameter in shared]
     velocity: list[torch.Tensor] | None = None
     try:
@@ -174,16 +167,15 @@ def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, f
                     total.add_(part, alpha=factor)
                 for parameter, part in zip([*shared, *personal], step, strict=True):
                     parameter.sub_(part, alpha=training.local_learning_rate * factor)
-        return LocalRound(_with_statistics(model, totals, before, training), personal_vector(model))
+        return LocalRound(_with_statistics(parts, totals, before, training), parts.personal_vector())
     finally:
-        load_vector(model, before)
-        load_personal(model, own)
+        parts.load(before, own)
 
 
-def _with_statistics(model: nn.Module, totals: list[torch.Tensor], before: Vector, training: TrainingSpec) -> Vector:
+def _with_statistics(parts: ModelParts, totals: list[torch.Tensor], before: Vector, training: TrainingSpec) -> Vector:
     """The update: the steps' sum, and behind it how far averaged statistics moved, over the server's learning rate."""
     steps = flat_vector(totals)
-    moved = before[len(steps) :] - model_vector(model)[len(steps) :]
+    moved = before[len(steps) :] - parts.vector()[len(steps) :]
     return np.concatenate([steps, moved / np.float32(training.server_learning_rate)])
 
 
@@ -206,7 +198,9 @@ def private_randomness(seed: int, purpose: str, device: torch.device) -> Iterato
     """
     drawn = derived(seed, purpose)
     devices = [device] if device.type == "cuda" else []
-    full_precision = torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False)
+    full_precision = (
+        torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False) if devices else nullcontext()
+    )
     with private_state(devices), full_precision:
         # torch.manual_seed would also queue a call, with its stack, for every kind of device that is not here
         torch.default_generator.manual_seed(drawn)

@@ -1,4 +1,4 @@
-"""Metrics of classes and of labels, scikit-learn's; several labels are scored one by one and averaged."""
+"""Metrics of classes and of labels, as scikit-learn's; several labels are scored one by one and averaged."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from sklearn.calibration import calibration_curve
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LogisticRegression
 
+from client_agent.scoring.followed import Labels, area_under_roc, mean_log_loss, share_right
 from client_agent.scoring.predicted import Array, NotComputable, Predicted
 from client_agent.scoring.score import CalibrationBin, MetricName
 from protocol.wire.messages import TaskKind
 
-Labels = NDArray[np.int64]
 _BINS: Final = 10
 
 
 def accuracy(of: Predicted) -> float:
-    return _averaged(of, lambda y, p: float(metrics.accuracy_score(y, _chosen(p))))
+    return _averaged(of, lambda y, p: share_right(y, _chosen(p)))
 
 
 def balanced_accuracy(of: Predicted) -> float:
@@ -38,9 +38,7 @@ def balanced_accuracy(of: Predicted) -> float:
 def auroc(of: Predicted) -> float:
     def score(y: Labels, p: Array) -> float:
         _require_every_class(y, p)
-        if p.shape[1] == 2:
-            return float(metrics.roc_auc_score(y, p[:, 1]))
-        return float(metrics.roc_auc_score(y, p, multi_class="ovr", labels=np.arange(p.shape[1])))
+        return area_under_roc(y, p)
 
     return _averaged(of, score)
 
@@ -67,7 +65,7 @@ def f1(of: Predicted) -> float:
 
 
 def log_loss(of: Predicted) -> float:
-    return _averaged(of, lambda y, p: float(metrics.log_loss(y, p, labels=np.arange(p.shape[1]))))
+    return _averaged(of, mean_log_loss)
 
 
 def brier(of: Predicted) -> float:

@@ -83,12 +83,10 @@ def remembered(
 def _exposure(run: Run, state: RunState, row: SummedRow, site: str, trained: Trained) -> Exposure:
     """The sums so far with the site's own updates, None where it was away, and the new one."""
     place = (run.requester.name, *run.names).index(site)
+    own = state.kept[:, place].astype(np.float64) if state.sums else ()
     past = [
-        KnownSum(
-            _as_seen_by(run, state, one, site),
-            state.kept[number, place].astype(np.float64) if state.kept[number, place].any() else None,
-        )
-        for number, one in enumerate(state.sums)
+        KnownSum(_as_seen_by(run, state, one, site), kept if kept.any() else None)
+        for one, kept in zip(state.sums, own, strict=True)
     ]
     t = max(run.policy.assumed_colluders, run.study.parameters.assumed_colluders)
     return exposure(past, _as_seen_by(run, state, row, site), trained.kept[site], colluders=t)

@@ -186,7 +186,7 @@ class Run:
 
     def own_weight(self, site: SiteData, state: RunState) -> float | None:
         """The weight that the site gives itself; None where the list says it, and before the classes are counted."""
-        if not self.purpose(state).plan.steps_model:
+        if not self.study.rule.name.self_weighted or not self.purpose(state).plan.steps_model:
             return None
         largest = self.study.rule.largest_count or max(len(one.train) for one in self.sites)
         return own_weight(self.study, site, state.class_totals, largest)

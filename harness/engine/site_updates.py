@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.learning.flat_vector import Vector, layer_sizes, load_personal, load_vector
+from client_agent.learning.flat_vector import ModelParts, Vector, layer_sizes
 from client_agent.learning.plugin import Plugin, assessor, site_loss
 from client_agent.learning.trainer import loss_gradient, train_round
 from client_agent.learning.training_seeds import site_seed
@@ -96,9 +96,7 @@ def clipped(study: Study, update: Vector, own_weight: float | None, personal: Ve
 
 def load_site(model: nn.Module, vector: Vector, personal: Vector | None) -> None:
     """The shared layers, and the site's own ones; None leaves those as they are."""
-    load_vector(model, vector)
-    if personal is not None:
-        load_personal(model, personal)
+    ModelParts.of(model).load(vector, personal)
 
 
 def clipped_probe(

@@ -95,7 +95,7 @@ class _WithoutColluders:
         own = np.diag(gram)
         self._length = _lengths(np.sum(self._weights**2, axis=1) * own + noise)
         scaled = (self._weights @ self._weights.T) * gram / np.outer(self._length, self._length)
-        scaled[np.diag_indices_from(scaled)] = 1 + _RIDGE
+        np.fill_diagonal(scaled, 1 + _RIDGE)
         self._solve = _inverse_factor(scaled)
         self._rows, self._columns = np.nonzero((self._weights != 0) & (own > 0)[:, None])
         aims = self._weights[:, self._columns] * gram[:, self._rows] / self._length[:, None]
@@ -142,7 +142,7 @@ def _inverse_factor(scaled: Figures) -> Figures:
 
 
 def _worst(figures: Sequence[Figures], shape: tuple[int, ...]) -> Figures:
-    return np.min(np.stack(figures), axis=0) if figures else np.zeros(shape)
+    return np.minimum.reduce(figures) if figures else np.zeros(shape)
 
 
 def _lengths(squares: Figures) -> Figures:
@@ -152,8 +152,7 @@ def _lengths(squares: Figures) -> Figures:
 
 def _isolation(explained: Figures) -> Figures:
     """From the explained part of a square to the relative error. NaN counts as wholly explained."""
-    left = np.nan_to_num(1 - explained, nan=0.0)
-    return np.sqrt(np.clip(left, 0, 1))
+    return np.sqrt(np.minimum(np.fmax(1 - explained, 0.0), 1.0))
 
 
 def _finite(*arrays: Figures) -> bool:

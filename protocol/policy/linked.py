@@ -51,10 +51,10 @@ class _Asked:
 
     def linked_with(self, past: SummedRow) -> bool:
         """Whether an older sum is over other sites, some of them the same, and may be completed by unknown ones."""
+        if past.study_digest == self.row.study_digest and not self.blind_within:
+            return False
         requesters = {past.requester, self.row.requester}
         if not self.any_requester and len(requesters) > 1 and UNKNOWN_REQUESTER not in requesters:
-            return False
-        if past.study_digest == self.row.study_digest and not self.blind_within:
             return False
         before = {weight.site for weight in past.weights} if past.released is None else set(past.released)
         now = {weight.site for weight in self.row.weights}

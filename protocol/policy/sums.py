@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import accumulate, product, zip_longest
 from typing import Final
 
@@ -59,7 +60,8 @@ def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluder
     others' weights count as the smallest, as this site's own and as 1, whichever is worst. Never raises for numbers:
     what cannot be computed counts as exposed.
     """
-    others = [known for known in past if known.row.name != row.name]
+    name = row.name
+    others = [known for known in past if known.row.name != name]
     updates = _side_by_side([*others, KnownSum(row, update)])
     linked = linked_error([known.row for known in others], row, updates, colluders=colluders)
     counting = _counting(updates)
@@ -72,25 +74,63 @@ def exposure(past: Sequence[KnownSum], row: SummedRow, update: Real, *, colluder
     return Exposure(newest=newest, least=worst.least, of=worst.of, linked=linked)
 
 
+@dataclass(frozen=True, eq=False)
+class _Opened:
+    """What the past rows and the new one say without any update; ``lists`` is None where not all can be looked at.
+
+    Shapes:   lists float64[sums of the new row, sites]; ``ways``: for each way in which the past rows may have ended
+              the rows' places [n], weights float64[n, sites] and noise float64[n]
+    """
+
+    sites: list[str]
+    listed: frozenset[str]
+    lists: Figures | None
+    ways: list[tuple[list[int], Figures, Figures]]
+
+
+@dataclass(frozen=True, eq=False)
+class _SameRows:
+    """Rows that are told from others by being the same objects, which costs nothing; a row does not change."""
+
+    rows: tuple[SummedRow, ...]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _SameRows) and list(map(id, self.rows)) == list(map(id, other.rows))
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.rows)))
+
+
 def _exposure(past: Sequence[SummedRow], row: SummedRow, gram: Figures, colluders: int) -> Exposure:
     """``gram``: products of the past rows' updates and, last, the newest one."""
-    sites = _columns([*past, row])
-    listed = {weight.site for weight in row.weights}
-    if not listed or not _countable(past, row):
-        return Exposure(newest=dict.fromkeys(listed, 0.0), least=0.0, of=sites[0] if sites else "")
-    lists = np.stack([_weights(row, chosen, sites) for chosen in row.sums()])
+    opened = _opened(_SameRows((*past, row)))
+    sites, lists = opened.sites, opened.lists
+    if lists is None:
+        return Exposure(newest=dict.fromkeys(opened.listed, 0.0), least=0.0, of=sites[0] if sites else "")
     newest, least = np.ones(len(sites)), np.ones(len(sites))
-    for rows in _pasts(past, sites):
-        places = [place for place, _ in rows]
-        weights = np.stack([one for _, one in rows]) if rows else np.zeros((0, len(sites)))
-        noise = np.array([past[place].noise for place in places])
-        opened = SeenSums(weights, gram[np.ix_(places, places)], noise, colluders=colluders)
-        figures = opened.after(lists, gram[-1, places], float(gram[-1, -1]), row.noise)
+    for places, weights, noise in opened.ways:
+        seen = SeenSums(weights, gram[np.ix_(places, places)], noise, colluders=colluders)
+        figures = seen.after(lists, gram[-1, places], float(gram[-1, -1]), row.noise)
         newest = np.minimum(newest, figures.newest.min(axis=0))
         least = np.minimum(least, figures.least.min(axis=0))
     worst = int(np.argmin(least))
-    own = {site: float(figure) for site, figure in zip(sites, newest, strict=True) if site in listed}
+    own = {site: float(figure) for site, figure in zip(sites, newest, strict=True) if site in opened.listed}
     return Exposure(newest=own, least=float(least[worst]), of=sites[worst])
+
+
+@lru_cache(maxsize=2)
+def _opened(known: _SameRows) -> _Opened:
+    """Once for all sites that know of the same sums: in a simulation every site asks, one after the other."""
+    *past, row = known.rows
+    sites, listed = _columns(known.rows), frozenset(weight.site for weight in row.weights)
+    if not listed or not _countable(past, row):
+        return _Opened(sites, listed, None, [])
+    ways = []
+    for rows in _pasts(past, sites):
+        places = [place for place, _ in rows]
+        weights = np.stack([one for _, one in rows]) if rows else np.zeros((0, len(sites)))
+        ways.append((places, weights, np.array([past[place].noise for place in places])))
+    return _Opened(sites, listed, np.stack([_weights(row, chosen, sites) for chosen in row.sums()]), ways)
 
 
 def _counting(updates: Real) -> list[int]:
@@ -116,6 +156,8 @@ def _side_by_side(sums: Sequence[KnownSum]) -> Real:
     newest = sums[-1]
     found = [newest if known.update is None else known for known in sums]
     sizes = [_sizes(known) for known in found]
+    if sizes.count(sizes[0]) == len(sizes):
+        return np.array([known.update for known in found], dtype=np.float64)
     widths = [max(at_place) for at_place in zip_longest(*sizes, fillvalue=0)]
     starts = [0, *accumulate(widths)]
     table: Real = np.zeros((len(found), starts[-1]))
