@@ -28,8 +28,8 @@ from client_agent.learning.personal import Affine, Personalised
 from client_agent.learning.seeding import private_state
 from protocol.errors import ConfigurationError
 from protocol.first_model import seeded_model
-from protocol.wire.architecture import FrozenSpec
 from protocol.wire.messages import ModelSpec
+from protocol.wire.studies.architecture import FrozenSpec
 
 BuiltIn = Literal["linear", "mlp", "cnn"]
 Activation = Literal["relu", "tanh"]

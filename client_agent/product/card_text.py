@@ -6,7 +6,7 @@ from client_agent.product.card import ModelCard
 from client_agent.scoring.score import shown_score
 from protocol.printable import printable
 from protocol.wire.messages import StudyState
-from protocol.wire.study import Buffers
+from protocol.wire.studies.study import Buffers
 
 
 def card_markdown(card: ModelCard) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from client_agent.points import Point
-from client_agent.requester.query import Judging, judging_file, make_judging
+from client_agent.requester.measuring.query import Judging, judging_file, make_judging
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan

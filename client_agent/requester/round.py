@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 from client_agent.network.body import Body
 from client_agent.network.watch import at_both, same_round
 from client_agent.points import Point
-from client_agent.requester.judging import RequesterFacts
-from client_agent.requester.opened import Openings
-from client_agent.requester.probe import Probe, make_probe, probe_file
+from client_agent.requester.measuring.judging import RequesterFacts
+from client_agent.requester.measuring.opened import Openings
+from client_agent.requester.measuring.probe import Probe, make_probe, probe_file
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy

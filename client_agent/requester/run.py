@@ -13,8 +13,8 @@ from client_agent.learning.learner import Vector
 from client_agent.points import Point
 from client_agent.requester.attestations import welcome
 from client_agent.requester.await_sites import admit, await_contributors
+from client_agent.requester.measuring.query import try_judging
 from client_agent.requester.plan import hindrance, next_purpose
-from client_agent.requester.query import try_judging
 from client_agent.requester.ranking import RankingRound, after_ranking
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.round_result import Settled

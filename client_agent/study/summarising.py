@@ -18,7 +18,7 @@ from protocol.summary.opened import TableOne
 from protocol.summary.protect import Protection, shared_vector
 from protocol.summary.question import Question, counts_question, summary_questions
 from protocol.wire.messages import ColumnRole, Study, SummarySpec, TableSchema
-from protocol.wire.table.summary import summarised
+from protocol.wire.studies.summary import summarised
 
 if TYPE_CHECKING:
     from client_agent.data.values import Values

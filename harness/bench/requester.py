@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from client_agent.network.body import Body
-from client_agent.requester.allowed_lengths import longest_distance
+from client_agent.requester.measuring.allowed_lengths import longest_distance
 from client_agent.study.contribute import ENCODED, ContributionRecord, EncodedFile
 from client_agent.study.measuring import open_sites, query_vector, seal_queries
 from harness.bench.agent import SyntheticAgent

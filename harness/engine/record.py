@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from client_agent.learning.evaluation import NOTHING
-from client_agent.requester.judging import Judgement
+from client_agent.requester.measuring.judging import Judgement
 from client_agent.scoring.score import FinalScores
 from client_agent.site.events import site_values
 from harness.engine.history import RoundKind, RoundRecord

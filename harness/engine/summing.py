@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.learning.flat_vector import Vector
-from client_agent.requester.judging import Judgement, judge_sum
+from client_agent.requester.measuring.judging import Judgement, judge_sum
 from harness.engine.site_updates import ClippedUpdate, squared_norm
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs

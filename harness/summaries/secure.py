@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from client_agent.requester.judging import judge_sum
+from client_agent.requester.measuring.judging import judge_sum
 from harness.engine.announcing import NO_SECRET
 from harness.engine.correlations import correlations_from
 from harness.engine.parties import SiteEntry, make_parties

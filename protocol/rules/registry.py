@@ -8,7 +8,7 @@ from typing import Final
 from protocol.errors import ConfigurationError
 from protocol.rules.interface import Rule
 from protocol.rules.risk.terms import ListTerms, RiskRule
-from protocol.wire.rule import RuleName, RuleSpec
+from protocol.wire.studies.rule import RuleName, RuleSpec
 
 OPTIONS: Final[dict[RuleName, tuple[str, ...]]] = {name: name.declared.options for name in RuleName}
 """The options that each rule takes; the others must be left out.

@@ -29,7 +29,6 @@ from protocol.wire.message import (
     StudyName,
     Version,
 )
-from protocol.wire.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.roster import Party, Role, Roster
 from protocol.wire.round import (
     NO_COMMITMENT,
@@ -50,8 +49,9 @@ from protocol.wire.round import (
     SumRelease,
     WeightList,
 )
-from protocol.wire.rule import RuleName, RuleSpec
-from protocol.wire.study import (
+from protocol.wire.studies.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
+from protocol.wire.studies.rule import RuleName, RuleSpec
+from protocol.wire.studies.study import (
     MOST_COUNTS_ROUNDS,
     LayerShape,
     ModelSpec,
@@ -62,9 +62,9 @@ from protocol.wire.study import (
     StudyState,
     TrainingSpec,
 )
+from protocol.wire.studies.summary import LEAST_EXAMPLES, MOST_SUMMARY_ROUNDS, SummarySpec
 from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType, MissingRule
 from protocol.wire.table.schema import Scaling, SplitOrder, SplitSpec, TableSchema
-from protocol.wire.table.summary import LEAST_EXAMPLES, MOST_SUMMARY_ROUNDS, SummarySpec
 from protocol.wire.task import LossName, TaskKind, TaskSpec
 
 __all__ = [

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from client_agent.requester.judging import Judgement, RequesterFacts, RoundRule, judge
+from client_agent.requester.measuring.judging import Judgement, RequesterFacts, RoundRule, judge
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.fedavg import FedAvg

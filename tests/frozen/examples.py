@@ -1,39 +1,30 @@
 """One example of every message, as the JSON of its fields, all of them; none is its default where it need not be.
 
-Kinds stand for the classes, so that classes can move. ``digest`` and the others only make values of the right form.
+Kinds stand for the classes, so that classes can move.
 """
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any, Final
+from typing import Final
 
-Fields = dict[str, Any]
-
-
-def digest(of: str) -> str:
-    """64 hex digits that follow from a text."""
-    return hashlib.sha256(of.encode()).hexdigest()
-
-
-def key_id(of: str) -> str:
-    return digest(of)[:32]
-
-
-def signature(signer: str) -> Fields:
-    return {"signer": signer, "value": digest(f"{signer} 1") + digest(f"{signer} 2")}
-
-
-def signed(message: Fields, *signers: str) -> Fields:
-    return {"message": message, "signatures": [signature(signer) for signer in signers]}
-
-
-def party(name: str, role: str, **more: Any) -> Fields:
-    """Hex of the lengths that keys have; no key that anybody holds."""
-    sealing = hashlib.shake_256(f"sealing key of {name}".encode()).hexdigest(1216)
-    fields = {"name": name, "role": role, "signing_key": digest(f"signing key of {name}"), "sealing_key": sealing}
-    return {"url": None, "samples": None, **fields, **more}
-
+from tests.frozen.study_example import (
+    ARCHITECTURE,
+    ARGUMENT,
+    COLUMN,
+    FROZEN,
+    LAYER,
+    MODEL,
+    RANKING,
+    RULE,
+    SCHEMA,
+    SECOND_WEIGHT,
+    SPLIT,
+    STUDY,
+    SUMMARY,
+    TASK,
+    TRAINING,
+)
+from tests.frozen.values import Fields, digest, key_id, party, signature, signed
 
 STUDY_DIGEST: Final = digest("study")
 ROUND: Final[Fields] = {"study_digest": STUDY_DIGEST, "round": 7, "attempt": 2}
@@ -49,146 +40,6 @@ ROSTER: Final[Fields] = {
     "operator_b": OPERATOR_B,
     "requester": "clinic-0",
     "sites": [party(f"clinic-{n}", "site", samples=100 + n) for n in range(4)],
-}
-
-LAYER: Final[Fields] = {"name": "weight", "shape": [2, 3]}
-ARGUMENT: Final[Fields] = {"name": "layers", "value": [1, 2.5, True, "basic", [3, "x"]]}
-ARCHITECTURE: Final[Fields] = {
-    "library": "monai",
-    "library_version": "1.6.1",
-    "name": "ResNet",
-    "arguments": [ARGUMENT],
-}
-FROZEN: Final[Fields] = {"values_digest": digest("frozen"), "trainable": ["fc"], "weights": "resnet18.safetensors"}
-MODEL: Final[Fields] = {
-    "kind": "library",
-    "inputs": [3],
-    "hidden": [4, 2],
-    "classes": 3,
-    "activation": "tanh",
-    "dropout": 0.25,
-    "personal": ["input", "target"],
-    "feature_names": ["age", "sex", "größe"],
-    "class_names": ["none", "some", "much"],
-    "architecture": ARCHITECTURE,
-    "buffers": "local",
-    "frozen": FROZEN,
-    "layers": [LAYER, {"name": "bias", "shape": []}],
-}
-TRAINING: Final[Fields] = {
-    "update": "local_sgd",
-    "batch_size": 16,
-    "epochs": 3,
-    "local_learning_rate": 0.05,
-    "server_learning_rate": 0.5,
-    "l2": 0.001,
-    "momentum": 0.9,
-    "learning_rate_decay": 0.5,
-    "decay_every_rounds": 4,
-    "batches": "cycled",
-    "class_weights": "inverse_frequency",
-}
-SECOND_WEIGHT: Final[Fields] = {"site": "clinic-2", "weight": 0.5}
-RULE: Final[Fields] = {
-    "name": "fedadam",
-    "distance_penalty": 0.03,
-    "size_penalty": 0.4,
-    "erosion_applies": "next_round",
-    "epochs_counted": "batches",
-    "second_weights": [SECOND_WEIGHT],
-    "server_momentum": 0.8,
-    "second_moment_decay": 0.95,
-    "adaptivity": 0.01,
-    "byzantine": 2,
-    "selected": 5,
-    "largest_count": 900,
-    "norm_bound": 2.5,
-    "step": 0.25,
-    "criterion": "raw",
-    "bias_factor": 1.5,
-    "variance_factor": 0.75,
-    "measure_every": 5,
-}
-COLUMN: Final[Fields] = {
-    "name": "age",
-    "type": "number",
-    "role": "target",
-    "unit": "years",
-    "range": [0.0, 120.0],
-    "categories": [],
-    "labels": [],
-    "other": None,
-    "missing": "drop_row",
-    "missing_marks": ["-9"],
-    "centre": 54.5,
-    "spread": 9.0,
-    "format": "",
-}
-SPLIT: Final[Fields] = {"order": "time", "test": 0.25, "validation": 0.125, "seed": 3}
-SCHEMA: Final[Fields] = {
-    "columns": [
-        {"name": "age", "type": "number", "unit": "years", "range": [18.0, 120.0], "centre": 54.5, "spread": 9.0},
-        {"name": "sex", "type": "boolean", "categories": ["f", "m"], "missing": "median"},
-        {
-            "name": "größe",
-            "type": "integer",
-            "range": [0.0, 250.0],
-            "missing_marks": ["-9"],
-            "centre": 170.0,
-            "spread": 8.0,
-        },
-        {"name": "seen", "type": "time", "role": "observed_at", "format": "%d.%m.%Y"},
-        {
-            "name": "lesions",
-            "type": "category",
-            "role": "target",
-            "categories": ["0", "1", "2", "3"],
-            "labels": ["none", "some", "much", "much"],
-            "other": "3",
-        },
-    ],
-    "header": False,
-    "missing_marks": ["?"],
-    "split": SPLIT,
-    "scaling": "common",
-    "query": "SELECT age, sex, height, seen, lesions FROM visits",
-}
-SUMMARY: Final[Fields] = {
-    "bins": 10,
-    "most_rows": 2000,
-    "least_examples": 20,
-    "rounded_to": 10,
-    "second_moments": True,
-}
-RANKING: Final[Fields] = {"penalty": 0.02, "clip_norm": 8.0}
-TASK: Final[Fields] = {"kind": "survival", "loss": "cox", "huber_delta": 1.0, "ties": "breslow"}
-STUDY: Final[Fields] = {
-    "version": "moiety/2",
-    "name": "lungs",
-    "roster_digest": digest("roster"),
-    "parameters": {
-        "dimension": 7,
-        "clip_norm": 4.0,
-        "encoded_norm_log2": 20,
-        "weight_grid": 64,
-        "sketch_length": 4096,
-        "least_contributors": 4,
-        "assumed_colluders": 1,
-    },
-    "rule": RULE,
-    "model": MODEL,
-    "training": TRAINING,
-    "rounds": 30,
-    "list_every": 5,
-    "round_deadline_s": 120.5,
-    "correlation_source": "dealer",
-    "protection": "shares",
-    "ranking": RANKING,
-    "seed": 11,
-    "pretrained_digest": digest("pretrained"),
-    "task": {"kind": "classes", "loss": None, "huber_delta": 1.0, "ties": "efron"},
-    "data_schema": SCHEMA,
-    "summary": SUMMARY,
 }
 
 WEIGHTS: Final = [{"site": name, "numerator": 32 - place} for place, name in enumerate(SITES)]

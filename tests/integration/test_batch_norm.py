@@ -20,9 +20,9 @@ from harness.datasets.site_data import SiteData
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.architecture import ArchitectureSpec, Argument
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.wire.study import Buffers
+from protocol.wire.studies.architecture import ArchitectureSpec, Argument
+from protocol.wire.studies.study import Buffers
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.kit.in_memory import InMemoryFederation
 from tests.ports import free_ports

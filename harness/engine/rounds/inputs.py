@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.requester.judging import RequesterFacts, RoundRule, judge
+from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, judge
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.isolation import Trained
 from harness.engine.record import round_record

@@ -14,7 +14,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from client_agent.requester.judging import Judgement
+from client_agent.requester.measuring.judging import Judgement
 from harness.engine.correlations import DrawCorrelations, Measuring
 from harness.engine.site_inputs import Given, SiteInput
 from harness.engine.summing import Judge

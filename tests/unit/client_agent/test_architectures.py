@@ -25,9 +25,9 @@ from client_agent.product.exported import load_exported
 from client_agent.product.held import HeldModel
 from client_agent.site.journal import SiteState
 from protocol.errors import ConfigurationError
-from protocol.wire.architecture import ArchitectureSpec, Argument
 from protocol.wire.messages import ModelSpec, Study, TrainingSpec
-from protocol.wire.study import Buffers
+from protocol.wire.studies.architecture import ArchitectureSpec, Argument
+from protocol.wire.studies.study import Buffers
 from tests.unit.client_agent.federation import ROSTER
 
 SMALL = (

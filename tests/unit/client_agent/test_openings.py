@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from client_agent.requester.allowed_lengths import longest_distance
-from client_agent.requester.judging import RequesterFacts
-from client_agent.requester.opened import Openings
+from client_agent.requester.measuring.allowed_lengths import longest_distance
+from client_agent.requester.measuring.judging import RequesterFacts
+from client_agent.requester.measuring.opened import Openings
 from client_agent.requester.state import RoundPlan
 from client_agent.site.journal import StudyJournal
 from client_agent.study.measuring import open_sites

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client_agent.requester.measuring.probe import make_probe, probe_file
 from client_agent.requester.plan import new_plan
-from client_agent.requester.probe import make_probe, probe_file
 from protocol.arithmetic.fixed_point import decode
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side

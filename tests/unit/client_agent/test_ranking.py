@@ -11,7 +11,7 @@ import pytest
 
 from client_agent.learning.data import Examples
 from client_agent.learning.ridge import JudgedOn, JudgingForm, judging_form, ridge_model
-from client_agent.requester.query import make_judging
+from client_agent.requester.measuring.query import make_judging
 from client_agent.requester.ranking import RankingRound
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from client_agent.requester.judging import Judgement
+from client_agent.requester.measuring.judging import Judgement
 from harness.adversaries.vectors import wrap_around_entry
 from harness.engine.correlations import SourceName, correlations_from
 from harness.engine.parties import SiteEntry, make_parties

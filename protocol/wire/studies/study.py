@@ -14,14 +14,14 @@ from protocol.protection.plan import USUAL, StudyProtection
 from protocol.purpose import Purpose
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
 from protocol.summary.layout import Layout, summary_parameters
-from protocol.wire.architecture import ArchitectureSpec, FrozenSpec
 from protocol.wire.causes import EndCause
 from protocol.wire.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version
 from protocol.wire.names import require_layer_name, require_model_names
-from protocol.wire.ranking import MOST_RANKING_ROUNDS, RankingSpec
-from protocol.wire.rule import RuleName, RuleSpec
+from protocol.wire.studies.architecture import ArchitectureSpec, FrozenSpec
+from protocol.wire.studies.ranking import MOST_RANKING_ROUNDS, RankingSpec
+from protocol.wire.studies.rule import RuleName, RuleSpec
+from protocol.wire.studies.summary import MOST_SUMMARY_ROUNDS, SummarySpec
 from protocol.wire.table.schema import TableSchema
-from protocol.wire.table.summary import MOST_SUMMARY_ROUNDS, SummarySpec
 from protocol.wire.task import CLASSES, TaskKind, TaskSpec, is_classes
 
 MOST_COUNTS_ROUNDS: Final = 8

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from client_agent.requester.allowed_lengths import too_long
+from client_agent.requester.measuring.allowed_lengths import too_long
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.interface import Measured, PairDistance, Rule, RuleState, within_bound

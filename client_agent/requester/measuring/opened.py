@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.network.watch import at_both
 from client_agent.points import Point
-from client_agent.requester.judging import RequesterFacts, RoundRule, judge, judge_sum
+from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, judge, judge_sum
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.measuring import open_sites
