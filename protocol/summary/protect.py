@@ -70,9 +70,8 @@ def shared_vector(layout: Layout, columns: Sequence[Numbers | Codes], protection
             parts.append(_numeric(column, values, layout, protection))
         else:
             parts.append(_categories(column, values.astype(np.int64), layout, protection))
-    for pair in layout.pairs:
-        one, other = (_units(column, columns[at]) for at, column in pair)
-        parts.append(_products(one, other, layout, protection))
+    if layout.pairs:
+        parts += _all_products(layout, columns, protection)
     shared = np.array([entry for part in parts for entry in part], dtype=np.int64)
     found, allowed = int(np.abs(shared).sum()), largest_share()
     if found > allowed:
@@ -164,14 +163,30 @@ def _categories(column: Categories, codes: Codes, layout: Layout, protection: Pr
     return _in_units([protection.count(codes < 0), *counts, protection.common(rest)], layout)
 
 
-def _products(one: Numbers, other: Numbers, layout: Layout, protection: Protection) -> list[int]:
-    """A pair's entries; zeros where either column says little more than a category does, or too few rows have both."""
-    both = ~(np.isnan(one) | np.isnan(other))
-    first, second = one[both], other[both]
-    if not (_spread(first, protection) and _spread(second, protection)):
+def _all_products(layout: Layout, columns: Sequence[Numbers | Codes], protection: Protection) -> list[list[int]]:
+    """Every pair's entries, all over the same rows: those that have all the numbers whose products are summed.
+
+    A column that is summed over a few rows more than its products are would give those rows' values by difference; so
+    would two pairs with a common column. Pairs with such a column are zeros.
+    """
+    units = {at: _units(column, columns[at]) for at, column in layout.numeric}
+    summed = [at for at, values in units.items() if _spread(values, protection)]
+    complete = np.all([~np.isnan(units[at]) for at in summed], axis=0)
+    lost = {at: np.count_nonzero(~np.isnan(units[at]) & ~complete) for at in summed}
+    shared = {at for at in summed if lost[at] == 0 or lost[at] >= protection.least_examples}
+    return [
+        _products(units[one][complete], units[other][complete], protection.count(complete), layout, protection)
+        if {one, other} <= shared
+        else [0] * 4
+        for (one, _), (other, _) in layout.pairs
+    ]
+
+
+def _products(one: Numbers, other: Numbers, count: int, layout: Layout, protection: Protection) -> list[int]:
+    """A pair's entries over its rows; zeros where either column says little more than a category does."""
+    if not (_spread(one, protection) and _spread(other, protection)):
         return [0] * 4
-    count = protection.count(both)
-    means = (float(np.mean(values)) for values in (first, second, first * second))
+    means = (float(np.mean(values)) for values in (one, other, one * other))
     return [*_in_units([count], layout), *(round(layout.resolution * count * mean) for mean in means)]
 
 

@@ -98,6 +98,19 @@ def test_second_moments_leave_out_pairs_with_a_column_of_few_values() -> None:
     assert with_weight.all()
 
 
+@pytest.mark.parametrize("away", [1, 9, 10])
+def test_second_moments_do_not_show_who_lacks_a_value(away: int) -> None:
+    """A pair over all rows but one, beside the sum over all rows, gives that one row's value."""
+    age = table(3)[0]
+    lacking = 2 * age
+    lacking[:away] = np.nan
+    layout = Layout((AGE, Numeric("weight", 0, 200), Numeric("pulse", 0, 300)), most_rows=1000, second_moments=True)
+    shared = shared_vector(layout, (age, lacking, 3 * age), protection())
+    with_age, ages_and_pulse, with_pulse = shared[-12:].reshape(3, 4)
+    assert with_age.any() == with_pulse.any() == ages_and_pulse.any() == (away >= 10)
+    assert with_age[0] == ages_and_pulse[0] == with_pulse[0]
+
+
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
