@@ -47,7 +47,8 @@ class PurposePlan:
     updates, so the released average steps the model; only they have weights, are isolated and travel as the study's
     protection says. ``of_data``: what is summed is the same in every study, so over whom it was summed is remembered in
     all of them. ``dispensable``: training goes on where it could not be done. ``once``: the clause by which a study has
-    one such round that succeeds.
+    one such round that succeeds. ``unusable``: what a site tells the requester whose vector cannot be encoded, which is
+    nothing about the vector; empty where the study's rule says it.
     """
 
     does: str
@@ -59,6 +60,7 @@ class PurposePlan:
     dispensable: bool = False
     opens_alone: str = ""
     once: Clause | None = None
+    unusable: str = ""
 
     @property
     def summed(self) -> bool:
@@ -79,6 +81,7 @@ PLANS: Final[Mapping[Purpose, PurposePlan]] = {
         dispensable=True,
         opens_alone="a ranking opens inner products, once a study",
         once=Clause.RANKED_ONCE,
+        unusable="this site has no ridge regression within the ranking's clip_norm; the numbers stay at this site",
     ),
     Purpose.SUMMARY: PurposePlan(
         does="sums summaries",
@@ -89,6 +92,7 @@ PLANS: Final[Mapping[Purpose, PurposePlan]] = {
         dispensable=True,
         opens_alone="nothing is ever opened about summaries but their sum",
         once=Clause.SUMMARISED_ONCE,
+        unusable="this site's table has another form, or more rows, than the study's summary takes",
     ),
     Purpose.COUNTS: PurposePlan(
         does="sums class counts",

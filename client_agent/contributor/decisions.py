@@ -44,7 +44,7 @@ from protocol.rounds.agree import model_digest
 from protocol.rules.registry import rule_for
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Announcement, Decline, Purpose, RoundView, Signed, WeightList
+from protocol.wire.messages import Announcement, Decline, RoundView, Signed, WeightList
 
 
 class Decision(BaseModel):
@@ -153,10 +153,8 @@ class Decisions:
 
     def _told(self, announcement: Announcement, error: MoietyError) -> str:
         """The reason as the requester reads it: nothing of a weight, counts or model that the site keeps to itself."""
-        if not announcement.purpose.plan.summed and isinstance(error, UnusableUpdate):
-            return "this site has no ridge regression within the ranking's clip_norm; the numbers stay at this site"
-        if announcement.purpose is Purpose.SUMMARY and isinstance(error, UnusableUpdate):
-            return "this site's table has another form, or more rows, than the study's summary takes"
+        if announcement.purpose.plan.unusable and isinstance(error, UnusableUpdate):
+            return announcement.purpose.plan.unusable
         if self._owner.study.rule.name.self_weighted and isinstance(error, UnusableUpdate):
             return "what this site would share cannot be encoded; the numbers stay at this site"
         return error.told if isinstance(error, PolicyRefusal) else error.detail

@@ -171,7 +171,7 @@ def _terms(run: Run) -> Terms:
 def _weights(run: Run, listing: RuleState, purpose: Purpose) -> tuple[ListedWeight, ...]:
     """The rule lists sites as they were admitted, a weight list in roster order; 1 for all who are measured."""
     kept: Iterable[ListedWeight] = run.rule.numerators(listing)
-    if purpose is Purpose.MEASURE:
+    if not purpose.plan.summed:
         grid = run.study.parameters.weight_grid
         kept = (ListedWeight(site=site.name, numerator=grid) for site in listing.sites)
     return tuple(sorted(kept, key=lambda weight: run.names.index(weight.site)))

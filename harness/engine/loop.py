@@ -51,7 +51,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import RuleState, SiteFacts
 from protocol.rules.registry import require_sites, rule_for
 from protocol.rules.server_optimiser import apply_aggregate, initial_state
-from protocol.wire.messages import Purpose, RuleName, Study, WeightList
+from protocol.wire.messages import RuleName, Study, WeightList
 
 
 def run_plain(
@@ -230,7 +230,7 @@ def _announced_round(
     run: Run, state: RunState, announced: Announced, trained: Trained | None
 ) -> tuple[RunState, RoundRecord]:
     memory = remember_contribution(state.memory, announced.announcement, announced.weight_list)
-    if announced.announcement.purpose is Purpose.MEASURE:
+    if not announced.announcement.purpose.plan.summed:
         return measured_round(run, replace(state, memory=memory), announced)
     answer = answers(run, state, announced)
     before = state
