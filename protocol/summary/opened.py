@@ -82,12 +82,6 @@ class TableOne(_Frozen):
     covariances: tuple[Covariance, ...] = ()
 
 
-def largest_total(layout: Layout, sites: int) -> int:
-    """No entry of an honest sum is larger, whatever it stands for."""
-    rows = layout.most_rows + layout.rounded_to
-    return sites * math.ceil(rows * max(layout.resolution, 1.0 / layout.rounded_to) + 1)
-
-
 def table_one(total: Signed, layout: Layout, sites: int) -> TableOne:
     """The sum of ``sites`` vectors as a table.
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from protocol.errors import AggregateOutOfBounds, ConfigurationError, ProtocolViolation
-from protocol.summary.layout import Layout, Numeric
+from protocol.summary.layout import Categories, Layout, Numeric
 from protocol.summary.opened import TableOne, table_one
 from protocol.summary.protect import shared_vector
 from protocol.summary.scaling import parse_scaling, scaling_of, scaling_text
@@ -51,6 +51,20 @@ def test_covariances_are_those_of_rows_that_have_both() -> None:
     clipped = np.clip(np.concatenate(tables, axis=1), -5, 5)
     assert (pair.first, pair.second) == names
     assert pair.covariance == pytest.approx(np.cov(clipped)[0, 1], abs=0.02)
+
+
+def test_a_pair_that_no_site_shares_has_no_covariance() -> None:
+    layout = Layout((Numeric("x", -5, 5), Numeric("y", -5, 5)), most_rows=1000, second_moments=True)
+    assert table_one(np.zeros(layout.length, dtype=np.int64), layout, SITES).covariances == ()
+
+
+def test_rare_values_of_a_column_without_another_category_are_counted_under_no_name() -> None:
+    layout = Layout((Categories("stage", ("I", "II"), None),), most_rows=1000)
+    rows = (np.array([0] * 50 + [1] * 3),)
+    total = np.sum([shared_vector(layout, rows, protection(site)) for site in range(SITES)], axis=0)
+    (stage,) = table_one(total, layout, SITES).categories
+    assert [count.name for count in stage.counts] == ["I", "II", None]
+    assert stage.values == sum(count.count for count in stage.counts)
 
 
 def test_a_column_that_no_site_has_enough_of_has_no_figures_and_no_scale() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from protocol.errors import UnusableUpdate
+from protocol.summary import protect
 from protocol.summary.layout import Categories, Layout, Numeric, largest_share
 from protocol.summary.protect import shared_vector
 from tests.unit.summary.tables import AGE, FLAG, LAYOUT, STAGE, protection, slow_count, table
@@ -152,3 +153,9 @@ def test_the_largest_table_stays_below_what_the_range_check_passes() -> None:
     spread = np.linspace(0.9, 0.999, rows)
     shared = shared_vector(layout, (*(spread for _ in range(30)), np.zeros(rows, dtype=np.int64)), least)
     assert largest_share() / 4 < np.abs(shared).sum() <= largest_share()
+
+
+def test_a_vector_that_the_ring_has_no_room_for_is_not_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protect, "largest_share", lambda: 10)
+    with pytest.raises(UnusableUpdate, match="at most 10 fits: raise most_rows"):
+        shared_vector(LAYOUT, table(0), protection())

@@ -17,6 +17,8 @@ from tests.unit.parties import parties, study
 AGE = {"name": "age", "type": "number"}
 PAIN = {"name": "pain", "type": "category", "categories": ["1", "2", "3"], "labels": ["no", "some", "some"]}
 ILL = {"name": "ill", "type": "boolean", "role": "target", "categories": ["0", "1"], "labels": ["healthy", "ill"]}
+PATIENT = {"name": "p", "type": "text", "role": "patient"}
+TARGET = {"role": "target"}
 TIME = {"name": "days", "type": "number", "role": "survival_time"}
 EVENT = {"name": "died", "type": "boolean", "role": "event"}
 SURVIVAL = """
@@ -98,6 +100,10 @@ def test_what_columns_become() -> None:
         ((AGE, {**ILL, "missing": "median"}), {}, "missing values of a target"),
         (({**AGE, "type": "text"}, ILL), {}, "a feature has one of the types"),
         (({**AGE, "name": "a\nge"}, ILL), {}, "is no name"),
+        ((AGE, {**ILL, "categories": ["0", "1", "2"], "labels": ["a", "b", "c"]}), {}, "two, false first, found 3"),
+        ((AGE, PATIENT, {**PATIENT, "name": "q"}, ILL), {}, "2 columns have role 'patient', one can"),
+        ((AGE, ILL, {**AGE, "name": "y", "role": "target"}), {}, "targets of one study have one type"),
+        ((AGE, {**PAIN, **TARGET}, {**PAIN, **TARGET, "name": "q"}), {}, "or there is one of type 'category'"),
         ((AGE, ILL), {"query": "x" * 20000}, "16384"),
         ((*({**AGE, "name": f"{'x' * 190}{n}"} for n in range(700)), ILL), {}, "a schema holds 131072 bytes"),
     ],

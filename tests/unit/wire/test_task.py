@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from protocol.wire.messages import LossName, RankingSpec, RuleName, Study, TaskKind, TaskSpec
+from protocol.wire.messages import LossName, ModelSpec, RankingSpec, RuleName, Study, TaskKind, TaskSpec
+from protocol.wire.studies.study import Buffers
 from tests.unit.parties import study
 
 ROSTER = "0" * 64
@@ -69,3 +70,19 @@ def test_a_study_of_another_task_asks_nothing_of_classes(
         parts["parameters"] = plain.parameters.model_copy(update={"dimension": dimension})
     with pytest.raises(ValidationError, match=said):
         Study(**{**dict(plain), **parts})
+
+
+def test_a_model_without_outputs_learns_nothing() -> None:
+    with pytest.raises(ValueError, match="at least one output, found 0"):
+        TaskSpec(kind=TaskKind.REGRESSION).require_outputs(0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [({"kind": "library"}, "kind 'library' belong together"), ({"buffers": Buffers.SHARED}, "buffers = 'local'")],
+)
+def test_a_model_that_a_study_cannot_have(changed: dict[str, Any], said: str) -> None:
+    plain = study(ROSTER)
+    rule = plain.rule.model_copy(update={"name": RuleName.FEDADAM, "server_learning_rate": 0.1})
+    with pytest.raises(ValidationError, match=said):
+        Study(**{**dict(plain), "rule": rule, "model": ModelSpec(**{**dict(plain.model), **changed})})
