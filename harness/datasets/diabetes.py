@@ -24,7 +24,7 @@ PRACTICES: Final = {
     "student-clinic": (0.50, 0.30, 0.10, 0.05, 0.00),
     "home-for-the-aged": (0.05, 0.10, 0.20, 0.30, 0.45),
 }
-"""Share of each fifth of the patients, by age from young to old, that each practice sees; the requester first."""
+"""Share of each fifth of the patients, by age from young to old, that each practice sees."""
 REQUESTER_SHARES: Final = (0.40, 0.15, 0.45)
 CONTRIBUTOR_SHARES: Final = (0.80, 0.00, 0.20)
 CENTRE: Final = (48, 1.5, 26, 95, 190, 115, 50, 4, 4.6, 91)
@@ -33,20 +33,25 @@ TARGET_CENTRE: Final = 150
 TARGET_SCALE: Final = 75
 
 
-def diabetes_five_practices(seed: int) -> Federation:
-    """The federation; ``seed`` decides who goes where within the fixed shares, and the parts."""
+def diabetes_five_practices(seed: int, requester: str | None = None) -> Federation:
+    """The federation, ``requester`` (None: the first named) in front; ``seed`` decides the parts and, within the fixed
+    shares, who goes where.
+    """
     bundle = load_diabetes(scaled=False)
     raw = np.asarray(bundle.data, dtype=np.float64)
     X = (raw - np.array(CENTRE)) / np.array(SCALE)
     y = ((np.asarray(bundle.target, dtype=np.float64) - TARGET_CENTRE) / TARGET_SCALE).astype(np.float32)[:, None]
     random = split_random("diabetes", seed)
     owner = owners(raw[:, 0], list(PRACTICES.values()), random)
-    sites: list[SiteData] = []
+    asking = requester or next(iter(PRACTICES))
+    cut: dict[str, SiteData] = {}
     for number, name in enumerate(PRACTICES):
         rows = np.flatnonzero(owner == number)
-        shares = CONTRIBUTOR_SHARES if number else REQUESTER_SHARES
+        shares = REQUESTER_SHARES if name == asking else CONTRIBUTOR_SHARES
         note, one_stratum = f"median age {np.median(raw[rows, 0]):.0f}", np.zeros(len(rows), np.int64)
-        sites.append(cut_site(name, X[rows], y[rows], shares, random, note, one_stratum))
+        cut[name] = cut_site(name, X[rows], y[rows], shares, random, note, one_stratum)
     columns = tuple(str(name) for name in bundle.feature_names)
     title = "diabetes, five practices"
-    return Federation(title, (X.shape[1],), ("progression",), tuple(sites), columns, TaskKind.REGRESSION)
+    return Federation(
+        title, (X.shape[1],), ("progression",), (cut.pop(asking), *cut.values()), columns, TaskKind.REGRESSION
+    )

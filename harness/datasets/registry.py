@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -111,11 +111,13 @@ def _breast_cancer(request: DataRequest) -> Federation:
 
 
 def _breast_cancer_survival(request: DataRequest) -> Federation:
-    return _with_fixed_requester(survival.breast_cancer_survival(request.seed), request)
+    _require_site(request, survival.HOSPITALS)
+    return survival.breast_cancer_survival(request.seed, request.requester)
 
 
 def _diabetes(request: DataRequest) -> Federation:
-    return _with_fixed_requester(diabetes.diabetes_five_practices(request.seed), request)
+    _require_site(request, diabetes.PRACTICES)
+    return diabetes.diabetes_five_practices(request.seed, request.requester)
 
 
 def _digits(request: DataRequest) -> Federation:
@@ -129,6 +131,13 @@ def _with_fixed_requester(federation: Federation, request: DataRequest) -> Feder
             f"{request.data}: {request.requester!r} cannot be the requester, only {federation.requester.name!r}"
         )
     return federation
+
+
+def _require_site(request: DataRequest, sites: Iterable[str]) -> None:
+    if request.requester not in (None, *sites):
+        raise ConfigurationError(
+            f"{request.data}: {request.requester!r} cannot be the requester; the sites are {', '.join(sites)}"
+        )
 
 
 def _mnist(request: DataRequest) -> Federation:

@@ -48,21 +48,26 @@ SCALE: Final = (10, 15, 0.8, 2, 2, 1, 1, 1, 1)
 DAYS_A_YEAR: Final = 365.25
 
 
-def breast_cancer_survival(seed: int) -> Federation:
-    """The federation; ``seed`` decides who goes where within the fixed shares, and the parts. Times are years."""
+def breast_cancer_survival(seed: int, requester: str | None = None) -> Federation:
+    """The federation, ``requester`` (None: the first named) in front; ``seed`` decides the parts and, within the fixed
+    shares, who goes where. Times are years.
+    """
     table, outcome = load_gbsg2()
     X = (_features(table) - np.array(CENTRE)) / np.array(SCALE)
     y = np.column_stack([outcome["time"] / DAYS_A_YEAR, outcome["cens"]]).astype(np.float32)
     nodes, random = table["pnodes"].to_numpy(float), split_random("breast cancer survival", seed)
     owner = owners(nodes, list(HOSPITALS.values()), random)
-    sites: list[SiteData] = []
+    asking = requester or next(iter(HOSPITALS))
+    cut: dict[str, SiteData] = {}
     for number, name in enumerate(HOSPITALS):
         rows = np.flatnonzero(owner == number)
-        shares = CONTRIBUTOR_SHARES if number else REQUESTER_SHARES
+        shares = REQUESTER_SHARES if name == asking else CONTRIBUTOR_SHARES
         note = f"median {np.median(nodes[rows]):.0f} positive nodes"
-        sites.append(cut_site(name, X[rows], y[rows], shares, random, note, y[rows, 1].astype(np.int64)))
+        cut[name] = cut_site(name, X[rows], y[rows], shares, random, note, y[rows, 1].astype(np.int64))
     title = "breast cancer survival, five hospitals"
-    return Federation(title, (len(COLUMNS),), ("log hazard",), tuple(sites), COLUMNS, TaskKind.SURVIVAL)
+    return Federation(
+        title, (len(COLUMNS),), ("log hazard",), (cut.pop(asking), *cut.values()), COLUMNS, TaskKind.SURVIVAL
+    )
 
 
 def _features(table: Any) -> NDArray[np.float64]:  # noqa: ANN401  # pandas has no types here

@@ -184,10 +184,10 @@ class _CaseRun:
         return self.options.computing if plain and study.training.update == "local_sgd" else ON_CPU
 
     def _tuning_run(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
-        """A run for choosing: plain, with a validation part, not resumed since it is short."""
+        """A run for choosing: plain, with a validation part, its only metric what it is judged by, not resumed."""
         planned = self._planned(key, settings)
         data = replace(planned.data, validation_share=self.case.table.validation_share)
-        return replace(planned, data=data, protection=Protection.PLAIN, partial=None)
+        return replace(planned, data=data, protection=Protection.PLAIN, partial=None, bootstrap=0, followed=frozenset())
 
 
 def requesters_of(case: Case, federation: Federation, asked: tuple[str, ...] | None = None) -> tuple[str, ...]:

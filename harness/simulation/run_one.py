@@ -92,6 +92,7 @@ class PlannedRun:
     judged_by: MetricName = MetricName.ACCURACY
     bootstrap: int = 0
     metrics: tuple[str, ...] = ()
+    followed: frozenset[MetricName] = FOLLOWED
 
 
 OnRound = Callable[[int], None]
@@ -223,7 +224,7 @@ def _conditions(planned: PlannedRun, study: Study, federation: Federation, erosi
         planned.computing,
         None if planned.packaged is None else planned.packaged.rule_of(study),
         None if planned.own_model is None else planned.own_model.build(planned.study.model, planned.key.seed),
-        followed=FOLLOWED | {planned.judged_by},
+        followed=planned.followed | {planned.judged_by},
         bootstrap=planned.bootstrap,
         own_metrics=own_metrics(planned.metrics),
         finish=planned.study.finish,

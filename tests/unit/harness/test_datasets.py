@@ -13,10 +13,12 @@ from sklearn.datasets import load_breast_cancer, load_digits
 from client_agent.learning.data import Examples, load_folder
 from harness.datasets.breast_cancer import CENTRE, HOSPITALS, SCALE, breast_cancer_five_hospitals
 from harness.datasets.checks import check_examples, check_targets
-from harness.datasets.diabetes import diabetes_five_practices
+from harness.datasets.diabetes import PRACTICES, diabetes_five_practices
 from harness.datasets.digits import digits_sites
 from harness.datasets.heart_disease import heart_disease
+from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, SiteData, describe, split_random, stratified_parts, write_site_folder
+from harness.datasets.survival import HOSPITALS as SURVIVAL_HOSPITALS
 from harness.datasets.survival import breast_cancer_survival
 from harness.demo.studies import HEART_DISEASE, study_of
 from protocol.errors import ConfigurationError
@@ -217,6 +219,19 @@ def test_bundled_data_of_other_tasks_are_whole_valid_and_differ_between_sites(
     np.testing.assert_array_equal(rows_of(federation), rows_of(other))
     assert all(same(a, b) for a, b in zip(federation.sites, again.sites, strict=True))
     assert not any(same(a, b) for a, b in zip(federation.sites, other.sites, strict=True))
+
+
+@pytest.mark.parametrize(("name", "sites"), [("breast_cancer_survival", SURVIVAL_HOSPITALS), ("diabetes", PRACTICES)])
+def test_any_site_of_the_data_of_other_tasks_can_be_the_requester(name: str, sites: dict[str, object]) -> None:
+    first, other = next(iter(sites)), list(sites)[3]
+    one, two = (load_data(DataRequest(name, 0, requester=asking)) for asking in (first, other))
+    assert (one.requester.name, two.requester.name) == (first, other)
+    assert sorted(one.names_of_sites) == sorted(two.names_of_sites)
+    np.testing.assert_array_equal(rows_of(one), rows_of(two))
+    assert len(two.requester.validation)
+    assert not any(len(site.validation) for site in two.contributors)
+    with pytest.raises(ConfigurationError, match="the sites are"):
+        load_data(DataRequest(name, 0, requester="nobody"))
 
 
 def test_survival_without_any_event_is_refused() -> None:
