@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from harness.papers import clinicians, har_ifedavg, har_strategies, heart_disease, mnist, titanic
+from harness.papers import clinicians, har_ifedavg, har_strategies, heart_disease, mnist, other_tasks, titanic
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.papers.privacy import PrivacyPage
@@ -56,7 +56,7 @@ class CaseUse:
     def command(self) -> str:
         """What a person types for it."""
         words = [f"moiety simulate harness/studies/{self.case}.toml"]
-        words += [f"--seeds {','.join(map(str, self.seeds))}"] if self.seeds else []
+        words += [f"--seeds {_seeds(self.seeds)}"] if self.seeds else []
         words += [f"--only {','.join(self.only)}"] if self.only else []
         words += [f"--protection {self.protection.value}"] if self.protection is not Protection.PLAIN else []
         return " ".join([*words, f"--out results-out/{self.folder}"])
@@ -128,6 +128,12 @@ class PersonalPage:
         return page.path
 
 
+def _seeds(seeds: tuple[int, ...]) -> str:
+    """As an option: 0-9 where none between is left out."""
+    whole = len(seeds) > 1 and seeds == tuple(range(seeds[0], seeds[-1] + 1))
+    return f"{seeds[0]}-{seeds[-1]}" if whole else ",".join(map(str, seeds))
+
+
 _ALL_THREE: Final = ("weight_erosion", "fedavg", "local")
 _MNIST: Final = (
     *(
@@ -142,7 +148,7 @@ _MNIST_ON_GPU: Final = tuple(
     for sites in (10, 20, 50, 100)
     if f"{letter}_{sites}" not in mnist.SETTINGS
 )
-_TITANIC: Final = tuple(CaseUse(case) for case in titanic.CASES)
+_TITANIC: Final = tuple(CaseUse(case, tuple(range(10))) for case in titanic.CASES)
 _STRATEGIES: Final = tuple(CaseUse(f"har_strategies_{split}") for split in har_strategies.SPLITS)
 _PROTECTED: Final = tuple(
     CaseUse(f"har_strategies_{split}", (0,), ("fedavg", "wfedavg"), protection)
@@ -150,12 +156,18 @@ _PROTECTED: Final = tuple(
     for protection in (Protection.SECURE, Protection.CKKS)
 )
 _HEART: Final = CaseUse(heart_disease.CASE)
+_SURVIVAL: Final = CaseUse(other_tasks.SURVIVAL.case)
+_REGRESSION: Final = CaseUse(other_tasks.REGRESSION.case)
 PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("titanic", "Titanic: passengers by age", _TITANIC, titanic.write),
     CasesPage("heart_disease", "Heart disease: four hospitals", (_HEART,), heart_disease.write),
+    CasesPage("survival", "Survival: breast cancer in five hospitals", (_SURVIVAL,), other_tasks.SURVIVAL.write),
+    CasesPage("regression", "Regression: diabetes in five practices", (_REGRESSION,), other_tasks.REGRESSION.write),
     CasesPage("har_strategies", "HAR: aggregation strategies", (*_STRATEGIES, *_PROTECTED), har_strategies.write),
     PersonalPage("har_ifedavg", "HAR: personal layers", (har_ifedavg.CASE, *har_ifedavg.TAMPERED)),
     CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
     PrivacyPage("privacy", "What sums give away", STUDIES),
-    CasesPage("clinicians", "Which rule for my patients?", (_HEART, *_TITANIC), clinicians.write),
+    CasesPage(
+        "clinicians", "Which rule for my patients?", (_HEART, *_TITANIC, _SURVIVAL, _REGRESSION), clinicians.write
+    ),
 )

@@ -7,16 +7,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from harness.papers.by_requester import gains, requesters
+from client_agent.scoring.score import MetricName, words_of
 from harness.papers.page import Page
+from harness.papers.tables.against import tally
+from harness.papers.tables.by_requester import gains, requesters
 from harness.simulation.runs import RunLine
 
 LOCAL: Final = "local"
-CASES: Final = {
-    "heart_disease": "heart disease, four hospitals",
-    "titanic_age_strict": "passengers by age group",
-    "titanic_age_some": "passengers, two alike groups",
-}
+_CLASSES: Final = (MetricName.ACCURACY, MetricName.LOG_LOSS, MetricName.AUROC)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A study, and what its rules are compared by; ``decides`` is the one that counts in the sum over studies."""
+
+    case: str
+    title: str
+    metrics: tuple[MetricName, ...]
+    decides: MetricName
+
+
+STUDIES: Final = (
+    Compared("heart_disease", "heart disease, four hospitals", _CLASSES, MetricName.LOG_LOSS),
+    Compared("titanic_age_strict", "passengers by age group", _CLASSES, MetricName.LOG_LOSS),
+    Compared("titanic_age_some", "passengers, two alike groups", _CLASSES, MetricName.LOG_LOSS),
+    Compared("survival", "survival, five hospitals", (MetricName.C_INDEX,), MetricName.C_INDEX),
+    Compared("regression", "regression, five practices", (MetricName.RMSE,), MetricName.RMSE),
+)
 
 
 @dataclass(frozen=True)
@@ -73,6 +90,22 @@ RULES: Final = (
         "as FedAvg; every hospital keeps three times the model's memory",
     ),
     Said(
+        "shrinkage",
+        "Shrinkage",
+        "Your hospital and the average of the others are mixed by how noisy your own update is.",
+        "you have few patients, and do not want to learn anything about single hospitals",
+        "nothing",
+        "as FedAvg",
+    ),
+    Said(
+        "mallows",
+        "Mallows averaging",
+        "Weights that minimise an estimate of your model's error, from distances in rounds of measuring.",
+        "as Weight Erosion, without penalties to choose; in simulations only so far",
+        "how far each hospital's update lies from yours, and from each other",
+        "as Weight Erosion, in every tenth round",
+    ),
+    Said(
         "multi_krum",
         "multi-Krum",
         "Leaves out, in each round, the hospitals whose updates lie furthest from the others'.",
@@ -121,44 +154,65 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
         numbers=False,
     )
     page.heading("What it did for the hospital that asked")
+    found = [(study, tuple(runs[study.case])) for study in STUDIES if runs.get(study.case)]
     page.text(
-        "Accuracy on its own test patients against training alone with the same patients: for how many requesters a "
-        "rule was clearly better (more than two standard errors), no clear difference, clearly worse. These are small "
-        "public studies, not your data."
+        "On its own test patients, against training alone with the same patients: for how many hospitals a rule was "
+        "clearly better (more than two standard errors), not clearly different, clearly worse. *Accuracy* counts right "
+        "answers. *Log-loss* also asks how sure the model was, and is the one to look at if you use probabilities. "
+        "*AUROC* and *C-index* ask whether who is worse off is ranked higher, *RMSE* by how much a predicted value is "
+        "off. These are small public studies, not your data."
     )
-    found = {case: tuple(runs[case]) for case in CASES if runs.get(case)}
-    missing = [title for case, title in CASES.items() if case not in found]
-    rows = [
-        (f"**{one.title}**", *(_better_same_worse(lines, one.variant) for lines in found.values()))
-        for one in RULES
-        if one.variant != LOCAL
-    ]
-    if found:
-        page.table(("rule: better / same / worse", *(CASES[case] for case in found)), rows)
+    for study, lines in found:
+        page.text(f"**{study.title[0].upper()}{study.title[1:]}**")
+        page.table(
+            ("rule: better / same / worse", *map(words_of, study.metrics)),
+            [
+                (f"**{one.title}**", *(tally(of) for of in by_metric))
+                for one in _shared()
+                if any(by_metric := [gains(lines, one.variant, LOCAL, metric) for metric in study.metrics])
+            ],
+        )
+    missing = [study.title for study in STUDIES if not runs.get(study.case)]
     if missing:
         page.text(f"**Not run yet:** {'; '.join(missing)}.")
+    page.heading("All of it together")
+    page.text(
+        "Hospitals of all studies in which a rule has run, by log-loss, C-index or RMSE. A rule with few hospitals was "
+        "tried in few studies, so rows of different length do not compare."
+    )
+    page.table(("rule", "hospitals", "studies", "clearly better", "not clear", "clearly worse"), _together(found))
     page.heading("Where a rule loses")
-    sentences = [sentence for case, lines in found.items() for sentence in _losses(CASES[case], lines)]
-    page.text("\n".join(sentences) or "No rule was clearly worse than training alone in the studies that have run.")
+    sentences = [sentence for study, lines in found for sentence in _losses(study, lines)]
+    page.text("\n".join(sentences) or "**Not run yet.**")
 
 
-def _better_same_worse(lines: Sequence[RunLine], variant: str) -> str:
-    found = [gain for _, gain in gains(lines, variant, LOCAL)]
-    if not found:
-        return "not run"
-    better = sum(gain.clearly_positive for gain in found)
-    worse = sum(gain.clearly_negative for gain in found)
-    return f"{better} / {len(found) - better - worse} / {worse}"
+def _shared() -> tuple[Said, ...]:
+    return tuple(one for one in RULES if one.variant != LOCAL)
 
 
-def _losses(title: str, lines: Sequence[RunLine]) -> list[str]:
-    """A sentence for every rule that was clearly worse than training alone somewhere."""
+def _together(found: Sequence[tuple[Compared, Sequence[RunLine]]]) -> list[tuple[str, ...]]:
+    """A row for every rule that has run: for how many hospitals it paid, by what decides in each study."""
+    rows = []
+    for one in _shared():
+        by_study = [gains(lines, one.variant, LOCAL, study.decides) for study, lines in found]
+        counted = [gain for of_study in by_study for gain in of_study]
+        if counted:
+            better, worse = sum(gain.better for gain in counted), sum(gain.worse for gain in counted)
+            same, studies = len(counted) - better - worse, sum(map(bool, by_study))
+            rows.append((f"**{one.title}**", *map(str, (len(counted), studies, better, same, worse))))
+    return rows
+
+
+def _losses(study: Compared, lines: Sequence[RunLine]) -> list[str]:
+    """A sentence for every rule that was clearly worse than training alone somewhere, by what decides."""
     sentences = []
-    for one in RULES:
-        lost = [(name, gain) for name, gain in gains(lines, one.variant, LOCAL) if gain.clearly_negative]
+    for one in _shared():
+        lost = [gain for gain in gains(lines, one.variant, LOCAL, study.decides) if gain.worse]
         if lost:
-            said = ", ".join(f"{name} ({gain.mean:+.3f})" for name, gain in lost)
-            sentences.append(f"- {title}: {one.title} does worse than training alone for {said}.")
+            said = ", ".join(f"{gain.requester} ({gain.difference.mean:+.3f})" for gain in lost)
+            sentences.append(
+                f"- {study.title}: {one.title} has a worse {words_of(study.decides)} than training alone for {said}."
+            )
     if requesters(lines) and not sentences:
-        sentences.append(f"- {title}: no rule was clearly worse than training alone.")
+        sentences.append(f"- {study.title}: no rule was clearly worse than training alone.")
     return sentences

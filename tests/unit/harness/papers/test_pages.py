@@ -8,11 +8,13 @@ import pytest
 from typer.testing import CliRunner
 
 import moiety
-from harness.papers import build, heart_disease, making, mnist
+from client_agent.scoring.score import FinalScores, MetricName, Score
+from harness.papers import build, clinicians, heart_disease, making, mnist, other_tasks
 from harness.papers.build import PAGES, CasesPage, CaseUse
-from harness.papers.by_requester import gains, over_requesters, signed
 from harness.papers.making import Making
 from harness.papers.page import Page
+from harness.papers.tables.against import against_table, signed, tally
+from harness.papers.tables.by_requester import gains, over_requesters, spread_of
 from harness.simulation.drawing.charts import Panel, bars_chart, curves_chart, heatmap_chart
 from harness.simulation.drawing.similarity import distances_over_rounds, relative_distances
 from harness.simulation.drawing.spread import Spread, curve, number, of_variant
@@ -57,8 +59,9 @@ def test_gains_compare_the_same_seed():
         line("local", seed=1, accuracy=(0.4,)),
         line("weight_erosion", seed=2, accuracy=(0.9,)),
     ]
-    ((requester, gain),) = gains(lines, "weight_erosion", "local")
-    assert requester == "site-0"
+    ((found),) = gains(lines, "weight_erosion", "local")
+    assert (found.requester, found.better, found.worse) == ("site-0", True, False)
+    gain = found.difference
     assert gain.mean == pytest.approx(0.25, abs=2.0**-52)  # two differences of numbers below 1
     assert gain.count == 2
     assert gain.clearly_positive
@@ -108,16 +111,86 @@ def test_mnist_page_names_missing_settings_and_judges_against_the_published(tmp_
 
 def test_heart_page_says_which_rule_beats_training_alone(tmp_path):
     accuracies = {"local": (0.70, 0.72), "fedavg": (0.60, 0.61), "weight_erosion": (0.80, 0.83)}
-    lines = [line(v, "va-long-beach", seed, (a,)) for v, both in accuracies.items() for seed, a in enumerate(both)]
+    lines = [
+        line(v, "va-long-beach", seed, (a,), test_log_loss=(2 * a - 1,), test_auroc=())
+        for v, both in accuracies.items()
+        for seed, a in enumerate(both)
+    ]
     page = Page(tmp_path / "heart_disease.md", "Heart disease")
     heart_disease.write(page, {"heart_disease": lines}, None)
     text = written(page)
-    assert "- va-long-beach: rules clearly better than training alone: Weight Erosion." in text
-    assert "| va-long-beach | .710 ± .010 | .605 ± .005 | **.815 ± .015** | .644 | .640 | .667 | .702 |" in text
-    assert "| FedAvg | **-0.105 ± 0.005** |" in text
+    verdict = (
+        "- va-long-beach: rules clearly better than training alone: on accuracy Weight Erosion; on log-loss FedAvg; "
+    )
+    assert verdict + "on AUROC none." in text
+    assert "| Weight Erosion | **.815 ± .015** | **.815 ± .015** |" in text
+    assert "| FedAvg | **.210 ± .010** |" in text
+    assert "| Local | none | none |" in text
+    assert "| *FLamby: FedAvg* | .640 |" in text
+    assert "| FedAvg | **-0.105 ± 0.005** | 0 / 0 / 1 |" in text
+    assert "| FedAvg | **-0.210 ± 0.010** | 1 / 0 / 0 |" in text
     empty = Page(tmp_path / "none.md", "None")
     heart_disease.write(empty, {}, None)
     assert "**Not run yet.**" in written(empty)
+
+
+def test_a_seed_without_the_metric_is_left_out_and_a_failed_run_shows():
+    aurocs = {0: (0.5,), 1: (None,), 2: (0.7,)}
+    lines = [line("local", seed=seed, accuracy=(0.5,), test_auroc=values) for seed, values in aurocs.items()]
+    found = spread_of(lines, "local", "site-0", MetricName.AUROC)
+    assert found == Spread.of([0.5, 0.7])
+    assert spread_of(lines, "local", "site-0", MetricName.LOG_LOSS) is None
+    failed = [*lines, line("local", seed=3, accuracy=(), end="failed")]
+    assert str(spread_of(failed, "local", "site-0", MetricName.AUROC)) == "failed"
+
+
+def test_better_is_smaller_where_the_metric_is_an_error(tmp_path):
+    rmse = {"local": (0.9, 0.9), "fedavg": (0.7, 0.72), "weight_erosion": (1.0, 1.1)}
+    lines = [line(v, seed=s, test_rmse=(x,)) for v, both in rmse.items() for s, x in enumerate(both)]
+    (found,) = gains(lines, "fedavg", "local", MetricName.RMSE)
+    assert (found.better, found.worse, tally([found])) == (True, False, "1 / 0 / 0")
+    page = Page(tmp_path / "page.md", "RMSE")
+    against_table(page, lines, {name: name for name in rmse}, "local", MetricName.RMSE)
+    text = written(page)
+    assert "| RMSE (smaller is better) | site-0 | better / same / worse |" in text
+    assert "| weight_erosion | **+0.150 ± 0.050** | 0 / 0 / 1 |" in text
+
+
+def test_a_task_page_says_who_gained_and_who_went_on_alone(tmp_path):
+    def final(value: float) -> FinalScores:
+        return FinalScores(examples=9, samples=0, scores=(Score(name="integrated_brier", value=value),))
+
+    c_index = {"local": (0.6, 0.6), "fedavg": (0.7, 0.71), "weight_erosion": (0.5, 0.51)}
+    lines = [
+        line(v, seed=s, test_c_index=(0.5, x), final_scores=final(1 - x), end="local_only")
+        for v, both in c_index.items()
+        for s, x in enumerate(both)
+    ]
+    page = Page(tmp_path / "survival.md", "Survival")
+    other_tasks.SURVIVAL.write(page, {"survival": lines}, None)
+    text = written(page)
+    assert "| FedAvg | **.705 ± .005** | **.705 ± .005** |" in text
+    assert "| FedAvg | **.295 ± .005** |" in text
+    assert "- FedAvg against training alone, C-index: clearly better for site-0 (**+0.105 ± 0.005**)." in text
+    assert "- Weight Erosion against training alone, C-index: clearly worse for site-0" in text
+    assert "- In 2 of 2 runs Weight Erosion went on alone before the last round" in text
+
+
+def test_the_clinicians_page_counts_by_log_loss_and_names_who_lost(tmp_path):
+    heart = [
+        line(v, name, seed, (0.8,), test_log_loss=(x + 0.01 * seed,), test_auroc=(None,))
+        for v, name, x in (("local", "a", 0.5), ("fedavg", "a", 0.4), ("local", "b", 0.5), ("fedavg", "b", 0.7))
+        for seed in (0, 1)
+    ]
+    survival = [line(v, seed=s, test_c_index=(x,)) for v, x in (("local", 0.6), ("fedavg", 0.7)) for s in (0, 1)]
+    page = Page(tmp_path / "clinicians.md", "Which rule?")
+    clinicians.write(page, {"heart_disease": heart, "survival": survival}, None)
+    text = written(page)
+    assert "| **FedAvg** | 0 / 2 / 0 | 1 / 0 / 1 | none |" in text
+    assert "| **FedAvg** | 3 | 2 | 2 | 0 | 1 |" in text
+    assert "FedAvg has a worse log-loss than training alone for b (+0.200)." in text
+    assert "- survival, five hospitals: no rule was clearly worse than training alone." in text
+    assert "**Not run yet:** passengers by age group;" in text
 
 
 def test_charts_are_the_same_bytes_for_the_same_numbers():

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from harness.datasets.titanic import SITES
 from harness.papers import titanic
-from harness.papers.by_rule import RuleRow, rules_table
 from harness.papers.page import Page
+from harness.papers.tables.by_rule import RuleRow, rules_table
 from harness.simulation.drawing.spread import Spread
 from harness.simulation.runs import RunLine
 from tests.unit.harness.papers.made import line
@@ -47,8 +47,8 @@ def test_every_row_says_its_rate_in_the_reports_units(tmp_path):
 
 def test_a_rule_is_compared_with_the_better_baseline_of_each_requester(tmp_path):
     text = written(tmp_path, runs_of(BASELINES | {"multi_krum": (0.80, 0.82)}))
-    assert "averages .760: a rule that beats it" in text
-    assert "| multi-Krum | .810 | 8 | 0 | **+0.050 ± 0.000** |" in text
+    assert "accuracy of .760: a rule that beats it" in text
+    assert "| multi-Krum | .810 | 8 / 0 / 0 | none | none | **+0.050 ± 0.000** |" in text
     assert "Clearly above it: multi-Krum." in text
     without = written(tmp_path, runs_of(BASELINES))
     assert "No rule here is clearly above it; the nearest is FedAvg." in without
@@ -72,12 +72,12 @@ def test_the_published_fedavg_is_shown_beside_runs_with_its_mistake(tmp_path):
 
 def test_the_best_of_a_column_is_bold_and_quoted_rows_are_not_compared(tmp_path):
     page = Page(tmp_path / "page.md", "Rules")
-    rows = [RuleRow("a", "3", (Spread(0.5, None, 1), None)), RuleRow("b", "3", (Spread(0.6, None, 1), None))]
-    rules_table(page, ["site"], rows, [RuleRow("quoted", "1", (".900",))])
+    rows = [RuleRow("a", ("3",), (Spread(0.5, None, 1), None)), RuleRow("b", ("3",), (Spread(0.6, None, 1), None))]
+    rules_table(page, ["site"], rows, [RuleRow("quoted", ("1",), (".900",))], ("rate",))
     page.write()
     text = page.path.read_text(encoding="utf-8")
-    assert "| a | 3 | .500 | not run |" in text
-    assert "| b | 3 | **.600** | not run |" in text
+    assert "| a | 3 | .500 | none |" in text
+    assert "| b | 3 | **.600** | none |" in text
     assert "| quoted | 1 | .900 |  |" in text
 
 
