@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from typing import Final
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from client_agent.scoring.score import MetricName, value_of
 from harness.demo.results import StudyResult
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series, isolation_series
 from protocol.wire.messages import RuleName
@@ -34,7 +36,7 @@ class Plot:
 
 
 def plots_of(study: StudyResult) -> tuple[Plot, ...]:
-    """Accuracy of every rule; where it ran, weights and distances of every site under Weight Erosion."""
+    """Accuracy and log-loss of every rule; where it ran, weights and distances of every site under Weight Erosion."""
     accuracy = [
         Series(RULE_NAMES[result.rule], tuple(record.test_accuracy for record in result.federated.history.rounds))
         for result in study.rules
@@ -46,7 +48,22 @@ def plots_of(study: StudyResult) -> tuple[Plot, ...]:
         _chart(accuracy, "accuracy"),
     )
     erosion = _erosion(first) if study.first.rule is RuleName.WEIGHT_EROSION else ()
-    return (shown, *erosion, *_isolation(first))
+    return (shown, *_log_loss(study), *erosion, *_isolation(first))
+
+
+def _log_loss(study: StudyResult) -> tuple[Plot, ...]:
+    """Nothing where no round has one."""
+    series = [
+        Series(
+            RULE_NAMES[of.rule],
+            tuple(value_of(record.test_scores, MetricName.LOG_LOSS) for record in of.federated.history.rounds),
+        )
+        for of in study.rules
+    ]
+    if all(value is None for one in series for value in one.values):
+        return ()
+    caption = "The same of the log-loss: how sure the model is of what is right; smaller is better."
+    return (Plot("Test log-loss", caption, _chart(series, "log-loss", floor=0.0)),)
 
 
 def _isolation(first: RunHistory) -> tuple[Plot, ...]:
@@ -78,12 +95,13 @@ def _erosion(erosion: RunHistory) -> tuple[Plot, ...]:
 
 def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> str:
     with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "moiety", "text.parse_math": False, "font.size": 9}):
-        figure = Figure(figsize=(5.2, 3.2), layout="constrained")
+        figure = Figure(figsize=(5.2, 3.5), layout="constrained")
         axes = figure.subplots()
-        for one, colour in zip(series, _COLOURS, strict=False):
+        widths = np.linspace(3.0, 1.2, max(len(series), 2))  # what lies below shows at the edges
+        for one, colour, width in zip(series, _COLOURS, widths, strict=False):
             points = [(number, value) for number, value in enumerate(one.values, start=1) if value is not None]
             if points:
-                axes.plot(*zip(*points, strict=True), color=colour, label=one.site, linewidth=1.6)
+                axes.plot(*zip(*points, strict=True), color=colour, label=one.site, linewidth=width)
         axes.set_xlabel("round")
         axes.set_ylabel(label)
         axes.grid(alpha=0.25)
@@ -93,7 +111,7 @@ def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> 
         if floor is not None:
             axes.set_ylim(bottom=floor)
         if axes.has_data():
-            axes.legend(frameon=False, fontsize=8)
+            figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     text = buffer.getvalue()

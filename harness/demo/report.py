@@ -18,7 +18,8 @@ _STYLE: Final = """
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #1a202c; }
 h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #cbd5e0; } h3 { margin-top: 1.6rem; }
 table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .25rem .8rem; text-align: left;
-border-bottom: 1px solid #e2e8f0; vertical-align: top; } td.n { text-align: right; font-variant-numeric: tabular-nums; }
+border-bottom: 1px solid #e2e8f0; vertical-align: top; } td:first-child { white-space: nowrap; }
+th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; }
 figure { display: inline-block; margin: .5rem 1rem .5rem 0; max-width: 32rem; vertical-align: top; }
 figure svg { width: 100%; height: auto; } figcaption { font-size: .85rem; color: #4a5568; }
 p.note { color: #4a5568; font-size: .9rem; }
@@ -90,7 +91,16 @@ def report(result: DemoResult) -> str:
     )
 
 
-_SCORED: Final = ("rule", "mean", "standard error", "every seed", "mean log-loss", "mean AUROC")
+_SCORED: Final = (
+    "rule",
+    "accuracy",
+    "standard error",
+    "log-loss",
+    "standard error",
+    "AUROC",
+    "standard error",
+    "accuracy, every seed",
+)
 
 
 def _study(study: StudyResult) -> str:
@@ -101,10 +111,11 @@ def _study(study: StudyResult) -> str:
             f"<h2>{escape(study.title)}</h2>",
             f"<p>{escape(study.why_this_split)}</p>",
             _split(study),
-            "<h3>Test accuracy at the requester</h3>",
+            "<h3>On the requester's test part</h3>",
             _table(_SCORED, [_accuracy_row(r) for r in study.rules]),
-            f'<p class="note">Seeds {seeds}: the first over the processes, the others in one process with the same '
-            "protocol functions and a dealer's correlations.</p>",
+            f'<p class="note">Means over seeds {seeds}: the first over the processes, the others in one process with '
+            "the same protocol functions and a dealer's correlations. Log-loss: smaller is better. AUROC needs every "
+            "class in the test part; - where a seed lacks one.</p>",
             *(_figure(plot) for plot in plots_of(study)),
             "<h3>Secure against plain, same seed</h3>",
             _table(
@@ -146,10 +157,10 @@ def accuracy_text(accuracy: Accuracy) -> tuple[str, str]:
 
 def _accuracy_row(result: RuleResult) -> tuple[str, ...]:
     accuracy = Accuracy.of(result.accuracies)
-    others = (result.mean_score(name) for name in (MetricName.LOG_LOSS, MetricName.AUROC))
-    shown = ("-" if value is None else f"{value:.4f}" for value in others)
     every_seed = ", ".join(f"{value:.3f}" for value in accuracy.values)
-    return (RULE_NAMES[result.rule], *accuracy_text(accuracy), every_seed, *shown)
+    others = (result.scores(name) for name in (MetricName.LOG_LOSS, MetricName.AUROC))
+    shown = (text for values in others for text in (accuracy_text(Accuracy.of(values)) if values else ("-", "")))
+    return (RULE_NAMES[result.rule], *accuracy_text(accuracy), *shown, every_seed)
 
 
 def _comparison_row(result: RuleResult) -> tuple[str, ...]:
@@ -222,12 +233,20 @@ def _figure(plot: Plot) -> str:
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = ["<table><tr>", *(f"<th>{escape(cell)}</th>" for cell in head), "</tr>"]
-    for row in rows:
-        lines.append("<tr>" + "".join(_cell(cell) for cell in row) + "</tr>")
-    return "".join([*lines, "</table>"])
+    """Columns of numbers, and their heads, to the right."""
+    every = [tuple(row) for row in rows]
+    numbers = [all(_is_number(row[place]) for row in every) for place in range(len(head))]
+    marks = [" class=n" if number else "" for number in numbers]
+    lines = [
+        "".join(f"<{tag}{mark}>{escape(cell)}</{tag}>" for cell, mark in zip(row, marks, strict=True))
+        for tag, row in (("th", tuple(head)), *(("td", row) for row in every))
+    ]
+    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
 
 
-def _cell(text: str) -> str:
-    number = text.replace(",", "").replace(".", "").replace("e-", "").replace("-", "").isdigit()
-    return f"<td{' class=n' if number else ''}>{escape(text)}</td>"
+def _is_number(text: str) -> bool:
+    try:
+        float(text.replace(",", "") if text not in {"", "-"} else "0")
+    except ValueError:
+        return False
+    return True

@@ -46,12 +46,16 @@ class RuleResult:
         """The requester's test accuracy, the processes' run first, then one a further seed."""
         return tuple(history.test_accuracy for history in (self.federated.history, *self.further))
 
-    def mean_score(self, name: MetricName) -> float | None:
-        """The requester's metric after the last round, averaged over seeds; None where a seed has none."""
+    def scores(self, name: MetricName) -> tuple[float, ...]:
+        """The requester's metric after the last round, one a seed; nothing where a seed has none."""
         runs = (self.federated.history, *self.further)
         found = [value_of(history.rounds[-1].test_scores, name) for history in runs]
-        known = [value for value in found if value is not None]
-        return mean(known) if len(known) == len(found) else None
+        known = tuple(value for value in found if value is not None)
+        return known if len(known) == len(found) else ()
+
+    def mean_score(self, name: MetricName) -> float | None:
+        """The mean of :meth:`scores`; None where a seed has none."""
+        return mean(found) if (found := self.scores(name)) else None
 
     @property
     def seeds(self) -> tuple[int, ...]:

@@ -41,11 +41,12 @@ def curves_chart(panels: Sequence[Panel], label: str, floor: float | None = None
     names = list(dict.fromkeys(curve.label for panel in panels for curve in (*panel.curves, *panel.dashed)))
 
     def draw(axes: Axes, panel: Panel) -> None:
-        for one in panel.curves:
+        widths = np.linspace(2.6, 1.0, max(len(panel.curves), 2))  # what lies below shows at the edges
+        for one, width in zip(panel.curves, widths, strict=False):
             colour = COLOURS[names.index(one.label) % len(COLOURS)]
             rounds = np.arange(1, len(one.means) + 1)
             low, high = np.array(one.means) - one.errors, np.array(one.means) + one.errors
-            axes.plot(rounds, one.means, color=colour, label=one.label, linewidth=1.5)
+            axes.plot(rounds, one.means, color=colour, label=one.label, linewidth=width)
             axes.fill_between(rounds, low, high, color=colour, alpha=0.2, linewidth=0)
         for one in panel.dashed:
             colour = COLOURS[names.index(one.label) % len(COLOURS)]

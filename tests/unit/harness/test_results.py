@@ -81,14 +81,14 @@ def test_report_is_one_file_and_escapes_names(tmp_path: Path) -> None:
     assert page == report(demo_result())
     assert "tumours &amp; &lt;hospitals&gt;" in page
     assert "<hospitals>" not in page
-    assert page.count("<svg") == 4
+    assert page.count("<svg") == 5
     assert "http-equiv" not in page
     assert "reproducible from the seed" in page
     assert "0.250 s" in page
 
 
 def test_plots_are_svg_with_a_line_a_site() -> None:
-    for plot, lines in zip(plots_of(demo_result().studies[0]), (3, 4, 4, 5), strict=True):
+    for plot, lines in zip(plots_of(demo_result().studies[0]), (3, 3, 4, 4, 5), strict=True):
         root = ElementTree.fromstring(plot.svg)
         drawn = [g for g in root.iter("{http://www.w3.org/2000/svg}g") if g.get("id", "").startswith("legend")]
         assert len(drawn) == 1
@@ -155,7 +155,7 @@ def test_a_report_under_ckks_says_what_is_encrypted_and_shows_no_distances() -> 
     assert "under CKKS, N = 2048, q of 40 bits, scale 2^36, summed at server A" in text
     assert "with the key of any one site" in text
     assert "Weight Erosion" not in text
-    assert text.count("<svg") == 2
+    assert text.count("<svg") == 3
     distances = summarise(encrypted).studies[study.key].distance
     assert {value for values in distances.values() for value in values} == {None}
     assert "Server A held" not in report(result)
