@@ -36,6 +36,7 @@ OPENED = {
     RuleName.WEIGHT_EROSION: {"distance"},
     RuleName.MULTI_KRUM: {"pairs"},
     RuleName.INFLUENCE: {"inner_product"},
+    RuleName.MALLOWS: {"pairs", "norm"},
 }
 VARIANT = '[[variant]]\nname = "{name}"\nrule = {{ name = "{name}" }}\n'
 
