@@ -31,6 +31,7 @@ from tests.integration.agents import (
 )
 from tests.kit.in_memory import InMemoryFederation
 from tests.kit.learners import Odd, light_learner, with_odd
+from tests.kit.processes import Federation
 
 
 class BrokenInRound2(Odd):
@@ -185,10 +186,18 @@ def command(*arguments: str) -> list[str]:
     return result.stdout.splitlines()
 
 
-def test_a_study_is_created_watched_and_cancelled_from_the_command_line(
-    federation: InMemoryFederation, tmp_path: Path
-) -> None:
+def test_a_study_is_created_watched_and_cancelled_from_the_command_line(tmp_path: Path) -> None:
+    """Over servers with sockets, which a command calls."""
     (tmp_path / "study.toml").write_text(STUDY_TOML)
+    federation = Federation(tmp_path / "federation", spec(policies()), light_learner)
+    try:
+        federation.start_servers()
+        _create_watch_and_cancel(federation, tmp_path)
+    finally:
+        federation.stop()
+
+
+def _create_watch_and_cancel(federation: Federation, tmp_path: Path) -> None:
     config, other = str(federation.config(REQUESTER)), str(federation.config("c1"))
     with pytest.raises(ConfigurationError, match="only the requester"):
         command("create", str(tmp_path / "study.toml"), "--config", other)
@@ -196,15 +205,15 @@ def test_a_study_is_created_watched_and_cancelled_from_the_command_line(
         command("watch", "cancelled", "--config", config)
     (line,) = command("create", str(tmp_path / "study.toml"), "--config", config, "--json")
     assert json.loads(line)["dimension"] == 12
-    with federation.agents(REQUESTER):
-        waiting = lambda: "waiting for 5 of 5 contributors" in federation.texts(EventKind.STUDY, REQUESTER)  # noqa: E731
-        federation.until("the study at the servers", waiting)
-        with pytest.raises(ConfigurationError, match="is here already"):
-            command("create", str(tmp_path / "study.toml"), "--config", config)
-        with pytest.raises(ConfigurationError, match="only the requester"):
-            command("cancel", "cancelled", "--reason", "x", "--config", other)
-        command("cancel", "cancelled", "--reason", "a test", "--config", config)
-        federation.until("the end", finished(federation, "cancelled", REQUESTER))
+    federation.start_agents(REQUESTER)
+    waiting = lambda: "waiting for 5 of 5 contributors" in federation.texts(EventKind.STUDY, REQUESTER)  # noqa: E731
+    wait_for("the study at the servers", waiting)
+    with pytest.raises(ConfigurationError, match="is here already"):
+        command("create", str(tmp_path / "study.toml"), "--config", config)
+    with pytest.raises(ConfigurationError, match="only the requester"):
+        command("cancel", "cancelled", "--reason", "x", "--config", other)
+    command("cancel", "cancelled", "--reason", "a test", "--config", config)
+    wait_for("the end", finished(federation, "cancelled", REQUESTER))
     lines = [json.loads(line) for line in command("watch", "cancelled", "--config", config, "--json")]
     assert [(entry["state"], entry["reason"]) for entry in lines] == [("cancelled", "a test")]
     assert "cancelled (a test)" in "\n".join(command("watch", "cancelled", "--config", config))
