@@ -103,7 +103,7 @@ def test_a_letter_that_is_not_padded_like_all_others_is_refused() -> None:
 # --- whole studies ----------------------------------------------------------------------------------------------------
 
 SITES = ("c1", "c2", "c3", "c4")
-ANYTHING = SitePolicy(least_isolation=0.0)
+ANYTHING = SitePolicy(least_isolation=0.0, most_questions=2)
 """Updates of one kind would otherwise end the shared part; which sums open them is not the question here."""
 DEADLINE_S = 8.0
 """A round in which a site declines lasts as long: servers do not know that it did."""

@@ -129,7 +129,7 @@ def test_what_is_printed(demo: tuple[Path, str], studies: dict[str, Any]) -> Non
 
 def test_the_report_needs_nothing_else(demo: tuple[Path, str], studies: dict[str, Any]) -> None:
     page = (demo[0] / "report.html").read_text()
-    assert page.count("<svg") == 8
+    assert page.count("<svg") == 10
     assert "<script" not in page
     assert 'src="' not in page
     assert "What was revealed to whom" in page

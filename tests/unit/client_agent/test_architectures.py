@@ -76,6 +76,11 @@ def architecture(**changes: object) -> ArchitectureSpec:
     return ArchitectureSpec.model_validate({**fields, "arguments": arguments, **changes})
 
 
+def test_every_argument_stands_once() -> None:
+    with pytest.raises(ValueError, match="every argument stands once"):
+        architecture(arguments=(Argument(name="act", value="relu"), Argument(name="act", value="elu")))
+
+
 def spec(buffers: Buffers = Buffers.SHARED, **changes: object) -> ModelSpec:
     given = ModelSpec(
         kind="library", inputs=(1, 16, 16), architecture=architecture(**changes), buffers=buffers, layers=()

@@ -14,7 +14,9 @@ from protocol.policy.clauses import (
     MOST_DISCARDED_SUMS,
     check_discarded_sums,
     check_first_model,
+    check_grid,
     check_largest_share,
+    check_measured_twice,
 )
 from protocol.policy.memory import SiteMemory, remember_release
 from protocol.policy.site_policy import SitePolicy
@@ -109,6 +111,12 @@ class TestGrid:
     def test_weight_outside_the_grid(self, numerator: int) -> None:
         with refused(Clause.GRID, f"'d' has weight {numerator}/32", "1/32 to 32/32"):
             check(weight_list(EVEN | {"d": numerator}))
+
+    @pytest.mark.parametrize(("chosen", "own", "allowed"), [(False, 31, "which the list"), (True, 33, "0 to 32/32")])
+    def test_the_requesters_own_weight(self, chosen: bool, own: int, allowed: str) -> None:
+        given = weight_list(EVEN).model_copy(update={"requester": own})
+        with refused(Clause.GRID, f"own weight is {own}/32", allowed):
+            check_grid(given, parameters(), weighs_requester=chosen)
 
     def test_both_ends_are_allowed(self) -> None:
         check(weight_list({"b": 1, "c": 32, "d": 32, "e": 1}))
@@ -248,6 +256,13 @@ class TestSteps:
         huge = self.PLAIN.parameters.model_copy(update={"clip_norm": 2.0**100})
         with refused(Clause.LARGEST_STEP, "allowed is 64"):
             check_study_allowed(self.PLAIN.model_copy(update={"parameters": huge}), SitePolicy())
+
+
+def test_one_measurement_without_a_sum_per_model() -> None:
+    again = announcement(weight_list(EVEN, round_number=2), opens=Needs.PAIRS, purpose=Purpose.MEASURE)
+    check_measured_twice(again, SiteMemory(apart=2))
+    with refused(Clause.MEASURED_TWICE, "round 1 measured model 0 already"):
+        check_measured_twice(again, SiteMemory(apart=1))
 
 
 class TestOwnWeight:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from protocol.errors import MalformedMessage, WrongRound
+from protocol.errors import AnnouncementMismatch, MalformedMessage, ProtocolViolation, WrongRound
+from protocol.evidence import sum_of_numerators
 from protocol.parameters import Needs
 from protocol.rounds.announce import check_said
 from protocol.rounds.side_b import Reply, answer
@@ -22,9 +24,11 @@ from protocol.wire.messages import (
     RuleSpec,
     Signed,
     Study,
+    StudyProtection,
 )
 from servers.studies import _require_products, create
 from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
+from tests.unit.policy.lists import weight_list
 
 ROSTER = parties().roster.message
 SERVER = SimpleNamespace(roster=ROSTER)
@@ -83,6 +87,42 @@ def test_rounds_of_class_counts_come_on_top_of_the_studys_rounds(
         return
     with pytest.raises(WrongRound, match=f"at most {number - 1} rounds of {purpose.value}"):
         check_said(message, number, of, of.digest(), ROSTER, None, NOW_S)
+
+
+@pytest.mark.parametrize(
+    ("number", "changes", "error", "said"),
+    [
+        (1, {"study_digest": "9" * 64}, AnnouncementMismatch, "another digest"),
+        (2, {}, WrongRound, "for round 1, the address names round 2"),
+        (1, {"listed": tuple(reversed(SITES[1:]))}, MalformedMessage, "in the roster's order"),
+        (1, {"closes_at_s": 2_100_000_000}, MalformedMessage, "check the clock"),
+    ],
+)
+def test_an_announcement_of_another_round_order_or_time(
+    number: int, changes: dict[str, Any], error: type[ProtocolViolation], said: str
+) -> None:
+    message = announcement(EROSION.digest()).model_copy(update=changes)
+    with pytest.raises(error, match=said):
+        check_said(message, number, EROSION, EROSION.digest(), ROSTER, None, NOW_S)
+
+
+def test_a_study_has_one_ckks_key() -> None:
+    of = under(RuleName.FEDAVG).model_copy(update={"protection": StudyProtection.CKKS})
+    one, other = (
+        announcement(of.digest(), opens=Needs.NOTHING, ckks_key_id=key * 32, least_contributors=3) for key in "34"
+    )
+    last: Any = SimpleNamespace(announcement=one)
+    with pytest.raises(MalformedMessage, match="it has one key"):
+        check_said(other, 1, of, of.digest(), ROSTER, last, NOW_S)
+
+
+def test_nobody_is_released_without_a_weight() -> None:
+    past: Any = SimpleNamespace(
+        weight_list=weight_list({"b": 3}),
+        release_set=SimpleNamespace(message=SimpleNamespace(sites=(REQUESTER, "c"))),
+    )
+    with pytest.raises(ProtocolViolation, match="'c' was released without a weight"):
+        sum_of_numerators(past, ROSTER)
 
 
 def test_class_counts_are_refused_under_a_rule_that_does_not_use_them() -> None:

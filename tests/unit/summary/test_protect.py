@@ -112,6 +112,14 @@ def test_second_moments_do_not_show_who_lacks_a_value(away: int) -> None:
     assert with_age[0] == ages_and_pulse[0] == with_pulse[0]
 
 
+def test_second_moments_over_few_common_rows_are_not_shared() -> None:
+    age = table(3)[0]
+    early, late = 2 * age, 3 * age
+    early[:60], late[62:] = np.nan, np.nan
+    layout = Layout((Numeric("weight", 0, 200), Numeric("pulse", 0, 300)), most_rows=1000, second_moments=True)
+    assert not shared_vector(layout, (early, late), protection())[-4:].any()
+
+
 @pytest.mark.parametrize(
     ("columns", "text"),
     [

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from client_agent.learning.study_file import parse_study_table, study_from_toml
 from protocol.configuration import validated
 from protocol.errors import ConfigurationError
-from protocol.wire.messages import ColumnRole, Study, TableSchema, TaskKind
+from protocol.wire.messages import ColumnRole, LossName, Study, TableSchema, TaskKind, TaskSpec
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.parties import parties, study
 
@@ -160,6 +160,13 @@ def test_a_study_takes_its_task_from_its_schema_and_no_other() -> None:
         study_from_toml(survival + '[task]\nkind = "regression"\n', "s.toml", ROSTER, None)
     with pytest.raises(ConfigurationError, match="take a model of 3 outputs, found 4"):
         study_from_toml(STUDY.replace("[rule]", "classes = 4\nclass_names = []\n[rule]"), "s.toml", ROSTER, None)
+
+
+def test_a_task_of_ones_own_takes_any_targets() -> None:
+    made = study_from_toml(STUDY, "s.toml", ROSTER, None)
+    own = TaskSpec(kind=TaskKind.OWN, loss=LossName.PLUGIN)
+    model = made.model.model_copy(update={"kind": "plugin"})
+    assert Study.model_validate({**dict(made), "model": model, "task": own}).task.kind is TaskKind.OWN
 
 
 def test_errors_name_the_table_as_the_file_does() -> None:
