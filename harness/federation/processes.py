@@ -59,7 +59,8 @@ class FederationSpec:
     """A federation to start. With a ``seed`` every random draw is reproducible, on loopback addresses only.
 
     Draws are labelled by the study's digest, which covers the servers' addresses through the roster: ``ports`` are
-    taken where they are free, so that the same seed gives the same draws.
+    taken where they are free, so that the same seed gives the same draws. ``bootstrap_samples`` are drawn by every site
+    after a study for the intervals of its scores, which can take longer than a short study.
     """
 
     name: str
@@ -68,6 +69,7 @@ class FederationSpec:
     seed: int | None = None
     host: str = "127.0.0.1"
     ports: tuple[int, int] = (8441, 8442)
+    bootstrap_samples: int = 200
 
     def __post_init__(self) -> None:
         if self.seed is not None and not is_loopback(self.host):
@@ -320,6 +322,7 @@ class RunningFederation:
             "ca": "../ca.pem",
             "device": "cpu",
             "poll_s": _POLL_S,
+            "bootstrap_samples": self.spec.bootstrap_samples,
         }
         self._write_settings(site.name, settings, {"policy": site.policy.model_dump()})
 

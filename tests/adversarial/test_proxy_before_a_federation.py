@@ -89,7 +89,7 @@ def federation_of(folder: Path) -> Federation:
         SiteSpec(name, replace(site_data(i), names=NAMES), policies.get(name, SitePolicy(least_isolation=0.0)))
         for i, name in enumerate((REQUESTER, *CONTRIBUTORS))
     )
-    spec = FederationSpec("hospitals", REQUESTER, sites, ports=free_ports())
+    spec = FederationSpec("hospitals", REQUESTER, sites, ports=free_ports(), bootstrap_samples=0)
     return Federation(folder, spec, with_odd({BREAKS: BrokenInRound1}, torch_learner))
 
 

@@ -123,7 +123,7 @@ class Searched:
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Searched]:
     """A study from its creation to its end, looked at all the time."""
     sites = tuple(SiteSpec(name, site_data(i)) for i, name in enumerate(NAMES))
-    spec = FederationSpec("search", NAMES[0], sites, ports=free_ports())
+    spec = FederationSpec("search", NAMES[0], sites, ports=free_ports(), bootstrap_samples=0)
     evidence = Evidence()
     with RunningFederation(spec, tmp_path_factory.mktemp("search")) as federation:
         study = Study(

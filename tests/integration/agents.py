@@ -41,7 +41,7 @@ def spec(policies: dict[str, SitePolicy], seed: int | None = 3) -> FederationSpe
         SiteSpec(name, site_data(i), policies.get(name, SitePolicy(least_isolation=0.0)))
         for i, name in enumerate(names)
     )
-    return FederationSpec("testing", REQUESTER, sites, seed=seed, ports=free_ports())
+    return FederationSpec("testing", REQUESTER, sites, seed=seed, ports=free_ports(), bootstrap_samples=0)
 
 
 class Federated(Protocol):

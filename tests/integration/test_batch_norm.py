@@ -91,7 +91,7 @@ def learner(settings: AgentSettings, of: Study, seed: int) -> Learner:
 def test_agents_train_a_small_resnet(buffers: Buffers, tmp_path: Path) -> None:
     policy = SitePolicy(least_isolation=0.0)
     sites = tuple(SiteSpec(name, data, policy) for name, data in DATA.items())
-    spec = FederationSpec("images", SITES[0], sites, seed=4, ports=free_ports())
+    spec = FederationSpec("images", SITES[0], sites, seed=4, ports=free_ports(), bootstrap_samples=0)
     with InMemoryFederation(spec, tmp_path, learner) as running:
         of = study(buffers, running.parties.roster.message.digest())
         running.start()

@@ -224,7 +224,7 @@ def test_trained_models_equal_the_plain_ones_within_the_stated_error(tmp_path: P
         SiteSpec(site.name, LocalData(site.train, site.test, names=data.names), WILLING) for site in data.sites
     )
     with RunningFederation(
-        FederationSpec("ckks", data.requester.name, sites, 0, ports=free_ports()), tmp_path
+        FederationSpec("ckks", data.requester.name, sites, 0, ports=free_ports(), bootstrap_samples=0), tmp_path
     ) as running:
         digest = running.parties.roster.message.digest()
         for rule in (RuleName.FEDAVG, RuleName.WFEDAVG):

@@ -60,7 +60,7 @@ def servers(tmp_path: Path) -> Iterator[InMemoryFederation]:
         SiteSpec(name, turned(own) if name == "c2" else own, SitePolicy(least_isolation=0.0))
         for name, own in data.items()
     )
-    spec = FederationSpec("names", REQUESTER, sites, seed=8, ports=free_ports())
+    spec = FederationSpec("names", REQUESTER, sites, seed=8, ports=free_ports(), bootstrap_samples=0)
     with InMemoryFederation(spec, tmp_path, torch_learner) as running:
         yield running
 

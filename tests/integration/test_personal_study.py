@@ -118,7 +118,7 @@ def killed(federation: Federation) -> None:
 @pytest.fixture(scope="module")
 def ran(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ran]:
     sites = tuple(SiteSpec(name, data) for name, data in DATA.items())
-    spec = FederationSpec("personal", REQUESTER, sites, seed=11, ports=free_ports())
+    spec = FederationSpec("personal", REQUESTER, sites, seed=11, ports=free_ports(), bootstrap_samples=0)
     with running_servers(Federation(tmp_path_factory.mktemp("personal"), spec)) as federation:
         federation.start_agents(*(name for name in NAMES if name != KILLED))
         federation.start_party(KILLED, FIRST_KILL)

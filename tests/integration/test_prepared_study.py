@@ -46,7 +46,7 @@ def table(folder: Path, place: int, schema: TableSchema = SCHEMA) -> Prepared:
 def servers(tmp_path: Path) -> Iterator[InMemoryFederation]:
     made = {name: table(tmp_path, place, OTHER if name == "c2" else SCHEMA) for place, name in enumerate(SITES)}
     sites = tuple(SiteSpec(name, own.data, SitePolicy(least_isolation=0.0)) for name, own in made.items())
-    spec = FederationSpec("tables", REQUESTER, sites, seed=8, ports=free_ports())
+    spec = FederationSpec("tables", REQUESTER, sites, seed=8, ports=free_ports(), bootstrap_samples=0)
     with InMemoryFederation(spec, tmp_path / "federation", torch_learner) as running:
         for name, own in made.items():
             folder = running.files.folder / name / "data"

@@ -37,7 +37,7 @@ DATA = breast_cancer_five_hospitals(0)
 def spec_of(data: Federation, seed: int | None, policy: SitePolicy | None = None) -> FederationSpec:
     asked = policy or SitePolicy()
     sites = tuple(SiteSpec(site.name, LocalData(site.train, site.test, names=data.names), asked) for site in data.sites)
-    return FederationSpec("federation", data.requester.name, sites, seed, ports=free_ports())
+    return FederationSpec("federation", data.requester.name, sites, seed, ports=free_ports(), bootstrap_samples=0)
 
 
 def study_for(federation: RunningFederation, rounds: int) -> Study:

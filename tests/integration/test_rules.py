@@ -111,7 +111,9 @@ def _one_thread() -> Iterator[None]:
 def federation_in(folder: Path) -> InMemoryFederation:
     sites = tuple(SiteSpec(name, data, WILLING) for name, data in DATA.items())
     return InMemoryFederation(
-        FederationSpec("rules", REQUESTER, sites, seed=11, ports=free_ports()), folder, torch_learner
+        FederationSpec("rules", REQUESTER, sites, seed=11, ports=free_ports(), bootstrap_samples=0),
+        folder,
+        torch_learner,
     )
 
 
@@ -287,7 +289,7 @@ def _late_after_counts(run: InMemoryFederation) -> None:
 def test_a_site_that_forbids_what_the_rule_opens_ends_the_study_before_it_begins(tmp_path: Path) -> None:
     policy = SitePolicy(least_isolation=0.0, may_open=(Needs.DISTANCES,))
     sites = tuple(SiteSpec(n, d, policy if n == "c2" else SitePolicy(least_isolation=0.0)) for n, d in DATA.items())
-    spec = FederationSpec("forbidden", REQUESTER, sites, seed=6, ports=free_ports())
+    spec = FederationSpec("forbidden", REQUESTER, sites, seed=6, ports=free_ports(), bootstrap_samples=0)
     with InMemoryFederation(spec, tmp_path, torch_learner) as running, running.agents():
         running.hand_in(study_of(running, "krum", RULES["multi-krum"]))
         running.until("the end", finished(running, "krum", *SITES))
