@@ -142,17 +142,7 @@ RULES: Final = (
 
 def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) -> None:
     """The rules in words, then what they did for the hospital that asked in the studies that have run."""
-    page.text(
-        "You ask for a model for **your** patients; other hospitals help. Nobody, not even the two servers, sees any "
-        "hospital's data or update. Everybody who takes part sees the common model after each round. What is left to "
-        "choose is the rule by which the updates are put together."
-    )
-    page.heading("The rules")
-    page.table(
-        ("rule", "what it does", "use it when", "what you learn about a single hospital", "what it costs"),
-        [(f"**{one.title}**", one.does, one.use_when, one.requester_learns, one.costs) for one in RULES],
-        numbers=False,
-    )
+    _say_what_there_is(page)
     page.heading("What it did for the hospital that asked")
     found = [(study, tuple(runs[study.case])) for study in STUDIES if runs.get(study.case)]
     page.text(
@@ -186,6 +176,20 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     page.heading("Where a rule loses")
     sentences = [sentence for study, lines in found for sentence in _losses(study, lines)]
     page.text("\n".join(sentences) or "**Not run yet.**")
+
+
+def _say_what_there_is(page: Page) -> None:
+    page.text(
+        "You ask for a model for **your** patients; other hospitals help. Nobody, not even the two servers, sees any "
+        "hospital's data or update. Everybody who takes part sees the common model after each round. What is left to "
+        "choose is the rule by which the updates are put together."
+    )
+    page.heading("The rules")
+    page.table(
+        ("rule", "what it does", "use it when", "what you learn about a single hospital", "what it costs"),
+        [(f"**{one.title}**", one.does, one.use_when, one.requester_learns, one.costs) for one in RULES],
+        numbers=False,
+    )
 
 
 def _shared() -> tuple[Said, ...]:
