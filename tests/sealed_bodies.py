@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TypeVar
 
 import numpy as np
 from hypothesis import settings
 from hypothesis import strategies as st
 
 from protocol.bodies import sealed
-from protocol.wire.channel.sealing import CHUNK_BYTES, SealedReader
-from protocol.wire.keys import SealingKey, SealingPublicKey
+from protocol.wire.channel.sealing import CHUNK_BYTES
+from protocol.wire.keys import SealingPublicKey
 from protocol.wire.message import Message
 from tests.unit.client_agent.federation import REQUESTER, keys
-
-H = TypeVar("H", bound=Message)
 
 SITE = "c2"
 OTHER = "cd" * 32
@@ -25,13 +22,6 @@ CHUNK = CHUNK_BYTES // 8
 LENGTHS = st.sampled_from([1, 7, CHUNK - 1, CHUNK, CHUNK + 1, 2 * CHUNK + 3])
 PIECES = st.sampled_from([999, 2**16, 2**20])
 FEW = settings(max_examples=12, deadline=None)
-
-
-def opened(body: bytes, key: SealingKey, form: type[H]) -> tuple[H, bytes]:
-    """The header and the content of a body that is in memory."""
-    reader = SealedReader(key)
-    content = b"".join(sealed.opened(reader, [body]))
-    return form.parse(reader.header or b""), content
 
 
 def closed(header: Message, content: Sequence[bytes], recipient: SealingPublicKey) -> bytes:

@@ -13,6 +13,17 @@ import numpy as np
 from harness.adversaries import contributions as forged
 from harness.adversaries import requester as malicious
 from harness.adversaries import requests
+from harness.adversaries.scripted.rounds import (
+    EARLY,
+    OTHER,
+    REQUESTER,
+    SITES,
+    SMALL,
+    STRANGER,
+    VICTIM,
+    OpenRound,
+)
+from harness.adversaries.scripted.signed_client import Outgoing, SignedClient
 from protocol.arithmetic.ring import to_bytes
 from protocol.bodies.query import Queries
 from protocol.sharing import Side
@@ -23,17 +34,6 @@ from protocol.wire.commitment import head_digest
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import AgreedSet, QueryHeader, ReadyNotice
 from protocol.wire.peer_messages import BatchHeader, ProductsHeader, pack_frame
-from tests.adversarial.running_pair import (
-    EARLY,
-    OTHER,
-    REQUESTER,
-    SITES,
-    SMALL,
-    STRANGER,
-    VICTIM,
-    OpenRound,
-)
-from tests.integration.signed_client import Outgoing, SignedClient
 
 Attack = Callable[[OpenRound], httpx.Response]
 HOUR_S = 3600

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.adversaries import contributions as forged
+from harness.adversaries.scripted.rounds import LARGE, LAST, SITES, SMALL, STRANGER, VICTIM, Phase
 from protocol.errors import ErrorCode
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -48,7 +49,6 @@ from tests.adversarial.hostile_messages import (
     wrong_content_digest,
     wrong_version_of_a_study,
 )
-from tests.adversarial.running_pair import LARGE, LAST, SITES, SMALL, STRANGER, VICTIM, Phase
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent
 from client_agent.site.journal import StudyJournal
+from harness.adversaries.scripted.rounds import REQUESTER, SMALL, VICTIM, OpenRound
 from host.randomness import SystemRandomness
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RoundView
-from tests.adversarial.running_pair import REQUESTER, SMALL, VICTIM, OpenRound
 
 MODEL = np.linspace(-1, 1, SMALL, dtype=np.float32)
 SITE_KEY = bytes(range(32))

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from harness.adversaries.scripted.rounds import SITES, STRANGER, Pair, Phase, refusals
 from protocol.parameters import Needs
 from protocol.sharing import Side
 from tests.adversarial.hostile_rows import ROWS, Row
-from tests.adversarial.running_pair import SITES, STRANGER, Pair, Phase, refusals
 from tests.kit.processes import start_servers
 
 

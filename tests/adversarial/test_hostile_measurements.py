@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from harness.adversaries import vectors
+from harness.adversaries.scripted.rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ErrorCode
 from protocol.mpc.measurement import OpenedSite
@@ -18,7 +19,6 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import RuleName, RuleSpec
-from tests.adversarial.running_pair import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
 from tests.kit.processes import start_servers
 
 RULES = {

@@ -19,6 +19,21 @@ from client_agent.site.events import RoundEnd
 from client_agent.site.letter import WeightMail
 from client_agent.site.reconciling import lost_rounds
 from harness.adversaries import requester as malicious
+from harness.adversaries.scripted.rounds import (
+    EARLY,
+    GRID,
+    LAST,
+    OTHER,
+    REQUESTER,
+    SITES,
+    SMALL,
+    STRANGER,
+    VICTIM,
+    OpenRound,
+    Pair,
+    database,
+)
+from harness.adversaries.scripted.sites import ScriptedSites
 from harness.adversaries.vectors import entry_near_the_range_bound
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.clauses import Clause
@@ -44,21 +59,6 @@ from protocol.wire.messages import (
     WeightList,
 )
 from tests.adversarial.real_site import MODEL, SITE_KEY, RealSite
-from tests.adversarial.running_pair import (
-    EARLY,
-    GRID,
-    LAST,
-    OTHER,
-    REQUESTER,
-    SITES,
-    SMALL,
-    STRANGER,
-    VICTIM,
-    OpenRound,
-    Pair,
-    database,
-)
-from tests.integration.fake_agents import FakeSites
 from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory
 
@@ -189,7 +189,7 @@ class Case:
     decision: Decision
 
 
-def told_of(sites: FakeSites, row: SiteRow, listed: WeightList) -> Announcement:
+def told_of(sites: ScriptedSites, row: SiteRow, listed: WeightList) -> Announcement:
     """The requester's announcement of the row's list, with the row's lies."""
     digest = model_digest(SITE_KEY, sites.study.digest(), 1, MODEL.tobytes())
     honest: dict[str, object] = {"model_digest": digest, "weight_list_digest": listed.digest(), "opens": Needs.NOTHING}

@@ -12,13 +12,7 @@ import pytest
 from harness.adversaries import contributions as forged
 from harness.adversaries import vectors
 from harness.adversaries.requester import equivocating_announcement, release_set
-from protocol.arithmetic.ring import Ring
-from protocol.parameters import Needs
-from protocol.sharing import Side
-from protocol.wire import paths
-from protocol.wire.authentic import sign
-from protocol.wire.messages import RoundState, StudyView
-from tests.adversarial.running_pair import (
+from harness.adversaries.scripted.rounds import (
     EARLY,
     LAST,
     OTHER,
@@ -33,6 +27,12 @@ from tests.adversarial.running_pair import (
     refusals,
     small_update,
 )
+from protocol.arithmetic.ring import Ring
+from protocol.parameters import Needs
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.authentic import sign
+from protocol.wire.messages import RoundState, StudyView
 from tests.kit.processes import start_servers
 
 CLOSES_IN_S = 9.0

@@ -13,9 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from protocol.wire.authentic import sign
-from protocol.wire.messages import RoundState, RoundView
-from tests.adversarial.scripted_requester import (
+from harness.adversaries.scripted.requester import (
     DIMENSION,
     PARTIES,
     REQUESTER,
@@ -25,6 +23,8 @@ from tests.adversarial.scripted_requester import (
     Round,
     study,
 )
+from protocol.wire.authentic import sign
+from protocol.wire.messages import RoundState, RoundView
 
 FOUR = SITES[:4]
 WITHOUT_1 = SITES[1:4]

@@ -20,6 +20,8 @@ import pytest
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, StudyRefusal, WeightMail
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import Odd, light_learner, with_odd
 from protocol.bodies.letter import letter_info, open_letter, padded_bytes, seal_letter, told
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, MalformedMessage, UnusableUpdate
@@ -32,8 +34,6 @@ from protocol.wire.channel.sealing import seal_small
 from protocol.wire.keys import SealingPublicKey
 from protocol.wire.messages import Decline, Message, RuleName, RuleSpec
 from tests.integration.agents import REQUESTER, finished, rounds_of, spec, study_for
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import Odd, light_learner, with_odd
 from tests.unit.client_agent.announced_rounds import weights
 from tests.unit.client_agent.federation import DIGEST as ANY_DIGEST
 from tests.unit.client_agent.federation import REQUESTER as R0

@@ -16,6 +16,7 @@ from typing import Any
 import httpx
 import pytest
 
+from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from protocol.bodies.letter import NOTICE_BYTES, LetterKind, most_bytes
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -23,7 +24,6 @@ from protocol.wire.channel.sealing import sealed_length, sealed_small_length
 from protocol.wire.messages import RoundState, StudyEndState
 from servers.store import shares
 from tests.adversarial.in_process import RunningApps, running_apps
-from tests.integration.fake_agents import FakeSites, make_study
 from tests.kit.processes import Federation, prepare_servers
 
 SITES = [f"hospital-{i}" for i in range(5)]
@@ -35,7 +35,7 @@ D = 200
 class Flood:
     """A new study at both servers, and requests of its sites."""
 
-    def __init__(self, sites: FakeSites, apps: RunningApps) -> None:
+    def __init__(self, sites: ScriptedSites, apps: RunningApps) -> None:
         self.sites, self.apps = sites, apps
         self._before = set(self._folder())
 
@@ -65,7 +65,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Federation,
 @pytest.fixture
 def flood(pair: tuple[Federation, RunningApps]) -> Iterator[Flood]:
     federation, apps = pair
-    sites = FakeSites(federation, make_study(federation, D, name=f"trial-{secrets.token_hex(4)}", rounds=20))
+    sites = ScriptedSites(federation, make_study(federation, D, name=f"trial-{secrets.token_hex(4)}", rounds=20))
     for client in sites.clients.values():
         client.http.close()
         client.http = httpx.Client(transport=apps.bridge)

@@ -20,6 +20,8 @@ import pytest
 from client_agent.network.body import Body
 from client_agent.network.exchange import AlteredBody
 from client_agent.network.server_client import RetryPolicy, ServerClient
+from harness.adversaries.scripted.signed_client import digest_of
+from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from protocol.errors import MalformedMessage, RefusedMessage
 from protocol.sharing import Side, vector_side
 from protocol.wire.authentic import sign
@@ -28,8 +30,6 @@ from protocol.wire.channel.signing import DigestField
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Announcement, EndCause, ReadyNotice, StudyEnd, StudyEndState
 from tests.adversarial.in_process import Bridge, running_apps
-from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.signed_client import digest_of
 from tests.integration.test_server_round import SITES
 from tests.kit.processes import prepare_servers
 
@@ -82,7 +82,7 @@ class Meddled:
     """A study with one announced round, and two agents' clients behind the proxy."""
 
     proxy: Meddling
-    sites: FakeSites
+    sites: ScriptedSites
     announcement: Announcement
 
     def takes_vector(self, name: str) -> Side:
@@ -99,7 +99,7 @@ class Meddled:
 def meddled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Meddled]:
     made = prepare_servers(tmp_path_factory.mktemp("meddled"), SITES, seed=7)
     with running_apps(made, time.time) as apps:
-        sites = FakeSites(made, make_study(made, DIMENSION))
+        sites = ScriptedSites(made, make_study(made, DIMENSION))
         for client in sites.clients.values():
             client.http.close()
             client.http = httpx.Client(transport=apps.bridge, trust_env=False, timeout=60)

@@ -17,6 +17,7 @@ import pytest
 from client_agent.learning.names import DataNames
 from client_agent.site.events import EventKind, RoundEnd
 from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.memory.learners import Odd, torch_learner, with_odd
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.bodies.letter import LetterKind
 from protocol.clauses import Clause
@@ -39,7 +40,6 @@ from protocol.wire.messages import (
 )
 from tests.adversarial.recording_proxy import proxies
 from tests.integration.agents import EROSION, finished, rounds_of, site_data, study_for, wait_for
-from tests.kit.learners import Odd, torch_learner, with_odd
 from tests.kit.processes import Federation, running_servers
 from tests.ports import HOST, free_ports
 

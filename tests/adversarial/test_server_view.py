@@ -29,6 +29,10 @@ import numpy as np
 import pytest
 
 from harness.adversaries.contributions import honest_contribution
+from harness.adversaries.scripted import signed_client
+from harness.adversaries.scripted import sites as scripted_sites
+from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.federation.memory.clocks import ToldClock
 from protocol.arithmetic import prg
 from protocol.arithmetic.prg import Usage, derive
 from protocol.arithmetic.ring import Ring, from_bytes
@@ -44,11 +48,8 @@ from servers.rounds import side_b as answering
 from servers.rounds import sketches
 from servers.rounds.sketches import Products
 from tests.adversarial.in_process import RunningApps, durable, running_apps
-from tests.integration import fake_agents, signed_client
-from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.test_server_round import GRID, NUMERATORS, SITES, D, exact_distances, expected_sum, updates
 from tests.kit import processes
-from tests.kit.clocks import ToldClock
 from tests.kit.processes import prepare_servers
 
 NOW_S = 1_800_000_000
@@ -127,8 +128,8 @@ class World:
         )
         asked = defaultdict[str, Iterator[int]](itertools.count)  # of each label, one for every round
         queries = SimpleNamespace(bytes=lambda n, label: derive(b"queries", f"{label} {next(asked[label])}")[:n])
-        patch.setattr(fake_agents, "SystemRandomness", lambda: queries)
-        for module in (fake_agents, signed_client):
+        patch.setattr(scripted_sites, "SystemRandomness", lambda: queries)
+        for module in (scripted_sites, signed_client):
             patch.setattr(module, "secrets", drawn)
         patch.setattr(processes, "free_ports", lambda: (28441, 28442))
         patch.setattr(prg, "_fill", self._fill(prg._fill))
@@ -198,7 +199,7 @@ def refitted(made: Products, before: Products, viewers: Products) -> Products:
     return replace(made, halves=halves, masked=before.masked)
 
 
-def walk(sites: FakeSites, number: int, x: dict[str, Ring]) -> tuple[dict[str, float], Ring]:
+def walk(sites: ScriptedSites, number: int, x: dict[str, Ring]) -> tuple[dict[str, float], Ring]:
     """One measured round; -> the distances that the requester opens, and the sum that a site opens."""
     announcement = sites.announcement(number)
     sites.announce(announcement)
@@ -222,7 +223,7 @@ def walk(sites: FakeSites, number: int, x: dict[str, Ring]) -> tuple[dict[str, f
     return distances, sites.output(SITES[2], number)
 
 
-def connect(sites: FakeSites, apps: RunningApps) -> None:
+def connect(sites: ScriptedSites, apps: RunningApps) -> None:
     for client in sites.clients.values():
         client.http.close()
         client.http = httpx.Client(transport=apps.bridge, trust_env=False, timeout=60)
@@ -236,7 +237,7 @@ def live(folder: Path, world: World, x: Updates) -> View:
         made = prepare_servers(folder, SITES, seed=7)
         made.clock = ToldClock(lambda: NOW_S)
         with running_apps(made, lambda: NOW_S) as apps:
-            sites = FakeSites(made, make_study(made, D))
+            sites = ScriptedSites(made, make_study(made, D))
             connect(sites, apps)
             sites.create()
             found = {number: walk(sites, number, x[number]) for number in ROUNDS}

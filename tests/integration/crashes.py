@@ -18,6 +18,7 @@ from typing import Any
 from client_agent.site.events import RoundRecord
 from client_agent.site.remembered_sums import RememberedRow
 from harness.engine.parties import OPERATOR_NAMES
+from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
@@ -32,7 +33,6 @@ from protocol.wire.messages import (
     Study,
 )
 from tests.integration.agents import final_model, finished, rounds_of
-from tests.kit.learners import EROSION, light_learner, light_sites, light_study
 from tests.kit.processes import Federation
 from tests.ports import free_ports
 

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 from client_agent.cli.study import app as study_app
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import EventKind, RoundEnd
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import Odd, light_learner, with_odd
 from harness.federation.processes import RunningFederation
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
 from protocol.policy.site_policy import SitePolicy
@@ -29,8 +31,6 @@ from tests.integration.agents import (
     study_for,
     wait_for,
 )
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import Odd, light_learner, with_odd
 from tests.kit.processes import Federation
 
 

@@ -17,6 +17,7 @@ from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundEnd
 from client_agent.site.journal import StudyJournal
 from harness.datasets.site_data import SiteData
+from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -24,7 +25,6 @@ from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, Trainin
 from protocol.wire.studies.architecture import ArchitectureSpec, Argument
 from protocol.wire.studies.study import Buffers
 from tests.integration.agents import final_model, finished, rounds_of
-from tests.kit.in_memory import InMemoryFederation
 from tests.ports import free_ports
 from tests.unlimited import run_plain
 

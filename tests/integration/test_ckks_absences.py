@@ -11,6 +11,7 @@ import pytest
 
 from client_agent.site.events import RoundEnd, read_metrics
 from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
+from harness.federation.memory.learners import LightLearner
 from protocol.first_model import first_model
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
@@ -19,7 +20,6 @@ from protocol.wire.messages import OutcomeCause, Study, StudyProtection
 from tests.integration.agents import finished, wait_for
 from tests.integration.crashes import REQUESTER, SITES, crash_federation, light_study_of, outcome_of
 from tests.integration.test_ckks_study import FEDAVG
-from tests.kit.learners import LightLearner
 from tests.kit.processes import Federation
 
 pytest.importorskip("tenseal")

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from harness.adversaries.contributions import Parts, with_header
+from harness.adversaries.scripted.bodies import opened
+from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from host.memory_file import MemoryFile
 from protocol.arithmetic.kernels import Scaling
 from protocol.bodies.contribution import ciphertext_parts
@@ -39,10 +41,8 @@ from protocol.wire.messages import (
     Signed,
     StudyProtection,
 )
-from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.test_server_refusals import problem
 from tests.kit.processes import Federation, start_servers
-from tests.sealed_bodies import opened
 
 pytest.importorskip("tenseal")
 REQUESTER = "hospital-0"
@@ -65,7 +65,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 class Encrypting:
     """All sites of a study under CKKS, with the key that they share."""
 
-    sites: FakeSites
+    sites: ScriptedSites
     key: SecretKey
 
     def announcement(self, number: int, closes_in_s: float = 500.0) -> Announcement:
@@ -92,7 +92,7 @@ class Encrypting:
 
 def encrypting(federation: Federation, name: str) -> Encrypting:
     rule = RuleSpec(name=RuleName.FEDAVG)
-    sites = FakeSites(federation, make_study(federation, D, name, rule=rule, protection=StudyProtection.CKKS))
+    sites = ScriptedSites(federation, make_study(federation, D, name, rule=rule, protection=StudyProtection.CKKS))
     sites.create()
     return Encrypting(sites, Scheme(CkksParameters()).secret_key(SEED, sites.study.digest()))
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 import pytest
 
 from client_agent.site.events import RoundEnd
+from harness.federation.memory.learners import class_counts
 from protocol.parameters import StudyParameters
 from protocol.wire.messages import Purpose, RuleName, RuleSpec, Study
 from tests.integration.crashes import (
@@ -20,7 +21,6 @@ from tests.integration.crashes import (
     light_study_of,
     run_killing,
 )
-from tests.kit.learners import class_counts
 from tests.kit.processes import Federation
 
 TOTALS = tuple(sum(counts) for counts in zip(*map(class_counts, range(len(SITES))), strict=True))

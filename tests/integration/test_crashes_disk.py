@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from protocol.sharing import Side
 from protocol.wire.messages import RoundState
-from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.test_server_round import NUMERATORS, SITES, updates
 from tests.kit.processes import Federation, prepare_servers, running_servers
 
@@ -37,11 +37,11 @@ def small_disk(folder: Path) -> Iterator[Path]:
 
 
 @pytest.fixture(params=list(Side))
-def sites(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[FakeSites]:
+def sites(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[ScriptedSites]:
     """Both servers, one of them with its data on a disk of 24 MB."""
     federation = prepare_servers(tmp_path, SITES, limits={"disk_reserve_bytes": _RESERVE_BYTES})
     with small_disk(data_of(federation, request.param)), running_servers(federation):
-        made = FakeSites(federation, make_study(federation, DIMENSION))
+        made = ScriptedSites(federation, make_study(federation, DIMENSION))
         made.create()
         yield made
         made.close()
@@ -66,7 +66,9 @@ def fill(disk: Path, leave_bytes: int) -> Path:
 
 
 @pytest.mark.parametrize("leave_bytes", [_RESERVE_BYTES, 0], ids=["reserve", "nothing"])
-def test_a_full_disk_refuses_and_recovers(sites: FakeSites, request: pytest.FixtureRequest, leave_bytes: int) -> None:
+def test_a_full_disk_refuses_and_recovers(
+    sites: ScriptedSites, request: pytest.FixtureRequest, leave_bytes: int
+) -> None:
     side = next(s for s in Side if (data_of(sites.federation, s)).is_mount())
     disk = data_of(sites.federation, side)
     announcement = sites.announcement(1)

@@ -12,6 +12,7 @@ import pytest
 
 from client_agent.site.events import RoundEnd
 from client_agent.study.ranking import RANKING_FILE, Ranking
+from harness.federation.memory.learners import LightLearner
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
 from protocol.wire.messages import Purpose, RankingSpec, Study
@@ -27,7 +28,6 @@ from tests.integration.crashes import (
     light_study_of,
     run_killing,
 )
-from tests.kit.learners import LightLearner
 from tests.kit.processes import Federation
 
 CONTRIBUTORS = SITES[1:]

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.events import RoundEnd
+from harness.federation.memory.clocks import Stop, VirtualClock
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import EROSION, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec
 from tests.integration.agents import final_model, finished, rounds_of
-from tests.kit.clocks import Stop, VirtualClock
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import EROSION, light_learner, light_sites, light_study
 from tests.ports import free_ports
 
 SITES = ("requester", "c1", "c2", "c3")

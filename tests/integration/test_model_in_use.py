@@ -22,12 +22,12 @@ from client_agent.data.source import open_table
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.study_file import parse_study_table, study_from_table
 from client_agent.product.card import ModelCard
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from moiety import main
 from protocol.policy.site_policy import SitePolicy
 from tests.integration.agents import finished
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import torch_learner
 from tests.ports import free_ports
 
 SITES = ("requester", "c1", "c2", "c3")

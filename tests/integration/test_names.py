@@ -14,6 +14,8 @@ import torch
 from client_agent.learning.data import LocalData, save_folder
 from client_agent.learning.names import DataNames
 from client_agent.site.events import EventKind
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec
@@ -26,8 +28,6 @@ from tests.integration.agents import (
     site_data,
     study_for,
 )
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import torch_learner
 from tests.ports import free_ports
 
 CONTRIBUTORS = ("c1", "c2", "c3")

@@ -27,6 +27,7 @@ from client_agent.learning.trainer import train_round
 from client_agent.learning.training_seeds import site_seed
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import RoundEnd
+from harness.adversaries.scripted.bodies import opened
 from harness.datasets.site_data import SiteData
 from harness.engine.loop import run_plain
 from harness.engine.parties import OPERATOR_NAMES
@@ -40,7 +41,6 @@ from tests.adversarial.test_server_files import where
 from tests.integration.agents import REQUESTER, final_model, finished, journal, rounds_of, wait_for
 from tests.kit.processes import Federation, running_servers
 from tests.ports import free_ports
-from tests.sealed_bodies import opened
 
 pytestmark = pytest.mark.slow
 CPU = torch.device("cpu")

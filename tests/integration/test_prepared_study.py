@@ -14,13 +14,13 @@ import torch
 from client_agent.data.prepare import Prepared, write
 from client_agent.learning.models import model_spec
 from client_agent.site.events import EventKind
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Scaling, TableSchema
 from tests.integration.agents import REQUESTER, final_model, finished, rounds_of, study_for
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import torch_learner
 from tests.ports import free_ports
 from tests.unit.data.made import cleveland_schema, cleveland_text, prepare, written
 

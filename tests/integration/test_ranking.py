@@ -16,6 +16,8 @@ from client_agent.site.events import RoundEnd
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.participant import Participant
 from client_agent.study.ranking import RANKING_FILE, Ranking
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import torch_learner
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.transfer_loss import predictor
@@ -31,8 +33,6 @@ from tests.integration.agents import (
     spec,
     study_for,
 )
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import torch_learner
 
 CONTRIBUTORS = ("c1", "c2", "c3")
 SITES = (REQUESTER, *CONTRIBUTORS)

@@ -19,6 +19,8 @@ from client_agent.site.rewards import rewards_of
 from harness.bounds.error_bound import bound_of_run
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunHistory
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -33,8 +35,6 @@ from tests.integration.agents import (
     rounds_of,
     site_data,
 )
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import torch_learner
 from tests.ports import free_ports
 from tests.unlimited import run_plain
 

@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis.generation import GenerationMode
 
+from harness.adversaries.scripted.signed_client import SignedClient
 from protocol.sharing import Side
-from tests.integration.signed_client import SignedClient
 from tests.kit.processes import Federation, start_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")

@@ -14,6 +14,8 @@ import numpy as np
 import pytest
 
 from harness.adversaries.requests import nobody
+from harness.adversaries.scripted.signed_client import Outgoing, SignedClient
+from harness.adversaries.scripted.sites import ScriptedSites, Sealed, make_study
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -23,8 +25,6 @@ from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import generate_signing_key
 from protocol.wire.messages import Announcement, ReadyNotice, RoundState, Signed
 from protocol.wire.paths import EVERY_SITE
-from tests.integration.fake_agents import FakeSites, Sealed, make_study
-from tests.integration.signed_client import Outgoing, SignedClient
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, updates
 from tests.kit.processes import Federation, start_servers
 
@@ -39,15 +39,15 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 @pytest.fixture(scope="module")
-def sites(federation: Federation) -> Iterator[FakeSites]:
-    made = FakeSites(federation, make_study(federation, D))
+def sites(federation: Federation) -> Iterator[ScriptedSites]:
+    made = ScriptedSites(federation, make_study(federation, D))
     made.create()
     yield made
     made.close()
 
 
 @pytest.fixture(scope="module")
-def first_round(sites: FakeSites) -> Announcement:
+def first_round(sites: ScriptedSites) -> Announcement:
     """Round 1 lists everybody but the extra site, and stays open for contributions."""
     announcement = sites.announcement(1, listed=SITES[1:])
     sites.announce(announcement)
@@ -64,38 +64,38 @@ def problem(response: httpx.Response, status: int, code: str) -> str:
     return str(body["detail"])
 
 
-def contribution(sites: FakeSites, sender: str, announcement: Announcement, **changes: Any) -> Sealed:
+def contribution(sites: ScriptedSites, sender: str, announcement: Announcement, **changes: Any) -> Sealed:
     return sites.seal_contribution(sender, updates(1)[SITES[1]], announcement, **changes)
 
 
 # --- requests ---------------------------------------------------------------------------------------------------------
 
 
-def asked(sites: FakeSites, created: int | None = None) -> Outgoing:
+def asked(sites: ScriptedSites, created: int | None = None) -> Outgoing:
     return sites.me.enclose(Side.A, "GET", paths.STUDIES, created=created)
 
 
-def test_signature_missing(sites: FakeSites) -> None:
+def test_signature_missing(sites: ScriptedSites) -> None:
     detail = problem(sites.me.post(replace(asked(sites), headers=[])), 401, "bad_signature")
     assert "content-digest" in detail
 
 
 @pytest.mark.parametrize("covered", ["@method", "@target-uri", "sealed-head-digest"])
-def test_signature_without_a_required_component(sites: FakeSites, covered: str) -> None:
+def test_signature_without_a_required_component(sites: ScriptedSites, covered: str) -> None:
     whole = asked(sites)
     fewer = [(name, value.replace(f'"{covered}" ', "").replace(f' "{covered}"', "")) for name, value in whole.headers]
     assert fewer != whole.headers
     problem(sites.me.post(replace(whole, headers=fewer)), 401, "bad_signature")
 
 
-def test_wrong_key(sites: FakeSites) -> None:
+def test_wrong_key(sites: ScriptedSites) -> None:
     stranger: PartyKeys = replace(sites.me.keys, signing=generate_signing_key(secrets.token_bytes(32)))
     client = SignedClient(sites.federation, stranger)
     problem(client.send(Side.A, "GET", paths.STUDIES), 401, "bad_signature")
     client.close()
 
 
-def test_unknown_site(sites: FakeSites) -> None:
+def test_unknown_site(sites: ScriptedSites) -> None:
     client = SignedClient(sites.federation, nobody(sites.me.keys, bytes(32)))
     known = SignedClient(sites.federation, replace(sites.me.keys, name=SITES[2]))
     texts = [problem(one.send(Side.A, "GET", paths.STUDIES), 401, "bad_signature") for one in (client, known)]
@@ -104,23 +104,23 @@ def test_unknown_site(sites: FakeSites) -> None:
     known.close()
 
 
-def test_replayed_request(sites: FakeSites) -> None:
+def test_replayed_request(sites: ScriptedSites) -> None:
     once = asked(sites)
     assert sites.me.post(once).status_code == 200
     assert "nonce" in problem(sites.me.post(once), 401, "bad_signature")
 
 
 @pytest.mark.parametrize("offset_s", [-3600, 3600])
-def test_expired_and_future_requests(sites: FakeSites, offset_s: int) -> None:
+def test_expired_and_future_requests(sites: ScriptedSites, offset_s: int) -> None:
     problem(sites.me.post(asked(sites, created=int(time.time()) + offset_s)), 401, "bad_signature")
 
 
-def test_other_body_than_signed(sites: FakeSites) -> None:
+def test_other_body_than_signed(sites: ScriptedSites) -> None:
     other = sites.me.enclose(Side.A, "POST", sites.path(paths.READY), b"sent", stated=b"stated")
     problem(sites.me.post(other), 401, "bad_signature")
 
 
-def test_a_site_is_not_the_peer_nor_the_requester(sites: FakeSites, first_round: Announcement) -> None:
+def test_a_site_is_not_the_peer_nor_the_requester(sites: ScriptedSites, first_round: Announcement) -> None:
     site = sites.clients[SITES[1]]
     problem(site.send(Side.B, "GET", "/v1/peer/sessions/" + "00" * 32), 403, "not_listed")
     body = sign(first_round, site.keys.name, site.keys.signing).canonical()
@@ -128,7 +128,7 @@ def test_a_site_is_not_the_peer_nor_the_requester(sites: FakeSites, first_round:
     problem(site.send(Side.A, "POST", path, body), 403, "not_listed")
 
 
-def test_side_a_is_not_called(sites: FakeSites) -> None:
+def test_side_a_is_not_called(sites: ScriptedSites) -> None:
     operator = sites.federation.client("operator-b")
     detail = problem(operator.send(Side.A, "GET", "/v1/peer/sessions/" + "00" * 32), 403, "not_listed")
     assert "side A" in detail
@@ -136,7 +136,7 @@ def test_side_a_is_not_called(sites: FakeSites) -> None:
     operator.close()
 
 
-def test_no_such_route_and_malformed_parameters(sites: FakeSites) -> None:
+def test_no_such_route_and_malformed_parameters(sites: ScriptedSites) -> None:
     problem(sites.me.send(Side.A, "GET", "/v1/nothing"), 404, "unknown_resource")
     problem(sites.me.send(Side.A, "PUT", paths.STUDIES), 405, "unknown_resource")
     detail = problem(sites.me.send(Side.A, "GET", sites.path(paths.VIEW) + "?wait_s=soon"), 400, "malformed_message")
@@ -146,12 +146,12 @@ def test_no_such_route_and_malformed_parameters(sites: FakeSites) -> None:
 # --- studies ----------------------------------------------------------------------------------------------------------
 
 
-def test_unknown_study(sites: FakeSites) -> None:
+def test_unknown_study(sites: ScriptedSites) -> None:
     path = paths.fill(paths.VIEW, study="elsewhere")
     assert "elsewhere" in problem(sites.me.send(Side.A, "GET", path), 404, "unknown_study")
 
 
-def test_the_same_study_again_and_another_of_its_name(sites: FakeSites) -> None:
+def test_the_same_study_again_and_another_of_its_name(sites: ScriptedSites) -> None:
     assert sites.create() == sites.create()
     other = make_study(sites.federation, D, rounds=7)
     body = sign(other, sites.requester, sites.me.keys.signing).canonical()
@@ -171,13 +171,15 @@ def refusals(federation: Federation) -> list[tuple[str, str]]:
         ({"roster_digest": "00" * 32}, 409, "announcement_mismatch"),
     ],
 )
-def test_studies_this_server_cannot_serve(sites: FakeSites, changes: dict[str, Any], status: int, code: str) -> None:
+def test_studies_this_server_cannot_serve(
+    sites: ScriptedSites, changes: dict[str, Any], status: int, code: str
+) -> None:
     study = make_study(sites.federation, D, name="other", **changes)
     body = sign(study, sites.requester, sites.me.keys.signing).canonical()
     problem(sites.me.send(Side.A, "POST", paths.STUDIES, body), status, code)
 
 
-def test_ready_for_somebody_else(sites: FakeSites) -> None:
+def test_ready_for_somebody_else(sites: ScriptedSites) -> None:
     notice = ReadyNotice(study_digest=sites.study.digest(), site=SITES[2]).canonical()
     problem(sites.clients[SITES[1]].send(Side.A, "POST", sites.path(paths.READY), notice), 403, "not_listed")
 
@@ -185,11 +187,11 @@ def test_ready_for_somebody_else(sites: FakeSites) -> None:
 # --- mail -------------------------------------------------------------------------------------------------------------
 
 
-def mail(sites: FakeSites, topic: str, recipient: str) -> str:
+def mail(sites: ScriptedSites, topic: str, recipient: str) -> str:
     return sites.path(paths.MAIL, topic=topic, recipient=recipient)
 
 
-def test_mail(sites: FakeSites, first_round: Announcement) -> None:
+def test_mail(sites: ScriptedSites, first_round: Announcement) -> None:
     reader, other = sites.clients[SITES[1]], sites.clients[SITES[2]]
     path = mail(sites, "weights-1", SITES[1])
     sites.me.ok(Side.A, "PUT", path, b"sealed")
@@ -204,7 +206,7 @@ def test_mail(sites: FakeSites, first_round: Announcement) -> None:
     assert f"weights-1/{sites.requester}" not in sites.view(Side.A, SITES[2]).mail
 
 
-def test_mail_of_many_senders_and_to_every_site(sites: FakeSites, first_round: Announcement) -> None:
+def test_mail_of_many_senders_and_to_every_site(sites: ScriptedSites, first_round: Announcement) -> None:
     path = mail(sites, "decline-1", sites.requester)
     notices = {name: secrets.token_bytes(sealed_small_length(NOTICE_BYTES)) for name in SITES[1:3]}
     for name, notice in notices.items():
@@ -221,7 +223,7 @@ def test_mail_of_many_senders_and_to_every_site(sites: FakeSites, first_round: A
 # --- rounds -----------------------------------------------------------------------------------------------------------
 
 
-def test_announcements(sites: FakeSites, first_round: Announcement) -> None:
+def test_announcements(sites: ScriptedSites, first_round: Announcement) -> None:
     sites.announce(first_round)
     path = sites.path(paths.ANNOUNCEMENT, round=1)
     other = sign(first_round.model_copy(update={"weight_list_digest": "22" * 32}), SITES[0], sites.me.keys.signing)
@@ -237,7 +239,7 @@ def test_announcements(sites: FakeSites, first_round: Announcement) -> None:
     )
 
 
-def test_contributions_that_are_refused(sites: FakeSites, first_round: Announcement) -> None:
+def test_contributions_that_are_refused(sites: ScriptedSites, first_round: Announcement) -> None:
     name = SITES[1]
     client, path = sites.clients[name], sites.contribution_path(1)
 
@@ -265,7 +267,7 @@ def test_contributions_that_are_refused(sites: FakeSites, first_round: Announcem
     problem(stranger.send(Side.A, "PUT", path, sealed.bodies[Side.A]), 403, "not_listed")
 
 
-def test_the_round_goes_on_with_the_others(sites: FakeSites, first_round: Announcement) -> None:
+def test_the_round_goes_on_with_the_others(sites: ScriptedSites, first_round: Announcement) -> None:
     """Identical redelivery, other bytes, after the lock, too early: then the round's sum is exact all the same."""
     x = updates(1)
     sealed = {site: sites.seal_contribution(site, x[site], first_round) for site in SITES}
@@ -303,7 +305,7 @@ def test_the_round_goes_on_with_the_others(sites: FakeSites, first_round: Announ
 # --- operation --------------------------------------------------------------------------------------------------------
 
 
-def test_health_metrics_and_api_description(sites: FakeSites) -> None:
+def test_health_metrics_and_api_description(sites: ScriptedSites) -> None:
     for side in Side:
         assert sites.me.http.get(sites.federation.url(side) + "/healthz").json() == {"status": "ok"}
         url = sites.federation.servers[side].operations_url
@@ -317,7 +319,7 @@ def test_health_metrics_and_api_description(sites: FakeSites) -> None:
         assert sites.me.http.get(url + "/docs").status_code == 200
 
 
-def test_operations_are_not_on_the_public_port(sites: FakeSites) -> None:
+def test_operations_are_not_on_the_public_port(sites: ScriptedSites) -> None:
     for side in Side:
         for path in ("/readyz", "/metrics", "/docs", "/redoc", "/openapi.json"):
             problem(sites.me.http.get(sites.federation.url(side) + path), 404, "unknown_resource")

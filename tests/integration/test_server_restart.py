@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import sealed_small_length
 from protocol.wire.messages import OutcomeCause, PauseCause, PauseNotice, RoundState, StudyState
-from tests.integration.fake_agents import FakeSites, make_study
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates
 from tests.kit.processes import Federation, start_servers
 
@@ -28,17 +28,17 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 @pytest.fixture
-def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[FakeSites]:
+def sites(federation: Federation, request: pytest.FixtureRequest) -> Iterator[ScriptedSites]:
     """A study of its own for every test."""
     name = request.node.name.replace("_", "-").replace("[", "-").replace("]", "").lower()[:60].rstrip("-")
-    made = FakeSites(federation, make_study(federation, D, name=name))
+    made = ScriptedSites(federation, make_study(federation, D, name=name))
     made.create()
     yield made
     made.end()
     made.close()
 
 
-def finish(sites: FakeSites, number: int, attempt: int = 1) -> None:
+def finish(sites: ScriptedSites, number: int, attempt: int = 1) -> None:
     """From the challenge to the release, for contributions that are all there."""
     x = updates(number)
     current = sites.wait_transcript(Side.A, number)
@@ -54,7 +54,7 @@ def finish(sites: FakeSites, number: int, attempt: int = 1) -> None:
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_between_two_rounds(sites: FakeSites, side: Side) -> None:
+def test_between_two_rounds(sites: ScriptedSites, side: Side) -> None:
     for number in (1, 2, 3):
         x = updates(number)
         run_round(sites, number, x)
@@ -65,7 +65,7 @@ def test_between_two_rounds(sites: FakeSites, side: Side) -> None:
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_after_a_receipt(sites: FakeSites, side: Side) -> None:
+def test_after_a_receipt(sites: ScriptedSites, side: Side) -> None:
     announcement = sites.announcement(1)
     sites.announce(announcement)
     x = updates(1)
@@ -80,7 +80,7 @@ def test_after_a_receipt(sites: FakeSites, side: Side) -> None:
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_between_the_challenge_and_the_queries(sites: FakeSites, side: Side) -> None:
+def test_between_the_challenge_and_the_queries(sites: ScriptedSites, side: Side) -> None:
     contribute_all(sites, 1)
     before = sites.transcript_of(sites.wait_transcript(Side.A, 1))
     sites.federation.servers[side].restart()
@@ -89,7 +89,7 @@ def test_between_the_challenge_and_the_queries(sites: FakeSites, side: Side) -> 
 
 
 @pytest.mark.parametrize("side", list(Side))
-def test_between_the_openings_and_the_release_set(sites: FakeSites, side: Side) -> None:
+def test_between_the_openings_and_the_release_set(sites: ScriptedSites, side: Side) -> None:
     x = contribute_all(sites, 1)
     current = sites.wait_transcript(Side.A, 1)
     sites.send_queries(current, x[sites.requester], NUMERATORS)
@@ -105,13 +105,13 @@ def test_between_the_openings_and_the_release_set(sites: FakeSites, side: Side) 
     assert np.array_equal(sites.output(SITES[1], 1), expected_sum(x))
 
 
-def state_at(sites: FakeSites, side: Side) -> RoundState:
+def state_at(sites: ScriptedSites, side: Side) -> RoundState:
     shown = sites.view(side).current
     assert shown is not None
     return shown.state
 
 
-def contribute_all(sites: FakeSites, number: int, attempt: int = 1) -> dict[str, np.ndarray]:
+def contribute_all(sites: ScriptedSites, number: int, attempt: int = 1) -> dict[str, np.ndarray]:
     shown = sites.view(Side.A).current if attempt > 1 else None
     announcement = sites.announcement(number) if shown is None else shown.announcement.message
     sites.announce(announcement)
@@ -122,7 +122,7 @@ def contribute_all(sites: FakeSites, number: int, attempt: int = 1) -> dict[str,
     return x
 
 
-def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: FakeSites) -> None:
+def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: ScriptedSites) -> None:
     """Side A dies after it marked its correlations as used and before it has an opening."""
     contribute_all(sites, 1)
     sites.wait_transcript(Side.A, 1)
@@ -144,7 +144,7 @@ def test_correlations_lost_after_they_were_marked_burn_the_attempt(sites: FakeSi
     finish(sites, 1, attempt=2)
 
 
-def test_a_requester_that_stays_away_pauses_the_study(sites: FakeSites) -> None:
+def test_a_requester_that_stays_away_pauses_the_study(sites: ScriptedSites) -> None:
     both = [sites.federation.roster.operator_a.name, sites.federation.roster.operator_b.name]
     for number in (1, 2):
         announcement = sites.announcement(number, closes_in_s=2)
@@ -165,7 +165,7 @@ def test_a_requester_that_stays_away_pauses_the_study(sites: FakeSites) -> None:
     assert all(sites.view(side).state is StudyState.OPEN for side in Side)
 
 
-def test_too_few_contributions_skip_the_round(sites: FakeSites) -> None:
+def test_too_few_contributions_skip_the_round(sites: ScriptedSites) -> None:
     announcement = sites.announcement(1, closes_in_s=2)
     sites.announce(announcement)
     x = updates(1)
@@ -179,7 +179,7 @@ def test_too_few_contributions_skip_the_round(sites: FakeSites) -> None:
     run_round(sites, 2, updates(2))
 
 
-def test_a_round_that_too_few_take_part_in_ends_once_the_last_site_has_declined(sites: FakeSites) -> None:
+def test_a_round_that_too_few_take_part_in_ends_once_the_last_site_has_declined(sites: ScriptedSites) -> None:
     """Long before its time; while one site is silent it goes on."""
     announcement = sites.announcement(1, closes_in_s=500)
     sites.announce(announcement)

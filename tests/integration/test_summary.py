@@ -16,6 +16,8 @@ from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.participant import Participant
 from client_agent.study.summarising import SUMMARY_FILE, Summary
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import light_learner
 from protocol.clauses import Clause
 from protocol.policy.site_policy import SitePolicy
 from protocol.summary.opened import table_one
@@ -33,8 +35,6 @@ from protocol.wire.messages import (
     TableSchema,
 )
 from tests.integration.agents import EROSION, REQUESTER, Federated, finished, journal, rounds_of, spec, study_for
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import light_learner
 
 SITES = (REQUESTER, "c1", "c2", "c3", "c4")
 POLICY = SitePolicy(least_isolation=0.0, may_summarise=True, may_share_second_moments=True)

@@ -16,11 +16,11 @@ from harness.datasets.diabetes import diabetes_five_practices
 from harness.datasets.site_data import Federation
 from harness.datasets.survival import breast_cancer_survival
 from harness.engine.loop import run_plain
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
 from protocol.policy.site_policy import SitePolicy
 from tests.integration.agents import finished, journal, rounds_of
-from tests.kit.in_memory import InMemoryFederation
-from tests.kit.learners import torch_learner
 from tests.ports import free_ports
 
 ROUNDS = 2

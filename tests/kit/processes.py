@@ -22,15 +22,15 @@ from client_agent.daemon import run_agent
 from client_agent.settings import load_settings
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
+from harness.adversaries.scripted.signed_client import SignedClient
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.forked import Forked, one_thread
+from harness.federation.memory.learners import Learners, light_sites
 from harness.federation.processes import FederationSpec, Running, RunningFederation, toml_lines
 from host.clock import SYSTEM, Clock
 from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster
-from tests.integration.signed_client import SignedClient
-from tests.kit.learners import Learners, light_sites
 from tests.ports import free_ports
 
 FOR_TESTS: Final = {"connections_per_address": 512, "unsigned_per_s": 1000.0}

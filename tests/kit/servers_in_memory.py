@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from harness.federation.memory.apps import AppsInMemory
 from protocol.sharing import Side
-from tests.kit.in_memory import AppsInMemory
 from tests.kit.processes import Federation, prepare_servers
 
 

@@ -18,6 +18,7 @@ from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.journal import StudyJournal
+from harness.federation.memory.clocks import ToldClock
 from host.randomness import SystemRandomness
 from protocol.bodies.letter import open_letter
 from protocol.errors import MoietyError, OutputGone, TooLarge
@@ -26,7 +27,6 @@ from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, ContributedRounds, Decline, Signed, Study
-from tests.kit.clocks import ToldClock
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys
 
 SITE = "c1"

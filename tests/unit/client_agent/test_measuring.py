@@ -10,6 +10,7 @@ from client_agent.study.measuring import (
     query_vector,
     seal_queries,
 )
+from harness.adversaries.scripted.bodies import opened as opened_body
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import encode
 from protocol.bodies.query import read
@@ -19,7 +20,6 @@ from protocol.mpc.sketch import sketch_vector
 from protocol.parameters import RANGE_PROJECTIONS, StudyParameters
 from protocol.sharing import Side, seed_side
 from protocol.wire.messages import QueryHeader, ShareKind
-from tests.sealed_bodies import opened as opened_body
 from tests.unit.client_agent.federation import CONTRIBUTORS, DIGEST, PARAMETERS, REQUESTER, ROSTER, operator_keys
 
 SKETCHED = StudyParameters(dimension=5000, clip_norm=4.0, least_contributors=3)

@@ -10,12 +10,12 @@ import pytest
 
 from client_agent.site.context import SiteContext
 from client_agent.site.reconciling import lost_rounds, reconcile
+from harness.federation.memory.clocks import ToldClock
 from protocol.clauses import Clause
 from protocol.errors import BadSignature, PolicyRefusal, TranscriptMismatch, Unavailable
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, ContributedRounds, Signed
-from tests.kit.clocks import ToldClock
 from tests.unit.client_agent.announced_rounds import MODEL, STUDY, announced, decided, views, weights
 from tests.unit.client_agent.benches import SITE, Bench, contributor_bench
 from tests.unit.client_agent.federation import operator_keys

@@ -20,6 +20,7 @@ from client_agent.requester.state import RoundPlan
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.letter import Attestation, WeightMail, Welcome
 from client_agent.study.attestation import checkpoint_digest
+from harness.federation.memory.clocks import ToldClock
 from protocol.bodies.letter import open_letter, seal_letter
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode, PolicyRefusal
@@ -36,7 +37,6 @@ from protocol.wire.messages import (
     Signed,
     StudyView,
 )
-from tests.kit.clocks import ToldClock
 from tests.unit.client_agent.benches import FakeServer, RequesterBench, requester_bench
 from tests.unit.client_agent.federation import (
     CONTRIBUTORS,

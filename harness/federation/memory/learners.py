@@ -1,10 +1,10 @@
-"""What sites learn with in tests: torch where learning is the point, else a light one without it."""
+"""What sites in memory learn with: torch where learning is the point, else a light one without it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final, cast
 
 import numpy as np
 
@@ -45,7 +45,8 @@ class LightLearner:
         """Nothing to load."""
 
     def update(self, model: Vector, round_number: int) -> Vector:
-        return (np.round((model - self._point) * _GRID) / _GRID).astype(np.float32)
+        steps: Vector = (np.round((model - self._point) * _GRID) / _GRID).astype(np.float32)
+        return steps
 
     def apply(self, model: Vector, aggregate: Vector) -> Vector:
         return np.subtract(model, np.multiply(self._rate, aggregate, dtype=np.float32), dtype=np.float32)
@@ -86,7 +87,7 @@ def light_learner(settings: AgentSettings, study: Study, seed: int) -> LightLear
 
 
 class Odd:
-    """A learner that is like another one until a test changes its update."""
+    """A learner that is like another one until a subclass changes its update."""
 
     def __init__(self, inner: Learner) -> None:
         self._inner = inner
@@ -120,9 +121,9 @@ def with_odd(odd: Mapping[str, type[Odd]], learner: Learners = light_learner) ->
 
 def _odd_or_not(
     odd: Mapping[str, type[Odd]], learner: Learners, settings: AgentSettings, study: Study, seed: int
-) -> Any:
+) -> Learner:
     inner = learner(settings, study, seed)
-    return odd[settings.site](inner) if settings.site in odd else inner
+    return cast(Learner, odd[settings.site](inner)) if settings.site in odd else inner
 
 
 EROSION: Final = RuleSpec(name=RuleName.WEIGHT_EROSION, distance_penalty=0.02, size_penalty=0.1)

@@ -7,19 +7,20 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Final, Generic, TypeVar
 
 import httpx
 import numpy as np
 
 from harness.adversaries.contributions import Contribution, honest_contribution
+from harness.adversaries.scripted.signed_client import Reached, SignedClient
+from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from protocol.arithmetic.ring import Ring
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import Announcement, RoundState, RoundView, Signed
-from tests.integration.fake_agents import FakeSites, make_study
-from tests.integration.signed_client import SignedClient
-from tests.kit.processes import Federation
+
+R = TypeVar("R", bound=Reached)
 
 REQUESTER = "hospital-0"
 SITES = (REQUESTER, "hospital-1", "hospital-2", "hospital-3", "hospital-4")
@@ -30,6 +31,7 @@ STRANGER = "hospital-9"
 GRID = 4
 SMALL, LARGE = 20, 70_000
 """A share of 70,000 elements is sealed in three chunks."""
+_ALL_OF: Final = 'select * from "{}" order by 1'
 _KEPT_OUT = ("nonces", "refusals")
 """Tables that a refused request may change: its nonce is spent, and some refusals are kept."""
 
@@ -44,25 +46,25 @@ class Phase(IntEnum):
     RELEASED = 4
 
 
-def database(federation: Federation, side: Side) -> sqlite3.Connection:
+def database(federation: Reached, side: Side) -> sqlite3.Connection:
     place = federation.folder / federation.roster.operator(side).name / "data" / "server.db"
     return sqlite3.connect(f"file:{place}?mode=ro", uri=True)
 
 
-def stored(federation: Federation, side: Side) -> dict[str, list[Any]]:
+def stored(federation: Reached, side: Side) -> dict[str, list[Any]]:
     """Everything durable at one server: the rows of every table, cursors included, and the names of its files."""
     connection = database(federation, side)
     try:
         names = [row[0] for row in connection.execute("select name from sqlite_master where type = 'table'")]
         tables = [name for name in names if name not in _KEPT_OUT and not name.startswith("sqlite_")]
-        found: dict[str, list[Any]] = {t: list(connection.execute(f'select * from "{t}" order by 1')) for t in tables}
+        found: dict[str, list[Any]] = {t: list(connection.execute(_ALL_OF.format(t))) for t in tables}
     finally:
         connection.close()
     shares = federation.folder / federation.roster.operator(side).name / "data" / "shares"
     return {**found, "files": sorted(path.name for path in shares.iterdir())}
 
 
-def refusals(federation: Federation) -> list[tuple[str, str, str]]:
+def refusals(federation: Reached) -> list[tuple[str, str, str]]:
     """Side, party and code of every refusal that was kept."""
     kept = []
     for side in Side:
@@ -79,20 +81,20 @@ def small_update(rng: np.random.Generator, dimension: int) -> Ring:
     return rng.integers(-(2**11), 2**11, dimension).astype(np.int64).view(np.uint64)
 
 
-class Pair:
+class Pair(Generic[R]):
     """Two running servers and one study a model size; every round of a study gets the next number."""
 
-    def __init__(self, federation: Federation) -> None:
+    def __init__(self, federation: R) -> None:
         self.federation = federation
         self._rng = np.random.default_rng(3)
-        self._studies: dict[int, FakeSites] = {}
-        self._made: list[FakeSites] = []
+        self._studies: dict[int, ScriptedSites[R]] = {}
+        self._made: list[ScriptedSites[R]] = []
 
     def close(self) -> None:
         for sites in self._made:
             sites.close()
 
-    def study(self, dimension: int) -> tuple[FakeSites, int]:
+    def study(self, dimension: int) -> tuple[ScriptedSites[R], int]:
         """A study whose last round is over, and the number of its next round."""
         if dimension in self._studies:
             current = self._studies[dimension].view(Side.A).current
@@ -102,9 +104,9 @@ class Pair:
                 return self._studies[dimension], current.round + 1
         return self.new_study(dimension), 1
 
-    def new_study(self, dimension: int, **changes: object) -> FakeSites:
+    def new_study(self, dimension: int, **changes: object) -> ScriptedSites[R]:
         name = f"trial-{len(self._made)}"
-        made = FakeSites(self.federation, make_study(self.federation, dimension, name=name, rounds=500, **changes))
+        made = ScriptedSites(self.federation, make_study(self.federation, dimension, name=name, rounds=500, **changes))
         made.create()
         self._studies[dimension] = made
         self._made.append(made)
@@ -112,7 +114,7 @@ class Pair:
 
     def round(
         self, dimension: int = SMALL, updates: Mapping[str, Ring] | None = None, **announced: object
-    ) -> OpenRound:
+    ) -> OpenRound[R]:
         """The next round, not announced yet."""
         sites, number = self.study(dimension)
         announcement = sites.announcement(number, listed=SITES[1:]).model_copy(update=announced)
@@ -121,10 +123,10 @@ class Pair:
 
 
 @dataclass
-class OpenRound:
+class OpenRound(Generic[R]):
     """One round with everybody's updates and honest contributions."""
 
-    sites: FakeSites
+    sites: ScriptedSites[R]
     announcement: Announcement
     x: Mapping[str, Ring]
     view: RoundView | None = None
@@ -138,7 +140,7 @@ class OpenRound:
         return self.announcement.round
 
     @property
-    def federation(self) -> Federation:
+    def federation(self) -> R:
         return self.sites.federation
 
     @property

@@ -1,4 +1,7 @@
-"""Correlations dealt by the test in place of oblivious transfer: the same steps and messages, without the work."""
+"""Correlations dealt in place of oblivious transfer: the same steps and messages, without the work.
+
+For servers in one process only, which see each other's memory anyway; a deployed server knows no dealer.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from protocol.arithmetic.prg import derive
+from protocol.mpc.correlation import dealer_pair
 from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.session import LengthsList, ReceiverBatch, SenderBatch
-from tests.unit.mpc.dealt import correlation
 
 _NOTHING = np.zeros(0, dtype=np.uint64)
 _NO_BYTES = np.zeros(0, dtype=np.uint8)
@@ -17,9 +20,7 @@ _NO_BYTES = np.zeros(0, dtype=np.uint8)
 
 def _halves(session_id: bytes, number: int, lengths_list: LengthsList, place: int) -> list[CorrelationHalf]:
     """Side A's for place 0, side B's for place 1."""
-    seed = derive(session_id, f"dealt batch {number}")
-    rng = np.random.default_rng(list(seed))
-    return [correlation(rng, tuple(lengths))[place] for lengths in lengths_list]
+    return dealer_pair(lengths_list, derive(session_id, f"dealt batch {number}"))[place]
 
 
 @dataclass(eq=False)

@@ -6,13 +6,15 @@ import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
 from client_agent.study.measuring import seal_queries
 from client_agent.study.take_release import own_key_id
 from harness.adversaries.contributions import honest_contribution, with_header
+from harness.adversaries.scripted.bodies import opened
+from harness.adversaries.scripted.signed_client import Reached, SignedClient
 from host.randomness import SystemRandomness
 from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.bodies import opening
@@ -49,12 +51,11 @@ from protocol.wire.messages import (
     StudyView,
     TrainingSpec,
 )
-from tests.integration.signed_client import SignedClient
-from tests.kit.processes import Federation
-from tests.sealed_bodies import opened
+
+R = TypeVar("R", bound=Reached)
 
 
-def make_study(federation: Federation, dimension: int, name: str = "trial", **changes: Any) -> Study:
+def make_study(federation: Reached, dimension: int, name: str = "trial", **changes: object) -> Study:
     values: dict[str, Any] = {
         "name": name,
         "roster_digest": federation.roster.digest(),
@@ -67,7 +68,7 @@ def make_study(federation: Federation, dimension: int, name: str = "trial", **ch
         "rounds": 50,
         "round_deadline_s": 600.0,
     }
-    return Study(**(values | changes))
+    return Study.model_validate(values | changes)
 
 
 @dataclass
@@ -79,15 +80,17 @@ class Sealed:
 
 
 @dataclass
-class FakeSites:
+class ScriptedSites(Generic[R]):
     """All sites of a federation in one object, driven step by step."""
 
-    federation: Federation
+    federation: R
     study: Study
     clients: dict[str, SignedClient] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.clients = {p.name: self.federation.client(p.name) for p in self.federation.roster.sites}
+        self.clients = {
+            p.name: SignedClient(self.federation, self.federation.keys(p.name)) for p in self.federation.roster.sites
+        }
         self.requester = self.federation.roster.requester
         self.me = self.clients[self.requester]
         self.contributors = [p.name for p in self.federation.roster.contributors]
@@ -144,7 +147,7 @@ class FakeSites:
         raise AssertionError(f"side {side}: no transcript\n{self._logs()}")
 
     def _logs(self) -> str:
-        return "\n".join(f"--- {s.side}\n{s.log[-3000:]}" for s in self.federation.servers.values())
+        return self.federation.tails()
 
     # --- a round ---
 
@@ -177,7 +180,7 @@ class FakeSites:
             assert require_signatures(signed, self.federation.roster, [self.requester, operator]) == announcement
 
     def seal_contribution(
-        self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: Any
+        self, sender: str, x: Ring, announcement: Announcement, attempt_number: int = 1, **changes: object
     ) -> Sealed:
         rand = secrets.token_bytes(32)
         honest = honest_contribution(x, announcement, sender, self.federation.roster, rand, attempt_number)

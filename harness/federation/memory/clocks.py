@@ -1,4 +1,4 @@
-"""Clocks for tests: one that a test reads out, and one that goes on by itself whenever everybody waits."""
+"""Clocks: one that is told the time, and one that goes on by itself whenever everybody waits."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, TypeVar
 
 from host.clock import SystemClock
+
+T = TypeVar("T")
 
 START_S: Final = 1_800_000_000.0
 _ANYIO: Final = "AnyIO worker"
@@ -188,10 +190,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._virtual.monotonic()
 
-    def run_in_executor(  # type: ignore[override]
-        self, executor: Any, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
-        done: asyncio.Future[Any] = self.create_future()
+    def run_in_executor(self, executor: object, func: Callable[..., T], *args: object) -> asyncio.Future[T]:
+        done: asyncio.Future[T] = self.create_future()
         try:
             done.set_result(func(*args))
         except BaseException as error:

@@ -21,6 +21,7 @@ from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import WeightMail
 from harness.engine.parties import SiteEntry, make_parties
+from harness.federation.memory.clocks import ToldClock
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import decode
 from protocol.bodies.letter import seal_letter
@@ -50,7 +51,6 @@ from protocol.wire.messages import (
     TrainingSpec,
     WeightList,
 )
-from tests.kit.clocks import ToldClock
 
 REQUESTER = "r0"
 SITES = tuple(f"c{number}" for number in range(1, 8))

@@ -1,15 +1,18 @@
-"""A party's requests, signed and in envelopes as agents and server A send them; a test may spoil one before it goes."""
+"""A party's requests, signed and in envelopes as agents and server A send them; an attack may spoil one."""
 
 from __future__ import annotations
 
 import hashlib
 import secrets
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, cast
+from pathlib import Path
+from typing import Literal, Protocol, cast
 
 import httpx
 
+from host.clock import Clock
 from protocol.sharing import Side
 from protocol.wire.channel.answers import verify_answer
 from protocol.wire.channel.envelope import ANSWER_TYPE, Correspondence, EnclosedRequest, close_request, open_answer
@@ -17,11 +20,8 @@ from protocol.wire.channel.signing import DigestField, sign_request
 from protocol.wire.commitment import MessageDigest, head_digest
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
-from protocol.wire.messages import MAX_CONTROL_BYTES
+from protocol.wire.messages import MAX_CONTROL_BYTES, Roster
 from protocol.wire.paths import PEER_SEALED, SEALED
-
-if TYPE_CHECKING:
-    from tests.kit.processes import Federation
 
 _CONTRIBUTION = "/contribution"
 _PEER_PREFIX = "/v1/peer/"
@@ -48,10 +48,33 @@ class Outgoing:
     between: Correspondence
 
 
+class Reached(Protocol):
+    """Two running servers, wherever they are, as somebody who speaks for the sites itself reaches them.
+
+    ``connect`` is their own way in, where it is not TLS; ``tails`` is the end of their logs.
+    """
+
+    clock: Clock
+    connect: Callable[[], httpx.BaseTransport] | None
+    folder: Path
+
+    @property
+    def roster(self) -> Roster: ...
+
+    @property
+    def ca_file(self) -> Path: ...
+
+    def url(self, side: Side) -> str: ...
+
+    def keys(self, name: str) -> PartyKeys: ...
+
+    def tails(self) -> str: ...
+
+
 class SignedClient:
     """Requests of one party to either server; nothing is retried."""
 
-    def __init__(self, federation: Federation, keys: PartyKeys) -> None:
+    def __init__(self, federation: Reached, keys: PartyKeys) -> None:
         self.federation = federation
         self.keys = keys
         named = federation.roster.party(keys.name)

@@ -1,0 +1,171 @@
+"""Both servers' applications in one event loop in a thread of its own, and the way to them, without a socket."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, MutableMapping
+from concurrent.futures import CancelledError, Future
+from contextlib import AsyncExitStack, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import anyio.to_thread
+import httpx
+from fastapi import FastAPI
+
+from harness.federation.memory.clocks import VirtualClock, VirtualLoop
+from harness.federation.memory.dealt import Dealt
+from protocol.sharing import Side
+from servers.app import create_app
+from servers.correlations.transfer import Transfer
+from servers.settings import load_settings as server_settings
+
+_REAL_S: Final = 60.0
+_LONG_POLL: Final = "view"
+_MOMENT_S: Final = 0.01
+
+
+class _ToApps(httpx.AsyncBaseTransport):
+    """Carries a request to the application at its address.
+
+    A long poll takes a moment, in which everything else goes on: of changes that follow one on another it brings the
+    last, as over a network.
+    """
+
+    def __init__(self, apps: Mapping[str, FastAPI]) -> None:
+        self._apps = apps
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        host = f"{request.url.scheme}://{request.url.netloc.decode()}"
+        if host not in self._apps:
+            raise httpx.ConnectError("nobody is there", request=request)
+        if request.extensions.get("purpose") == _LONG_POLL:
+            await asyncio.sleep(_MOMENT_S)
+        return await _answer(self._apps[host], request)
+
+
+async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
+    """What an application answers to one request, as uvicorn would hand it over."""
+    content = await request.aread()
+    bodies: list[bytes] = []
+    begun: dict[str, Any] = {}
+    url = request.url
+    scope: dict[str, Any] = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.4"},
+        "http_version": "1.1",
+        "method": request.method,
+        "scheme": url.scheme,
+        "path": url.path,
+        "raw_path": url.raw_path.split(b"?")[0],
+        "query_string": url.query,
+        "headers": [(name.lower(), value) for name, value in request.headers.raw],
+        "server": (url.host, url.port),
+        "client": ("127.0.0.1", 1),
+        "root_path": "",
+    }
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": content, "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        if message["type"] == "http.response.start":
+            begun.update(message)
+        else:
+            bodies.append(message.get("body", b""))
+
+    with suppress(Exception):  # after its own answer to an error the application raises it again, for a log
+        await app(scope, receive, send)
+    return httpx.Response(begun["status"], headers=begun["headers"], content=b"".join(bodies))
+
+
+class AppsInMemory:
+    """Both servers' applications on a virtual clock, from the settings that processes would read."""
+
+    def __init__(self, configs: Mapping[Side, Path], *, transfer: Transfer | None = None) -> None:
+        """``transfer``: where the correlations come from; dealt by the test unless said otherwise."""
+        self.clock = VirtualClock()
+        self.loop = VirtualLoop(self.clock)
+        self.apps: dict[Side, FastAPI] = {}
+        self._by_url: dict[str, FastAPI] = {}
+        self._over = asyncio.Event()
+        transport = _ToApps(self._by_url)
+        for side in Side:
+            settings = server_settings(configs[side])
+            self.apps[side] = create_app(
+                settings, clock=self.clock.now, to_peer=transport, transfer=transfer or Dealt()
+            )
+            self._by_url[settings.public_url] = self.apps[side]
+        self._transport = transport
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="servers")
+        self._thread.start()
+        self._ready.result(_REAL_S)
+
+    def stop(self) -> None:
+        self.loop.call_soon_threadsafe(self._over.set)
+        self._thread.join(_REAL_S)
+
+    def transport(self, record: Callable[[httpx.Request, httpx.Response], None] | None = None) -> InMemoryTransport:
+        """A synchronous client's way to both servers; ``record`` sees every exchange."""
+        return InMemoryTransport(self._transport, self.loop, self.clock, record)
+
+    def _run(self) -> None:
+        with self.clock.outside():
+            asyncio.set_event_loop(self.loop)
+            try:
+                self.loop.run_until_complete(self._live())
+            except BaseException as error:
+                self._ready.set_exception(error)
+            finally:
+                self.loop.close()
+
+    async def _live(self) -> None:
+        limiter = anyio.to_thread.current_default_thread_limiter()
+        self.clock.count_work(lambda: limiter.borrowed_tokens > 0)
+        async with AsyncExitStack() as stack:
+            for side in (Side.B, Side.A):
+                app = self.apps[side]
+                await stack.enter_async_context(app.router.lifespan_context(app))
+            self._ready.set_result(None)
+            await self._over.wait()
+
+
+class InMemoryTransport(httpx.BaseTransport):
+    """Requests of other threads go into the event loop; closing it breaks those under way."""
+
+    def __init__(
+        self,
+        inner: httpx.AsyncBaseTransport,
+        loop: VirtualLoop,
+        clock: VirtualClock,
+        record: Callable[[httpx.Request, httpx.Response], None] | None,
+    ) -> None:
+        self._inner = inner
+        self._record = record
+        self._loop = loop
+        self._clock = clock
+        self._under_way: set[Future[httpx.Response]] = set()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        request.read()
+        copy = httpx.Request(
+            request.method, request.url, headers=request.headers, content=request.content, extensions=request.extensions
+        )
+        done = asyncio.run_coroutine_threadsafe(self._inner.handle_async_request(copy), self._loop)
+        self._under_way.add(done)
+        try:
+            with self._clock.waiting(done.done):
+                answer = done.result()
+        except CancelledError:
+            raise httpx.ReadError("closed", request=request) from None
+        finally:
+            self._under_way.discard(done)
+        if self._record is not None:
+            self._record(request, answer)
+        return answer
+
+    def close(self) -> None:
+        for done in tuple(self._under_way):
+            done.cancel()
