@@ -13,24 +13,22 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from client_agent.site.key_folder import drawn_once, folder_of_key, read_remembered
 from host.durable import new_folder, write_durably
-from protocol.errors import ConfigurationError
 from protocol.policy.cohorts import Cohort, check_cohort
 from protocol.policy.questions import check_questions
 from protocol.wire.keyfile import PartyKeys
 
 _ROUNDS: Final = "rounds.json"
 _KEY: Final = "rounding.key"
-_KEY_BYTES: Final = 32
-_KEY_CHARACTERS: Final = 32
+_MEMORY: Final = "cohorts"
 
 
 def cohort_memory(state_dir: Path, keys: PartyKeys, draw: Callable[[], bytes]) -> CohortMemory:
     """The memory of the site with these keys, whatever it is called and whichever study asks."""
-    key = keys.party().signing_key
-    return CohortMemory(state_dir / "cohorts" / key[:_KEY_CHARACTERS], draw)
+    return CohortMemory(folder_of_key(state_dir, _MEMORY, keys), draw)
 
 
 class Remembered(BaseModel):
@@ -50,7 +48,8 @@ class CohortMemory:
         self._folder = new_folder(folder)
         self._draw = draw
         self._lock = threading.RLock()
-        self._cohorts = _read(folder / _ROUNDS) if (folder / _ROUNDS).exists() else ()
+        kept = folder / _ROUNDS
+        self._cohorts = read_remembered(kept, Remembered, _MEMORY).cohorts if kept.exists() else ()
 
     def rounds(self) -> frozenset[tuple[str, int]]:
         """All rounds that this memory has a word on."""
@@ -86,19 +85,9 @@ class CohortMemory:
 
     def rounding_key(self) -> bytes:
         """What decides whether a count is rounded up. Raises: ConfigurationError"""
+        otherwise = "under another key the same rows would be rounded otherwise"
         with self._lock:
-            path = self._folder / _KEY
-            if not path.exists():
-                if self._cohorts:
-                    raise ConfigurationError(
-                        f"{path} is missing, and under another key the same rows would be rounded otherwise; restore "
-                        "it from a backup of the same folder"
-                    )
-                write_durably(path, self._draw())
-            key = path.read_bytes()
-        if len(key) != _KEY_BYTES:
-            raise ConfigurationError(f"{path} holds {len(key)} bytes, {_KEY_BYTES} were written; restore it")
-        return key
+            return drawn_once(self._folder / _KEY, self._draw, lambda: bool(self._cohorts), otherwise)
 
     def _of(self, name: tuple[str, int]) -> tuple[Cohort, ...]:
         return tuple(one for one in self._cohorts if one.name == name)
@@ -106,13 +95,3 @@ class CohortMemory:
     def _keep(self, cohorts: tuple[Cohort, ...]) -> None:
         write_durably(self._folder / _ROUNDS, Remembered(cohorts=cohorts).model_dump_json().encode())
         self._cohorts = cohorts
-
-
-def _read(path: Path) -> tuple[Cohort, ...]:
-    try:
-        return Remembered.model_validate_json(path.read_bytes()).cohorts
-    except ValidationError as error:
-        raise ConfigurationError(
-            f"{path}: not a file of this site's memory of cohorts ({error.error_count()} fields are wrong); restore it "
-            "from a backup of the same folder"
-        ) from None

@@ -14,15 +14,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence, Set
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
+from client_agent.site.key_folder import drawn_once, folder_of_key, read_remembered
 from host.durable import new_folder, write_durably
 from protocol.arithmetic.fixed_point import Real, Update
 from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
 from protocol.policy.kept_update import KEPT_LENGTH, Layers, kept_update, sketched
 from protocol.policy.site_policy import SitePolicy
@@ -30,19 +31,16 @@ from protocol.policy.summed_rows import SummedRow
 from protocol.policy.sums import MOST_KEPT, Exposure, KnownSum, exposure
 from protocol.wire.keyfile import PartyKeys
 
-B = TypeVar("B", bound=BaseModel)
 RoundName = tuple[str, int]
 """A study's digest and a round's number."""
 _SEED: Final = "sketch.seed"
 _FORGOTTEN: Final = "forgotten.json"
-_SEED_BYTES: Final = 32
-_KEY_CHARACTERS: Final = 32
+_MEMORY: Final = "sums"
 
 
 def sum_memory(state_dir: Path, keys: PartyKeys, draw: Callable[[], bytes]) -> SumMemory:
     """The memory of the site with these keys, whatever it is called and whichever study asks."""
-    key = keys.party().signing_key
-    return SumMemory(state_dir / "sums" / key[:_KEY_CHARACTERS], draw)
+    return SumMemory(folder_of_key(state_dir, _MEMORY, keys), draw)
 
 
 class RememberedRow(BaseModel):
@@ -71,9 +69,10 @@ class SumMemory:
         self._folder = new_folder(folder)
         self._draw = draw
         self._lock = threading.RLock()
-        self._rows = {int(path.stem): _read(path, RememberedRow) for path in sorted(folder.glob("[0-9]*.json"))}
+        rows = sorted(folder.glob("[0-9]*.json"))
+        self._rows = {int(path.stem): read_remembered(path, RememberedRow, _MEMORY) for path in rows}
         forgotten = folder / _FORGOTTEN
-        self._forgotten = _read(forgotten, Forgotten).rounds if forgotten.exists() else ()
+        self._forgotten = read_remembered(forgotten, Forgotten, _MEMORY).rounds if forgotten.exists() else ()
         self.reconciled_at_s: float | None = None
 
     def kept(self, update: Update, layers: Layers = ()) -> Real:
@@ -167,20 +166,13 @@ class SumMemory:
 
     def _seed(self) -> bytes:
         """The sketch's seed. Raises: ConfigurationError when it is gone while sketches are here"""
+        otherwise = "what is kept of updates can be compared under it alone"
         with self._lock:
-            path = self._folder / _SEED
-            if not path.exists():
-                long = [place for place, entry in self._rows.items() if entry.row.dimension > KEPT_LENGTH]
-                if any(self._vector(place).exists() for place in long):
-                    raise ConfigurationError(
-                        f"{path} is missing, and what is kept of updates can be compared under it alone; restore it "
-                        "from a backup of the same folder"
-                    )
-                write_durably(path, self._draw())
-            seed = path.read_bytes()
-        if len(seed) != _SEED_BYTES:
-            raise ConfigurationError(f"{path} holds {len(seed)} bytes, {_SEED_BYTES} were written; restore it")
-        return seed
+            return drawn_once(self._folder / _SEED, self._draw, self._sketches, otherwise)
+
+    def _sketches(self) -> bool:
+        long = [place for place, entry in self._rows.items() if entry.row.dimension > KEPT_LENGTH]
+        return any(self._vector(place).exists() for place in long)
 
     def _as_long(self, known: KnownSum) -> KnownSum:
         """With the sketch of what is kept of a short update; a long one's is kept as such."""
@@ -236,13 +228,3 @@ class SumMemory:
 def _promised(row: SummedRow) -> tuple[object, ...]:
     """What a round's announcement and list fix."""
     return row.weights, row.least, row.dimension
-
-
-def _read(path: Path, kind: type[B]) -> B:
-    try:
-        return kind.model_validate_json(path.read_bytes())
-    except ValidationError as error:
-        raise ConfigurationError(
-            f"{path}: not a file of this site's memory of sums ({error.error_count()} fields are wrong); restore it "
-            "from a backup of the same folder"
-        ) from None
