@@ -22,7 +22,7 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver
 from client_agent.requester.summary import after_summary, plan_round, summary_missing
 from client_agent.requester.train_alone import go_alone
-from client_agent.site.events import EventKind, RoundEnd, RoundRecord, SitePair, site_values
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord, opened_values, site_values
 from client_agent.study.pretrained import PRETRAINED, load_pretrained
 from protocol.ckks.scheme import KEY_SEED_BYTES
 from protocol.clauses import Clause
@@ -249,7 +249,6 @@ class Requester(RequesterStudy):
         return {"unusable": unusable, "dropped": dropped}
 
     def _record_round(self, plan: RoundPlan, settled: Settled) -> None:
-        opened = settled.measured or _NOTHING_OPENED
         self.record(
             RoundRecord(
                 time_s=self.context.clock.now(),
@@ -269,10 +268,7 @@ class Requester(RequesterStudy):
                 failed_check=() if settled.past is None else settled.past.release_set.message.failed_check,
                 declined=tuple(refused.site for refused in settled.declines),
                 alphas=site_values((s.name, s.alpha) for s in self.progress.rule_state.sites),
-                distances=site_values(opened.distances),
-                norms=site_values(opened.norms),
-                inner_products=site_values(opened.inner_products),
-                pairs=tuple(SitePair(first=p.first, second=p.second, value=p.distance) for p in opened.pairs),
+                **opened_values(settled.measured or _NOTHING_OPENED),
                 requester_norm=settled.requester_norm,
                 clipped=settled.clipped,
             )

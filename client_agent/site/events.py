@@ -6,12 +6,13 @@ import threading
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 from client_agent.scoring.score import Score
 from protocol.printable import printable, printable_lines
+from protocol.rules.interface import Measured
 from protocol.wire.messages import ListedWeight, Purpose
 
 Shown = Annotated[str, AfterValidator(printable)]
@@ -60,17 +61,40 @@ class SitePair(BaseModel):
     value: float
 
 
-class RoundRecord(BaseModel):
-    """One round as this site saw it; alphas and what was opened about sites are the requester's alone.
+class RoundValues(BaseModel):
+    """What an agent and a simulation record alike of a round: who was left out, and the requester's numbers on sites.
 
-    ``weights`` is the list that was handed out, over ``grid``; ``own_weight`` what this site gave itself under a rule
-    that has every site weigh itself. ``isolation`` is the least relative error with which one who knows all sums and
-    weights has anybody's update, this round's sum included, as far as this site can tell from its own
-    (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the
-    metrics of the study's task on this site's test part, of which accuracy stands by itself too.
+    ``failed_check`` were left out of the sum by a check, ``declined`` by their own policy. ``alphas`` are the weights
+    after the round in full precision; the others are what was opened, empty where the rule does not have it opened.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    failed_check: tuple[str, ...] = ()
+    declined: tuple[str, ...] = ()
+    alphas: tuple[SiteValue, ...] = ()
+    distances: tuple[SiteValue, ...] = ()
+    norms: tuple[SiteValue, ...] = ()
+    inner_products: tuple[SiteValue, ...] = ()
+    pairs: tuple[SitePair, ...] = ()
+
+    def shared(self) -> dict[str, Any]:
+        """These fields alone, for a record of the other kind."""
+        return {name: getattr(self, name) for name in RoundValues.model_fields}
+
+
+def opened_values(measured: Measured) -> dict[str, Any]:
+    """Those fields of a record that say what the requester opened."""
+    return {
+        "distances": site_values(measured.distances),
+        "norms": site_values(measured.norms),
+        "inner_products": site_values(measured.inner_products),
+        "pairs": tuple(SitePair(first=p.first, second=p.second, value=p.distance) for p in measured.pairs),
+    }
+
+
+class _RoundAtSite(BaseModel):
+    """What a line of metrics.jsonl begins with: base classes further to the right give the fields before."""
 
     time_s: float
     study: str
@@ -86,13 +110,18 @@ class RoundRecord(BaseModel):
     own_weight: float | None = None
     isolation: float | None = None
     took_part: tuple[str, ...] = ()
-    failed_check: tuple[str, ...] = ()
-    declined: tuple[str, ...] = ()
-    alphas: tuple[SiteValue, ...] = ()
-    distances: tuple[SiteValue, ...] = ()
-    norms: tuple[SiteValue, ...] = ()
-    inner_products: tuple[SiteValue, ...] = ()
-    pairs: tuple[SitePair, ...] = ()
+
+
+class RoundRecord(RoundValues, _RoundAtSite):
+    """One round as this site saw it; alphas and what was opened about sites are the requester's alone.
+
+    ``weights`` is the list that was handed out, over ``grid``; ``own_weight`` what this site gave itself under a rule
+    that has every site weigh itself. ``isolation`` is the least relative error with which one who knows all sums and
+    weights has anybody's update, this round's sum included, as far as this site can tell from its own
+    (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the
+    metrics of the study's task on this site's test part, of which accuracy stands by itself too.
+    """
+
     requester_norm: float | None = None
     clipped: bool | None = None
     bytes_up: int = 0

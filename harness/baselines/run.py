@@ -131,15 +131,13 @@ class _Rounds:
         own = trained[run.requester.name]
         self.shown = replace(self.shown, vector=self._shared if own.personal is None else own.personal)
         record = round_record(run, self.shown, number, RoundKind.RELEASED, ())
-        self.records.append(
-            replace(
-                record,
-                took_part=tuple(site.name for site in there[1:]),
-                requester_norm=updates[0].norm,
-                clipped_share=sum(update.was_clipped for update in updates) / len(updates),
-                sum_of_weights=float(len(updates)),
-            )
-        )
+        sums = {
+            "took_part": tuple(site.name for site in there[1:]),
+            "requester_norm": updates[0].norm,
+            "clipped_share": sum(update.was_clipped for update in updates) / len(updates),
+            "sum_of_weights": float(len(updates)),
+        }
+        self.records.append(record.model_copy(update=sums))
 
     def _trained(self, site: SiteData, number: int) -> SiteRound:
         study = self.run.study

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.scoring.score import FinalScores, Score
-from client_agent.site.events import SiteValue
-from protocol.rules.interface import PairDistance
+from client_agent.site.events import RoundValues, SiteValue
 from protocol.wire.messages import ListedWeight, RuleName
 
 
@@ -33,27 +32,21 @@ class RunEnd(StrEnum):
     LOCAL_OPTIMUM = "local_optimum"
 
 
-@dataclass(frozen=True)
-class RoundRecord:
+class RoundRecord(RoundValues):
     """One round as the requester saw it.
 
-    ``handed_out`` is the weight list; ``alphas`` the full-precision weights after the round; ``distances``, ``norms``,
-    ``inner_products`` and ``pairs`` are empty where the rule does not have them opened; ``clipped_share`` is the part
-    of the round's updates that were longer than the norm; ``model_norm`` is the length of the model after the round.
-    ``took_part`` are the contributors in the sum, ``failed_check`` those left out of it by a check, ``not_selected``
-    by the rule, and ``declined`` those whose own policy refused. ``sum_of_weights`` counts the requester's; a round
-    of class counts has ``class_totals`` instead. ``class_accuracy`` is the test accuracy within each class;
-    ``test_accuracy`` is NaN where the task is not of classes. ``test_scores`` and ``validation_scores`` are the metrics
-    that the run follows, on the requester's parts.
-    ``isolation`` is what each site worked out before it contributed: how far off anybody's best estimate of any
-    update would stay once the announced sum is opened.
+    ``handed_out`` is the weight list; ``clipped_share`` is the part of the round's updates that were longer than the
+    norm; ``model_norm`` is the length of the model after the round. ``took_part`` are the contributors in the sum,
+    ``not_selected`` those left out of it by the rule. ``sum_of_weights`` counts the requester's; a round of class
+    counts has ``class_totals`` instead. ``class_accuracy`` is the test accuracy within each class; ``test_accuracy`` is
+    NaN where the task is not of classes. ``test_scores`` and ``validation_scores`` are the metrics that the run
+    follows, on the requester's parts. ``isolation`` is what each site worked out before it contributed: how far off
+    anybody's best estimate of any update would stay once the announced sum is opened.
     """
 
     round: int
     kind: RoundKind
     handed_out: tuple[ListedWeight, ...]
-    alphas: tuple[SiteValue, ...]
-    distances: tuple[SiteValue, ...]
     requester_norm: float
     took_part: tuple[str, ...]
     clipped_share: float
@@ -61,12 +54,7 @@ class RoundRecord:
     test_loss: float
     model_norm: float
     validation_accuracy: float | None = None
-    norms: tuple[SiteValue, ...] = ()
-    inner_products: tuple[SiteValue, ...] = ()
-    pairs: tuple[PairDistance, ...] = ()
-    failed_check: tuple[str, ...] = ()
     not_selected: tuple[str, ...] = ()
-    declined: tuple[str, ...] = ()
     sum_of_weights: float | None = None
     class_totals: tuple[int, ...] = ()
     class_accuracy: tuple[float | None, ...] = ()

@@ -245,7 +245,7 @@ def _announced_round(
     else:
         after, record = _isolated_round(run, before, state, announced, trained, answer.taking_part)
     declined = (*answer.declined, *record.declined)
-    return _out_of_sites(run, after, answer.why), replace(record, declined=declined)
+    return _out_of_sites(run, after, answer.why), record.model_copy(update={"declined": declined})
 
 
 def _isolated_round(
@@ -270,7 +270,7 @@ def _isolated_round(
         )
     if record.kind is not RoundKind.RELEASED:
         after = replace(after, too_few=True)
-    return after, replace(record, isolation=figures.found, declined=tuple(refusals))
+    return after, record.model_copy(update={"isolation": figures.found, "declined": tuple(refusals)})
 
 
 def _counts_round(
@@ -284,11 +284,12 @@ def _counts_round(
     counted = run.summing.counts(announced.announcement, {site.name: class_counts(site, classes) for site in sites})
     if counted.totals is None:
         after, record = skipped(run, state, announced)
-        return after, replace(record, failed_check=counted.failed)
+        return after, record.model_copy(update={"failed_check": counted.failed})
     memory = remember_release(state.memory, announced.announcement, announced.weight_list, counted.took_part)
     after = replace(state, memory=memory, class_totals=counted.totals)
     record = round_record(run, after, announced.announcement.round, RoundKind.COUNTED, announced.weight_list.weights)
-    return after, replace(record, took_part=counted.took_part, failed_check=counted.failed, class_totals=counted.totals)
+    sums = {"took_part": counted.took_part, "failed_check": counted.failed, "class_totals": counted.totals}
+    return after, record.model_copy(update=sums)
 
 
 def _update_round(
@@ -322,12 +323,12 @@ def _update_round(
     )
     record = round_record(run, after, announcement.round, RoundKind.RELEASED, weight_list.weights)
     clipped = [inputs.own.was_clipped, *(update.was_clipped for update in inputs.updates.values())]
-    return after, replace(
-        with_judgement(record, summed.judgement),
-        took_part=measured.took_part,
-        clipped_share=sum(clipped) / len(clipped),
-        sum_of_weights=summed.sum_of_weights,
-    )
+    sums = {
+        "took_part": measured.took_part,
+        "clipped_share": sum(clipped) / len(clipped),
+        "sum_of_weights": summed.sum_of_weights,
+    }
+    return after, with_judgement(record, summed.judgement).model_copy(update=sums)
 
 
 def _same_list(weight_list: WeightList, state: RunState) -> bool:
@@ -355,7 +356,7 @@ def _round_alone(run: Run, state: RunState, round_number: int) -> tuple[RunState
     aggregate = average(own.values, [], run.study.parameters.weight_grid)
     after = replace(state, vector=_applied(run, state, aggregate), model_version=state.model_version + 1)
     record = round_record(run, after, round_number, RoundKind.ALONE, ())
-    return after, replace(record, requester_norm=own.norm, clipped_share=float(own.was_clipped))
+    return after, record.model_copy(update={"requester_norm": own.norm, "clipped_share": float(own.was_clipped)})
 
 
 def _admitted(run: Run, rule_state: RuleState, round_number: int) -> RuleState:

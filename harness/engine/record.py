@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from client_agent.learning.evaluation import NOTHING
 from client_agent.requester.measuring.judging import Judgement
 from client_agent.scoring.score import FinalScores
-from client_agent.site.events import site_values
+from client_agent.site.events import opened_values, site_values
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.run_state import Run, RunState
 from harness.engine.site_updates import load_site
@@ -39,7 +38,6 @@ def round_record(
         kind=kind,
         handed_out=weights,
         alphas=site_values((site.name, site.alpha) for site in state.rule_state.sites),
-        distances=(),
         requester_norm=0.0,
         took_part=(),
         clipped_share=0.0,
@@ -61,17 +59,12 @@ def final_scores(run: Run, state: RunState, samples: int) -> FinalScores:
 
 def with_judgement(record: RoundRecord, judgement: Judgement) -> RoundRecord:
     """The record with everything that the requester opened."""
-    measured = judgement.measured
-    return replace(
-        record,
-        distances=site_values(measured.distances),
-        norms=site_values(measured.norms),
-        inner_products=site_values(measured.inner_products),
-        pairs=measured.pairs,
-        requester_norm=measured.requester_norm,
-        failed_check=judgement.failed,
-        not_selected=judgement.not_selected,
-    )
+    changes = {
+        "requester_norm": judgement.measured.requester_norm,
+        "failed_check": judgement.failed,
+        "not_selected": judgement.not_selected,
+    }
+    return record.model_copy(update=opened_values(judgement.measured) | changes)
 
 
 def require_no_divergence(record: RoundRecord, first: RoundRecord) -> None:

@@ -10,7 +10,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from statistics import mean
 from typing import Final
 
@@ -26,7 +26,6 @@ from client_agent.site.journal import StudyJournal
 from harness.engine.history import RoundKind, RoundRecord, RunEnd, RunHistory
 from harness.federation.processes import RunningFederation
 from protocol.errors import Unavailable, UnknownStudy
-from protocol.rules.interface import PairDistance
 from protocol.sharing import Side
 from protocol.wire.messages import Study, StudyView
 
@@ -162,10 +161,7 @@ def _read_back(federation: RunningFederation, study: Study, seconds: float) -> F
         end=end,
         reason=reason,
         rounds=tuple(
-            replace(
-                _as_history(record, requester, clipped.get(record.round, [])),
-                isolation=isolation.get(record.round, ()),
-            )
+            _as_history(record, requester, clipped.get(record.round, []), isolation.get(record.round, ()))
             for record in records
         ),
         final_model=own,
@@ -218,21 +214,17 @@ def _end_of(records: Sequence[events.RoundRecord], federation: RunningFederation
     return (RunEnd.COMPLETED if updates == study.rounds else RunEnd.LOCAL_OPTIMUM), reason
 
 
-def _as_history(record: events.RoundRecord, requester: str, clipped: Sequence[bool]) -> RoundRecord:
+def _as_history(
+    record: events.RoundRecord, requester: str, clipped: Sequence[bool], isolation: tuple[events.SiteValue, ...]
+) -> RoundRecord:
     """What the agent does not report, loss and model length, is NaN."""
     kind = _KINDS.get(record.state, RoundKind.SKIPPED)
     counted = not record.purpose.plan.steps_model and kind is RoundKind.RELEASED
     return RoundRecord(
+        **record.shared(),
         round=record.round,
         kind=RoundKind.COUNTED if counted else kind,
         handed_out=record.weights,
-        alphas=record.alphas,
-        distances=record.distances,
-        norms=record.norms,
-        inner_products=record.inner_products,
-        pairs=tuple(PairDistance(first=one.first, second=one.second, distance=one.value) for one in record.pairs),
-        failed_check=record.failed_check,
-        declined=record.declined,
         requester_norm=record.requester_norm or 0.0,
         took_part=tuple(site for site in record.took_part if site != requester),
         clipped_share=mean(clipped) if clipped else 0.0,
@@ -240,4 +232,5 @@ def _as_history(record: events.RoundRecord, requester: str, clipped: Sequence[bo
         test_loss=math.nan,
         model_norm=math.nan,
         test_scores=record.test_scores,
+        isolation=isolation,
     )

@@ -23,10 +23,12 @@ from pydantic_settings import BaseSettings
 
 import moiety
 from client_agent.learning.study_file import StudyTable
+from client_agent.site.events import RoundRecord
 from harness.engine.parties import OPERATOR_NAMES, SiteEntry, make_parties
 from harness.personal import case as personal_case
 from harness.simulation import case
 from harness.simulation.files import study_files
+from harness.simulation.runs import RunLine
 from protocol import errors
 from protocol.bodies.letter import LetterKind
 from protocol.rules.registry import OPTIONS, rule_for
@@ -63,6 +65,7 @@ def all_facts(folder: Path) -> dict[str, Json]:
         "decisions": decisions,
         "rules": rules,
         "studies": studies,
+        "lines": lines,
     }
     return {name: make() for name, make in makers.items()}
 
@@ -320,6 +323,18 @@ def studies() -> Json:
         "[[variant]] of a comparison": personal_case.VariantTable,
     }
     return {"keys": {name: fields_of(table) for name, table in tables.items()}, "studies": dict(_studies())}
+
+
+def lines() -> Json:
+    """File -> the fields of its lines, and of what stands in them, in the order in which they are written."""
+    kinds: dict[str, type[BaseModel]] = {"metrics.jsonl": RoundRecord, "results.jsonl": RunLine}
+    return {file: _written(kind) for file, kind in kinds.items()}
+
+
+def _written(kind: type[BaseModel]) -> Json:
+    schema = kind.model_json_schema(mode="serialization")
+    inside = {name: list(part["properties"]) for name, part in schema["$defs"].items() if "properties" in part}
+    return {"line": list(schema["properties"]), **inside}
 
 
 def _studies() -> Iterator[tuple[str, Json]]:

@@ -159,7 +159,7 @@ def assert_the_requester_sees_the_same(plain: RunHistory, secure: RunHistory, of
     assert len(first.pairs) == (10 if pairs else 0)
     for pair, other_pair in zip(first.pairs, theirs.pairs, strict=True):
         assert (pair.first, pair.second) == (other_pair.first, other_pair.second)
-        assert abs(pair.distance - other_pair.distance) <= 2 * unit
+        assert abs(pair.value - other_pair.value) <= 2 * unit
 
 
 @every_rule
@@ -247,6 +247,6 @@ def test_the_first_update_of_a_sketched_model_agrees(rule: RuleSpec) -> None:
         for one, other in zip(ours, theirs, strict=True):
             assert one.value == pytest.approx(other.value, rel=tolerance)
     for pair, other_pair in zip(twin.pairs, record.pairs, strict=True):
-        assert pair.distance == pytest.approx(other_pair.distance, rel=tolerance)
+        assert pair.value == pytest.approx(other_pair.value, rel=tolerance)
     for one, other in zip(twin.inner_products, record.inner_products, strict=True):
         assert abs(one.value - other.value) <= 2 * tolerance * parameters.clip_norm**2

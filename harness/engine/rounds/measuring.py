@@ -38,7 +38,7 @@ def measured_round(run: Run, state: RunState, announced: Announced) -> tuple[Run
     measured = summed.judgement.measured.model_copy(update={"variance": own_variance(run, state, number)})
     after = replace(state, rule_state=run.rule.apply(state.rule_state, measured), measure_tries=0)
     record = round_record(run, after, number, RoundKind.MEASURED, announced.weight_list.weights)
-    return after, replace(with_judgement(record, summed.judgement), took_part=measured.took_part)
+    return after, with_judgement(record, summed.judgement).model_copy(update={"took_part": measured.took_part})
 
 
 def with_own_noise(run: Run, state: RunState, inputs: RoundInputs, summed: Summed, measured: Measured) -> Measured:

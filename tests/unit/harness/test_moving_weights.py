@@ -63,7 +63,7 @@ def test_moving_weights_open_the_same_in_the_open_and_protected(opens: Needs) ->
         assert record.kind is twin.kind is RoundKind.RELEASED
         assert record.handed_out == twin.handed_out
         ours, theirs = (
-            np.array([one.value for one in (*r.distances, *r.norms, *r.inner_products)] + [p.distance for p in r.pairs])
+            np.array([one.value for one in (*r.distances, *r.norms, *r.inner_products)] + [p.value for p in r.pairs])
             for r in (record, twin)
         )
         assert ours.size == (10 if opens is Needs.PAIRS else 4)

@@ -60,7 +60,8 @@ def test_largest_relative_distance_error() -> None:
     erosion = demo_result().studies[0].of(RuleName.WEIGHT_EROSION)
     rounds = list(erosion.plain.rounds)
     first = rounds[0]
-    rounds[0] = replace(first, distances=tuple(d.model_copy(update={"value": d.value * 2}) for d in first.distances))
+    doubled = tuple(one.model_copy(update={"value": one.value * 2}) for one in first.distances)
+    rounds[0] = first.model_copy(update={"distances": doubled})
     changed = replace(erosion, plain=replace(erosion.plain, rounds=tuple(rounds)))
     # All weights of the first round are 1. Fixed point moves each of 62 coordinates of update and query by less than
     # 2^-19, so a distance by less than 2 sqrt(62) 2^-19, here over twice the plain one.

@@ -192,7 +192,7 @@ def test_multi_krum_leaves_out_the_site_with_flipped_labels() -> None:
     assert record.took_part == ("near", "middle", "other")
     assert record.failed_check == ()
     updates = raw_updates(start(), 1, given)
-    found = {(pair.first, pair.second): pair.distance for pair in record.pairs}
+    found = {(pair.first, pair.second): pair.value for pair in record.pairs}
     expected = {
         (NAMES[i], NAMES[j]): float(np.linalg.norm(updates[i] - updates[j])) for j in range(5) for i in range(j)
     }
