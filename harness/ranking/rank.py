@@ -11,8 +11,8 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.learning.ridge import judging_form, ridge_model
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
+from harness.engine.rounds.ranking import OpenedLosses, open_losses
 from harness.ranking.models import loss_of_own_model, study_for
-from harness.ranking.secure import OpenedLosses, open_losses
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 from protocol.rules.transfer_loss import TransferLoss, predictor, ranked

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from harness.engine.rounds.summary import secure_sum
 from harness.simulation.run_one import Protection
 from harness.summaries.cli import Asked, summarise
-from harness.summaries.secure import secure_sum
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ConfigurationError
 from protocol.summary.layout import Layout, Numeric

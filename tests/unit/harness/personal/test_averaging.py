@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from client_agent.learning.models import build_model, dimension, model_spec
+from harness.cli import simulate
 from harness.datasets.registry import DataRequest
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.site_updates import ClippedUpdate
@@ -18,7 +19,6 @@ from harness.personal.case import parse_personal_case
 from harness.personal.records import ResultFolder
 from harness.personal.run import Run, execute
 from harness.personal.schemes import Comparison, Mixing, SchemeName, scheme_of
-from harness.simulating import simulate
 from harness.simulation.run_one import Protection
 from protocol.errors import ConfigurationError, ProtocolViolation
 from protocol.parameters import StudyParameters

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from harness.cli import simulate
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
 from harness.personal import detection
@@ -21,7 +22,6 @@ from harness.personal.run import Run, execute, load_sites
 from harness.personal.scores import scores_of
 from harness.personal.summary import summaries, summary_table
 from harness.personal.tampering import Tampering, tampered
-from harness.simulating import simulate
 from protocol.errors import ConfigurationError
 from tests.unit.harness.personal.sites import CPU, FILE, federation
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import moiety
-from harness import simulating
+from harness.simulation.command import cases
 from harness.simulation.summary import CaseSummary
 
 CASE = """
@@ -93,7 +93,7 @@ def test_download_fetches_the_files_of_the_cases_data_set(
 ) -> None:
     asked: list[tuple[list[str], Path]] = []
     monkeypatch.setattr(
-        simulating, "fetch_missing", lambda files, folder, tell: asked.append(([file.path for file in files], folder))
+        cases, "fetch_missing", lambda files, folder, tell: asked.append(([file.path for file in files], folder))
     )
     titanic = tmp_path / "titanic.toml"
     titanic.write_text(CASE.format(data="titanic", inputs=9).replace("seeds =", 'split = "age_some"\nseeds ='))

@@ -1,0 +1,1 @@
+"""What ``moiety simulate`` and ``moiety merge`` do with studies and cases."""

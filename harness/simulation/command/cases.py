@@ -1,0 +1,81 @@
+"""Studies and cases as ``moiety simulate`` runs them, and what is printed of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from harness.datasets.downloads import fetch_missing
+from harness.datasets.public_data import data_folder
+from harness.datasets.registry import source_of
+from harness.demo.live import console_for, print_run
+from harness.demo.report import accuracy_text
+from harness.simulation.case import Case
+from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.command.asked import Asked
+from harness.simulation.files.merging import merge_results
+from harness.simulation.progress import CaseBar
+from harness.simulation.runs import RunLine
+from harness.simulation.simulate import SimulationOptions, run_simulation
+from harness.simulation.summary import summarise_case, table_of, write_summary
+
+
+def simulate_study(asked: Asked, console: Console) -> None:
+    """A study over its seeds, into ``simulation.json`` and a line. Raises: ConfigurationError"""
+    seeds = asked.parsed_seeds or (0,)
+    options = SimulationOptions(
+        asked.study_file,
+        asked.data or "breast_cancer",
+        asked.requester,
+        seeds,
+        asked.protection,
+        site_plugin=asked.site_plugin,
+    )
+    result = run_simulation(options, lambda history: print_run(console, history))
+    if asked.out is not None:
+        asked.out.mkdir(parents=True, exist_ok=True)
+        (asked.out / "simulation.json").write_text(result.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    if asked.as_json:
+        typer.echo(result.model_dump_json())
+    else:
+        mean, error = accuracy_text(result.accuracy)
+        metric = result.metric.replace("_", " ")
+        console.print(f"{result.study}, {result.protection}: test {metric} {mean}{error and f' +- {error}'}")
+
+
+def simulate_case(
+    case: Case, options: CaseOptions, asked: Asked, console: Console, log: Callable[[Sequence[RunLine]], None]
+) -> None:
+    """All runs of a case, into its folder and a table; ``log`` gets them all. Raises: ConfigurationError"""
+    files = source_of(case.table.data).files
+    if asked.download and files:
+        fetch_missing(files, data_folder(options.data), lambda text: console.print(text, highlight=False))
+    with CaseBar(console) as bar:
+        lines = run_case(case, options, bar.show)
+    summary = summarise_case(lines)
+    write_summary(summary, lines, options.out)
+    log(lines)
+    if asked.as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        console.print(table_of(summary))
+        console.print(f"every run is in {options.out}", highlight=False)
+
+
+def merge(
+    out: Annotated[Path, typer.Argument(metavar="OUT", help="A new folder.")],
+    folders: Annotated[list[Path], typer.Argument(metavar="IN...", help="Folders of one case's runs.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Join the runs of several folders of one case, such as shards, into a new one."""
+    lines = merge_results(folders, out)
+    summary = summarise_case(lines)
+    write_summary(summary, lines, out)
+    if as_json:
+        typer.echo(summary.model_dump_json())
+    else:
+        console_for(stderr=False).print(table_of(summary))
