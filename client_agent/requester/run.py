@@ -140,7 +140,7 @@ class Requester(RequesterStudy):
         self._deliver_end()
 
     def _more_to_do(self) -> bool:
-        return self.progress.updates_done < self.study.rounds or next_purpose(self) is not Purpose.UPDATE
+        return self.progress.updates_done < self.study.rounds or not next_purpose(self).plan.steps_model
 
     def _end_after_all(self) -> None:
         missing = summary_missing(self)

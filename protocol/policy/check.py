@@ -10,7 +10,7 @@ from protocol.policy import clauses
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.risk.terms import RiskRule
-from protocol.wire.messages import Announcement, Purpose, WeightList
+from protocol.wire.messages import Announcement, WeightList
 
 
 class RuleTerms(Protocol):
@@ -79,10 +79,11 @@ def check_weight_list(
 
 def _opened(rule: RuleTerms, announcement: Announcement) -> Needs:
     """What the rule has opened in such a round: nothing apart from sums, unless it says that it measures so."""
-    if announcement.purpose is not Purpose.MEASURE:
+    plan = announcement.purpose.plan
+    if plan.summed or not plan.model_sized:
         return rule.needs
     apart = isinstance(rule, RiskRule) and rule.measures
-    return announcement.purpose.plan.opened(rule.needs) if apart else Needs.NOTHING
+    return plan.opened(rule.needs) if apart else Needs.NOTHING
 
 
 def check_for_every_site(announcement: Announcement, weight_list: WeightList, terms: Terms, memory: SiteMemory) -> None:

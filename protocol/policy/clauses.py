@@ -19,7 +19,8 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.policy.study_clauses import check_needs_allowed, check_ranking_allowed
 from protocol.policy.summed_rows import SummedRow
 from protocol.policy.sums import MOST_RELEASE_SETS, Exposure
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
+from protocol.purpose import RoundState
+from protocol.wire.messages import Announcement, ListedWeight, WeightList
 
 MEASURED_ROUNDS_PER_MODEL: Final = 2
 TIMES_LEFT_OUT: Final = 2
@@ -213,7 +214,7 @@ def check_opens(announcement: Announcement, needs: Needs, policy: SitePolicy) ->
 
     ``needs`` is what the rule has opened in rounds of this purpose.
     """
-    if announcement.purpose is Purpose.RANKING:
+    if announcement.purpose.plan.ends_as is RoundState.RANKED:
         check_ranking_allowed(policy)
         return
     if announcement.measured and announcement.opens is not needs:
@@ -248,7 +249,7 @@ def check_measured_twice(announcement: Announcement, memory: SiteMemory) -> None
 
 def _check_apart_once(announcement: Announcement, memory: SiteMemory) -> None:
     """At most one measurement without a sum per model, counted apart; one that both servers skipped opened nothing."""
-    if announcement.purpose is Purpose.MEASURE and memory.apart not in (None, announcement.round):
+    if announcement.purpose.plan.model_sized and memory.apart not in (None, announcement.round):
         found = f"round {memory.apart} measured model {announcement.model_version} already"
         raise refusal(Clause.MEASURED_TWICE, f"{found}, or this site has not seen both servers skip it; one is allowed")
 

@@ -56,7 +56,8 @@ class Database:
 
     def next_boot(self) -> int:
         with self._begin() as connection:
-            return int(connection.execute(insert(t.boots).values()).inserted_primary_key[0])  # type: ignore[index]
+            made = connection.execute(insert(t.boots).values())
+            return int(made.inserted_primary_key[0])  # type: ignore[index]  # an insert of one row has a key
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:

@@ -138,10 +138,10 @@ class LocalFinish:
         def objective() -> float:
             search.zero_grad()
             value = self._mean_loss(x, batch) + self.l2 / 2 * x.square().sum() + pull / 2 * (x - start).square().sum()
-            value.backward()  # type: ignore[no-untyped-call]
+            value.backward()  # type: ignore[no-untyped-call]  # torch has no types here
             return float(value.detach())
 
-        search.step(objective)  # type: ignore[no-untyped-call]
+        search.step(objective)  # type: ignore[no-untyped-call]  # torch has no types here
         if not bool(torch.isfinite(x).all()):
             raise UnusableUpdate("the local finish leaves the range of numbers; leave [finish] out")
         return x.detach()

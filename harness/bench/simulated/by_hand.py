@@ -27,7 +27,8 @@ def train_by_hand(study: Study, sites: Sequence[SiteData], shared: nn.Module) ->
             for rows in epoch_rows(len(y), study.training, number, site_seed(study.seed or 0, site.name)):
                 batch = torch.from_numpy(rows)
                 optimiser.zero_grad()
-                nn.functional.cross_entropy(model(X[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+                loss = nn.functional.cross_entropy(model(X[batch]), y[batch])
+                loss.backward()  # type: ignore[no-untyped-call]  # torch has no types here
                 optimiser.step()
             states.append(model.state_dict())
         shared.load_state_dict({name: sum(state[name] for state in states) / len(states) for name in states[0]})

@@ -125,7 +125,7 @@ def _components(field: DigestField) -> tuple[str, ...]:
     return ("@status", "content-type", field.value, '"signature";req')
 
 
-class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
+class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]  # the library has no types
     """The library's verifier with our fixed rules: the key is handed over only once they hold."""
 
     def __init__(self, key: VerifyKey, key_id: str, field: DigestField) -> None:

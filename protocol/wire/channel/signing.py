@@ -274,7 +274,7 @@ class SignatureInput(Protocol):
     def __iter__(self) -> Iterator[_Component]: ...
 
 
-class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]
+class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]  # the library has no types
     """The library's verifier with our fixed rules and the caller's clock in place of its own.
 
     The library calls ``validate_created_and_expires`` before it looks a key up; the key is handed over only there, so
