@@ -16,6 +16,7 @@ from protocol.errors import (
     UnknownStudy,
     WrongRound,
 )
+from protocol.mpc.ot.session import SITE_ELEMENTS
 from protocol.mpc.quantity import product_lengths
 from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import StudyEvent, study_step
@@ -38,7 +39,6 @@ from protocol.wire.messages import (
 )
 from protocol.wire.paths import EVERY_SITE
 from servers.ckks.process import require_tenseal
-from servers.correlations.sessions import SITE_ELEMENTS
 from servers.notifications import wait_up_to
 from servers.server import Server, StudyPicture
 from servers.store.interface import Refusal, RoundRecord, StudyRecord

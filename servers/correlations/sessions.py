@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.mpc.ot.half import CorrelationHalf
+from protocol.mpc.ot.session import BATCH_ELEMENTS
 from protocol.sharing import Side
 from protocol.wire.channel.sealing import open_small, seal_small
 from protocol.wire.messages import PartyName
@@ -19,10 +20,6 @@ from servers.server import Server
 
 Lengths = tuple[int, ...]
 KEY_PART_BYTES: Final = 32
-BATCH_ELEMENTS: Final = 1 << 14
-"""A batch's messages take about 1.3 kB an element; a contributor that needs more gets a batch of its own."""
-SITE_ELEMENTS: Final = (1 << 18) + BATCH_ELEMENTS
-"""The most that one site may need: one inner product of the longest sketch, or 135 pairs of the default one."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from host import log
 from protocol.errors import BadSignature, BrokenSeal, MalformedMessage, MoietyError, NotListed
-from protocol.mpc.ot.session import extension_message_bytes
+from protocol.mpc.ot.session import SITE_ELEMENTS, extension_message_bytes
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.wire.channel.answers import sign_answer
 from protocol.wire.channel.envelope import (
@@ -36,7 +36,6 @@ from protocol.wire.channel.signing import DigestField, only_line, signed_digest
 from protocol.wire.commitment import head_digest
 from protocol.wire.messages import MAX_CONTROL_BYTES
 from protocol.wire.paths import PEER_SEALED, SEALED
-from servers.correlations.sessions import SITE_ELEMENTS
 from servers.http.authentication import ENCLOSED, Caller, signer_of
 from servers.http.responses import problem_answer
 from servers.server import Server

@@ -25,11 +25,11 @@ from protocol.wire.messages import (
     Signed,
 )
 from protocol.wire.peer_messages import CollectedSet
-from servers.ckks.contents import ContributionCheck, key_id_of
 from servers.http.authentication import Caller
 from servers.http.bodies import ContributionDigest, ContributionIntake, stream_into
 from servers.letters import forget_rounds_before
 from servers.points import Point
+from servers.rounds.ciphertexts import ContributionCheck, key_id_of
 from servers.server import Server
 from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
 from servers.store.shares import file_name

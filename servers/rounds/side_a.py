@@ -30,13 +30,13 @@ from protocol.wire.peer_messages import (
     pack_frame,
     unpack_frame,
 )
-from servers.ckks.release import countersigned_set, deliver_sum_release, sum_up
 from servers.correlations.pool import CorrelationPool, Stock, stock_quietly
 from servers.correlations.wanted import demand
 from servers.http.peer_client import PeerClient
 from servers.notifications import ANY_STUDY, wait_up_to
 from servers.points import Point
 from servers.rounds.collect import collected
+from servers.rounds.countersigned import countersigned_set, deliver_sum_release, sum_up
 from servers.rounds.end_round import Endings, NotYet, next_step, round_path
 from servers.rounds.masked_sum_transfer import fetch_masked_sum, send_masked_sum
 from servers.rounds.sketches import (

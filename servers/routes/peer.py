@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Request, Response
 from protocol.arithmetic.ring import ELEMENT_BYTES
 from protocol.bodies import masked_sum as masked_sum_body
 from protocol.errors import NotListed, UnknownResource, WrongRound
-from protocol.mpc.ot.session import extension_message_bytes
+from protocol.mpc.ot.session import SITE_ELEMENTS, extension_message_bytes
 from protocol.protection.plan import RoundStep
 from protocol.release import masking_side
 from protocol.rounds.states import RoundKey
@@ -26,12 +26,11 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from protocol.wire.peer_messages import ChallengeReveal, LockRequest
-from servers.ckks.release import countersign_agreed_set, countersign_sum_release
-from servers.correlations.sessions import SITE_ELEMENTS
 from servers.http.authentication import ThePeer, ThisServer
 from servers.http.bodies import read_small, stream_into
 from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.points import Point
+from servers.rounds.countersigned import countersign_agreed_set, countersign_sum_release
 from servers.rounds.masked_sum import SealedMaskedSum, sealed_masked_sum
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import (

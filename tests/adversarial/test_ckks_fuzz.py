@@ -20,8 +20,8 @@ from protocol.ckks.parameters import CkksParameters
 from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import MalformedMessage, SumForged
-from servers.ckks.contents import ContributionCheck
 from servers.ckks.process import CkksProcess
+from servers.rounds.ciphertexts import ContributionCheck
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2000

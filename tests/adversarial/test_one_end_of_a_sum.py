@@ -31,7 +31,7 @@ from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import OutcomeCause, RoundState, Signed, Study, StudyState, SumRelease
-from servers.ckks.release import countersign_sum_release, deliver_sum_release, sign_sum_release
+from servers.rounds.countersigned import countersign_sum_release, deliver_sum_release, sign_sum_release
 from servers.rounds.end_round import NotYet
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import sealed_output

@@ -12,8 +12,8 @@ import pytest
 from harness.bench.probe import peak_mb, reset_peak
 from protocol.ckks.ciphertext import HEADER_BYTES, BodyHeader, Kind, body_bytes, chunk_bytes
 from protocol.ckks.parameters import CkksParameters
-from servers.ckks.contents import ContributionCheck, stored_chunks, summed_body
 from servers.ckks.process import CkksProcess
+from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
 
 PARAMETERS = CkksParameters()
 MOST_GROWTH_MB = 16

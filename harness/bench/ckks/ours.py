@@ -29,8 +29,8 @@ from protocol.ckks.scheme import KEY_SEED_BYTES, Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ProtocolViolation
 from protocol.wire.channel.sealing import sealed_length
-from servers.ckks.contents import ContributionCheck, stored_chunks, summed_body
 from servers.ckks.process import CkksProcess
+from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
 
 LARGEST_ERROR: Final = 1e-5
 """What the whole average may be off by, in units of the clip norm."""

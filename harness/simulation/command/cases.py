@@ -17,7 +17,7 @@ from harness.demo.report import accuracy_text
 from harness.simulation.case import Case
 from harness.simulation.case_run import CaseOptions, run_case
 from harness.simulation.command.asked import Asked
-from harness.simulation.files.merging import merge_results
+from harness.simulation.command.merging import merge_results
 from harness.simulation.progress import CaseBar
 from harness.simulation.runs import RunLine
 from harness.simulation.simulate import SimulationOptions, run_simulation

@@ -49,6 +49,10 @@ from protocol.mpc.ot.kernels import NUMBA, OtKernels
 BATCH_NUMBER_BYTES: Final = 8
 CHALLENGE_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.CHI_BYTES
 ANSWER_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.ANSWER_BYTES
+BATCH_ELEMENTS: Final = 1 << 14
+"""A batch's messages take about 1.3 kB an element; a contributor that needs more gets a batch of its own."""
+SITE_ELEMENTS: Final = (1 << 18) + BATCH_ELEMENTS
+"""The most that one site may need: one inner product of the longest sketch, or 135 pairs of the default one."""
 _CLOSED: Final = "closed"
 _WIRE: Final = np.dtype("<u8")
 LengthsList: TypeAlias = list[tuple[int, ...]]

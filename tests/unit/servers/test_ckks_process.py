@@ -26,9 +26,9 @@ from protocol.ckks.scheme import Scheme, SecretKey
 from protocol.ckks.update import average, body_header, contribution
 from protocol.errors import ConfigurationError, MalformedMessage, ProtocolViolation, Unavailable
 from servers.ckks import process as ckks_process
-from servers.ckks.contents import ContributionCheck, stored_chunks, summed_body
 from servers.ckks.process import CkksProcess
 from servers.ckks.worker import REQUEST, Operation, Verdict, limit_resources, serve
+from servers.rounds.ciphertexts import ContributionCheck, stored_chunks, summed_body
 
 PARAMETERS = CkksParameters()
 DIMENSION = 2500
@@ -266,7 +266,7 @@ def test_neither_the_server_nor_what_it_stores_ever_holds_a_key(
 def test_a_server_process_that_sums_loads_no_tenseal_itself(bodies: list[bytes]) -> None:
     program = (
         "import sys; from servers.ckks.process import CkksProcess; from protocol.ckks.parameters import CkksParameters;"
-        "import servers.ckks.contents; p = CkksProcess(CkksParameters()); p.fingerprint(); p.close();"
+        "import servers.rounds.ciphertexts; p = CkksProcess(CkksParameters()); p.fingerprint(); p.close();"
         "sys.exit(any(name.startswith(('tenseal', '_tenseal', '_sealapi')) for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode == 0

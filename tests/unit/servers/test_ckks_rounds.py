@@ -36,7 +36,7 @@ from protocol.wire.messages import (
     StudyProtection,
 )
 from servers.ckks import process as ckks_process
-from servers.ckks.release import countersign_agreed_set
+from servers.rounds.countersigned import countersign_agreed_set
 from servers.rounds.release import sealed_output
 from servers.store.interface import RoundRecord
 from servers.studies import _require_rule

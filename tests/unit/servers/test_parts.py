@@ -11,7 +11,8 @@ import pytest
 
 from host.randomness import SystemRandomness, server_randomness
 from protocol.errors import StorageFull
-from servers.correlations.sessions import BATCH_ELEMENTS, in_batches, zero_key
+from protocol.mpc.ot.session import BATCH_ELEMENTS
+from servers.correlations.sessions import in_batches, zero_key
 from servers.notifications import Changes, wait_up_to
 from servers.store.shares import ShareFiles, file_name
 

@@ -9,8 +9,8 @@ import pytest
 import moiety
 from harness.simulation.case import Case, parse_case
 from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.command.merging import merge_results
 from harness.simulation.files.code_digest import code_digest, digest_of_code
-from harness.simulation.files.merging import merge_results
 from harness.simulation.options import Shard, parse_shard
 from harness.simulation.runs import RunLine
 from harness.simulation.store import RESULTS, Results

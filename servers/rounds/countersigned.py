@@ -19,9 +19,9 @@ from protocol.rounds.transitions import RoundEvent
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import AgreedSet, Signed, SumRelease
-from servers.ckks.contents import write_sum
 from servers.http.peer_client import PeerClient
 from servers.points import Point
+from servers.rounds.ciphertexts import write_sum
 from servers.rounds.end_round import signed_by_both
 from servers.rounds.release import commit_release, output_name
 from servers.rounds.standing import known_round, standing
