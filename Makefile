@@ -40,7 +40,9 @@ results: install
 
 # Three workers, four where there are processors for them (tests of processes wait half of their time), a module on one of
 # them; PYTEST_FLAGS= runs one test after the other. Every line and branch of protocol/ is run by a test; of the other
-# packages coverage sees only what runs in the tests' own processes.
+# packages coverage sees only what runs in the tests' own processes. Some hundred processes import the packages: their
+# bytecode is kept. Files of tests are in memory (/dev/shm) where there is room; TMPDIR= names another place.
+test soak: export PYTHONDONTWRITEBYTECODE :=
 test: install
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov --cov-report=
 	$(BIN)/coverage report --include='protocol/*' --fail-under=100 --show-missing --skip-covered

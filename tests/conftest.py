@@ -1,8 +1,24 @@
-"""Holds in every test: one example of hypothesis may take as long as a busy machine needs; a test has its timeout."""
+"""Holds in every test, and in the processes that one starts.
+
+One example of hypothesis may take as long as a busy machine needs; a test has its timeout. Every library computes with
+one thread: tests run side by side, and their models are small. Temporary files are in memory where there is room, which
+spares some 100,000 waits for a disk; what must outlive a killed process is tested on a disk (``kit.disk``).
+"""
 
 from __future__ import annotations
 
+import os
+import tempfile
+
 from hypothesis import settings
+
+from tests.kit.disk import in_memory
+
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):  # read on import
+    os.environ.setdefault(_name, "1")
+_memory = in_memory()
+if "TMPDIR" not in os.environ and _memory is not None:
+    os.environ["TMPDIR"] = tempfile.tempdir = str(_memory)
 
 settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")

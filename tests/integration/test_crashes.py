@@ -30,6 +30,7 @@ from tests.integration.crashes import (
     light_study_of,
     run_killing,
 )
+from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 
 
@@ -207,8 +208,8 @@ REST = tuple(pytest.param(case, id=case.name, marks=pytest.mark.soak) for case i
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with crash_federation(tmp_path_factory.mktemp("crashes")) as running:
+def federation() -> Iterator[Federation]:
+    with folder_on_disk() as folder, crash_federation(folder) as running:
         yield running
 
 

@@ -21,6 +21,7 @@ from tests.integration.crashes import (
     light_study_of,
     run_killing,
 )
+from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 
 TOTALS = tuple(sum(counts) for counts in zip(*map(class_counts, range(len(SITES))), strict=True))
@@ -28,8 +29,8 @@ GRID = 2
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with crash_federation(tmp_path_factory.mktemp("counts")) as running:
+def federation() -> Iterator[Federation]:
+    with folder_on_disk() as folder, crash_federation(folder) as running:
         yield running
 
 

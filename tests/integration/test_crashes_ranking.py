@@ -28,6 +28,7 @@ from tests.integration.crashes import (
     light_study_of,
     run_killing,
 )
+from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 
 CONTRIBUTORS = SITES[1:]
@@ -54,10 +55,9 @@ REST = [pytest.param(kill, id=named(kill), marks=pytest.mark.soak) for kill in S
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with crash_federation(
-        tmp_path_factory.mktemp("ranking"), policy=SitePolicy(least_isolation=0.0, may_rank=True)
-    ) as running:
+def federation() -> Iterator[Federation]:
+    policy = SitePolicy(least_isolation=0.0, may_rank=True)
+    with folder_on_disk() as folder, crash_federation(folder, policy=policy) as running:
         yield running
 
 

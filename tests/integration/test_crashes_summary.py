@@ -12,6 +12,7 @@ from client_agent.study.summarising import SUMMARY_FILE, Summary
 from protocol.wire.messages import Purpose
 from tests.integration.crashes import REQUESTER, SITES, Kill, audit, crash_federation, run_killing
 from tests.integration.test_summary import POLICY, put_tables, summary_study
+from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation
 
 KILLS = (
@@ -23,8 +24,8 @@ KILLS = (
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
-    with crash_federation(tmp_path_factory.mktemp("summary"), policy=POLICY) as running:
+def federation() -> Iterator[Federation]:
+    with folder_on_disk() as folder, crash_federation(folder, policy=POLICY) as running:
         put_tables(running, SITES)
         yield running
 

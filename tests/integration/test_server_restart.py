@@ -17,13 +17,14 @@ from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import sealed_small_length
 from protocol.wire.messages import OutcomeCause, PauseCause, PauseNotice, RoundState, StudyState
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates
+from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation, start_servers
 
 
 @pytest.fixture(scope="module")
-def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+def federation() -> Iterator[Federation]:
     limits = {"grace_s": 0.2, "pause_after_skips": 2}
-    with start_servers(tmp_path_factory.mktemp("restart"), SITES, limits=limits) as running:
+    with folder_on_disk() as folder, start_servers(folder, SITES, limits=limits) as running:
         yield running
 
 
