@@ -40,19 +40,22 @@ SCALE: Final = (4, 4, 20, 400, 0.01, 0.05, 0.1, 0.04, 0.03, 0.007,
 # fmt: on
 
 
-def breast_cancer_five_hospitals(seed: int) -> Federation:
-    """The federation; ``seed`` decides who goes where within the fixed shares, and the parts. Classes: benign first."""
+def breast_cancer_five_hospitals(seed: int, requester: str | None = None) -> Federation:
+    """The federation, ``requester`` (None: the first named) in front; ``seed`` decides who goes where within the fixed
+    shares, and the parts. Classes: benign first.
+    """
     bundle = load_breast_cancer()
     raw = np.asarray(bundle.data, dtype=np.float64)
     y = 1 - np.asarray(bundle.target, dtype=np.int64)
     X = (raw - np.array(CENTRE)) / np.array(SCALE)
     random = split_random("breast cancer", seed)
     owner = owners(raw[:, 0], list(HOSPITALS.values()), random)
-    sites: list[SiteData] = []
+    asking = requester or next(iter(HOSPITALS))
+    cut: dict[str, SiteData] = {}
     for number, name in enumerate(HOSPITALS):
         rows = np.flatnonzero(owner == number)
-        shares = REQUESTER_SHARES if number == 0 else CONTRIBUTOR_SHARES
+        shares = REQUESTER_SHARES if name == asking else CONTRIBUTOR_SHARES
         note = f"median radius {np.median(raw[rows, 0]):.1f} mm"
-        sites.append(cut_site(name, X[rows], y[rows], shares, random, note))
-    columns = tuple(str(name) for name in bundle.feature_names)
-    return Federation("breast cancer, five hospitals", (X.shape[1],), ("benign", "malignant"), tuple(sites), columns)
+        cut[name] = cut_site(name, X[rows], y[rows], shares, random, note)
+    columns, sites = tuple(str(name) for name in bundle.feature_names), (cut.pop(asking), *cut.values())
+    return Federation("breast cancer, five hospitals", (X.shape[1],), ("benign", "malignant"), sites, columns)

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final
 
 from harness.datasets import diabetes, har, heart_disease, mnist, survival, titanic
-from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.breast_cancer import HOSPITALS, breast_cancer_five_hospitals
 from harness.datasets.digits import digits_sites
 from harness.datasets.dirichlet import dealt_anew
 from harness.datasets.public_data import PublicFile, data_folder
-from harness.datasets.site_data import Federation, split_random, with_validation
+from harness.datasets.site_data import Federation, split_random, thinned, with_validation
 from harness.datasets.whitening import whitened
 from host.extensions import Kind, extension, is_brought
 from protocol.errors import ConfigurationError
@@ -24,6 +24,7 @@ class DataRequest:
 
     ``dirichlet``: training examples are dealt anew, by label. ``validation_share`` is the part of the requester's
     training examples that is kept to choose settings on. ``whitened``: by the moments of all training parts.
+    ``training_share``: the part of every site's training examples that is there at all.
     """
 
     data: str
@@ -35,6 +36,7 @@ class DataRequest:
     folder: Path | None = None
     dirichlet: float | None = None
     whitened: bool = False
+    training_share: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,8 @@ def load_data(request: DataRequest) -> Federation:
     federation = source.load(request)
     if request.dirichlet is not None:
         federation = dealt_anew(federation, request.dirichlet, request.seed)
+    if request.training_share < 1:
+        federation = thinned(federation, request.training_share, request.seed)
     return whitened(federation) if request.whitened else federation
 
 
@@ -107,7 +111,8 @@ def with_requester(federation: Federation, request: DataRequest) -> Federation:
 
 
 def _breast_cancer(request: DataRequest) -> Federation:
-    return _with_fixed_requester(breast_cancer_five_hospitals(request.seed), request)
+    _require_site(request, HOSPITALS)
+    return breast_cancer_five_hospitals(request.seed, request.requester)
 
 
 def _breast_cancer_survival(request: DataRequest) -> Federation:

@@ -127,6 +127,21 @@ def with_validation(site: SiteData, share: float, random: np.random.Generator) -
     return replace(site, train=train, validation=validation)
 
 
+def thinned(federation: Federation, share: float, seed: int) -> Federation:
+    """The same sites, validation and test parts, with ``share`` of every training part, classes cut alike.
+
+    What a site keeps follows from its name, so a seed has one choice, whoever is the requester.
+    """
+
+    def kept(site: SiteData) -> SiteData:
+        y = site.train.y if federation.task is TaskKind.CLASSES else np.zeros(len(site.train), np.int64)
+        random = split_random(f"training share {site.name}", seed)
+        rows, _ = stratified_parts(y, (share, 1 - share), random)
+        return replace(site, train=Examples(site.train.X[rows], site.train.y[rows]))
+
+    return replace(federation, sites=tuple(map(kept, federation.sites)))
+
+
 def cut_site(
     name: str,
     X: NDArray[np.float64],

@@ -36,6 +36,8 @@ class Trained:
 
     @classmethod
     def of(cls, run: Run, updates: Mapping[str, ClippedUpdate]) -> Trained:
+        if not run.works_out_isolation:
+            return cls(updates, {})
         seed = derive(bytes(32), f"kept updates {run.study.seed}")
         return cls(updates, {site: kept_update(one.values, derive(seed, site)) for site, one in updates.items()})
 
@@ -50,12 +52,16 @@ class Figures:
 
 def require_isolated(run: Run, state: RunState, announced: Announced, *, trained: Trained) -> None:
     """The clause as the requester runs it before it announces, with its own updates. Raises: PolicyRefusal"""
+    if not run.works_out_isolation:
+        return
     row = _summed_row(run, announced)
     check_isolation(_exposure(run, state, row, run.requester.name, trained), row, run.policy)
 
 
 def isolations(run: Run, state: RunState, announced: Announced, trained: Trained, sites: tuple[str, ...]) -> Figures:
-    """What each of ``sites`` and the requester find, the requester first."""
+    """What each of ``sites`` and the requester find, the requester first; nothing where nobody asks for it."""
+    if not run.works_out_isolation:
+        return Figures((), {})
     row, values, refusals = _summed_row(run, announced), [], {}
     for site in (run.requester.name, *sites):
         found = _exposure(run, state, row, site, trained)
@@ -71,6 +77,8 @@ def remembered(
     run: Run, state: RunState, announced: Announced, trained: Trained, released: tuple[str, ...]
 ) -> RunState:
     """The state once the sum over ``released``, contributors only, was opened."""
+    if not run.works_out_isolation:
+        return state
     row = _summed_row(run, announced).model_copy(update={"released": tuple(sorted(released))})
     newest = np.zeros((1, len(run.sites), len(trained.kept[run.requester.name])), np.float32)
     for place, site in enumerate(run.sites):

@@ -169,6 +169,7 @@ def _run_of(study: Study, seed: int, sites: Sequence[SiteData], summing: Summing
         plugin=conditions.plugin,
         followed=conditions.followed,
         own_metrics=conditions.own_metrics,
+        works_out_isolation=conditions.works_out_isolation,
     )
     if conditions.plugin is not None:
         try_once(study, run.model, run.requester.train, assessor(study, conditions.plugin, run.computing.device))

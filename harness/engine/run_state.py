@@ -56,7 +56,8 @@ class Conditions:
     ``rule`` and ``model`` (with its first values) are ones that studies do not know, in place of the study's own, for
     plain runs. ``plugin`` is every site's, for studies whose model is one. ``followed`` are the metrics of every
     round, ``own_metrics`` those that others bring; all come after the last one, with intervals over ``bootstrap``
-    draws. ``finish``: the requester's local finish.
+    draws. ``finish``: the requester's local finish. ``works_out_isolation``: False where no policy demands any and
+    nobody reads the figures, which cost more than training a small model.
     """
 
     erosion_applies: ErosionApplies = "next_round"
@@ -70,6 +71,7 @@ class Conditions:
     own_metrics: OwnMetrics | None = None
     bootstrap: int = 0
     finish: FinishTable | None = None
+    works_out_isolation: bool = True
 
 
 USUAL: Final = Conditions()
@@ -138,6 +140,7 @@ class Run:
     plugin: Plugin | None = None
     followed: frozenset[MetricName] = FOLLOWED
     own_metrics: OwnMetrics | None = None
+    works_out_isolation: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:

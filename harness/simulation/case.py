@@ -62,10 +62,11 @@ class PolicyTable(_Table):
 
 class CaseTable(_Table):
     """``[case]``. ``dirichlet`` deals all training examples anew, by label; ``whitened`` whitens the features by the
-    moments of all training parts. ``validation_share`` of the requester's training part is split off, to choose
-    settings on, in tuning runs and in runs of variants that keep it. Settings are chosen for all requesters together,
-    or by each one. ``judged_by`` is the metric that settings and rounds are chosen on, and the first that is shown;
-    None is the task's first. The last round's metrics have intervals over ``bootstrap`` draws, 0: none.
+    moments of all training parts. Of every training part only ``training_share`` is there. ``validation_share`` of the
+    requester's training part is split off, to choose settings on, in tuning runs and in runs of variants that keep it.
+    Settings are chosen for all requesters together, or by each one. ``judged_by`` is the metric that settings and
+    rounds are chosen on, and the first that is shown; None is the task's first. The last round's metrics have
+    intervals over ``bootstrap`` draws, 0: none.
     """
 
     data: str
@@ -73,6 +74,7 @@ class CaseTable(_Table):
     sites: Annotated[int, Field(ge=2)] | None = None
     dirichlet: Annotated[float, Field(gt=0)] | None = None
     whitened: bool = False
+    training_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     requesters: Literal["first", "each"] | list[str] = "first"
     seeds: list[Annotated[int, Field(ge=0)]] = [0]
     tuning_seeds: list[Annotated[int, Field(ge=0)]] = []
@@ -91,6 +93,7 @@ class VariantTable(_Table):
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
     sites' training parts together, which only a simulation can. ``baseline`` takes FedAvg's place.
     ``published_mistake`` repeats one of a paper's code, to compare with its table. ``finish`` is the study's table.
+    ``policy`` is the sites' in place of the case's: for rules from before there were any.
     """
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9_]+$", max_length=40)]
@@ -101,6 +104,7 @@ class VariantTable(_Table):
     published_mistake: PublishedMistake | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
     finish: dict[str, Any] | None = None
+    policy: PolicyTable | None = None
     model: dict[str, Any] = {}
     rule: dict[str, Any] = {}
     training: dict[str, Any] = {}
@@ -134,6 +138,7 @@ class Variant:
     published_mistake: PublishedMistake | None
     digest: str
     tables: Mapping[str, Any]
+    policy: PolicyTable
 
     def with_settings(self, settings: tuple[Setting, ...], source: str) -> StudyTable:
         """The study with tuned keys set. Raises: ConfigurationError"""
@@ -262,6 +267,7 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         variant.published_mistake,
         _digest(variant, tables, case, _packages(tables, case, where)),
         tables,
+        variant.policy or validated(CaseTable, case, f"{source}: [case]").policy,
     )
 
 
@@ -303,6 +309,8 @@ def _digest(
         deciding["pooled"] = True
     if variant.baseline is not None:
         deciding["baseline"] = variant.baseline.model_dump()
+    if variant.policy is not None:
+        deciding["policy"] = variant.policy.model_dump()
     if variant.published_mistake is not None:
         deciding["published_mistake"] = variant.published_mistake
     deciding |= packages

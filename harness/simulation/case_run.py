@@ -157,7 +157,7 @@ class _CaseRun:
             key,
             study,
             request_for(self.case, self.options.data, key.requester, key.seed, share),
-            table.policy.policy(),
+            variant.policy.policy(),
             self.options.protection,
             variant.digest,
             settings,
@@ -184,10 +184,22 @@ class _CaseRun:
         return self.options.computing if plain and study.training.update == "local_sgd" else ON_CPU
 
     def _tuning_run(self, key: RunKey, settings: tuple[Setting, ...]) -> PlannedRun:
-        """A run for choosing: plain, with a validation part, its only metric what it is judged by, not resumed."""
+        """A run for choosing: plain, with a validation part, its only metric what it is judged by, not resumed.
+
+        A finish that holds nothing out of the rounds is left out, so settings are those of the rounds alone.
+        """
         planned = self._planned(key, settings)
         data = replace(planned.data, validation_share=self.case.table.validation_share)
-        return replace(planned, data=data, protection=Protection.PLAIN, partial=None, bootstrap=0, followed=frozenset())
+        study = without_leaving_one_out(planned.study)
+        return replace(
+            planned,
+            study=study,
+            data=data,
+            protection=Protection.PLAIN,
+            partial=None,
+            bootstrap=0,
+            followed=frozenset(),
+        )
 
 
 def requesters_of(case: Case, federation: Federation, asked: tuple[str, ...] | None = None) -> tuple[str, ...]:
@@ -214,7 +226,14 @@ def request_for(
     """What a run of the case asks of its data set."""
     table = case.table
     choices = table.split, table.sites, requester, validation_share, data, table.dirichlet, table.whitened
+    choices = (*choices, table.training_share)
     return DataRequest(table.data, seed, *choices)
+
+
+def without_leaving_one_out(study: StudyTable) -> StudyTable:
+    """The study without a finish whose rounds are those of a study that has none."""
+    finish = study.finish
+    return study.model_copy(update={"finish": None}) if finish and finish.choose == "leave_one_out" else study
 
 
 def _settings(choices: Iterable[Choice], requester: str) -> tuple[Setting, ...]:

@@ -98,7 +98,7 @@ def _require_study(case: Case, variant: Variant, federation: Federation, protect
         if variant.baseline is not None:
             made = variant.chosen_model.build(variant.study.model, 0) if variant.chosen_model else None
             require_baseline(study, made or build_model(study.model, 0), f"baseline {variant.baseline.name!r}")
-        require_willing(rule.needs, case.table.policy.policy(), [site.name for site in federation.contributors])
+        require_willing(rule.needs, variant.policy.policy(), [site.name for site in federation.contributors])
     except ConfigurationError as error:
         raise ConfigurationError(f"{where}: {error.detail}") from None
 

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -127,7 +128,7 @@ def require_plain_for_same_round(table: StudyTable, protection: Protection, sour
 
 def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
     erosion = require_plain_for_same_round(planned.study, planned.protection, planned.source)
-    federation = load_data(planned.data)
+    federation = _loaded(planned.data)
     check_federation(federation, planned.study.rule, planned.study.parameters.least_contributors)
     data_digest = digest_of(federation)
     federation = pooled(federation) if planned.pooled else federation
@@ -153,6 +154,12 @@ def _execute(planned: PlannedRun, on_round: OnRound) -> RunLine:
         records = latest[0].records if latest else ()
         return failed_line(facts, records, diverged.detail, before_s + time.monotonic() - begun)
     return run_line(facts, history, before_s + time.monotonic() - begun)
+
+
+@lru_cache(maxsize=1)
+def _loaded(request: DataRequest) -> Federation:
+    """Runs that differ in their variant alone follow each other, and have the same data. Raises: ConfigurationError"""
+    return load_data(request)
 
 
 def _history(
@@ -228,6 +235,7 @@ def _conditions(planned: PlannedRun, study: Study, federation: Federation, erosi
         bootstrap=planned.bootstrap,
         own_metrics=own_metrics(planned.metrics),
         finish=planned.study.finish,
+        works_out_isolation=planned.policy.least_isolation > 0,
     )
 
 

@@ -53,6 +53,29 @@ def test_breast_cancer_every_tumour_is_in_one_place() -> None:
     np.testing.assert_array_equal(rows_of(breast_cancer_five_hospitals(0)), table[np.lexsort(table.T)])
 
 
+def test_breast_cancer_every_hospital_can_ask_and_owners_stay() -> None:
+    first, other = breast_cancer_five_hospitals(0), breast_cancer_five_hospitals(0, "oncology-centre")
+    assert other.names_of_sites == ("oncology-centre", *(name for name in HOSPITALS if name != "oncology-centre"))
+    assert all(len(getattr(other.requester, part)) > 0 for part in PARTS)
+    np.testing.assert_array_equal(rows_of(first), rows_of(other))
+    sizes = {site.name: sum(len(getattr(site, part)) for part in PARTS) for site in first.sites}
+    assert {site.name: sum(len(getattr(site, part)) for part in PARTS) for site in other.sites} == sizes
+
+
+@pytest.mark.parametrize("data", ["breast_cancer", "diabetes"])
+def test_a_share_of_the_training_examples_is_the_same_whoever_asks(data: str) -> None:
+    whole, thin = (load_data(DataRequest(data, 2, training_share=share)) for share in (1.0, 0.2))
+    for before, after in zip(whole.sites, thin.sites, strict=True):
+        assert len(after.train) == pytest.approx(0.2 * len(before.train), abs=1)  # each class is rounded
+        assert {row.tobytes() for row in after.train.X} <= {row.tobytes() for row in before.train.X}
+        for part in ("validation", "test"):
+            np.testing.assert_array_equal(getattr(after, part).X, getattr(before, part).X)
+    last = whole.sites[-1].name
+    asked = load_data(DataRequest(data, 2, requester=last, training_share=0.2))
+    np.testing.assert_array_equal(asked.sites[2].train.X, thin.sites[1].train.X)
+    assert asked.sites[2].name == thin.sites[1].name
+
+
 def test_breast_cancer_skew_is_the_table() -> None:
     shares = np.array(list(HOSPITALS.values()))
     # columns of two-digit decimals: the sum differs from 1 by float rounding only

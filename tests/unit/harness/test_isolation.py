@@ -10,8 +10,9 @@ import pytest
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER, study_of
 from harness.engine.history import RunHistory, isolation_series
-from harness.engine.loop import run_plain
-from harness.engine.run_state import Attendance, Progress
+from harness.engine.loop import run_plain, run_rounds
+from harness.engine.run_state import Attendance, Conditions, Progress
+from harness.engine.summing import PlainSum
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName
 
@@ -62,3 +63,24 @@ def test_the_sums_that_isolation_looks_at_survive_in_the_state() -> None:
 
 def test_rounds_alone_have_none() -> None:
     assert all(value is None for one in isolation_series(run(RuleName.LOCAL)) for value in one.values)
+
+
+def test_figures_that_nobody_asks_for_change_nothing_when_they_are_not_worked_out() -> None:
+    study = study_of(replace(BREAST_CANCER, rounds=4), FEDERATION, RuleName.WEIGHT_EROSION, "00" * 32, 0)
+    trusting = SitePolicy(least_isolation=0.0)
+    seen: list[Progress] = []
+    without, with_figures = (
+        run_rounds(
+            study,
+            FEDERATION.sites,
+            PlainSum(),
+            Conditions(policy=trusting, works_out_isolation=worked_out),
+            protection="plain",
+            after_round=seen.append,
+        )
+        for worked_out in (False, True)
+    )
+    np.testing.assert_array_equal(without.final_model, with_figures.final_model)
+    assert [replace(one, isolation=()) for one in with_figures.rounds] == list(without.rounds)
+    assert all(one.isolation for one in with_figures.rounds)
+    assert [len(one.state.sums) for one in seen] == [0] * 4 + [1, 2, 3, 4]

@@ -112,7 +112,6 @@ def test_a_file_without_the_case_table_is_no_case(tmp_path: Path) -> None:
     ("variants", "table", "message"),
     [
         (EROSION, "requesters = ['north']", r"key 'case.requesters': found \['north'\], the sites are \['city-hosp"),
-        (EROSION, "requesters = ['county-hospital']", "'county-hospital' cannot be the requester"),
         (EROSION + "parameters = { least_contributors = 5 }\n", "", "4 sites .* too few for least_contributors=5"),
         (EROSION.replace('"weight_erosion", distance_penalty = 0.02', '"multi_krum", byzantine = 2'), "", "needs 7"),
         (
@@ -172,6 +171,23 @@ def test_what_the_options_name_must_be_in_the_case(tmp_path: Path) -> None:
         run_case(
             parse_case(HEAD.format(case="").replace("breast_cancer", "rocks") + EROSION, "x"), CaseOptions(tmp_path)
         )
+
+
+def test_a_site_that_has_no_test_part_cannot_be_the_requester(tmp_path: Path) -> None:
+    text = HEAD.replace("breast_cancer", "digits").replace("[30]", "[64]").replace("[model]", "[model]\nclasses = 10")
+    only_first = parse_case(text.format(case="requesters = ['site-1']") + EROSION, "case.toml")
+    with pytest.raises(ConfigurationError, match="'site-1' cannot be the requester"):
+        run_case(only_first, CaseOptions(tmp_path))
+
+
+def test_a_variants_own_policy_takes_the_cases_place_and_decides_its_runs(tmp_path: Path) -> None:
+    strict = "seeds = [0]\npolicy = { largest_share = 0.001, least_isolation = 0.0 }"
+    free = EROSION + "policy = { least_contributors = 1, largest_share = 1.0, least_isolation = 0.0 }\n"
+    (alone,) = run_case(case(EROSION, strict), CaseOptions(tmp_path / "strict"))
+    (shared,) = run_case(case(free, strict), CaseOptions(tmp_path / "free"))
+    assert (alone.end, alone.released_rounds) == ("local_only", 0)
+    assert (shared.end, shared.released_rounds) == ("completed", 3)
+    assert case(free, strict).variants[0].digest != case(EROSION, strict).variants[0].digest
 
 
 @pytest.mark.parametrize("choice", ['split = "by_age"', "sites = 7"])

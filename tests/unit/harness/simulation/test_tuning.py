@@ -10,7 +10,7 @@ import pytest
 from harness.datasets import registry
 from harness.datasets.site_data import Federation
 from harness.simulation.case import parse_case
-from harness.simulation.case_run import CaseOptions, run_case
+from harness.simulation.case_run import CaseOptions, run_case, without_leaving_one_out
 from harness.simulation.runs import RunLine
 from harness.simulation.tuning import TuningLine, choose, combinations
 from protocol.errors import ConfigurationError
@@ -126,6 +126,18 @@ def test_tuning_runs_see_no_test_example_and_reported_runs_train_on_everything(
     assert all(value is None for run in lines for value in run.validation_accuracy)
     # the test accuracy of a tuning run is in no file
     assert "test" not in (folder / "out" / "tuning.jsonl").read_text()
+
+
+def test_a_finish_that_leaves_one_out_is_no_part_of_choosing_and_one_that_holds_out_is() -> None:
+    text = TEXT.format(share=0.25, tuned_for="all_requesters")
+    studies = [
+        parse_case(f"{text}finish = {finish}\n", "case.toml").variants[1].study
+        for finish in ('{ choose = "leave_one_out" }', "{ held_out = 0.2 }")
+    ]
+    left_out, held_out = (without_leaving_one_out(study) for study in studies)
+    assert left_out == studies[0].model_copy(update={"finish": None})
+    assert held_out == studies[1]
+    assert held_out.finish is not None
 
 
 def test_tuning_without_validation_examples_is_refused(folder: Path) -> None:
