@@ -7,7 +7,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Protocol
 
-from harness.papers import clinicians, har_ifedavg, har_strategies, heart_disease, mnist, other_tasks, titanic
+from harness.papers import (
+    clinicians,
+    does_it_pay,
+    har_ifedavg,
+    har_strategies,
+    heart_disease,
+    mnist,
+    other_tasks,
+    titanic,
+)
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.papers.privacy import PrivacyPage
@@ -158,6 +167,9 @@ _PROTECTED: Final = tuple(
 _HEART: Final = CaseUse(heart_disease.CASE)
 _SURVIVAL: Final = CaseUse(other_tasks.SURVIVAL.case)
 _REGRESSION: Final = CaseUse(other_tasks.REGRESSION.case)
+_PAYS: Final = tuple(
+    CaseUse(study.case) if study.few else CaseUse(study.case, (0, 1, 2)) for study in does_it_pay.STUDIES
+)
 PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("titanic", "Titanic: passengers by age", _TITANIC, titanic.write),
     CasesPage("heart_disease", "Heart disease: four hospitals", (_HEART,), heart_disease.write),
@@ -167,6 +179,7 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     PersonalPage("har_ifedavg", "HAR: personal layers", (har_ifedavg.CASE, *har_ifedavg.TAMPERED)),
     CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
     PrivacyPage("privacy", "What sums give away", STUDIES),
+    CasesPage("does_it_pay", "Does it pay to join?", _PAYS, does_it_pay.write),
     CasesPage(
         "clinicians", "Which rule for my patients?", (_HEART, *_TITANIC, _SURVIVAL, _REGRESSION), clinicians.write
     ),

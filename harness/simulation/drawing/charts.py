@@ -77,7 +77,7 @@ def bars_chart(groups: Sequence[str], series: Sequence[tuple[str, Sequence[Sprea
         axes.set_ylabel(label)
         axes.set_axisbelow(True)
         axes.axhline(0.0, color="#333333", linewidth=0.8)
-        _tidy(axes)
+        tidy(axes)
         axes.grid(visible=False, axis="x")
         figure.legend(loc="outside lower center", ncols=len(series), frameon=False, fontsize=8)
         return _svg(figure)
@@ -132,7 +132,7 @@ def _panels(panels: Sequence[Panel], draw: Callable[[Axes, Panel], None]) -> str
         for axes, panel in zip(grid, panels, strict=False):
             draw(axes, panel)
             axes.set_title(panel.title, fontsize=9)
-            _tidy(axes)
+            tidy(axes)
         for unused in grid[len(panels) :]:
             unused.set_visible(False)
         handles: dict[str, Artist] = {}
@@ -143,7 +143,14 @@ def _panels(panels: Sequence[Panel], draw: Callable[[Axes, Panel], None]) -> str
         return _svg(figure)
 
 
-def _tidy(axes: Axes) -> None:
+def drawn(draw: Callable[[], Figure]) -> str:
+    """A figure in the pages' style, as SVG."""
+    with _style():
+        return _svg(draw())
+
+
+def tidy(axes: Axes) -> None:
+    """A light grid, and no frame."""
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
 

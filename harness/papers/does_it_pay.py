@@ -1,0 +1,230 @@
+"""The page that answers what every hospital asks: whether it pays to join, and by which rule, without choosing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from client_agent.scoring.score import MetricName, words_of
+from harness.papers.page import Page
+from harness.papers.tables.against import signed
+from harness.papers.tables.better_of_both import (
+    FEDAVG,
+    FINISHED,
+    LOCAL,
+    Beside,
+    beside_better,
+    beside_rule,
+    better_losses,
+    losses,
+    mean_beside_better,
+    with_rules_alone,
+)
+from harness.papers.tables.by_requester import over_requesters, requesters
+from harness.simulation.drawing.ratios import Dot, RatioPanel, ratios_chart
+from harness.simulation.drawing.spread import Spread, number, of_variant
+from harness.simulation.runs import RunLine
+
+Lines = tuple[RunLine, ...]
+_CLASSES: Final = (MetricName.ACCURACY, MetricName.AUROC)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A study, and what stands beside its loss. ``few``: linear models over few examples, which the goal is about."""
+
+    case: str
+    title: str
+    about: str
+    beside: tuple[MetricName, ...] = _CLASSES
+    few: bool = True
+
+
+STUDIES: Final = (
+    Asked("pays_heart_disease", "heart disease", "four real hospitals, 46 to 303 patients"),
+    Asked("pays_titanic_strict", "Titanic by age", "four age groups, 248 to 476 passengers"),
+    Asked("pays_titanic_some", "Titanic, two alike", "four groups, two of them drawn from the same ages"),
+    Asked("pays_breast_cancer", "breast cancer", "five hospitals by tumour size, 569 tumours"),
+    Asked("pays_breast_cancer_fifth", "breast cancer, a fifth", "the same with a fifth of every training part"),
+    Asked("pays_regression", "diabetes", "five practices by age, 442 patients, squared loss", (MetricName.RMSE,)),
+    Asked("pays_survival", "survival", "five hospitals by stage, 686 women, Cox", (MetricName.C_INDEX,)),
+    Asked("pays_har", "HAR, linear", "thirty people, five of them ask; more parameters than examples", few=False),
+    *(
+        Asked(
+            f"pays_mnist_{letter}_{images}",
+            f"MNIST {letter.upper()}, {images}",
+            f"ten sites of {images} images, distribution {letter.upper()}; a network of 20,666 parameters",
+            few=False,
+        )
+        for images in (200, 100)
+        for letter in "abcf"
+    ),
+)
+RULES: Final = {
+    "local": "Local",
+    "fedavg": "FedAvg",
+    "fedavg_by_samples": "FedAvg by samples",
+    "weight_erosion": "Weight Erosion",
+    "shrinkage": "Shrinkage",
+    "mallows": "Mallows averaging",
+}
+RIVALS: Final = {"ditto": "Ditto", "pfedme": "pFedMe"}
+WITH_FINISH: Final = {f"{name}{FINISHED}": f"{title} + finish" for name, title in RULES.items()}
+TITLES: Final = RULES | WITH_FINISH | RIVALS
+DRAWN: Final = ("weight_erosion", "shrinkage", "mallows", "fedavg_finished", "mallows_finished", "ditto")
+HOW: Final = (
+    "Everything was fixed before a test figure was looked at and is the same for every rule: linear models on features "
+    "whitened by the pooled moments, full-batch gradients, 40 rounds; for MNIST a small network, local SGD and 20 "
+    "rounds. The server's rate, and the penalties of Weight Erosion, Ditto and pFedMe, were chosen for every rule on "
+    "validation examples with seeds of their own (MNIST: not chosen). Lists obey the sites' default policy but for "
+    "isolation, which with full batches would hold back lists that move; FedAvg by samples, Weight Erosion, Ditto and "
+    "pFedMe, which know of no policy, run without one. The *finish* is the requester's alone, after the last round: "
+    "its pull is chosen by leaving one example out; in survival, HAR and MNIST by a fifth held out of the rounds."
+)
+CAVEATS: Final = (
+    "- *The better of both* is the better of Local and FedAvg for each requester, chosen by the test losses that are "
+    "then compared. Nobody could choose so, and it favours that benchmark: where the two are equal in truth, the "
+    "better one of the two looks better than either is.\n"
+    "- A standard error is over seeds, and a seed is another split of the same patients. It says how sure the figure "
+    "is for these patients, not for new ones, and it is too small for that, since test parts overlap.\n"
+    "- *Clearly* is two standard errors. Among 30 requesters without any difference one or two would be clear.\n"
+    "- Only heart disease has sites that differ as hospitals do. In the others one data set was divided by us."
+)
+
+
+def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) -> None:
+    """The answer, the figure, one table over all studies, and one for each."""
+    found = tuple((study, with_rules_alone(tuple(runs[study.case]))) for study in STUDIES if runs.get(study.case))
+    if not found:
+        page.text("**Not run yet.**")
+        return
+    page.text(HOW)
+    missing = [study.title for study in STUDIES if not runs.get(study.case)]
+    if missing:
+        page.text(f"**Not done:** {'; '.join(missing)}.")
+    page.figure("ratios", _chart(found), _CAPTION)
+    for few, heading in ((True, "Few examples, linear models"), (False, "More parameters than examples, networks")):
+        chosen = [one for one in found if one[0].few is few]
+        if chosen:
+            page.heading(heading)
+            _over_studies(page, chosen)
+    page.heading("What these figures are")
+    page.text(CAVEATS)
+    page.heading("Who falls short")
+    page.text("\n".join(_shortfalls(found)))
+    for study, lines in found:
+        page.heading(f"{study.title[0].upper()}{study.title[1:]}: {study.about}")
+        _one_study(page, study, lines)
+
+
+_CAPTION: Final = (
+    "A dot is a requester. To the right FedAvg loses to training alone, to the left it wins; below 1 the rule beats "
+    "training alone. The bent line is the better of both: a rule that needs no choosing has no dot above it. Mean "
+    "test losses over seeds; full dots differ from the line by more than two standard errors."
+)
+
+
+def _chart(found: Sequence[tuple[Asked, Lines]]) -> str:
+    return ratios_chart([RatioPanel(TITLES[rule], _dots(found, rule)) for rule in DRAWN if _dots(found, rule)])
+
+
+def _dots(found: Sequence[tuple[Asked, Lines]], rule: str) -> tuple[Dot, ...]:
+    dots = []
+    for study, lines in found:
+        for beside in beside_better(lines, rule):
+            alone, averaged, own = (_mean_loss(lines, of, beside.requester) for of in (LOCAL, FEDAVG, rule))
+            dots.append(Dot(study.few, averaged / alone, own / alone, beside.better, beside.worse))
+    return tuple(dots)
+
+
+def _mean_loss(lines: Lines, rule: str, requester: str) -> float:
+    return Spread.of(losses(lines, rule, requester).values()).mean
+
+
+def _over_studies(page: Page, found: Sequence[tuple[Asked, Lines]]) -> None:
+    """For how many requesters of all these studies a rule was clear of the better of both, and of training alone."""
+    rows = []
+    for rule, title in TITLES.items():
+        better = [one for _, lines in found for one in beside_better(lines, rule)]
+        alone = [one for _, lines in found for one in beside_rule(lines, rule)]
+        if better:
+            studies = sum(bool(of_variant(lines, rule)) for _, lines in found)
+            shares = (_share(better, clearly=True), _share(better, clearly=False))
+            own = ("", "") if rule == LOCAL else (_share(alone, clearly=True), _share(alone, clearly=False))
+            rows.append((f"**{title}**", str(len(better)), str(studies), *shares, *own))
+    page.table(
+        (
+            "rule",
+            "requesters",
+            "studies",
+            "clearly above the better of both",
+            "clearly below it",
+            "clearly above Local",
+            "clearly below Local",
+        ),
+        rows,
+    )
+
+
+def _share(found: Sequence[Beside], clearly: bool) -> str:
+    """7 (23 %)"""
+    count = sum(one.better if clearly else one.worse for one in found)
+    return f"{count} ({100 * count / len(found):.0f} %)"
+
+
+def _one_study(page: Page, study: Asked, lines: Lines) -> None:
+    """A row a rule: its mean loss, how far from the better of both, for how many, and the metrics beside it."""
+    rows = []
+    for rule, title in TITLES.items():
+        gap = mean_beside_better(lines, rule)
+        if gap is not None:
+            counts = (_counts(beside_better(lines, rule)), "" if rule == LOCAL else _counts(beside_rule(lines, rule)))
+            metrics = (over_requesters(lines, rule, metric) for metric in study.beside)
+            rows.append((title, _loss_over(lines, rule), signed(gap), *counts, *(str(m or "none") for m in metrics)))
+    best = _best_loss(lines)
+    rows.append(("*better of both*", "none" if best is None else str(best), "", "", "", *("" for _ in study.beside)))
+    seeds = len({line.seed for line in lines})
+    page.table(
+        (
+            f"{len(requesters(lines))} requesters, {seeds} seeds",
+            "test loss",
+            "less the better of both",
+            "above / same / below it",
+            "above / same / below Local",
+            *(f"{words_of(metric)}" for metric in study.beside),
+        ),
+        rows,
+    )
+
+
+def _loss_over(lines: Lines, rule: str) -> str:
+    """The mean over requesters of their means over seeds."""
+    means = [_mean_loss(lines, rule, name) for name in requesters(lines) if losses(lines, rule, name)]
+    return number(sum(means) / len(means))
+
+
+def _best_loss(lines: Lines) -> str | None:
+    means = [Spread.of(found.values()).mean for name in requesters(lines) if (found := better_losses(lines, name))]
+    return number(sum(means) / len(means)) if means else None
+
+
+def _counts(found: Sequence[Beside]) -> str:
+    above, below = sum(one.better for one in found), sum(one.worse for one in found)
+    return f"{above} / {len(found) - above - below} / {below}"
+
+
+def _shortfalls(found: Sequence[tuple[Asked, Lines]]) -> list[str]:
+    """A sentence for every requester for whom Mallows averaging misses the goal, with and without a finish."""
+    sentences = []
+    for rule in ("mallows", f"mallows{FINISHED}"):
+        for study, lines in found:
+            for what, besides in (
+                ("Local", beside_rule(lines, rule)),
+                ("the better of both", beside_better(lines, rule)),
+            ):
+                below = [f"{one.requester} ({signed(one.difference)})" for one in besides if one.worse]
+                if below:
+                    sentences.append(f"- {study.title}: {TITLES[rule]} is clearly below {what} for {', '.join(below)}.")
+    return sentences or ["- Mallows averaging is clearly below Local, or the better of both, for nobody."]
