@@ -75,7 +75,7 @@ WITH_FINISH: Final = {f"{name}{FINISHED}": f"{title} + finish" for name, title i
 TITLES: Final = RULES | WITH_FINISH | RIVALS
 DRAWN: Final = ("weight_erosion", "shrinkage", "mallows", "fedavg_finished", "mallows_finished", "ditto")
 HOW: Final = (
-    "Everything was fixed before a test figure was looked at and is the same for every rule: linear models on features "
+    "Everything was fixed before the figures of these runs were looked at, and is the same for every rule: linear models on features "
     "whitened by the pooled moments, full-batch gradients, 40 rounds; for MNIST a small network, local SGD and 20 "
     "rounds. The server's rate, and the penalties of Weight Erosion, Ditto and pFedMe, were chosen for every rule on "
     "validation examples with seeds of their own (MNIST: not chosen). Lists obey the sites' default policy but for "

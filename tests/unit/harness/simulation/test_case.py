@@ -175,7 +175,7 @@ def test_what_the_options_name_must_be_in_the_case(tmp_path: Path) -> None:
 
 def test_a_site_that_has_no_test_part_cannot_be_the_requester(tmp_path: Path) -> None:
     text = HEAD.replace("breast_cancer", "digits").replace("[30]", "[64]").replace("[model]", "[model]\nclasses = 10")
-    only_first = parse_case(text.format(case="requesters = ['site-1']") + EROSION, "case.toml")
+    only_first = parse_case(text.format(case="sites = 10\nrequesters = ['site-1']") + EROSION, "case.toml")
     with pytest.raises(ConfigurationError, match="'site-1' cannot be the requester"):
         run_case(only_first, CaseOptions(tmp_path))
 
