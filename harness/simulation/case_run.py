@@ -226,8 +226,7 @@ def request_for(
     """What a run of the case asks of its data set."""
     table = case.table
     choices = table.split, table.sites, requester, validation_share, data, table.dirichlet, table.whitened
-    choices = (*choices, table.training_share)
-    return DataRequest(table.data, seed, *choices)
+    return DataRequest(table.data, seed, *choices, training_share=table.training_share)
 
 
 def without_leaving_one_out(study: StudyTable) -> StudyTable:
