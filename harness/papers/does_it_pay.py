@@ -53,13 +53,12 @@ STUDIES: Final = (
     Asked("pays_har", "HAR, linear", "thirty people, five of them ask; more parameters than examples", few=False),
     *(
         Asked(
-            f"pays_mnist_{letter}_{images}",
-            f"MNIST {letter.upper()}, {images}",
-            f"ten sites of {images} images, distribution {letter.upper()}; a network of 20,666 parameters",
+            f"pays_mnist_{letter}",
+            f"MNIST {letter.upper()}",
+            f"ten sites of 200 images, distribution {letter.upper()}; a network of 20,666 parameters",
             few=False,
         )
-        for images in (200, 100)
-        for letter in "abcf"
+        for letter in "abf"
     ),
 )
 RULES: Final = {
