@@ -1,13 +1,14 @@
-"""``moiety attack``: named attacks on studies that run in this process, and what they find."""
+"""``moiety attack``: a catalogue of named attacks, and reconstruction from a whole study; what they find."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
+from typer.core import TyperGroup
 
 from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun
@@ -19,12 +20,44 @@ from harness.simulation.case_run import request_for, requesters_of
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import parse_names, parse_seeds
 
-app = typer.Typer(no_args_is_help=True, help="Attack studies that run in this process.")
+
+class _Named(TyperGroup):
+    """``moiety attack NAME``: every attack of the catalogue is a command, beside those that have options of their own.
+
+    The catalogue is loaded when somebody asks for a name, since it needs servers, agents and torch.
+    """
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401  # typer keeps a click of its own
+        known = super().get_command(ctx, cmd_name)
+        if known is not None:
+            return known
+        from harness.adversaries.catalogue.catalogue import catalogue
+        from harness.adversaries.catalogue.command import command_of
+
+        return typer.main.get_command(command_of(catalogue()[cmd_name])) if cmd_name in catalogue() else None
 
 
-@app.callback()
-def _attack() -> None:
-    """Attack studies that run in this process."""
+app = typer.Typer(cls=_Named, help="Attack the protocol, and print what holds.")
+
+
+@app.callback(invoke_without_command=True)
+def _attack(
+    ctx: typer.Context,
+    listed: Annotated[bool, typer.Option("--list", help="Name every attack and what should hold.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="Run every attack, one after the other.")] = False,
+    json_file: Annotated[Path | None, typer.Option("--json", help="File for what was found, as JSON.")] = None,
+) -> None:
+    """Attack the protocol: --list, --all, or the NAME of one attack. Ends with 1 where a promise does not hold."""
+    if ctx.invoked_subcommand is not None:
+        return
+    from harness.adversaries.catalogue import command
+
+    if listed:
+        command.show_list()
+    elif everything:
+        raise typer.Exit(command.run_all(json_file))
+    else:
+        typer.echo(ctx.get_help())
 
 
 @app.command()

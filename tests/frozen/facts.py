@@ -276,7 +276,7 @@ def _dashed(function: Any) -> str:
 def _options(function: Any) -> Json:
     hints = get_type_hints(function, include_extras=True)
     asked = inspect.signature(function).parameters.values()
-    return {one.name: _option(hints[one.name], one.default) for one in asked}
+    return {one.name: _option(hints[one.name], one.default) for one in asked if hints[one.name] is not typer.Context}
 
 
 def _option(hint: Any, default: Any) -> Json:

@@ -5,6 +5,7 @@ Sites learn by full batches: each one's update is the gradient of its own quadra
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,12 +20,12 @@ from client_agent.network.ledger import Ledger
 from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
-from client_agent.site.letter import WeightMail
+from client_agent.site.letter import WeightMail, Welcome
 from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.memory.clocks import ToldClock
 from host.randomness import SystemRandomness
 from protocol.arithmetic.fixed_point import decode
-from protocol.bodies.letter import seal_letter
+from protocol.bodies.letter import seal_checkpoint, seal_letter
 from protocol.evidence import PastRelease
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -48,6 +49,7 @@ from protocol.wire.messages import (
     RuleSpec,
     Signed,
     Study,
+    StudyView,
     TrainingSpec,
     WeightList,
 )
@@ -61,6 +63,7 @@ ROSTER = PARTIES.roster.message
 SITE_KEY = bytes(range(32))
 START = np.linspace(-1, 1, DIMENSION, dtype=np.float32)
 _DIGEST = "ab" * 32
+_CONTENT_KEY = "55" * 32
 
 
 def study(name: str = "scripted", **changes: object) -> Study:
@@ -118,6 +121,9 @@ class Relay:
     def get_mail(self, name: str, topic: str, recipient: str, sender: str, *_: object) -> bytes:
         return self.mail[f"{name}/{topic}/{recipient}"]
 
+    def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path, *_: object) -> None:
+        into.write_bytes(self.mail[f"{name}/{topic}/{recipient}"])
+
     def put_mail(self, name: str, topic: str, recipient: str, body: Body) -> None:
         self.mail[f"{name}/{topic}/{recipient}"] = b"".join(body.pieces())
 
@@ -172,13 +178,48 @@ class Federation:
     def agent(self, site: str, of: Study) -> Contributor:
         """One site's real agent in a study, welcomed to the starting model."""
         if (site, of.name) not in self._agents:
-            signed = sign(of, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
-            context = self._context(site)
-            made = Contributor(context, signed, StudyJournal(context.state_dir, of.name))
+            made = self.unwelcomed(site, of)
             if made.state.model_version is None:
                 made.adopt_model(START, 0, site_key=SITE_KEY.hex())
             self._agents[site, of.name] = made
         return self._agents[site, of.name]
+
+    def unwelcomed(self, site: str, of: Study) -> Contributor:
+        """One site's real agent in a study, as its folder has it."""
+        signed, context = sign(of, REQUESTER, PARTIES.keys_of(REQUESTER).signing), self._context(site)
+        return Contributor(context, signed, StudyJournal(context.state_dir, of.name))
+
+    def welcome(
+        self, agent: Contributor, model: np.ndarray, version: int, previous: PastRelease | None = None
+    ) -> np.ndarray | None:
+        """The requester's letter with a model of its choice, signed and sealed as ever. -> the model the agent has then
+
+        ``previous`` is the evidence of a release that is to have led to it.
+        """
+        of, site, data = agent.study, agent.context.site, np.asarray(model, "<f4").tobytes()
+        letter = Welcome(
+            study_digest=of.digest(),
+            site=site,
+            model_version=version,
+            checkpoint_digest=hashlib.sha256(data).hexdigest(),
+            site_key=SITE_KEY.hex(),
+            content_key=_CONTENT_KEY,
+            previous=previous,
+        )
+        party = ROSTER.party(site)
+        assert party is not None
+        signed = sign(letter, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
+        for relay in self.relays[site].values():
+            sealed = seal_letter(signed, "welcome", of.digest(), REQUESTER, party, version)
+            relay.mail[f"{of.name}/welcome-{version}/{site}"] = sealed
+            relay.mail[f"{of.name}/checkpoint-{version}/every-site"] = seal_checkpoint(
+                data, bytes.fromhex(_CONTENT_KEY)
+            )
+        topics = (f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}")
+        view = StudyView(study=of.name, study_digest=of.digest(), cursor=1, ready=(), mail=topics)
+        agent.watch.both = lambda: (view, view)  # type: ignore[method-assign]
+        agent.react()
+        return None if agent.state.model_version is None else agent.require_model()
 
     def _context(self, site: str) -> SiteContext:
         if site not in self._contexts:

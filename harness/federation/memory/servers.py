@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
+import httpx
 import numpy as np
 
 from client_agent.learning.data import Examples, LocalData
 from harness.federation.memory.apps import AppsInMemory
 from harness.federation.processes import FederationSpec, RunningFederation, SiteSpec
+from host.clock import Clock
 from protocol.sharing import Side
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster
@@ -28,7 +30,8 @@ class ServersInMemory(RunningFederation):
         super().__init__(FederationSpec("attacked", sites[0], specs), folder)
         operators = {side: self.roster.operator(side).name for side in Side}
         self.apps = AppsInMemory({side: self.config(operators[side]) for side in Side})
-        self.clock, self.connect = self.apps.clock, self.apps.transport
+        self.clock: Clock = self.apps.clock
+        self.connect: Callable[[], httpx.BaseTransport] | None = self.apps.transport
 
     def __enter__(self) -> Self:
         return self

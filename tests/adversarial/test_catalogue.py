@@ -1,0 +1,74 @@
+"""Every attack that can be run by name: it holds as the threat model says, and without its defence it succeeds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import moiety
+from harness.adversaries.catalogue.attack import Attack, taken_out
+from harness.adversaries.catalogue.catalogue import catalogue
+from harness.adversaries.catalogue.outcome import tried
+
+THREAT_MODEL = (Path(__file__).parents[2] / "docs" / "threat_model.md").read_text()
+ATTACKS = tuple(catalogue().values())
+LEAST = 45
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_it_holds_where_that_is_promised_and_without_the_defence_it_does_not(attack: Attack) -> None:
+    with_it, without = tried(attack), tried(attack, defended=False)
+    assert (with_it.error, without.error) == ("", "")
+    assert with_it.held is attack.promised, with_it
+    assert not without.held, without
+
+
+def test_there_are_enough_and_what_does_not_hold_is_named() -> None:
+    assert len(ATTACKS) >= LEAST
+    for attack in ATTACKS:
+        if not attack.promised:
+            assert f"`{attack.name}`" in THREAT_MODEL, f"docs/threat_model.md does not name {attack.name}"
+        if attack.promised:
+            assert attack.without, f"{attack.name} says nothing of what its defence is in the code"
+
+
+def test_a_defence_that_the_product_does_not_have_any_more_is_an_error() -> None:
+    with pytest.raises(AttributeError), taken_out({"protocol.sharing.no_such_check": None}):
+        pass
+
+
+def test_an_attack_that_could_not_be_tried_did_not_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = catalogue()["list-of-one"]
+    monkeypatch.setattr(type(attack), "attempt", lambda *_: 1 / 0)
+    found = tried(attack)
+    assert (found.held, found.as_documented) == (False, False)
+    assert found.error.startswith("ZeroDivisionError")
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(moiety.build("attack"), ["attack", *arguments])
+    return result.exit_code, result.output
+
+
+def test_one_attack_by_name_with_json(tmp_path: Path) -> None:
+    code, said = run("sum-plus-half-a-norm", "--json", str(tmp_path / "found.json"))
+    assert code == 0, said
+    assert "as the threat model says" in said.replace("\n", " ")
+    (found,) = json.loads((tmp_path / "found.json").read_text())["attacks"]
+    assert {"name", "party", "tried", "defence", "held", "figure", "seconds"} <= set(found)
+    assert (found["name"], found["held"]) == ("sum-plus-half-a-norm", False)
+
+
+def test_without_its_defence_it_says_that_it_was_reached() -> None:
+    code, said = run("sum-without-a-site", "--defence-off")
+    assert (code, "REACHED" in said) == (0, True), said
+
+
+def test_the_list_names_every_attack_and_an_unknown_name_is_refused() -> None:
+    code, said = run("--list")
+    assert code == 0
+    assert all(attack.name[:12] in said for attack in ATTACKS)
+    assert run("no-such-attack")[0] == 2
