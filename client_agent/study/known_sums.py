@@ -55,6 +55,7 @@ def cohort_of(announcement: Announcement, roster: Roster, questions: Sequence[Qu
         listed=tuple(key_of(roster, site) for site in announcement.listed),
         least=announcement.least_contributors,
         questions=tuple(questions),
+        requester=key_of(roster, roster.requester),
     )
 
 

@@ -1,6 +1,7 @@
 """Over whom a site's data were summed: never over nearly the same sites twice (docs/protocol.md 17).
 
-Class counts and summaries are sums of the data as they are. Two of them whose sites differ in one show that one's.
+Class counts and summaries are sums of the data as they are. Two of them whose sites differ in one show that one's; the
+requester's data are in the sum too, so over the same contributors for two requesters they show the one's to the other.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.clauses import Clause
 from protocol.policy.refusals import refusal
-from protocol.policy.summed_rows import release_sets, release_sets_number
+from protocol.policy.summed_rows import UNKNOWN_REQUESTER, release_sets, release_sets_number
 from protocol.policy.sums import MOST_RELEASE_SETS
 from protocol.summary.question import Question
 
@@ -22,7 +23,8 @@ LEAST_APART: Final = 3
 class Cohort(BaseModel):
     """The contributors of one such round, by their keys. ``released`` are those summed, None while that is unknown.
 
-    ``questions`` are what this site answered in it.
+    ``requester`` is the key of the site that asked and is in every sum; it is unknown of rounds that an older release
+    wrote down. ``questions`` are what this site answered in it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -32,11 +34,16 @@ class Cohort(BaseModel):
     least: Annotated[int, Field(ge=0)]
     released: tuple[str, ...] | None = None
     questions: tuple[Question, ...] = ()
+    requester: str = UNKNOWN_REQUESTER
 
     @property
     def name(self) -> tuple[str, int]:
         """Study and round."""
         return self.study_digest, self.round
+
+    def asked_by(self, other: Cohort) -> str:
+        """The requester's key, which all rounds of one study have in common."""
+        return other.requester if self.study_digest == other.study_digest else self.requester
 
     def sums(self) -> list[frozenset[str]]:
         """The sets of contributors of which one was summed, or can be, as far as is known."""
@@ -46,21 +53,27 @@ class Cohort(BaseModel):
 
 
 def check_cohort(new: Cohort, known: Sequence[Cohort], apart: int) -> None:
-    """Whatever the new round releases, each earlier sum is over the same contributors, or ``apart`` of them differ.
+    """Whatever the new round releases, each earlier sum is over the same sites, or ``apart`` contributors differ.
 
-    An earlier word about the same round does not count. Raises: PolicyRefusal, clause ``cohort``
+    The requester is one of the sites; one that is unknown is taken for another, except within one study. An earlier
+    word about the same round does not count. Raises: PolicyRefusal, clause ``cohort``
     """
-    advice = "announce exactly the contributors of the earlier sum, with their number as the least number"
+    advice = (
+        "announce exactly the contributors of the earlier sum, as the same requester and with their number as the "
+        "least number"
+    )
     if release_sets_number(len(new.listed), new.least) > MOST_RELEASE_SETS:
         raise refusal(Clause.COHORT, f"too many sets of sites could be summed to look at them; {advice}")
-    earlier = {chosen: one for one in known if one.name != new.name for chosen in one.sums()}
+    earlier = {(chosen, one.asked_by(new)): one for one in known if one.name != new.name for chosen in one.sums()}
     for chosen in new.sums():
-        for before, one in earlier.items():
+        for (before, requester), one in earlier.items():
             differ = len(chosen ^ before)
-            if 0 < differ < apart:
+            same = requester != UNKNOWN_REQUESTER and chosen | {new.requester} == before | {requester}
+            if differ < apart and not same:
+                found = f"{differ} sites more or fewer" if differ else "the same contributors for another requester"
                 raise refusal(
                     Clause.COHORT,
                     f"class counts or summaries over this data were summed in round {one.round} of study "
-                    f"{one.study_digest[:16]}, and this round may sum {differ} sites more or fewer, at least {apart} "
-                    f"are demanded, or the same sites: {advice}",
+                    f"{one.study_digest[:16]}, and this round may sum {found}, at least {apart} are demanded, or the "
+                    f"same sites: {advice}",
                 )

@@ -11,13 +11,14 @@ from client_agent.site.remembered_cohorts import CohortMemory
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.policy.cohorts import Cohort, check_cohort
+from protocol.policy.summed_rows import UNKNOWN_REQUESTER
 
 SIX = tuple("abcdef")
 
 
-def cohort(listed: str, least: int, study: str = "0" * 64, released: str | None = None) -> Cohort:
+def cohort(listed: str, least: int, study: str = "0" * 64, released: str | None = None, requester: str = "r") -> Cohort:
     given = None if released is None else tuple(released)
-    return Cohort(study_digest=study, round=1, listed=tuple(listed), least=least, released=given)
+    return Cohort(study_digest=study, round=1, listed=tuple(listed), least=least, released=given, requester=requester)
 
 
 BEFORE = cohort("abcdef", 3, "1" * 64, "abcdef")
@@ -47,6 +48,33 @@ def test_allowed_are_the_same_sites_and_those_three_apart(size: int) -> None:
 def test_what_could_show_a_site_is_refused(new: Cohort, apart: int) -> None:
     with pytest.raises(PolicyRefusal, match="with their number as the least number"):
         check_cohort(new, [BEFORE], apart)
+
+
+@pytest.mark.parametrize("requester", ["s", UNKNOWN_REQUESTER])
+def test_the_same_contributors_for_another_requester_would_show_that_ones_data(requester: str) -> None:
+    """r and any contributor know both sums; their difference and r's own table are s's."""
+    with pytest.raises(PolicyRefusal, match="the same contributors for another requester") as refused:
+        check_cohort(cohort("abcdef", 6, requester=requester), [BEFORE], 3)
+    assert refused.value.clause is Clause.COHORT
+    check_cohort(cohort("abc", 3, requester=requester), [BEFORE], 3)
+
+
+def test_the_same_sites_may_ask_each_other_in_turn() -> None:
+    check_cohort(cohort("rbcdef", 6, requester="a"), [BEFORE], 3)
+    with pytest.raises(PolicyRefusal, match="2 sites more or fewer"):
+        check_cohort(cohort("rbcdef", 6, requester="s"), [BEFORE], 3)
+
+
+def test_a_memory_of_an_older_release_holds_no_requesters(tmp_path: Path) -> None:
+    """Within a study there is one; of another study it may have been anybody."""
+    memory = CohortMemory(tmp_path / "cohorts", lambda: bytes(32))
+    memory.agree(cohort("abcd", 4), 3)
+    path = tmp_path / "cohorts" / "rounds.json"
+    path.write_text(path.read_text().replace(',"requester":"r"', ""))
+    again = CohortMemory(tmp_path / "cohorts", lambda: bytes(32))
+    again.agree(cohort("abcd", 4).model_copy(update={"round": 2}), 3)
+    with pytest.raises(PolicyRefusal, match="another requester"):
+        again.agree(cohort("abcd", 4, "2" * 64), 3)
 
 
 def test_a_round_of_unknown_end_counts_as_every_sum_that_it_admits() -> None:

@@ -33,7 +33,9 @@ def asked(
 
 
 def round_of(number: int, questions: tuple[Question, ...]) -> Cohort:
-    return Cohort(study_digest=f"{number:064}", round=1, listed=tuple("abc"), least=3, questions=questions)
+    return Cohort(
+        study_digest=f"{number:064}", round=1, listed=tuple("abc"), least=3, questions=questions, requester="r"
+    )
 
 
 def require_refused(first: tuple[Question, ...], second: tuple[Question, ...]) -> str:
