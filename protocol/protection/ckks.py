@@ -153,7 +153,7 @@ def welcomed_seed(
     """
     if not study.protection.plan.keyed:
         return None
-    if known is not None and known != seed:
+    if known is not None and not hmac.compare_digest(known, seed or ""):
         raise AnnouncementMismatch("the requester sent another CKKS key than before; a study has one")
     if derive_key(seed, study_digest).id.hex() != key_id:
         raise ConfigurationError(

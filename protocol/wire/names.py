@@ -37,6 +37,13 @@ def printable_name(name: str) -> str:
     return name
 
 
+def printable_text(text: str) -> str:
+    """Text that people are shown. Raises: ValueError"""
+    if not text.isprintable():
+        raise ValueError(f"{text!r} holds a character that is not printable: leave it out")
+    return text
+
+
 def require_nameable(kind: NamesKind, names: tuple[str, ...]) -> None:
     """Every name is printable and there once. Raises: ValueError that says which is not"""
     try:

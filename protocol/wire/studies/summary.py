@@ -8,7 +8,7 @@ from pydantic import Field
 
 from protocol.summary.layout import MOST_BINS, Categories, Column, Layout, Numeric
 from protocol.wire.message import Message
-from protocol.wire.table.column import ColumnSpec, ColumnType
+from protocol.wire.table.column import ColumnRole, ColumnSpec
 from protocol.wire.table.schema import TableSchema
 
 MOST_SUMMARY_ROUNDS: Final = 3
@@ -44,9 +44,12 @@ class SummarySpec(Message):
         )
 
 
+_IDS_AND_TIMES: Final = frozenset({ColumnRole.PATIENT, ColumnRole.OBSERVED_AT})
+
+
 def summarised(schema: TableSchema) -> tuple[ColumnSpec, ...]:
-    """The schema's columns that a summary has, in order."""
-    return tuple(column for column in schema.columns if column.type not in (ColumnType.TIME, ColumnType.TEXT))
+    """The schema's columns that a summary has, in order; ids and times are none of them, whatever their type."""
+    return tuple(column for column in schema.columns if column.role not in _IDS_AND_TIMES)
 
 
 def _column(column: ColumnSpec) -> Column:

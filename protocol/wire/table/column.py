@@ -20,7 +20,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import AfterValidator, Field, model_validator
 
 from protocol.wire.message import Message
-from protocol.wire.names import MAX_NAME_CHARACTERS, printable_name
+from protocol.wire.names import MAX_NAME_CHARACTERS, printable_name, printable_text
 
 
 class ColumnType(StrEnum):
@@ -87,6 +87,8 @@ _RULES: Final[dict[ColumnType, frozenset[MissingRule]]] = {
 _FALSE_TRUE: Final = ("false", "true")
 
 Name = Annotated[str, AfterValidator(printable_name)]
+Text = Annotated[str, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(printable_text)]
+"""What sites are shown of a column beside its name; empty where there is nothing to say."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -106,7 +108,7 @@ class ColumnSpec(Message):
     name: Name
     type: ColumnType
     role: ColumnRole = ColumnRole.FEATURE
-    unit: Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)] = Field(default="", exclude_if=_absent)
+    unit: Text = Field(default="", exclude_if=_absent)
     range: tuple[Finite, Finite] | None = Field(default=None, exclude_if=_absent)
     categories: tuple[Name, ...] = Field(default=(), exclude_if=_absent)
     labels: tuple[Name, ...] = Field(default=(), exclude_if=_absent)
@@ -115,7 +117,7 @@ class ColumnSpec(Message):
     missing_marks: tuple[str, ...] | None = Field(default=None, exclude_if=lambda marks: marks is None)
     centre: Finite | None = Field(default=None, exclude_if=_absent)
     spread: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = Field(default=None, exclude_if=_absent)
-    format: Annotated[str, Field(max_length=MAX_NAME_CHARACTERS)] = Field(default="", exclude_if=_absent)
+    format: Text = Field(default="", exclude_if=_absent)
 
     @property
     def values(self) -> tuple[str, ...]:

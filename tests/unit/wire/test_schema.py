@@ -18,6 +18,7 @@ AGE = {"name": "age", "type": "number"}
 PAIN = {"name": "pain", "type": "category", "categories": ["1", "2", "3"], "labels": ["no", "some", "some"]}
 ILL = {"name": "ill", "type": "boolean", "role": "target", "categories": ["0", "1"], "labels": ["healthy", "ill"]}
 PATIENT = {"name": "p", "type": "text", "role": "patient"}
+SEEN = {"name": "seen", "type": "time", "role": "observed_at"}
 TARGET = {"role": "target"}
 TIME = {"name": "days", "type": "number", "role": "survival_time"}
 EVENT = {"name": "died", "type": "boolean", "role": "event"}
@@ -100,6 +101,8 @@ def test_what_columns_become() -> None:
         ((AGE, {**ILL, "missing": "median"}), {}, "missing values of a target"),
         (({**AGE, "type": "text"}, ILL), {}, "a feature has one of the types"),
         (({**AGE, "name": "a\nge"}, ILL), {}, "is no name"),
+        (({**AGE, "unit": "y\x1b[2J"}, ILL), {}, r"'y\\x1b\[2J' holds a character that is not printable"),
+        ((AGE, {**SEEN, "format": "%Y\n"}, ILL), {}, "not printable"),
         ((AGE, {**ILL, "categories": ["0", "1", "2"], "labels": ["a", "b", "c"]}), {}, "two, false first, found 3"),
         ((AGE, PATIENT, {**PATIENT, "name": "q"}, ILL), {}, "2 columns have role 'patient', one can"),
         ((AGE, ILL, {**AGE, "name": "y", "role": "target"}), {}, "targets of one study have one type"),

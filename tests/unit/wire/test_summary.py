@@ -75,6 +75,13 @@ def test_the_vector_follows_from_the_schema_without_ids_and_times() -> None:
     assert [made.last_round(purpose) for purpose in (Purpose.SUMMARY, Purpose.COUNTS, Purpose.UPDATE)] == [3, 0, 6]
 
 
+def test_ids_and_times_that_are_whole_numbers_are_not_summarised_either() -> None:
+    ids = ColumnSpec(name="id", type=ColumnType.INTEGER, role=ColumnRole.PATIENT, range=(1000, 1020))
+    seen = ColumnSpec(name="seen", type=ColumnType.INTEGER, role=ColumnRole.OBSERVED_AT, range=(2000, 2020))
+    made = study(TableSchema(columns=(number("age", 0, 120), ids, seen, TARGET)), SummarySpec(bins=4))
+    assert [column.name for column in made.summary_layout.columns] == ["age", "stage"]
+
+
 def test_a_study_may_be_a_summary_alone_and_one_without_has_the_bytes_it_had() -> None:
     alone = study(SCHEMA, SummarySpec(), rounds=0)
     assert alone.last_round(Purpose.UPDATE) == 0
