@@ -26,8 +26,9 @@ from client_agent.settings import AgentSettings
 from client_agent.site.connections import Connect, Site
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
+from client_agent.site.finished_model import FINISH, finish_table
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.site.outbox import PRETRAINED_SUFFIX, REFUSAL, outbox
+from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, outbox, withdraw
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
 from host.clock import SYSTEM, Clock
@@ -150,10 +151,11 @@ class Agent:
             known = journal.read(journal.folder / "study.json", Signed[Study])
             if known is not None and known.message != study:
                 raise ConfigurationError(f"a study named {study.name!r} is here already; choose another name")
-            pretrained = path.with_suffix(PRETRAINED_SUFFIX)
-            if pretrained.exists():
-                pretrained.replace(journal.folder / PRETRAINED)
             if known is None:
+                for suffix, name in ((PRETRAINED_SUFFIX, PRETRAINED), (FINISH_SUFFIX, FINISH)):
+                    beside = path.with_suffix(suffix)
+                    if beside.exists():
+                        beside.replace(journal.folder / name)
                 journal.write(
                     journal.folder / "study.json", sign(study, self._context.site, self._context.keys.signing)
                 )
@@ -162,7 +164,7 @@ class Agent:
             write_durably(path.with_suffix(REFUSAL), _text(refused).encode())
             path.replace(path.with_suffix(".refused"))
         else:
-            path.unlink()
+            withdraw(self._context.state_dir, path.stem)
 
     def find_listed(self) -> None:
         """Studies at the servers, countersigned by both, that this site takes part in."""
@@ -252,10 +254,16 @@ class Agent:
         return make(study, seed)
 
     def _torch_learner(self, study: Study, seed: int) -> Learner:
-        settings = self._site.settings
-        personal_folder = StudyJournal(settings.state_dir, study.name).folder
+        settings, journal = self._site.settings, StudyJournal(self._site.settings.state_dir, study.name)
         return TorchLearner(
-            study, settings.data, settings.plugin, settings.device, seed, personal_folder, settings.sources
+            study,
+            settings.data,
+            settings.plugin,
+            settings.device,
+            seed,
+            journal.folder,
+            settings.sources,
+            finish_table(journal),
         )
 
     def _training_seed(self, study: Study) -> int:

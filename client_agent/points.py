@@ -51,6 +51,8 @@ class Point(StrEnum):
     BEFORE_END_JOURNALLED = "before_end_journalled"
     AFTER_END_JOURNALLED = "after_end_journalled"
     AFTER_END_SENT = "after_end_sent"
+    BEFORE_FINISHED_WRITTEN = "before_finished_written"
+    AFTER_FINISHED_WRITTEN = "after_finished_written"
 
 
 def failpoints_of(setting: str | None, seeded: bool) -> Failpoints:

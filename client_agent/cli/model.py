@@ -24,6 +24,9 @@ from client_agent.site.identity import load_identity
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError
 
+UnfinishedOption = Annotated[
+    bool, typer.Option("--unfinished", help="The shared model, where this site finished it alone.")
+]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -39,12 +42,13 @@ def export_command(
     config: ConfigOption,
     out: Annotated[Path, typer.Option(help="The new folder.")],
     torch_export: Annotated[bool, typer.Option("--torch-export", help="Also model.pt2, which runs by itself.")] = False,
+    unfinished: UnfinishedOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """The model as a folder: values, the model card, the study, the transformation of rows."""
     settings = load_settings(config)
     roster, _ = load_identity(settings)
-    held = held_model(settings, name)
+    held = held_model(settings, name, unfinished=unfinished)
     card = export(held, settings.data, out, is_requester=settings.site == roster.requester, program=torch_export)
     sys.stdout.write(card.model_dump_json() + "\n" if json_output else _exported(card, out))
 
@@ -74,11 +78,12 @@ def compare_command(
     name: NameArgument,
     config: ConfigOption,
     samples: Annotated[int, typer.Option(min=0, help="Bootstrap draws.")] = 1000,
+    unfinished: UnfinishedOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """The study's model beside one that this site trains alone for as many rounds, on this site's test part."""
     settings = load_settings(config)
-    found = compare(held_model(settings, name), settings, samples)
+    found = compare(held_model(settings, name, unfinished=unfinished), settings, samples)
     if json_output:
         sys.stdout.write(found.model_dump_json() + "\n")
     else:
@@ -87,7 +92,10 @@ def compare_command(
 
 def _exported(card: ModelCard, out: Path) -> str:
     ended = ", which ended LOCAL_ONLY" if card.local_only else ""
-    return f"model {card.model_version} of study {card.study}{ended} is in {out}; read {out / CARD_TEXT} first\n"
+    finished = "" if card.finish is None else f" ({card.finish.text})"
+    return (
+        f"model {card.model_version} of study {card.study}{ended}{finished} is in {out}; read {out / CARD_TEXT} first\n"
+    )
 
 
 def _show(found: Comparison) -> None:
@@ -95,6 +103,8 @@ def _show(found: Comparison) -> None:
         f"{found.examples} test examples of this site, {found.rounds} rounds each, 95 % intervals over "
         f"{found.samples} draws"
     )
+    if found.finish is not None:
+        caption += f"; federated: with the {found.finish.text.removeprefix('the ')}"
     shown = table("metric", "federated", "alone", "difference", title=f"study {found.study}", caption=caption)
     for one in found.scores:
         add_row(shown, one.first.name, *map(_cell, (one.first, one.second, one.difference)))

@@ -16,13 +16,14 @@ from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
 from client_agent.cli.summaries import show_summary
 from client_agent.cli.watching import follow
 from client_agent.data.kept import require_made_by_schema
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import names_of
-from client_agent.learning.study_file import study_from_toml
+from client_agent.learning.study_file import finish_from_toml, study_from_toml
 from client_agent.settings import AgentSettings, load_settings, read_text
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import StudyJournal
-from client_agent.site.outbox import create_study, queued
+from client_agent.site.outbox import create_study, queued, withdraw
 from client_agent.study.pretrained import load_pretrained
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError, ConflictingMessage, UnknownStudy
@@ -57,21 +58,21 @@ def create(
     settings = load_settings(config)
     roster, _ = load_identity(settings)
     _require_requester(settings, roster)
-    study = study_from_toml(
-        read_text(study_file), str(study_file), roster, settings.plugin, settings.data, settings.sources
-    )
+    text, source = read_text(study_file), str(study_file)
+    study = study_from_toml(text, source, roster, settings.plugin, settings.data, settings.sources)
+    finish = finish_from_toml(text, source)
     _refuse_dealer(study, study_file)
     if pretrained is not None:
         model = load_pretrained(pretrained, study.model_dimension)
         study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
     require_made_by_schema(study, settings.data)
     check_study_allowed(study, settings.policy)
-    for remark in _tried(study, settings):
+    for remark in _tried(study, settings, finish):
         sys.stderr.write(f"{remark}\n")
     journal = settings.state_dir / "studies" / study.name
     if journal.exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
-    create_study(settings.state_dir, study, pretrained)
+    create_study(settings.state_dir, study, pretrained, finish)
     named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
     if json_output:
         json_line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension, **named})
@@ -128,20 +129,20 @@ def cancel(
         sys.stdout.write(f"study {name} is cancelled at both servers\n")
 
 
-def _tried(study: Study, settings: AgentSettings) -> tuple[str, ...]:
+def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) -> tuple[str, ...]:
     """What the agent would find out once the study is queued, found out before. Raises: ConfigurationError"""
     if not settings.data.exists():
         raise ConfigurationError(f"key 'data': {settings.data} does not exist; put this site's training data there")
     from client_agent.learning.trial import try_study
 
-    return try_study(study, settings.data, settings.plugin, settings.device, settings.sources)
+    return try_study(study, settings.data, settings.plugin, settings.device, settings.sources, finish)
 
 
 def _withdraw(site: Site, name: str, json_output: bool) -> None:
     """A study that no server has: out of the outbox, or marked in the journal so that the agent leaves it alone."""
     waiting, journal = queued(site.settings.state_dir, name), site.settings.state_dir / "studies" / name
     if waiting.exists():
-        waiting.unlink()
+        withdraw(site.settings.state_dir, name)
     elif (journal / "study.json").exists():
         StudyJournal(site.settings.state_dir, name).withdraw()
     else:

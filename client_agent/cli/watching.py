@@ -14,6 +14,7 @@ from client_agent.scoring.score import FinalScores, shown_score
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site
 from client_agent.site.events import RoundRecord, read_metrics
+from client_agent.site.finished_model import finished_model
 from client_agent.site.journal import FINAL_SCORES, STOPPED, StudyJournal
 from client_agent.site.outbox import REFUSAL, queued
 from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
@@ -47,6 +48,7 @@ def follow(settings: AgentSettings, name: str, *, json_output: bool) -> None:
             stop.wait(_POLL_S)
     if not json_output:
         _print_table(read_metrics(metrics))
+        _print_finish(StudyJournal(settings.state_dir, name))
         _print_final_scores(metrics.with_name(FINAL_SCORES))
 
 
@@ -106,6 +108,13 @@ def _print_state(view: StudyView, json_output: bool) -> None:
     else:
         reason = f" ({printable(view.reason)})" if view.reason else ""
         sys.stdout.write(f"study {view.study}: {view.state.value}{reason}\n")
+
+
+def _print_finish(journal: StudyJournal) -> None:
+    facts = finished_model(journal)
+    if facts is not None:
+        kept = "" if facts.failed else "; the shared model is kept beside it (--unfinished)"
+        console().print(f"{facts.text}{kept}", highlight=False, markup=False)
 
 
 def _print_final_scores(path: Path) -> None:

@@ -5,6 +5,7 @@ torch is loaded when a ``TorchLearner`` is made, so that everything else of the 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -13,7 +14,8 @@ import structlog
 from numpy.typing import NDArray
 
 from client_agent.architectures.sources import NO_SOURCES, ModelSources
-from client_agent.learning.data import VALIDATION_FILE
+from client_agent.learning.at_requester.finish_table import Finished, FinishTable
+from client_agent.learning.data import VALIDATION_FILE, Examples
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form, ridge_model
 from client_agent.scoring.score import FinalScores, Score
 from protocol.errors import ConfigurationError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from client_agent.learning.at_requester.finish import LocalFinish
     from client_agent.learning.data import LocalData
     from client_agent.learning.evaluation import Assessor
     from client_agent.learning.personal_state import PersonalState
@@ -64,11 +67,15 @@ class Learner(Protocol):
 
     def final_scores(self, model: Vector, samples: int) -> FinalScores | None: ...
 
+    def finish(self, model: Vector) -> Finished: ...
+
 
 class TorchLearner:
     """The study's model on this site's data.
 
-    ``personal_folder`` is where the model's personal layers are kept, which leave the site in no message.
+    ``personal_folder`` is where the model's personal layers are kept, which leave the site in no message. With
+    ``finish`` part of the training examples may be held out of all rounds, drawn from the study's seed or, where it
+    pins none, from this site's own.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class TorchLearner:
         training_seed: int,
         personal_folder: Path | None = None,
         sources: ModelSources = NO_SOURCES,
+        finish: FinishTable | None = None,
     ) -> None:
         from client_agent.architectures.statistics import require_batches
         from client_agent.learning.check_data import fitting_data, remarks
@@ -94,11 +102,17 @@ class TorchLearner:
         self._data: LocalData = fitting_data(study, data, self._plugin)
         for remark in remarks(study, self._data):
             _log.warning("data_remark", study=study.name, detail=remark)
+        self._held: Examples | None = None
+        if finish is not None:
+            seen, self._held = finish.parts(self._data.train, training_seed if study.seed is None else study.seed)
+            self._data = replace(self._data, train=seen)
         self._model: nn.Module = self._fresh_model(sources)
         require_batches(self._model, len(self._data.train), study.training.batch_size)
         self._assessor: Assessor = assessor(study, self._plugin, self._device)
         self._loss: Loss = site_loss(study, self._plugin, self._data.train.y)
         try_once(study, self._model, self._data.train, self._assessor)
+        if finish is not None:
+            self._local_finish().require_possible()
         self._personal = self._personal_state(personal_folder)
 
     def prepare(self) -> None:
@@ -172,6 +186,18 @@ class TorchLearner:
             return None
         self._load(model, None if self._personal is None else self._personal.latest())
         return self._assessor.predicted(self._model, self._data.test, self._data.train)
+
+    def finish(self, model: Vector) -> Finished:
+        """The model moved on this site's own examples, those held out among them. Raises: UnusableUpdate"""
+        self._load(model, None)
+        return self._local_finish().run(model)
+
+    def _local_finish(self) -> LocalFinish:
+        from client_agent.learning.at_requester.finish import LocalFinish
+
+        if self._held is None:
+            raise ConfigurationError(f"study {self._study.name!r} was created without [finish]")
+        return LocalFinish(self._model, self._loss, self._study.training.l2, self._data.train, self._held)
 
     def _train(self, model: Vector, round_number: int) -> LocalRound:
         from client_agent.learning.trainer import train_round

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from client_agent.architectures.sources import NO_SOURCES, ModelSources
-from client_agent.learning.at_requester.finish import FinishTable
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import own_names
 from client_agent.learning.names import NO_NAMES, DataNames, require_names_of_study
 from protocol.ckks.parameters import CkksParameters
@@ -161,6 +161,12 @@ class StudyTable(_Table):
         self.task.require_outputs(self.model.width)
         return self
 
+    @model_validator(mode="after")
+    def _finishes_a_model(self) -> StudyTable:
+        if self.finish is not None and not self.rounds:
+            raise ValueError("finish: with rounds = 0 no model is trained that could be finished; leave [finish] out")
+        return self
+
 
 def study_from_toml(
     text: str,
@@ -173,6 +179,7 @@ def study_from_toml(
     """The study that a file describes, for this roster.
 
     With the requester's ``data``, names that the file leaves open are those of the data, and others must be the same.
+    Its [finish] is the requester's own and no part of it: :func:`finish_from_toml`.
     Raises: ConfigurationError that names every wrong key, what was found and what is allowed
     """
     table = parse_study_table(text, source)
@@ -181,11 +188,14 @@ def study_from_toml(
             f"{source}: key 'rule.name': {table.rule.name.value!r} runs in simulations only (moiety simulate): "
             "agents and servers do not carry out its rounds yet; take another rule"
         )
-    if table.finish is not None:
-        raise ConfigurationError(f"{source}: key 'finish' is for simulations only (moiety simulate): leave it out")
     if data is not None:
         table = _with_own_names(table, source, plugin, data)
     return study_from_table(table, source, roster, plugin, sources=sources)
+
+
+def finish_from_toml(text: str, source: str) -> FinishTable | None:
+    """What the requester does alone once the study is over; None: nothing. Raises: ConfigurationError"""
+    return parse_study_table(text, source).finish
 
 
 def parse_study_table(text: str, source: str) -> StudyTable:

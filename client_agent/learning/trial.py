@@ -15,13 +15,15 @@ import torch
 from torch import nn
 
 from client_agent.architectures.sources import NO_SOURCES, ModelSources
+from client_agent.learning.at_requester.finish import LocalFinish
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import fitting_data, remarks
 from client_agent.learning.data import Examples
 from client_agent.learning.evaluation import Assessor
 from client_agent.learning.flat_vector import pick_device
 from client_agent.learning.models import build_model
 from client_agent.learning.personal import shared_parameters
-from client_agent.learning.plugin import assessor, load_plugin
+from client_agent.learning.plugin import assessor, load_plugin, site_loss
 from client_agent.learning.trainer import gradients, private_randomness, take
 from client_agent.tasks.losses import Batch, BuiltIn
 from protocol.errors import ConfigurationError, MoietyError
@@ -50,10 +52,16 @@ def try_once(study: Study, model: nn.Module, train: Examples, judge: Assessor) -
 
 
 def try_study(
-    study: Study, data: Path, plugin_file: Path | None, device: str, sources: ModelSources = NO_SOURCES
+    study: Study,
+    data: Path,
+    plugin_file: Path | None,
+    device: str,
+    sources: ModelSources = NO_SOURCES,
+    finish: FinishTable | None = None,
 ) -> tuple[str, ...]:
-    """What a site's agent would try first: its data, the model and the plug-in. -> what a person should know
+    """What a site's agent would try first: its data, the model and the plug-in, whether there is a local finish.
 
+    Returns: what a person should know
     Raises: ConfigurationError that names what to change; UnusableUpdate for a model that cannot be shared
     """
     plugin = None
@@ -64,6 +72,9 @@ def try_study(
     found = fitting_data(study, data, plugin)
     model = build_model(study.model, 0, sources) if plugin is None else plugin.model(study.model, 0)
     try_once(study, model, found.train, assessor(study, plugin, pick_device(device)))
+    if finish is not None:
+        seen, held = finish.parts(found.train, 0)
+        LocalFinish(model, site_loss(study, plugin, seen.y), study.training.l2, seen, held).require_possible()
     return remarks(study, found)
 
 

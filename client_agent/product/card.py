@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.product.held import HeldModel
 from client_agent.scoring.score import FinalScores
 from client_agent.site.events import RoundEnd
+from client_agent.site.finished_model import FinishedModel
 from protocol.wire.messages import ModelSpec, RuleSpec, StudyState, TableSchema, TaskSpec
 
 CARD_FILE: Final = "card.json"
@@ -43,7 +44,8 @@ class Named(BaseModel):
 
 class ModelCard(BaseModel):
     """``released`` rounds stepped the model by a sum, ``alone`` by the requester's own data. ``scores`` are those of
-    the site that exports, on its own test part. ``files`` are the digests of what lies beside the card.
+    the site that exports, on its own test part. ``finish`` says how the requester finished the model alone, None where
+    it is the shared one. ``files`` are the digests of what lies beside the card.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -64,6 +66,7 @@ class ModelCard(BaseModel):
     data_schema: TableSchema | None
     transformation_digest: str | None
     scores: FinalScores | None
+    finish: FinishedModel | None = None
     versions: tuple[Named, ...]
     files: tuple[Named, ...]
 
@@ -96,6 +99,7 @@ def card_of(
         data_schema=study.data_schema,
         transformation_digest=transformation_digest,
         scores=held.scores,
+        finish=held.finish,
         versions=_versions(study.model),
         files=tuple(Named(name=name, value=digest) for name, digest in sorted(files.items())),
     )

@@ -39,9 +39,19 @@ def _warning(card: ModelCard) -> str:
 
 def _origin(card: ModelCard) -> str:
     return (
-        f"Trained by federated learning under rule `{card.rule.name.value}`, {card.released} rounds released of "
-        f"{card.rounds}; every round's sum was opened, no site's update. The model itself may show what it was "
-        "trained on: give it to nobody who may not learn about the patients."
+        f"{_finish(card)}Trained by federated learning under rule `{card.rule.name.value}`, {card.released} rounds "
+        f"released of {card.rounds}; every round's sum was opened, no site's update. The model itself may show what "
+        "it was trained on: give it to nobody who may not learn about the patients."
+    )
+
+
+def _finish(card: ModelCard) -> str:
+    if card.finish is None:
+        return ""
+    return (
+        f"**The requester's own model of version {card.finish.shared_version}** ({card.finish.text}): after the last "
+        "shared round it was moved on the requester's examples alone. No other site has it, and it says more about "
+        "the requester's patients than the shared model does.\n\n"
     )
 
 

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.learning.learner import TorchLearner, Vector
 from client_agent.scoring.paired import Paired, paired_scores
 from client_agent.settings import AgentSettings
+from client_agent.site.finished_model import FinishedModel
 from client_agent.study.pretrained import PRETRAINED, load_pretrained
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError
@@ -29,7 +30,10 @@ if TYPE_CHECKING:
 
 
 class Comparison(BaseModel):
-    """Both models on this site's test part; ``rounds`` is what each was trained for."""
+    """Both models on this site's test part; ``rounds`` is what each was trained for.
+
+    ``finish`` says how the federated one was finished here, None where it is the shared one; the other never is.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
@@ -38,6 +42,7 @@ class Comparison(BaseModel):
     examples: int
     samples: int
     scores: tuple[Paired, ...]
+    finish: FinishedModel | None = None
 
 
 def compare(held: HeldModel, settings: AgentSettings, samples: int) -> Comparison:
@@ -61,6 +66,7 @@ def compare(held: HeldModel, settings: AgentSettings, samples: int) -> Compariso
         examples=len(predictions[0].y),
         samples=samples,
         scores=paired,
+        finish=held.finish,
     )
 
 

@@ -22,6 +22,7 @@ from client_agent.learning.plugin import Plugin, load_plugin
 from client_agent.scoring.score import FinalScores
 from client_agent.settings import AgentSettings
 from client_agent.site.events import RoundRecord, read_metrics
+from client_agent.site.finished_model import SHARED_SCORES, FinishedModel, finished_model, load_finished
 from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Signed, Study, StudyState
@@ -32,7 +33,10 @@ _SEED: Final = 0
 
 @dataclass(frozen=True, eq=False)
 class HeldModel:
-    """What the journal says about a study's model: ``model`` float32[D], and the network with all values in place."""
+    """What the journal says about a study's model: ``model`` float32[D], and the network with all values in place.
+
+    ``finish`` says how the requester finished it alone; None where it did not, or the shared model is asked for.
+    """
 
     study: Study
     state: SiteState
@@ -41,6 +45,7 @@ class HeldModel:
     network: nn.Module = field(repr=False)
     records: tuple[RoundRecord, ...] = field(repr=False)
     scores: FinalScores | None = None
+    finish: FinishedModel | None = None
 
     @property
     def ended(self) -> StudyState:
@@ -54,18 +59,25 @@ class HeldModel:
         return "" if self.state.ended_by is None else self.state.ended_by.message.reason
 
 
-def held_model(settings: AgentSettings, name: str) -> HeldModel:
-    """Raises: ConfigurationError when this site has no such study, or no model of it yet"""
+def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False) -> HeldModel:
+    """The study's model, finished where this site finished it; ``unfinished``: the shared one behind that.
+
+    Raises: ConfigurationError when this site has no such study, no model of it yet, or could not finish it
+    """
     folder = settings.state_dir / "studies" / name
     if not (folder / "study.json").exists():
         raise ConfigurationError(f"this site has no study {name!r} in {settings.state_dir / 'studies'}")
     journal = StudyJournal(settings.state_dir, name)
     signed = journal.read(folder / "study.json", Signed[Study])
     state = journal.site_state()
-    if signed is None or state is None or not state.model_version:
+    finish = None if unfinished else finished_model(journal)
+    if signed is None or state is None or not (state.model_version or finish):
         raise ConfigurationError(f"study {name!r} has no model here yet: no sum was applied at this site")
-    study, version = signed.message, state.model_version
-    model, network = journal.load_model(version), empty_network(study, settings.plugin, settings.sources)
+    if finish is not None and finish.failed:
+        raise ConfigurationError(f"study {name!r}: {finish.text}; --unfinished takes the shared model as it is")
+    study, version = signed.message, state.model_version or 0
+    model = journal.load_model(version) if finish is None else load_finished(journal)
+    network = empty_network(study, settings.plugin, settings.sources)
     load_vector(network, model)
     if len(personal_vector(network)):
         own = PersonalState(folder).latest()
@@ -73,8 +85,9 @@ def held_model(settings: AgentSettings, name: str) -> HeldModel:
             raise ConfigurationError(f"study {name!r} has layers that stay at their site, and this site trained none")
         load_personal(network, own)
     records = read_metrics(folder / "metrics.jsonl")
-    scores = journal.read(folder / FINAL_SCORES, FinalScores)
-    return HeldModel(study, state, version, model, network.eval(), records, scores)
+    of_shared = unfinished and finished_model(journal) is not None
+    scores = journal.read(folder / (SHARED_SCORES if of_shared else FINAL_SCORES), FinalScores)
+    return HeldModel(study, state, version, model, network.eval(), records, scores, finish)
 
 
 def empty_network(study: Study, plugin: Path | None, sources: ModelSources) -> nn.Module:

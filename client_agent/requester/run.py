@@ -13,6 +13,7 @@ from client_agent.learning.learner import Vector
 from client_agent.points import Point
 from client_agent.requester.attestations import welcome
 from client_agent.requester.await_sites import admit, await_contributors
+from client_agent.requester.local_finish import finish_locally
 from client_agent.requester.measuring.query import try_judging
 from client_agent.requester.plan import hindrance, next_purpose
 from client_agent.requester.ranking import RankingRound, after_ranking
@@ -75,6 +76,7 @@ class Requester(RequesterStudy):
         try:
             self._shared_part()
             go_alone(self)
+            finish_locally(self)
             self.finish(self.progress.why, self.progress.end)
         except StudyOver as over:
             self.finish(str(over), over.end)

@@ -29,6 +29,7 @@ class RoundEnd(StrEnum):
     DISCARDED = "discarded"
     DECLINED = "declined"
     ALONE = "alone"
+    FINISHED = "finished"
 
 
 class SiteValue(BaseModel):
@@ -119,7 +120,8 @@ class RoundRecord(RoundValues, _RoundAtSite):
     that has every site weigh itself. ``isolation`` is the least relative error with which one who knows all sums and
     weights has anybody's update, this round's sum included, as far as this site can tell from its own
     (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the
-    metrics of the study's task on this site's test part, of which accuracy stands by itself too.
+    metrics of the study's task on this site's test part, of which accuracy stands by itself too. ``pull`` is that of a
+    local finish, None where it kept the shared model.
     """
 
     requester_norm: float | None = None
@@ -130,6 +132,7 @@ class RoundRecord(RoundValues, _RoundAtSite):
     seconds: float = 0.0
     test_accuracy: float | None = None
     test_scores: tuple[Score, ...] = ()
+    pull: float | None = None
 
 
 class EventKind(StrEnum):

@@ -11,6 +11,7 @@
                  stopped.txt        why the agent stopped this study until a person mends something
                  withdrawn          the study was cancelled before a server had it
                  scores.json        the last model's metrics on this site's test part, with intervals
+                 finish.json, finished.*   the requester's local finish (client_agent/site/finished_model.py)
 
 Every file is written beside its name, synced and renamed. A state file is replaced after what it points to is there.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from client_agent.learning.at_requester.finish_table import FinishTable
 from host.durable import new_folder, write_durably
 from protocol.wire.messages import Study
 
@@ -12,6 +13,8 @@ REFUSAL: Final = ".refusal.txt"
 """Beside a study in the outbox: why the agent refused it."""
 PRETRAINED_SUFFIX: Final = ".pretrained"
 """Beside a study in the outbox: the model that it pins."""
+FINISH_SUFFIX: Final = ".finish"
+"""Beside a study in the outbox: its [finish], which stays at this site."""
 
 
 def outbox(state_dir: Path) -> Path:
@@ -24,15 +27,27 @@ def queued(state_dir: Path, name: str) -> Path:
     return outbox(state_dir) / f"{name}.json"
 
 
-def create_study(state_dir: Path, study: Study, pretrained: Path | None = None) -> Path:
+def create_study(
+    state_dir: Path, study: Study, pretrained: Path | None = None, finish: FinishTable | None = None
+) -> Path:
     """Queue a study; the requester's agent signs it and hands it to both servers.
 
-    ``pretrained`` is the file of the model that the study pins.
+    ``pretrained`` is the file of the model that the study pins, ``finish`` what this site does alone in the end.
     """
     new_folder(outbox(state_dir))
     path = queued(state_dir, study.name)
+    withdraw(state_dir, study.name)
     path.with_suffix(REFUSAL).unlink(missing_ok=True)
+    if finish is not None:
+        write_durably(path.with_suffix(FINISH_SUFFIX), finish.model_dump_json().encode())
     if pretrained is not None:
         write_durably(path.with_suffix(PRETRAINED_SUFFIX), pretrained.read_bytes())
     write_durably(path, study.canonical())
     return path
+
+
+def withdraw(state_dir: Path, name: str) -> None:
+    """The study of that name waits no longer, nor what lies beside it."""
+    path = queued(state_dir, name)
+    for suffix in (path.suffix, PRETRAINED_SUFFIX, FINISH_SUFFIX):
+        path.with_suffix(suffix).unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from client_agent.points import Point
 from client_agent.scoring.score import MetricName, value_of
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, Metrics, RoundRecord
+from client_agent.site.finished_model import SHARED_SCORES, FinishedModel, finished_model, load_finished, save_finished
 from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
 from client_agent.site.stopwatch import Stopwatch
 from protocol.ckks.scheme import SecretKey
@@ -37,6 +38,8 @@ class StudyAtSite:
         self._trained: tuple[int, Vector] | None = None
         if self.state.model_version is not None:
             self._kept = journal.load_kept(self.state.model_version)
+        facts = finished_model(journal)
+        self._finished: Vector | None = None if facts is None or facts.failed else load_finished(journal)
         self._named: set[tuple[int | None, str]] = set()
         self._metrics = Metrics(journal.folder / "metrics.jsonl")
         self._billed: Totals = context.ledger.totals
@@ -72,6 +75,17 @@ class StudyAtSite:
         """The model alone."""
         return model_part(self.require_kept(), self.study.model_dimension)
 
+    def model_in_use(self) -> Vector:
+        """The finished model where there is one, else the shared one."""
+        return self.require_model() if self._finished is None else self._finished
+
+    def adopt_finished(self, facts: FinishedModel, vector: Vector | None) -> None:
+        """The local finish is done; from here on that model is judged. None: there is none, as the facts say."""
+        self.journal.reach(Point.BEFORE_FINISHED_WRITTEN)
+        save_finished(self.journal, facts, vector)
+        self.journal.reach(Point.AFTER_FINISHED_WRITTEN)
+        self._finished = vector
+
     def record(self, record: RoundRecord) -> None:
         """One line of metrics.jsonl per round, with seconds and bytes since the last one."""
         if record.round > self.state.last_recorded_round:
@@ -86,7 +100,7 @@ class StudyAtSite:
         phases, seconds = self.stopwatch.take()
         totals, before = self.context.ledger.totals, self._billed
         self._billed = totals
-        scores = self.learner.scores(self.require_model()) if self._trains else ()
+        scores = self.learner.scores(self.model_in_use()) if self._trains else ()
         full = record.model_copy(
             update={
                 "phases": phases,
@@ -110,13 +124,16 @@ class StudyAtSite:
         """Nothing about metrics keeps a study from its end."""
         if not self._trains or not self.state.last_recorded_round:
             return
+        of = {FINAL_SCORES: self.model_in_use()}
+        if finished_model(self.journal) is not None:
+            of[SHARED_SCORES] = self.require_model()
         try:
-            found = self.learner.final_scores(self.require_model(), self.context.bootstrap_samples)
+            for name, model in of.items():
+                found = self.learner.final_scores(model, self.context.bootstrap_samples)
+                if found is not None:
+                    self.journal.write(self.journal.folder / name, found)
         except MoietyError as failed:
             self.problem(None, f"no final metrics: {failed.detail}")
-            return
-        if found is not None:
-            self.journal.write(self.journal.folder / FINAL_SCORES, found)
 
     @property
     def _trains(self) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from client_agent.learning.at_requester.finish import FinishTable
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.evaluation import Assessor, OwnMetrics
 from client_agent.learning.flat_vector import Vector
 from client_agent.learning.plugin import Plugin, assessor

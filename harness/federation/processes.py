@@ -22,6 +22,7 @@ from typing import Final, Self
 import httpx
 import trustme
 
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import LocalData, save_folder
 from client_agent.site.outbox import create_study
 from harness.engine.parties import OPERATOR_NAMES, Parties, SiteEntry, make_parties
@@ -233,9 +234,9 @@ class RunningFederation:
         with self._http() as http:
             return http.get(self.operations_url(side) + "/metrics").raise_for_status().text
 
-    def hand_in(self, study: Study) -> None:
+    def hand_in(self, study: Study, finish: FinishTable | None = None) -> None:
         """Queue a study at the requester's agent, as ``moiety study create`` does."""
-        create_study(self.state(self.spec.requester), study)
+        create_study(self.state(self.spec.requester), study, finish=finish)
 
     def run_cli(self, *arguments: str) -> str:
         """One ``moiety`` command in its own process, as a person would type it; its standard output."""

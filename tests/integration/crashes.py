@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.site.events import RoundRecord
 from client_agent.site.remembered_sums import RememberedRow
 from harness.engine.parties import OPERATOR_NAMES
@@ -82,13 +83,15 @@ def light_study_of(federation: Federation, name: str, *, large: bool = False) ->
     return light_study(federation.parties, name, EROSION, rounds=ROUNDS)
 
 
-def run_killing(federation: Federation, study: Study, kills: Sequence[Kill] = ()) -> Outcome:
+def run_killing(
+    federation: Federation, study: Study, kills: Sequence[Kill] = (), finish: FinishTable | None = None
+) -> Outcome:
     """Run the study; a party dies at each of its points in turn and is started again, armed with the next."""
     waiting = {name: [k.armed for k in kills if k.party == name] for name in {k.party for k in kills}}
     for name, points in waiting.items():
         federation.kill(name)
         federation.start_party(name, points[0])
-    federation.hand_in(study)
+    federation.hand_in(study, finish)
     over, deadline = finished(federation, study.name, *SITES), time.monotonic() + _OVER_WITHIN_S
     while any(waiting.values()) or not over():
         for name, points in waiting.items():

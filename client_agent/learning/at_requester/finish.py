@@ -9,16 +9,18 @@ Maleki 2020); these the shared model has seen, so they look better for a strong 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Annotated, Final, Literal
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
 from torch import nn
 from torch.func import functional_call, grad, jacrev, vmap
 
+from client_agent.learning.at_requester.finish_table import Finished
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector
 from client_agent.learning.personal import personal_parameters, shared_parameters
@@ -29,35 +31,9 @@ PULLS: Final = tuple(float(pull) for pull in np.logspace(2, -4, 13))
 """Tried from the strongest; a weaker one has to be better. Before them comes the shared model as it is."""
 _MOST_ENTRIES: Final = 2**26
 _STEPS: Final = 300
-
-
-class FinishTable(BaseModel):
-    """``[finish]``. ``choose`` the pull by examples ``held_out`` of the shared rounds (that share of the requester's
-    training part), or by all of them, each left out once (small models whose loss is a mean over examples).
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    choose: Literal["held_out", "leave_one_out"] = "held_out"
-    held_out: Annotated[float, Field(gt=0, lt=1)] = 0.2
-
-    def parts(self, train: Examples, seed: int) -> tuple[Examples, Examples]:
-        """What the shared rounds train on, and what is held out of them."""
-        held = round(len(train) * self.held_out) if self.choose == "held_out" else 0
-        if self.choose == "held_out" and not 0 < held < len(train):
-            raise ConfigurationError(
-                f"key 'finish.held_out': {self.held_out} of {len(train)} training examples leaves one part empty"
-            )
-        order = np.random.default_rng([seed, held]).permutation(len(train))
-        rest, out = np.sort(order[held:]), np.sort(order[:held])
-        return Examples(train.X[rest], train.y[rest]), Examples(train.X[out], train.y[out])
-
-
-@dataclass(frozen=True, eq=False)
-class Finished:
-    """The model, float32[D], and the pull; None where the shared model stayed as it is."""
-
-    vector: Vector = field(repr=False)
-    pull: float | None
+_NO_NUMBER: Final = (
+    "the local finish leaves the range of numbers: bring features to a common scale, or use the shared model as it is"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,44 +48,44 @@ class LocalFinish:
 
     def run(self, shared: Vector) -> Finished:
         """Choose the pull, then finish on all examples. Raises: ConfigurationError, UnusableUpdate"""
-        if any(True for _ in personal_parameters(self.model)) or any(True for _ in self.model.buffers()):
-            raise ConfigurationError(
-                "key 'finish': it moves all of a model; take one without personal layers and buffers"
-            )
+        self.require_possible()
         was_training = self.model.training
         self.model.to("cpu").eval()
         try:
             start = torch.from_numpy(shared.astype(np.float64))
             pull = self._by_held_out(start) if len(self.held) else self._by_leaving_one_out(start)
             if pull is None:
-                return Finished(shared, None)
+                return Finished(shared, None, len(self.seen), len(self.held))
             ended = self._minimised(_joined(self.seen, self.held), start, pull)
         finally:
             self.model.train(was_training)
-        return Finished(np.asarray(ended.numpy(), dtype=np.float32), pull)
+        return Finished(np.asarray(ended.numpy(), dtype=np.float32), pull, len(self.seen), len(self.held))
 
-    def _by_held_out(self, start: torch.Tensor) -> float | None:
-        held = _batch(self.held)
-        best, chosen = float(self._mean_loss(start, held).detach()), None
-        for pull in PULLS:
-            found = float(self._mean_loss(self._minimised(self.seen, start, pull), held).detach())
-            if found < best:
-                best, chosen = found, pull
-        return chosen
-
-    def _by_leaving_one_out(self, start: torch.Tensor) -> float | None:
-        n = len(self.seen)
-        if not isinstance(self.loss, BuiltIn) or self.loss.each is None or n * start.numel() ** 2 > _MOST_ENTRIES:
+    def require_possible(self) -> None:
+        """Of this model and loss there is a finish. Raises: ConfigurationError that says what to change"""
+        if any(True for _ in personal_parameters(self.model)) or any(True for _ in self.model.buffers()):
+            raise ConfigurationError(
+                "key 'finish': it moves all of a model; take one without personal layers and buffers"
+            )
+        size = sum(parameter.numel() for _, parameter in shared_parameters(self.model))
+        each = isinstance(self.loss, BuiltIn) and self.loss.each is not None
+        if not len(self.held) and not (each and len(self.seen) * size**2 <= _MOST_ENTRIES):
             raise ConfigurationError(
                 "key 'finish.choose': leave_one_out takes a small model and a loss that is a mean over examples; take "
                 "held_out"
             )
-        best, chosen = float(self._mean_loss(start, _batch(self.seen)).detach()), None
-        for pull in PULLS:
-            found = self.left_out_loss(start, pull)
-            if found < best:
-                best, chosen = found, pull
-        return chosen
+
+    def _by_held_out(self, start: torch.Tensor) -> float | None:
+        held = _batch(self.held)
+
+        def tried(pull: float) -> float:
+            return float(self._mean_loss(self._minimised(self.seen, start, pull), held).detach())
+
+        return _best(float(self._mean_loss(start, held).detach()), tried)
+
+    def _by_leaving_one_out(self, start: torch.Tensor) -> float | None:
+        unmoved = float(self._mean_loss(start, _batch(self.seen)).detach())
+        return _best(unmoved, lambda pull: self.left_out_loss(start, pull))
 
     def left_out_loss(self, start: torch.Tensor, pull: float) -> float:
         """The mean loss of every example under the model that the others alone would give, by one Newton step each.
@@ -143,16 +119,18 @@ class LocalFinish:
 
         search.step(objective)  # type: ignore[no-untyped-call]  # torch has no types here
         if not bool(torch.isfinite(x).all()):
-            raise UnusableUpdate("the local finish leaves the range of numbers; leave [finish] out")
+            raise UnusableUpdate(_NO_NUMBER)
         return x.detach()
 
     def _mean_loss(self, x: torch.Tensor, batch: Batch) -> torch.Tensor:
         return self.loss(_Called(self.model, self._layers(x)), batch)
 
     def _layers(self, x: torch.Tensor) -> dict[str, torch.Tensor]:
+        """All of the model's parameters in float64, those of frozen layers as they are."""
         named = list(shared_parameters(self.model))
         pieces = torch.split(x, [parameter.numel() for _, parameter in named])
-        return {name: piece.reshape(parameter.shape) for (name, parameter), piece in zip(named, pieces, strict=True)}
+        frozen = {name: p.detach().to(x.dtype) for name, p in self.model.named_parameters() if not p.requires_grad}
+        return frozen | {name: piece.reshape(p.shape) for (name, p), piece in zip(named, pieces, strict=True)}
 
 
 class _Called(nn.Module):
@@ -166,6 +144,18 @@ class _Called(nn.Module):
         model, layers = self._parts
         answers: torch.Tensor = functional_call(model, layers, (X,))
         return answers
+
+
+def _best(unmoved: float, tried: Callable[[float], float]) -> float | None:
+    """The pull of least loss; None where no pull does better than the shared model. Raises: UnusableUpdate"""
+    best, chosen = unmoved, None
+    for pull in (None, *PULLS):
+        found = unmoved if pull is None else tried(pull)
+        if not math.isfinite(found):
+            raise UnusableUpdate(_NO_NUMBER)
+        if found < best:
+            best, chosen = found, pull
+    return chosen
 
 
 def _batch(data: Examples) -> Batch:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from client_agent.learning.at_requester.finish import FinishTable, LocalFinish
+from client_agent.learning.at_requester.finish import LocalFinish
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import Examples
 from client_agent.learning.plugin import site_loss
 from harness.datasets.site_data import SiteData

@@ -17,6 +17,7 @@ from typing import Final, Self
 import httpx
 
 from client_agent.daemon import run_agent
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.network.ledger import Ledger, LedgerEntry
 from client_agent.settings import load_settings as agent_settings
 from client_agent.site.events import AgentEvent, EventKind
@@ -69,8 +70,8 @@ class InMemoryFederation:
     def config(self, name: str) -> Path:
         return self.files.config(name)
 
-    def hand_in(self, study: Study) -> None:
-        create_study(self.state(self.spec.requester), study)
+    def hand_in(self, study: Study, finish: FinishTable | None = None) -> None:
+        create_study(self.state(self.spec.requester), study, finish=finish)
 
     def start(self, *sites: str, learner: Learners | None = None) -> None:
         """These sites' agents, all of them when none is named; ``learner`` in place of the federation's."""

@@ -8,11 +8,13 @@ from typing import Final, cast
 
 import numpy as np
 
+from client_agent.learning.at_requester.finish_table import Finished
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.learner import Learner, TorchLearner, Vector
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form
 from client_agent.scoring.score import FinalScores, Score
 from client_agent.settings import AgentSettings
+from client_agent.site.finished_model import finish_table
 from client_agent.site.journal import StudyJournal
 from harness.engine.parties import Parties
 from harness.federation.processes import SiteSpec
@@ -74,6 +76,10 @@ class LightLearner:
     def final_scores(self, model: Vector, samples: int) -> FinalScores | None:
         return None
 
+    def finish(self, model: Vector) -> Finished:
+        """Half of the way to the site's own point."""
+        return Finished((model - self.update(model, 0) / 2).astype(np.float32), 1.0, self.sample_count(), 5)
+
 
 def class_counts(place: int) -> tuple[int, int]:
     """How many examples of each class the site at that place says it has."""
@@ -107,11 +113,15 @@ class Odd:
     def final_scores(self, model: Vector, samples: int) -> FinalScores | None:
         return self._inner.final_scores(model, samples)
 
+    def finish(self, model: Vector) -> Finished:
+        return self._inner.finish(model)
+
 
 def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
     """The real one, on the data of the site's settings."""
-    kept_in = StudyJournal(settings.state_dir, study.name).folder
-    return TorchLearner(study, settings.data, settings.plugin, "cpu", seed, kept_in, settings.sources)
+    journal = StudyJournal(settings.state_dir, study.name)
+    finish = finish_table(journal)
+    return TorchLearner(study, settings.data, settings.plugin, "cpu", seed, journal.folder, settings.sources, finish)
 
 
 def with_odd(odd: Mapping[str, type[Odd]], learner: Learners = light_learner) -> Learners:

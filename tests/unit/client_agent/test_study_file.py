@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import names_of
 from client_agent.learning.data import Examples, LocalData, save_folder
 from client_agent.learning.names import NO_NAMES, DataNames
-from client_agent.learning.study_file import study_from_toml
+from client_agent.learning.study_file import finish_from_toml, study_from_toml
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import MOST_COUNTS_ROUNDS, Purpose, RuleName
 from tests.unit.client_agent.federation import ROSTER
@@ -177,9 +179,25 @@ def test_a_plugins_names_are_taken_from_its_own_function(tmp_path: Path) -> None
     [
         (GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"mallows"'), "'mallows' runs in simulations only"),
         (GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"shrinkage"'), "'shrinkage' runs in simulations"),
-        (GOOD + "\n[finish]\n", "key 'finish' is for simulations only"),
     ],
 )
 def test_what_runs_in_simulations_only_is_refused_at_an_agent(text: str, named: str) -> None:
     with pytest.raises(ConfigurationError, match=named):
         study_from_toml(text, "s.toml", ROSTER, None)
+
+
+def test_the_finish_is_read_beside_the_study_and_is_no_part_of_it() -> None:
+    text = GOOD + '\n[finish]\nchoose = "leave_one_out"\n'
+    assert finish_from_toml(text, "s.toml") == FinishTable(choose="leave_one_out")
+    assert finish_from_toml(GOOD, "s.toml") is None
+    assert (
+        study_from_toml(text, "s.toml", ROSTER, None).digest() == study_from_toml(GOOD, "s.toml", ROSTER, None).digest()
+    )
+
+
+@pytest.mark.parametrize("table", ["held_out = 1.0", "held_out = 0.0", 'choose = "test"', "pull = 1.0"])
+def test_a_finish_that_makes_no_sense_is_refused(table: str) -> None:
+    with pytest.raises(ConfigurationError, match="finish"):
+        finish_from_toml(f"{GOOD}\n[finish]\n{table}\n", "s.toml")
+    with pytest.raises(ConfigurationError, match="no model is trained"):
+        finish_from_toml(re.sub(r"rounds = \d+", "rounds = 0", GOOD) + "\n[finish]\n", "s.toml")

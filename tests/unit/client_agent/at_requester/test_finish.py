@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from client_agent.learning.at_requester.finish import PULLS, FinishTable, LocalFinish, _batch
+from client_agent.learning.at_requester.finish import PULLS, LocalFinish, _batch
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import Examples
 from client_agent.learning.models import build_model, model_spec
 from client_agent.tasks.losses import BuiltIn, cross_entropy
