@@ -114,7 +114,7 @@ def _print_finish(journal: StudyJournal) -> None:
     facts = finished_model(journal)
     if facts is not None:
         kept = "" if facts.failed else "; the shared model is kept beside it (--unfinished)"
-        console().print(f"{facts.text}{kept}", highlight=False, markup=False)
+        console().print(f"{facts.text}{kept}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_final_scores(path: Path) -> None:

@@ -206,10 +206,7 @@ def test_a_model_that_leaves_the_range_of_numbers_is_not_in_use(
 def test_with_nothing_held_out_no_study_begins(federation: InMemoryFederation) -> None:
     federation.events.clear()
     federation.hand_in(study_of(federation, "nothing"), FinishTable(held_out=0.001))
-
-    def told() -> bool:
-        return "leaves one part empty" in "\n".join(federation.texts(EventKind.PROBLEM, REQUESTER))
-
-    federation.until("the refusal", told)
-    own = journal(federation, REQUESTER, "nothing")
-    assert "finish.held_out" in (own.folder / "stopped.txt").read_text()
+    stopped = federation.state(REQUESTER) / "studies" / "nothing" / "stopped.txt"
+    federation.until("the refusal", stopped.exists)
+    assert "finish.held_out" in stopped.read_text()
+    assert "leaves one part empty" in federation.texts(EventKind.PROBLEM, REQUESTER)[-1]

@@ -41,6 +41,8 @@ def too_long(
     longest = _LENGTHS.get(opens)
     beyond = set()
     for site in sites:
+        if site.site == requester:  # its weight may be 0, and its length is no question
+            continue
         numerator = numerators[site.site]
         found: float | None
         if site.inner_product is not None:
@@ -51,7 +53,7 @@ def too_long(
             found, allowed = site.distance, longest_distance(parameters, numerator, own_norm)
         if found is not None and found > allowed:
             beyond.add(site.site)
-    return frozenset(beyond - {requester})
+    return frozenset(beyond)
 
 
 def _too_far_apart(

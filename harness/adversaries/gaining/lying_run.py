@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import SupportsFloat
 
 import numpy as np
 import torch
@@ -109,5 +110,5 @@ class LyingRun:
         )
 
 
-def _rounded(value: float | np.floating[object]) -> float:
+def _rounded(value: SupportsFloat) -> float:
     return float(f"{float(value):.{_DIGITS}g}")

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import SupportsFloat
 
 import numpy as np
 import torch
@@ -149,5 +150,5 @@ def _rows(vectors: Sequence[object], dimension: int) -> Reals:
     return np.asarray(vectors, dtype=np.float64).reshape(len(vectors), dimension)
 
 
-def _rounded(value: float | np.floating[object]) -> float:
+def _rounded(value: SupportsFloat) -> float:
     return float(f"{float(value):.{_DIGITS}g}")

@@ -191,6 +191,27 @@ def test_what_the_agent_would_find_wrong_is_said_before_a_study_is_queued(tmp_pa
     assert not outbox(tmp_path / "state").exists()
 
 
+def test_a_finish_waits_beside_its_study_and_goes_with_it(tmp_path: Path, serve: Callable[[FakeServer], None]) -> None:
+    config, waiting = write_config(tmp_path), outbox(tmp_path / "state")
+    part = Examples(np.ones((10, 8, 8), np.float32), np.arange(10) % 3)
+    save_folder(tmp_path / "data", LocalData(part, part))
+    create = ("create", str(tmp_path / "study.toml"), "--config", str(config))
+    for table, said in (("held_out = 0.01", "leaves one part empty"), ('choose = "test"', "finish.choose")):
+        (tmp_path / "study.toml").write_text(f"{GOOD}\n[finish]\n{table}\n")
+        with pytest.raises(ConfigurationError, match=said):
+            command(*create)
+    assert not waiting.exists()
+    (tmp_path / "study.toml").write_text(f"{GOOD}\n[finish]\nheld_out = 0.3\n")
+    command(*create)
+    assert sorted(path.name for path in waiting.iterdir()) == ["first.finish", "first.json"]
+    assert json.loads((waiting / "first.finish").read_bytes()) == {"choose": "held_out", "held_out": 0.3}
+    server = FakeServer([])
+    server.study = _no_such_study  # type: ignore[method-assign]
+    serve(server)
+    command("cancel", "first", "--reason", "wrong data", "--config", str(config))
+    assert not list(waiting.iterdir())
+
+
 @pytest.mark.parametrize("reached", ["outbox", "journal"])
 def test_a_study_that_never_reached_the_servers_can_be_cancelled(
     tmp_path: Path, serve: Callable[[FakeServer], None], reached: str

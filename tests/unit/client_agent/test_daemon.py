@@ -10,10 +10,12 @@ import pytest
 import trustme
 
 from client_agent.daemon import Agent, only_one, run_agent
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.training_seeds import site_seed, training_seed
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent
+from client_agent.site.finished_model import finish_table
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, outbox
@@ -192,19 +194,21 @@ def test_a_known_name_with_another_content_is_refused(sites: dict[str, Site]) ->
 
 def test_the_outbox_is_signed_journalled_and_emptied(sites: dict[str, Site]) -> None:
     state, events = sites[REQUESTER].settings.state_dir, list[AgentEvent]()
-    path = create_study(state, study())
+    path = create_study(state, study(), finish=FinishTable(held_out=0.3))
     made = agent(sites[REQUESTER], events)
     made.find_own()
     assert made.started == ("unit",)
-    assert not path.exists()
+    assert not list(path.parent.iterdir())
     journal = StudyJournal(state, "unit")
+    assert finish_table(journal) == FinishTable(held_out=0.3)
     signed = journal.read(journal.folder / "study.json", Signed[Study])
     assert signed is not None
     assert signed.signature_of(REQUESTER) is not None
-    create_study(state, study(seed=2))
+    create_study(state, study(seed=2), finish=FinishTable(held_out=0.4))
     made.find_own()
     assert "choose another name" in events[0].text
-    assert sorted(p.name for p in outbox(state).iterdir()) == ["unit.refusal.txt", "unit.refused"]
+    assert finish_table(journal) == FinishTable(held_out=0.3)
+    assert sorted(p.name for p in outbox(state).iterdir()) == ["unit.finish", "unit.refusal.txt", "unit.refused"]
 
 
 @pytest.mark.parametrize("content", [b"{}", study().model_copy(update={"roster_digest": "00" * 32}).canonical()])

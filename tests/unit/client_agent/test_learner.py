@@ -69,3 +69,8 @@ def test_a_server_optimiser_moves_its_moments_with_the_model(tmp_path: Path) -> 
     assert after.shape == (36,)
     assert (after[:12] < 0).all()
     assert (after[12:24] > 0).all()
+
+
+def test_without_a_finish_table_there_is_no_finish(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"created without \[finish\]"):
+        learner(tmp_path, RuleName.FEDAVG).finish(np.zeros(12, dtype=np.float32))

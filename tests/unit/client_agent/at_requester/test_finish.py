@@ -11,7 +11,7 @@ from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import Examples
 from client_agent.learning.models import build_model, model_spec
 from client_agent.tasks.losses import BuiltIn, cross_entropy
-from protocol.errors import ConfigurationError
+from protocol.errors import ConfigurationError, UnusableUpdate
 
 MODEL = model_spec("linear", (4,), (), 2)
 NOBODY = Examples(np.zeros((0, 4), np.float32), np.zeros(0, np.int64))
@@ -83,3 +83,23 @@ def test_what_is_held_out_and_what_cannot_be_finished() -> None:
     whole = BuiltIn(cross_entropy.of)
     with pytest.raises(ConfigurationError, match="take held_out"):
         LocalFinish(build_model(MODEL, 1), whole, 0.0, sample(8, 1), NOBODY).run(np.zeros(10, np.float32))
+
+
+def test_frozen_layers_stay_and_the_rest_is_moved() -> None:
+    model = build_model(model_spec("mlp", (4,), (3,), 2), 1)
+    first, *_ = (module for module in model.modules() if isinstance(module, torch.nn.Linear))
+    first.requires_grad_(False)
+    before = first.weight.clone()
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    shared = torch.cat([parameter.detach().flatten() for parameter in trained]).numpy()
+    ended = LocalFinish(model, cross_entropy, 0.0, sample(60, 1), sample(200, 2)).run(shared)
+    assert ended.vector.size == shared.size == 8
+    assert ended.pull is not None
+    assert torch.equal(first.weight, before)
+
+
+def test_what_is_no_number_finishes_nothing() -> None:
+    wild = Examples(np.full((20, 4), np.inf, np.float32), np.zeros(20, np.int64))
+    for seen, held in ((sample(20, 1), wild), (wild, sample(20, 1)), (wild, NOBODY)):
+        with pytest.raises(UnusableUpdate, match="leaves the range of numbers"):
+            finish(seen, held).run(np.ones(10, np.float32))
