@@ -78,3 +78,12 @@ def test_a_pair_is_as_long_as_its_weights_allow() -> None:
 
 def test_the_requester_never_blames_itself() -> None:
     assert apart(("user", "c2"), ("user", "c3"), byzantine=1) == {"c2", "c3"}
+
+
+@pytest.mark.parametrize("opens", [Needs.NORMS, Needs.DISTANCES])
+def test_a_requester_of_weight_0_is_not_measured(opens: Needs) -> None:
+    """Some rules give all weight to the others; its own length is no question."""
+    sites = [OpenedSite("user", True, distance=9.0), OpenedSite("c1", True, distance=1.0)]
+    sites.append(OpenedSite("c2", True, distance=9.0))
+    numerators = {"user": 0, "c1": 32, "c2": 32}
+    assert too_long(sites, "user", 1.0, 0.0, numerators, EXACT, opens, 0) == {"c2"}
