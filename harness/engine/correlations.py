@@ -8,14 +8,12 @@ from typing import Literal, TypeAlias
 
 from protocol.arithmetic.prg import derive
 from protocol.mpc import measurement
-from protocol.mpc.correlation import OtSourceA, OtSourceB, converse, dealer_pair, open_ot_sessions
-from protocol.mpc.ot.half import CorrelationHalf
+from protocol.mpc.correlation import Halves, dealer_pair, open_ot_sessions, ot_batch
 from protocol.mpc.ot.session import LengthsList
 from protocol.parameters import Needs, StudyParameters
 from protocol.sharing import Side
 
 SourceName: TypeAlias = Literal["ot", "dealer"]
-Halves: TypeAlias = tuple[list[CorrelationHalf], list[CorrelationHalf]]
 DrawCorrelations: TypeAlias = Callable[[LengthsList, str], Halves]
 """Fresh halves for A and B, one a contributor; the label names round and attempt and is used once."""
 
@@ -27,14 +25,7 @@ def correlations_from(source: SourceName, seed: bytes) -> DrawCorrelations:
     receiver, sender = open_ot_sessions(
         derive(seed, "ot session"), derive(seed, "ot session opened by a"), derive(seed, "ot session opened by b")
     )
-
-    def draw(lengths_list: LengthsList, label: str) -> Halves:
-        return converse(
-            OtSourceA(receiver).draw(lengths_list, derive(seed, f"ot a {label}")),
-            OtSourceB(sender).draw(lengths_list, derive(seed, f"ot b {label}")),
-        )
-
-    return draw
+    return lambda lengths_list, label: ot_batch(receiver, sender, lengths_list, derive(seed, f"ot b {label}"))
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from protocol.mpc.ot.digits import IKNP, SOFTSPOKEN, Extension
 from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.hashing import RowHash
 from protocol.mpc.ot.kernels import NUMBA, NUMPY, OtKernels
+from protocol.mpc.ot.session import OtReceiver, OtSender
 
 EDGES = st.sampled_from([0, 1, 2, 2**32 - 1, 2**32, 2**63 - 1, 2**63, 2**63 + 1, 2**64 - 1])
 ELEMENT = EDGES | st.integers(0, 2**64 - 1)
@@ -26,10 +27,9 @@ EXTENSION = st.sampled_from([IKNP, Extension(32), SOFTSPOKEN, Extension(16)])
 
 
 @functools.cache
-def sources(kernels: OtKernels, extension: Extension) -> tuple[correlation.OtSourceA, correlation.OtSourceB]:
-    """One session for all examples: as between servers, it serves batch after batch."""
-    a, b = correlation.open_ot_sessions(bytes(32), bytes(32), bytes([1]) * 32, kernels, extension)
-    return correlation.OtSourceA(a), correlation.OtSourceB(b)
+def session(kernels: OtKernels, extension: Extension) -> tuple[OtReceiver, OtSender]:
+    """One for all examples: as between servers, it serves batch after batch."""
+    return correlation.open_ot_sessions(bytes(32), bytes(32), bytes([1]) * 32, kernels, extension)
 
 
 def assert_exact(halves_a: list[CorrelationHalf], halves_b: list[CorrelationHalf]) -> None:
@@ -41,12 +41,9 @@ def assert_exact(halves_a: list[CorrelationHalf], halves_b: list[CorrelationHalf
 
 
 @settings(max_examples=40, deadline=None)
-@given(lengths=LENGTHS, rand_a=SEED, rand_b=SEED, kernels=KERNELS, extension=EXTENSION)
-def test_ot_source(
-    lengths: list[tuple[int, ...]], rand_a: bytes, rand_b: bytes, kernels: OtKernels, extension: Extension
-):
-    a, b = sources(kernels, extension)
-    assert_exact(*correlation.converse(a.draw(lengths, rand_a), b.draw(lengths, rand_b)))
+@given(lengths=LENGTHS, rand=SEED, kernels=KERNELS, extension=EXTENSION)
+def test_ot_source(lengths: list[tuple[int, ...]], rand: bytes, kernels: OtKernels, extension: Extension):
+    assert_exact(*correlation.ot_batch(*session(kernels, extension), lengths, rand))
 
 
 @settings(max_examples=40, deadline=None)

@@ -1,16 +1,13 @@
-"""Both correlation sources behind one seam, and the halves they hand out."""
+"""Both sources of correlations, and the halves they hand out."""
 
 from __future__ import annotations
-
-from collections.abc import Generator
 
 import numpy as np
 import pytest
 
 from protocol.arithmetic.prg import Usage, expand
-from protocol.errors import MalformedMessage, ProtocolViolation
+from protocol.errors import ProtocolViolation
 from protocol.mpc import correlation
-from protocol.mpc.correlation import Conversation, CorrelationSource, Counterparty
 from protocol.mpc.ot.half import CorrelationHalf
 from protocol.mpc.ot.kernels import NUMPY
 
@@ -56,65 +53,15 @@ def test_dealer_halves_come_from_the_seeds_and_one_element_a_product():
     assert_products(([a], [b]))
 
 
-def test_dealer_deliveries_have_exact_lengths():
-    to_a, to_b = correlation.deliver(LENGTHS, SEED_A)
-    assert (len(to_a), len(to_b)) == (32, 32 + 8 * 6)
-    for source, good in ((correlation.DealerSourceA(), to_a), (correlation.DealerSourceB(), to_b)):
-        for bad in (good[:-1], good + b"\0", b""):
-            conversation = source.draw(LENGTHS, b"")
-            assert next(conversation) is None
-            with pytest.raises(MalformedMessage, match="delivery"):
-                conversation.send(bad)
+def test_a_product_has_a_length():
     with pytest.raises(ProtocolViolation, match="at least one"):
-        correlation.deliver([(0,)], SEED_A)
+        correlation.dealer_pair([(0,)], SEED_A)
 
 
-def test_sources_name_their_counterparty():
+def test_one_session_serves_many_batches():
     receiver, sender = correlation.open_ot_sessions(SEED_A, SEED_A, SEED_B)
-    sources: list[CorrelationSource] = [
-        correlation.OtSourceA(receiver),
-        correlation.OtSourceB(sender),
-        correlation.DealerSourceA(),
-        correlation.DealerSourceB(),
-    ]
-    assert [source.counterparty for source in sources] == [Counterparty.PEER] * 2 + [Counterparty.DEALER] * 2
-
-
-def test_one_session_serves_many_batches_through_the_seam():
-    receiver, sender = correlation.open_ot_sessions(SEED_A, SEED_A, SEED_B)
-    a, b = correlation.OtSourceA(receiver), correlation.OtSourceB(sender)
     for rand in (bytes(32), bytes([1]) * 32):
-        assert_products(correlation.converse(a.draw(LENGTHS, rand), b.draw(LENGTHS, rand)))
-
-
-def scripted(*lines: bytes | None) -> Conversation:
-    """A side that says these lines, whatever it hears, and has no halves."""
-
-    def speak() -> Generator[bytes | None, bytes, list[CorrelationHalf]]:
-        for line in lines:  # noqa: UP028 - a tuple takes no messages
-            yield line
-        return []
-
-    return speak()
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "reason"),
-    [
-        (scripted(None), scripted(None), "A speaks first"),
-        (scripted(b"1"), scripted(b"2"), "A speaks first"),
-        (scripted(b"1", b"3"), scripted(None), "B stopped"),
-        (scripted(b"1"), scripted(None, b"2", b"4"), "goes on"),
-        (scripted(b"1", None), scripted(None, b"2", b"4"), "waits twice"),
-    ],
-)
-def test_sides_that_do_not_fit_are_refused(a: Conversation, b: Conversation, reason: str):
-    with pytest.raises(ProtocolViolation, match=reason):
-        correlation.converse(a, b)
-
-
-def test_sides_that_fit_end_together():
-    assert correlation.converse(scripted(b"1", b"3"), scripted(None, b"2", b"4")) == ([], [])
+        assert_products(correlation.ot_batch(receiver, sender, LENGTHS, rand))
 
 
 @pytest.mark.parametrize(
