@@ -189,7 +189,7 @@ def average_chunk(signed: Signed, sum_of_weights: float, parameters: StudyParame
 def longest_sum(parameters: StudyParameters, sum_of_numerators: int, contributors: int) -> float:
     """The largest norm that an honest sum of clipped, weighted updates can have, in ring units.
 
-    E times the sum of weights, the requester's own included, and for the rounding less than one a coordinate and site.
+    E times the sum of weights, the requester's own included, and less than one per coordinate and site for rounding.
     ``sum_of_numerators`` is the sum of weights times the grid; ``contributors`` counts all sites in the sum.
     """
     return parameters.encoded_norm * sum_of_numerators / parameters.weight_grid + contributors * math.sqrt(

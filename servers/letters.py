@@ -1,9 +1,8 @@
 """Which letters a study calls for now, and which are read by nobody any more (docs/protocol.md 3, 4, 9).
 
-A site can leave no more here than was announced: one decline a round that lists it, one refusal, and the requester one
-weight list per site and round, one welcome per site, and the checkpoints that those welcomes name; a site has one
-attestation here, its newest. So neither a disk nor a
-view grows by what one party sends.
+A site can leave no more here than was announced: one decline per round that lists it, one refusal, and the requester
+one weight list per site and round, one welcome per site, and the checkpoints that those welcomes name; a site has one
+attestation here, its newest. So neither a disk nor a view grows by what one party sends.
 """
 
 from __future__ import annotations

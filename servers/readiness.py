@@ -16,7 +16,7 @@ _NOT_READY_KEPT_S: Final = 0.5
 
 
 class Readiness:
-    """The last look and what it found; the peer is called at most twice a second, and every 5 s while all is well."""
+    """The last look and what it found; the peer is called at most twice per second, and every 5 s while all is well."""
 
     def __init__(self, app: FastAPI) -> None:
         self._app = app

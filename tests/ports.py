@@ -10,7 +10,7 @@ HOST = "127.0.0.1"
 
 
 def free_ports() -> tuple[int, int]:
-    """One a server."""
+    """One per server."""
     a, b = more_free_ports(2)
     return a, b
 

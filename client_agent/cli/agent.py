@@ -54,7 +54,7 @@ def rewards(
     study: Annotated[str | None, typer.Option(help="One study; without it, all that this site has records of.")] = None,
     json_output: JsonLinesOption = False,
 ) -> None:
-    """Who gave what, a study: rounds taken part in and the sum of weights, a site, from this site's own records."""
+    """Who gave what in a study: rounds taken part in and the sum of weights per site, from this site's own records."""
     settings = load_settings(config)
     roster, _ = load_identity(settings)
     show_rewards(settings.state_dir, settings.site, roster.requester, study, json_output=json_output)

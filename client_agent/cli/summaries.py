@@ -67,7 +67,7 @@ def table_of(opened: TableOne, title: str) -> Table:
 
 
 def _write_csv(opened: TableOne) -> None:
-    """A line a column or category; bins are the histogram's counts, from the range's lower end on."""
+    """A line per column or category; bins are the histogram's counts, from the range's lower end on."""
     writer = csv.writer(sys.stdout, lineterminator="\n")
     quantiles = [f"q{round(100 * at):02d}" for at in QUANTILES]
     writer.writerow(["column", "category", "values", "missing", "mean", "sd", *quantiles, "low", "high", "bins"])

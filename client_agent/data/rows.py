@@ -1,4 +1,4 @@
-"""A site's table as it was read: one array a column of the schema, before anything is filled in, scaled or split."""
+"""A site's table as it was read: one array per column of the schema, before anything is filled in, scaled or split."""
 
 from __future__ import annotations
 

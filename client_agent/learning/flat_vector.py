@@ -117,7 +117,7 @@ def pick_device(wanted: str) -> torch.device:
 
 
 def flat_vector(tensors: Sequence[torch.Tensor]) -> Vector:
-    """Tensors, one a layer, as one float32 vector on the CPU."""
+    """Tensors, one per layer, as one float32 vector on the CPU."""
     if not tensors:
         return np.zeros(0, dtype=np.float32)
     joined = torch.cat([tensor.reshape(-1).to(torch.float32) for tensor in tensors]).to("cpu")

@@ -7,7 +7,7 @@ Sizes of a specification:
              padding 1, the last is a dense layer; the activation between. (32, 64, 128, 128) on (1, 28, 28) is the
              network of the MNIST study.
 ``dropout`` stands before every dense layer. ``personal`` puts affine layers around the network: ``input``, one entry
-a feature, and ``target``, one entry a class (client_agent.learning.personal). The built-in models have no buffers, so
+a feature, and ``target``, one entry per class (client_agent.learning.personal). The built-in models have no buffers, so
 all of their state is shared or personal. Initial values are protocol.first_model's, personal layers begin as the
 identity, frozen ones as the site's file has them (client_agent.architectures.frozen).
 """

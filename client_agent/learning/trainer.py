@@ -148,7 +148,7 @@ def gradients(model: nn.Module, parameters: Sequence[nn.Parameter], batch: Batch
 
 
 def _steps(model: nn.Module, batches: Iterable[Batch], training: TrainingSpec, factor: float, loss: Loss) -> LocalRound:
-    """Take one step a batch; the shared parameters' steps are summed, then the model is put back."""
+    """Take one step per batch; the shared parameters' steps are summed, then the model is put back."""
     parts = ModelParts.of(model)
     shared, personal = parts.shared, parts.personal
     before, own = parts.vector(), parts.personal_vector()

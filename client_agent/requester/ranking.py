@@ -30,7 +30,7 @@ from protocol.mpc.measurement import OpenedSite
 from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundState, RoundView
 
 _LOST: Final = (
-    "one server lost its half of what is opened, and sites are ranked once a study; another study can rank them"
+    "one server lost its half of what is opened, and sites are ranked once per study; another study can rank them"
 )
 
 

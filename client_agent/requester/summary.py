@@ -14,7 +14,9 @@ from client_agent.study.summarising import SUMMARY_FILE, Summary, spec_of
 from protocol.errors import PolicyRefusal
 from protocol.wire.messages import MOST_SUMMARY_ROUNDS, Announcement, Purpose
 
-_OUT_OF_BOUNDS = "the sum broke its bounds: a site or a server broke the protocol, and a summary is summed once a study"
+_OUT_OF_BOUNDS = (
+    "the sum broke its bounds: a site or a server broke the protocol, and a summary is summed once per study"
+)
 
 
 def plan_round(owner: RequesterStudy) -> RoundPlan | None:

@@ -1,6 +1,6 @@
 """From an encoded update to sealed parts at the servers (docs/protocol.md 2, 3, 11).
 
-The vector is journalled once a round; its parts are made once an attempt, journalled sealed, and resent as they are. A
+The vector is journalled once per round; its parts are made once per attempt, journalled sealed, resent as they are. A
 burnt round gets fresh shares of the same encoded update. Everything streams: no more than one chunk is in memory.
 """
 

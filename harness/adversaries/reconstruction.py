@@ -46,7 +46,7 @@ class Prior(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Equations:
-    """What the attacker has: a sum a round less its own part, and the weights of all others.
+    """What the attacker has: a sum per round less its own part, and the weights of all others.
 
     Shapes: ``sums`` float64[K, D]; ``weights`` float64[K, N], 0 where a site was not in the sum; ``own_gram``
     float64[K, K], the mean of the attackers' Gram matrices over rounds; ``noise`` as in :class:`Reconstruction`.

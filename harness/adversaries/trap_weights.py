@@ -64,7 +64,7 @@ class Trap:
         return model
 
     def candidates(self, average: NDArray[np.float32], error: float) -> Floats:
-        """What every row's gradient says, where its bias has any; ``error`` is the encoding's, a coordinate.
+        """What every row's gradient says, where its bias has any; ``error`` is the encoding's per coordinate.
 
         Shapes:   float32[dimension], an opened average -> float64[fired, inputs]
         """

@@ -1,4 +1,4 @@
-"""Results as pandas frames: a row a run, a row a round, or a row a site and round."""
+"""Results as pandas frames: a row per run, a row per round, or a row per site and round."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ class Results:
     lines: tuple[RunLine, ...]
 
     def runs(self) -> pd.DataFrame:
-        """One row a run: what it was, its tuned settings, how it ended, and every measure after its last round."""
+        """One row per run: what it was, its tuned settings, how it ended, and every measure after its last round."""
         return pd.DataFrame([_run(line) for line in self.lines])
 
     def rounds(self) -> pd.DataFrame:
-        """One row a run and round, counted from 1."""
+        """One row per run and round, counted from 1."""
         return pd.DataFrame([row for line in self.lines for row in _rounds(line)])
 
     def sites(self) -> pd.DataFrame:
-        """One row a run, round and contributor: whether it took part, its weights, and what was opened about it."""
+        """One row per run, round and contributor: whether it took part, its weights, and what was opened about it."""
         return pd.DataFrame([row for line in self.lines for row in _sites(line)])
 
     def summary(self) -> CaseSummary:

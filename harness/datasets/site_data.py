@@ -162,7 +162,7 @@ def owners(
 ) -> NDArray[np.int64]:
     """Number of the site that sees each example: each fifth by ``values`` is shuffled and cut by its column of shares.
 
-    ``shares`` has a row a site and a column for each of the fifths, from the smallest values on; columns sum to 1.
+    ``shares`` has a row per site and a column for each of the fifths, from the smallest values on; columns sum to 1.
     """
     owner = np.zeros(len(values), np.int64)
     table = np.array(shares)

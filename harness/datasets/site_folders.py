@@ -43,7 +43,7 @@ def load_site_folders(
 
 
 def load_by_plugin(folder: Path, requester: str | None, table: StudyTable, plugin: Plugin) -> Federation:
-    """The federation as the sites' plug-in reads it: whatever is in ``folder``, a file or a folder a site.
+    """The federation as the sites' plug-in reads it: whatever is in ``folder``, a file or a folder per site.
 
     Raises: ConfigurationError for data that the study does not take, or names that differ between sites
     """

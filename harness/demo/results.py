@@ -47,7 +47,7 @@ class RuleResult:
         return tuple(history.test_accuracy for history in (self.federated.history, *self.further))
 
     def scores(self, name: MetricName) -> tuple[float, ...]:
-        """The requester's metric after the last round, one a seed; nothing where a seed has none."""
+        """The requester's metric after the last round, one per seed; nothing where a seed has none."""
         runs = (self.federated.history, *self.further)
         found = [value_of(history.rounds[-1].test_scores, name) for history in runs]
         known = tuple(value for value in found if value is not None)

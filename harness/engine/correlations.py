@@ -15,7 +15,7 @@ from protocol.sharing import Side
 
 SourceName: TypeAlias = Literal["ot", "dealer"]
 DrawCorrelations: TypeAlias = Callable[[LengthsList, str], Halves]
-"""Fresh halves for A and B, one a contributor; the label names round and attempt and is used once."""
+"""Fresh halves for A and B, one per contributor; the label names round and attempt and is used once."""
 
 
 def correlations_from(source: SourceName, seed: bytes) -> DrawCorrelations:

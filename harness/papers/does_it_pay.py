@@ -175,7 +175,7 @@ def _share(found: Sequence[Beside], clearly: bool) -> str:
 
 
 def _one_study(page: Page, study: Asked, lines: Lines) -> None:
-    """A row a rule: its mean loss, how far from the better of both, for how many, and the metrics beside it."""
+    """A row per rule: its mean loss, how far from the better of both, for how many, and the metrics beside it."""
     rows = []
     for rule, title in TITLES.items():
         gap = mean_beside_better(lines, rule)

@@ -2,7 +2,7 @@
 
     shared     w <- w - lr grad f(w)                           its steps are summed: the update, as in FedAvg
     own        v <- v - lr a grad f(v_bar)                     never leaves the site
-    mixing     a <- a - lr <v - w, grad f(v_bar)>, in [0, 1]   adaptive; once a round, at its first batch
+    mixing     a <- a - lr <v - w, grad f(v_bar)>, in [0, 1]   adaptive; once per round, at its first batch
 
 Both models start at the same values and take the same batches. Steps are plain, without momentum.
 

@@ -47,7 +47,7 @@ class SchemeName(StrEnum):
 class SchemeState:
     """All that moves from round to round.
 
-    ``models`` float32[1 or S, D]: the shared model, or one a site. ``personal`` float32[S, P]: personal layers.
+    ``models`` float32[1 or S, D]: the shared model, or one per site. ``personal`` float32[S, P]: personal layers.
     ``own`` float32[S, D] and ``mixing`` float64[S]: APFL's, empty otherwise.
     """
 

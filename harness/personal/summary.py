@@ -41,7 +41,7 @@ _SUMMARIES: Final = TypeAdapter(tuple[VariantSummary, ...])
 
 
 def summaries(lines: Sequence[PersonalLine]) -> tuple[VariantSummary, ...]:
-    """One a variant, in the order of the lines."""
+    """One per variant, in the order of the lines."""
     names = dict.fromkeys(line.variant for line in lines)
     return tuple(_summary(name, [line for line in lines if line.variant == name]) for name in names)
 

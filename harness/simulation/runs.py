@@ -57,7 +57,7 @@ class RunLine(BaseModel):
     ``distance``, ``norm``, ``inner_product`` and ``pairs`` are what the requester had opened; pairs of more than 20
     sites are not kept. ``took_part`` are the contributors in the sum; ``failed_check``, ``not_selected`` and
     ``declined`` those left out of it, and why. ``sum_of_weights`` counts the requester's. ``class_accuracy`` has one
-    test accuracy a class for every round, ``class_totals`` all sites' examples a class where the rule counts them.
+    test accuracy per class for every round, ``class_totals`` all sites' examples per class where the rule counts them.
     ``final_model`` is there for models of up to 1000 parameters. ``end`` is a run's end, or ``failed``.
     ``code_digest`` says which code made it, "" in lines from before that was written down. ``test_log_loss`` to
     ``test_rmse`` are there where the task has them, ``test_metrics`` and ``validation_metrics`` hold what else the run

@@ -196,7 +196,7 @@ def _row(lines: Sequence[RunLine], requester: str | None) -> SummaryRow:
 
 
 def _chosen(of_seed: Sequence[Sequence[RunLine]]) -> Figure | None:
-    """One value a seed; None unless every run has validation data."""
+    """One value per seed; None unless every run has validation data."""
     values = [[line.chosen_score for line in runs] for runs in of_seed]
     if any(value is None for runs in values for value in runs):
         return None

@@ -77,7 +77,7 @@ def points_of(line: RunLine) -> Iterator[Point]:
 
 @dataclass(frozen=True)
 class TensorBoard:
-    """A folder a run."""
+    """A folder per run."""
 
     folder: Path
     module: Any

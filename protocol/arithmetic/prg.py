@@ -1,4 +1,4 @@
-"""Seed -> ring vector: AES-256 in counter mode, with one usage tag a purpose (docs/protocol.md 3).
+"""Seed -> ring vector: AES-256 in counter mode, with one usage tag per purpose (docs/protocol.md 3).
 
 The counter block is the usage tag (8 bytes, big endian) followed by the block's index (8 bytes, big endian), so
 streams of different purposes never overlap under one seed, and any place of a stream can be reached directly.

@@ -36,7 +36,7 @@ def dot(a: Ring, b: Ring) -> int:
 
 
 def to_bytes(x: Ring) -> bytes:
-    """Eight little-endian bytes an element."""
+    """Eight little-endian bytes per element."""
     return x.astype(_WIRE, copy=False).tobytes()
 
 

@@ -1,7 +1,7 @@
 """One server's masked sum on its way to the other (docs/protocol.md 9).
 
 header    which release, how many elements
-content   the masked vector, 8 bytes an element
+content   the masked vector, 8 bytes per element
 """
 
 from __future__ import annotations

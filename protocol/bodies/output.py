@@ -1,7 +1,7 @@
 """One server's part of a released sum, sealed to one site (docs/protocol.md 9, 11).
 
 header    which release, side and recipient; what follows
-content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes an element | ciphertext: the sum under the
+content   seed: the mask's 32 bytes | vector: the masked sum, 8 bytes per element | ciphertext: the sum under the
           sites' key, from side A alone
 """
 

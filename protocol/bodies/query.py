@@ -1,7 +1,7 @@
 """The requester's queries, as shares (docs/protocol.md 6, 8).
 
     header    which challenge; the sites asked about, in order; what follows
-    content   seed: 32 bytes whose stream is the share | vector: the queries less that stream, 8 bytes an element
+    content   seed: 32 bytes whose stream is the share | vector: the queries less that stream, 8 bytes per element
 
 All targets' queries, one after the other, are shared at once; which server gets the seed alternates by round.
 """

@@ -19,7 +19,7 @@ from protocol.mpc.ot.kernels import NUMBA, OtKernels
 from protocol.mpc.ot.session import LengthsList, OtReceiver, OtSender
 
 Halves = tuple[list[CorrelationHalf], list[CorrelationHalf]]
-"""A's and B's, one a contributor."""
+"""A's and B's, one per contributor."""
 
 
 def open_ot_sessions(

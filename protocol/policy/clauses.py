@@ -255,14 +255,14 @@ def _check_apart_once(announcement: Announcement, memory: SiteMemory) -> None:
 
 
 def check_once(announcement: Announcement, memory: SiteMemory) -> None:
-    """Class counts are summed, and sites ranked, once a study; a round that may have succeeded counts as such.
+    """Class counts are summed, and sites ranked, once per study; a round that may have succeeded counts as such.
 
     With another query each time, a ranking's answers would add up to the site's model.
     """
     plan, done = announcement.purpose.plan, memory.done(announcement.purpose)
     if plan.once is not None and done not in (None, announcement.round):
         found = f"round {announcement.round} {plan.does}, which round {done} did already"
-        raise refusal(plan.once, f"{found}, or this site has not seen both servers skip it; once a study is allowed")
+        raise refusal(plan.once, f"{found}, or this site has not seen both servers skip it; once per study is allowed")
 
 
 def check_discarded_sums(announcement: Announcement, discarded: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""One question a column: what was asked before is not asked a little differently (docs/protocol.md 17)."""
+"""One question per column: what was asked before is not asked a little differently (docs/protocol.md 17)."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ class SitePolicy(BaseModel):
     possible weight that may be the site's own. ``assumed_colluders`` is the site's own t; the larger of it and the
     study's counts: with t = 0 the site trusts that no other contributor tells the requester its update.
     ``may_open`` is what a rule may have opened about the site to the requester. ``may_rank``: whether a study may rank
-    the site before training, which opens an inner product with its own model, once a study (docs/threat_model.md,
+    the site before training, which opens an inner product with its own model, once per study (docs/threat_model.md,
     "What each rule discloses"); like ``allow_ckks`` it must be said. ``least_ranking_penalty`` is the smallest penalty
     of a ranking's ridge regression, no smaller than what any study may ask for. ``allow_ckks``: whether the site takes
     part where server A together with any one site can open its update (docs/threat_model.md, the CKKS path); it does
     not unless it says so. ``may_pretrain``: whether version 0 of a model may come from the requester, where the study
     pins it; a crafted one makes single records readable from an honest sum, so this too must be said.
-    ``may_summarise``: whether sums over this site's table may be opened, once a study (docs/protocol.md 17), and
+    ``may_summarise``: whether sums over this site's table may be opened, once per study (docs/protocol.md 17), and
     ``may_share_second_moments`` those of products of its numeric columns; neither is differentially private, so both
     must be said. ``least_examples``: fewer values than that are shared of no column and no category.
     ``most_questions``: how many different questions one column answers, in summaries and class counts, in all studies

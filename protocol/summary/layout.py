@@ -120,7 +120,7 @@ class Layout:
 
     @property
     def resolution(self) -> float:
-        """A power of two: sums of u are rounded to multiples of 1 / resolution, once a site."""
+        """A power of two: sums of u are rounded to multiples of 1 / resolution, once per site."""
         return math.ldexp(1.0, self._resolution_log2)
 
     @cached_property

@@ -165,7 +165,7 @@ def _counts(entries: Sequence[np.int64] | Signed, name: str, layout: Layout, sit
 
 
 def _means(name: str, sums: Signed, values: int, layout: Layout, sites: int) -> list[float]:
-    """Means of numbers within -1..1, from their sums, each rounded by at most a half a site."""
+    """Means of numbers within -1..1, from their sums, each rounded by at most a half per site."""
     most = values * layout.resolution + (sites + 1) / 2
     if any(abs(int(one)) > most for one in sums):
         raise _beyond(name, f"sums {[int(one) for one in sums]} of {values} values")

@@ -82,7 +82,7 @@ def shared_vector(layout: Layout, columns: Sequence[Numbers | Codes], protection
 def _require_table(layout: Layout, columns: Sequence[Numbers | Codes]) -> None:
     rows = {values.shape for values in columns}
     if len(columns) != len(layout.columns) or len(rows) > 1:
-        raise UnusableUpdate(f"a summary of {len(layout.columns)} columns takes one value a row of each of them")
+        raise UnusableUpdate(f"a summary of {len(layout.columns)} columns takes one value per row of each of them")
     if any(shape[0] > layout.most_rows for shape in rows):
         raise UnusableUpdate(
             f"this site has more than {layout.most_rows} rows, the study's most_rows: ask for a study with a larger one"

@@ -48,7 +48,7 @@ class Question(BaseModel):
 def summary_questions(
     layout: Layout, own_names: Sequence[str], columns: Sequence[Numbers | Codes], protection: Protection
 ) -> tuple[Question, ...]:
-    """A question a column; ``own_names`` are the columns' in the site's file, in the layout's order."""
+    """A question per column; ``own_names`` are the columns' in the site's file, in the layout's order."""
     common = (f"rounded_to = {protection.rounded_to}", f"least_examples = {protection.least_examples}")
     found = []
     for column, own, values in zip(layout.columns, own_names, columns, strict=True):

@@ -1,4 +1,4 @@
-"""A common scaling from a summary, as a file that data are prepared with: one mean and SD a column for all sites.
+"""A common scaling from a summary, as a file that data are prepared with: one mean and SD per column for all sites.
 
     {"scaling": {"study": "...", "round": 1, "columns": [{"name": "age", "mean": 61.2, "sd": 11.4}]}, "digest": "..."}
 

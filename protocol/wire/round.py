@@ -21,7 +21,7 @@ class Announcement(Message):
     """The requester opens a round. ``listed`` are the contributors, in roster order, without the requester.
 
     ``opens`` is what the requester learns about single sites. The vectors are updates, every site's class counts, or
-    its ridge regression (either once a study, docs/protocol.md 8 and 9). ``model_version`` counts the aggregates
+    its ridge regression (either once per study, docs/protocol.md 8 and 9). ``model_version`` counts the aggregates
     applied so far; ``model_digest`` is an HMAC that only sites can check. ``ckks_key_id`` names the sites' key when
     they send ciphertexts instead of shares.
     """

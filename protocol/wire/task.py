@@ -3,10 +3,10 @@
 A study without a task has classes, as all had before tasks existed; its bytes are the same.
 
     task         targets of one example                          outputs of the model         losses
-    classes      one whole number, the class                     a logit a class, 2 or more   cross_entropy
-    multi_label  0 or 1 for every label                          a logit a label              binary
-    regression   one number an output                            the numbers                  squared, huber
-    counts       one whole number an output, 0 or more           the logarithms of the rates  poisson
+    classes      one whole number, the class                     one per class, 2 or more     cross_entropy
+    multi_label  0 or 1 for every label                          a logit per label            binary
+    regression   one number per output                           the numbers                  squared, huber
+    counts       one whole number per output, 0 or more          the logarithms of the rates  poisson
     survival     time above 0, and event: 1 seen, 0 censored     one, the log hazard          cox
     own          any numbers of one shape                        the plug-in's                the plug-in's
 """
@@ -97,8 +97,8 @@ class TaskSpec(Message):
         """The task can be learned by a model with so many outputs. Raises: ValueError that says what to change"""
         if self.kind is TaskKind.CLASSES and outputs < 2:
             raise ValueError(
-                f"task 'classes' takes a model with one output a class, 2 or more, found {outputs}: set model.classes, "
-                "or another task"
+                f"task 'classes' takes a model with one output per class, 2 or more, found {outputs}: set "
+                "model.classes, or another task"
             )
         if self.kind is TaskKind.SURVIVAL and outputs != 1:
             raise ValueError(

@@ -23,7 +23,7 @@ VISIT: Final = "moiety.visit"
 
 
 class Allowance:
-    """So many a second for each address, ten seconds' worth at once; full ones are not remembered."""
+    """So many per second for each address, ten seconds' worth at once; full ones are not remembered."""
 
     def __init__(self, per_s: float, clock: Callable[[], float]) -> None:
         self._per_s = per_s

@@ -151,6 +151,6 @@ class Endings:
 
 
 def _require_no_sum_signed(record: RoundRecord) -> None:
-    """One end a round: this side signs no other once it has signed the sum of a round of ciphertexts."""
+    """One end per round: this side signs no other once it has signed the sum of a round of ciphertexts."""
     if record.sum_release is not None:
         raise WrongRound(f"this server has signed the sum of round {record.key.round}; the round has no other end")

@@ -40,7 +40,7 @@ _BOTH: Final = 2
 
 
 def accept_release_set(server: Server, record: RoundRecord, signed: Signed[ReleaseSet]) -> None:
-    """Store the requester's release set: one a round, the same again changes nothing.
+    """Store the requester's release set: one per round, the same again changes nothing.
 
     A ranking has none. Raises: BadSignature, AnnouncementMismatch, MalformedMessage, ConflictingMessage, WrongRound
     """

@@ -2,7 +2,7 @@
 
 The sites would take the round for one of which nothing was summed, and the next one would sum all of them but one.
 Server A alone adds here, so what keeps the two ends apart is that either needs both signatures, and each server signs
-one end a round.
+one end per round.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def finish_b(masked_a: list[int], b: list[int], constants: list[int], lengths: l
 
 
 def dealer_half_a(seed_a: bytes, lengths: list[int]) -> tuple[list[int], list[int]]:
-    """(a, c_A): one stream, the vector first, then one constant a product."""
+    """(a, c_A): one stream, the vector first, then one constant per product."""
     stream = expand(seed_a, "DEALER_A", sum(lengths) + len(lengths))
     return stream[: sum(lengths)], stream[sum(lengths) :]
 
@@ -43,7 +43,7 @@ def dealer_vector_b(seed_b: bytes, lengths: list[int]) -> list[int]:
 
 
 def dealer_corrections(seed_a: bytes, seed_b: bytes, lengths: list[int]) -> list[int]:
-    """c_B = <a, b> - c_A, the one ring element a product that the dealer sends."""
+    """c_B = <a, b> - c_A, the one ring element per product that the dealer sends."""
     a, constants = dealer_half_a(seed_a, lengths)
     pairs = zip(segments(a, lengths), segments(dealer_vector_b(seed_b, lengths), lengths), constants, strict=True)
     return [(inner(x, y) - c) % MODULUS for x, y, c in pairs]

@@ -91,7 +91,7 @@ class LocatingRun:
     def _points(
         self, measured: Sequence[OpenedSum], accomplices: Sequence[str], dimension: int, *, chosen: bool
     ) -> list[Reals]:
-        """One float64[c, D] a round: the accomplices' updates, or random points about the requester's."""
+        """One float64[c, D] per round: the accomplices' updates, or random points about the requester's."""
         if not chosen:
             return [_rows([one.updates[site] for site in accomplices], dimension) for one in measured]
         drawn = np.random.default_rng([self.seed, len(accomplices)])

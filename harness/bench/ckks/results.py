@@ -27,7 +27,7 @@ class CkksTimes(_Result):
 class CkksFigures(_Result):
     """One choice of ring and moduli on the benchmark's vectors.
 
-    Bytes are of the sealed bodies, a parameter and site. ``peak_rss_mb`` is of the larger process, ``worker_rss_mb``
+    Bytes are of the sealed bodies per parameter and site. ``peak_rss_mb`` is of the larger process, ``worker_rss_mb``
     of the one that parses. Errors are of the opened average, in units of the clip norm: ``max_error`` of the worst
     coordinate, ``norm_error`` of the whole vector.
     """

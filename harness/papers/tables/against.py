@@ -17,7 +17,7 @@ HOW_TO_READ = (
 
 
 def against_table(page: Page, lines: Lines, variants: Mapping[str, str], baseline: str, metric: MetricName) -> None:
-    """A row a variant that has run, a column a requester."""
+    """A row per variant that has run, a column per requester."""
     names = requesters(lines)
     rows = []
     for variant, title in variants.items():

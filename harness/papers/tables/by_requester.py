@@ -88,7 +88,7 @@ def gains(lines: Lines, variant: str, baseline: str, metric: MetricName = ACCURA
 
 
 def metric_panels(lines: Lines, variants: Mapping[str, str], metric: MetricName = ACCURACY) -> tuple[Panel, ...]:
-    """The metric over rounds, one panel a requester."""
+    """The metric over rounds, one panel per requester."""
     return tuple(
         Panel(
             requester,

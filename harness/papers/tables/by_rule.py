@@ -1,4 +1,4 @@
-"""The table of a case in which every site is the requester in turn, with a row a rule: for many rules."""
+"""The table of a case in which every site is the requester in turn, with a row per rule: for many rules."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.simulation.drawing.spread import Spread, of_variant
 
 @dataclass(frozen=True)
 class RuleRow:
-    """A rule, what stands beside it, and a cell a requester and one for their mean; quoted cells are text."""
+    """A rule, what stands beside it, and a cell per requester and one for their mean; quoted cells are text."""
 
     title: str
     beside: tuple[str, ...]

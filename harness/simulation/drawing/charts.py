@@ -36,7 +36,7 @@ class Panel:
 def curves_chart(panels: Sequence[Panel], label: str, floor: float | None = None) -> str:
     """Curves over rounds, the mean with a band of one standard error; without band where it is dashed.
 
-    One colour a label, the same in all panels.
+    One colour per label, the same in all panels.
     """
     names = list(dict.fromkeys(curve.label for panel in panels for curve in (*panel.curves, *panel.dashed)))
 

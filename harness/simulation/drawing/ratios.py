@@ -1,4 +1,4 @@
-"""How a rule does beside training alone, where FedAvg wins and where it loses: one dot a requester."""
+"""How a rule does beside training alone, where FedAvg wins and where it loses: one dot per requester."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RatioPanel:
 
 
 def ratios_chart(panels: Sequence[RatioPanel]) -> str:
-    """A panel a rule, the same axes in all of them; SVG."""
+    """A panel per rule, the same axes in all of them; SVG."""
 
     def draw() -> Figure:
         rows = -(-len(panels) // _ACROSS)

@@ -15,7 +15,7 @@ from harness.simulation.runs import RunLine
 
 
 def relative_distances(lines: Sequence[RunLine], variant: str) -> tuple[tuple[str, ...], NDArray[np.float64]]:
-    """Sites, and mean ||g_i - g_0|| / ||g_0|| over rounds and seeds: a row a requester, a column per contributor.
+    """Sites, and mean ||g_i - g_0|| / ||g_0|| over rounds and seeds: a row per requester, a column per contributor.
 
     NaN where nothing was opened, such as of a requester from itself. The matrix need not be symmetric: each row is
     another study, with another model.

@@ -1,10 +1,10 @@
 """Which OT extension a session uses: into how many digits Delta's 128 bits are read.
 
 Every digit of k bits has a tree of 2^k keys, of which the sender lacks one (``tree.py``). One column of U serves a
-whole digit, so fewer digits mean less traffic (one bit a row and digit, the first digit free) and more work (2^k
+whole digit, so fewer digits mean less traffic (one bit per row and digit, the first digit free) and more work (2^k
 streams a digit). 128 digits of one bit are the extension of Ishai et al. 2003, without trees.
 
-    extension     digits   bytes of U an element   streams a column
+    extension     digits   bytes of U per element   streams per column
     IKNP             128                    1016                256
     SOFTSPOKEN        21                     160               1472
 

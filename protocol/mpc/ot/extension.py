@@ -42,7 +42,7 @@ _ZEROS: Final = bytes(_PIECE_BYTES)
 
 
 def row_count(elements: int) -> int:
-    """Rows one batch takes: 64 an element, and those that mask the consistency check."""
+    """Rows one batch takes: 64 per element, and those that mask the consistency check."""
     return ROW_BITS_PER_ELEMENT * elements + EXTRA_ROWS
 
 

@@ -6,7 +6,7 @@ Times 2^t only the low 64 - t bits of m count, so only they are sent. Summed ove
 c_B = -sum_t 2^t H_0, with c_A + c_B = a b.
 
 b is random anyway, so B takes b = H_1 - H_0 of the row of t = 0: the message of that row is then zero and not sent,
-which leaves 63 + 62 + ... + 1 bits, 252 bytes an element. b stays uniform for A: whichever of the two pads of row 0
+which leaves 63 + 62 + ... + 1 bits, 252 bytes per element. b stays uniform for A: whichever of the two pads of row 0
 A has, b is that pad or its negative, plus or minus the other, which is pseudo-random to A and used nowhere else in
 what A gets; the pads that mask b in the other rows are independent of it. A never has both pads of a row, or it would
 know Delta.
@@ -38,7 +38,7 @@ _WIRE: Final = np.dtype("<u4")
 def sender_terms(
     row_hash: RowHash, columns: Columns, delta: bytes, elements: int, *, first_row: int, kernels: OtKernels
 ) -> tuple[Ring, bytes, Ring]:
-    """B's vector b, its messages, and its terms of c_B, one an element.
+    """B's vector b, its messages, and its terms of c_B, one per element.
 
     Shapes:   columns uint8[128, n/8] with n >= 64 m -> uint64[m], 252 m bytes, uint64[m]
     """
@@ -52,7 +52,7 @@ def sender_terms(
 def receiver_terms(
     row_hash: RowHash, columns: Columns, own: Ring, message: bytes | memoryview, *, first_row: int, kernels: OtKernels
 ) -> Ring:
-    """A's terms of c_A, one an element.
+    """A's terms of c_A, one per element.
 
     Shapes:   columns uint8[128, n/8] with n >= 64 m, own uint64[m], message 252 m bytes -> uint64[m]
     Raises:   MalformedMessage, on a wrong length

@@ -77,7 +77,7 @@ class OtKernels:
 
 def _require(fits: bool) -> None:
     if not fits:
-        raise ProtocolViolation("an OT product needs 64 pads and 65 packed words an element; check the batch's lengths")
+        raise ProtocolViolation("an OT product needs 64 pads and 65 packed words per element: check the lengths")
 
 
 NUMBA: Final = OtKernels(ring_kernels.NUMBA, _compiled)

@@ -50,7 +50,7 @@ BATCH_NUMBER_BYTES: Final = 8
 CHALLENGE_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.CHI_BYTES
 ANSWER_MESSAGE_BYTES: Final = BATCH_NUMBER_BYTES + check.ANSWER_BYTES
 BATCH_ELEMENTS: Final = 1 << 14
-"""A batch's messages take about 1.3 kB an element; a contributor that needs more gets a batch of its own."""
+"""A batch's messages take about 1.3 kB per element; a contributor that needs more gets a batch of its own."""
 SITE_ELEMENTS: Final = (1 << 18) + BATCH_ELEMENTS
 """The most that one site may need: one inner product of the longest sketch, or 135 pairs of the default one."""
 _CLOSED: Final = "closed"
@@ -192,7 +192,7 @@ class OtReceiver(_Session):
         return self._pack(answer.to_bytes())
 
     def finish(self, batch: ReceiverBatch, products: bytes) -> list[CorrelationHalf]:
-        """Step 5: A's halves (a, c_A), one a contributor."""
+        """Step 5: A's halves (a, c_A), one per contributor."""
         self._require("finish", batch)
         message = self._unpack(products, products_message_bytes(batch.own.size))
         terms = gilboa.receiver_terms(

@@ -23,7 +23,7 @@ _TOLERANCE: Final = 1e-8
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """Numerators over the grid: the requester's, and one a site, 0 for one that is not listed."""
+    """Numerators over the grid: the requester's, and one per site, 0 for one that is not listed."""
 
     own: int
     numerators: NDArray[np.int64] = field(repr=False)

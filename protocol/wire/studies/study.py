@@ -255,7 +255,7 @@ class Study(Message):
 
     @property
     def ranking_length(self) -> int:
-        """Coordinates of a ranking's vectors: every feature and the constant 1, with one output a class."""
+        """Coordinates of a ranking's vectors: every feature and the constant 1, with one output per class."""
         return vector_length(prod(self.model.inputs) + 1, self.model.classes)
 
     def parameters_in(self, purpose: Purpose) -> StudyParameters:

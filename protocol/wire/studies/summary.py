@@ -19,7 +19,7 @@ LEAST_ROUNDED_TO: Final = 5
 
 
 class SummarySpec(Message):
-    """One summary, once a study, of all columns of its schema but ids and times.
+    """One summary, once per study, of all columns of its schema but ids and times.
 
     ``most_rows`` is the largest table that a site may have; the larger, the coarser what all sites share. What a site
     replaces by zeros and rounds, ``protocol/summary/protect.py`` says; ``least_examples`` and ``rounded_to`` can ask

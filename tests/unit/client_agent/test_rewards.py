@@ -1,4 +1,4 @@
-"""Rounds and weights, a site, from this site's own records."""
+"""Rounds and weights per site, from this site's own records."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def kinds(history: RunHistory) -> list[str]:
     return [record.kind.value for record in history.rounds]
 
 
-# one float32 rounding of an average below 4, one of the step, one of the difference: below 2^-21 a round
+# one float32 rounding of an average below 4, one of the step, one of the difference: below 2^-21 per round
 ROUNDING = 2.0**-21
 # sums of five float64 weights of at most 1, each made by fewer than eight operations
 WEIGHTS_ROUNDING = 5 * 8 * 2.0**-53
@@ -168,7 +168,7 @@ def test_fedadam_keeps_its_moments_from_round_to_round() -> None:
         u = raw_updates(x.astype(np.float32), number, sites()).mean(axis=0)
         m, v = 0.5 * m + 0.5 * u, 0.75 * v + 0.25 * u**2
         x = x - 0.5 * m / (np.sqrt(v) + 0.25)
-        # tau = 1/4 amplifies a rounding by at most 4 a round, three rounds
+        # tau = 1/4 amplifies a rounding by at most 4 per round, three rounds
         np.testing.assert_allclose(progress.state.vector, np.concatenate([x, m, v]), rtol=0, atol=64 * ROUNDING)
     assert history.final_model.shape == (8,)
     np.testing.assert_array_equal(history.final_model, kept[-1].state.vector[:8])

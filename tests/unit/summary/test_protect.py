@@ -123,8 +123,8 @@ def test_second_moments_over_few_common_rows_are_not_shared() -> None:
 @pytest.mark.parametrize(
     ("columns", "text"),
     [
-        (table(0)[:2], "takes one value a row"),
-        ((table(0)[0][:5], *table(0)[1:]), "takes one value a row"),
+        (table(0)[:2], "takes one value per row"),
+        ((table(0)[0][:5], *table(0)[1:]), "takes one value per row"),
         (table(0, 1001), "more than 1000 rows"),
         ((np.full(120, np.inf), *table(0)[1:]), "infinite"),
         ((*table(0)[:2], np.full(120, 3)), "not declared"),

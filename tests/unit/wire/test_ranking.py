@@ -33,7 +33,7 @@ def changed(**changes: Any) -> Study:
 
 
 def test_a_rankings_vectors_have_their_own_length_and_clip_norm() -> None:
-    """Three features and the constant: 10 of the triangle, 4 a class."""
+    """Three features and the constant: 10 of the triangle, 4 per class."""
     of = changed().parameters_in(Purpose.RANKING)
     assert (of.dimension, of.clip_norm, of.exact_distances) == (10 + 8, 8.0, True)
     assert of.least_contributors == PLAIN.parameters.least_contributors

@@ -46,7 +46,7 @@ def test_what_does_not_belong_to_the_task_is_refused(task: dict[str, Any], said:
 @pytest.mark.parametrize(
     ("kind", "classes", "changed", "said"),
     [
-        (TaskKind.CLASSES, 1, {}, "task 'classes' takes a model with one output a class"),
+        (TaskKind.CLASSES, 1, {}, "task 'classes' takes a model with one output per class"),
         (TaskKind.SURVIVAL, 2, {}, "a model with one output, the log hazard, found 2: set model.outputs to 1"),
         (TaskKind.OWN, 2, {}, "set model.kind to 'plugin'"),
         (TaskKind.REGRESSION, 2, {"training": {"class_weights": "inverse_frequency"}}, "class_weights weigh classes"),

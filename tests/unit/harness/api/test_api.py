@@ -1,4 +1,4 @@
-"""Cases from Python: the same runs as from a file, frames with a row a run, a round, and a site and round."""
+"""Cases from Python: the same runs as from a file, frames with a row per run, per round, and per site and round."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def test_an_answer_of_wrong_length_is_refused(length: int):
 
 
 def test_errors_that_cancel_in_a_sum_over_rows_are_caught():
-    """Two wrong columns with the same error: a hash over whole rows could let them cancel, one a column can not."""
+    """Two wrong columns with the same error: a hash over whole rows could let them cancel, one per column can not."""
     choices, columns, seen = honest()
     chosen = np.flatnonzero(np.unpackbits(np.frombuffer(DELTA, np.uint8), bitorder="little"))[:2]
     seen = seen.copy()
