@@ -112,7 +112,7 @@ def _control(one: ControlTraffic, added: RequestCost) -> str:
     up, down = one.requests * added.bytes_up.median, one.requests * added.bytes_down.median
     kinds = ", ".join(f"{purpose} {count:.1f}" for purpose, count in one.requests_by_purpose.items())
     return (
-        f"{one.who}, server {one.side.value}, a round: {one.requests:.1f} control requests ({kinds}), "
+        f"{one.who}, server {one.side.value}, per round: {one.requests:.1f} control requests ({kinds}), "
         f"{one.bytes_up / 1e3:.1f} kB up, {one.bytes_down / 1e3:.1f} kB down; of that envelopes and signatures "
         f"{up / 1e3:.1f} kB up, {down / 1e3:.1f} kB down, server {one.requests * added.server_ms.median:.1f} ms, "
         f"agent {one.requests * added.agent_ms.median:.1f} ms"

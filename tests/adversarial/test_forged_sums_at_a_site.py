@@ -38,16 +38,12 @@ from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
-    NO_COMMITMENT,
-    AgreedSet,
     Announcement,
-    CollectedContribution,
     EndCause,
     LayerShape,
     ListedWeight,
     ModelSpec,
     OutputHeader,
-    ReleaseSet,
     RoundState,
     RoundView,
     RuleName,
@@ -68,6 +64,7 @@ from tests.unit.client_agent.federation import (
     signed_by_both,
     study,
 )
+from tests.unit.client_agent.federation import evidence as released
 
 T = TypeVar("T")
 SIZE, GRID, VICTIM = 20, 32, "c2"
@@ -123,26 +120,11 @@ def summed(number: int, sites: tuple[str, ...]) -> bytes:
 
 def evidence(number: int, body: bytes) -> PastRelease:
     """Everybody's signatures under a release of all sites, and both servers' under this sum."""
-    held = tuple(
-        CollectedContribution(
-            site=site,
-            announcement_digest=announced(number).digest(),
-            commitment_a="ab" * 32,
-            commitment_b=NO_COMMITMENT,
-        )
-        for site in SITES
-    )
-    fields: dict[str, Any] = {"study_digest": DIGEST, "round": number, "attempt": 1}
-    agreed = AgreedSet(announcement_digest=announced(number).digest(), contributions=held, **fields)
-    release = ReleaseSet(agreed_set_digest=agreed.digest(), sites=SITES, **fields)
-    ended = SumRelease(release_digest=release.digest(), sum_digest=hashlib.sha256(body).hexdigest(), **fields)
-    return PastRelease(
-        announcement=announced(number),
-        weight_list=the_list(number),
-        agreed_set=signed_by_both(agreed),
-        release_set=sign(release, REQUESTER, keys(REQUESTER).signing),
-        sum_release=signed_by_both(ended),
-    )
+    past = released(announced(number), the_list(number), SITES)
+    named: dict[str, Any] = {"study_digest": DIGEST, "round": number, "attempt": 1}
+    release, digest = past.release_set.message.digest(), hashlib.sha256(body).hexdigest()
+    ended = SumRelease(release_digest=release, sum_digest=digest, **named)
+    return past.model_copy(update={"sum_release": signed_by_both(ended)})
 
 
 @dataclass

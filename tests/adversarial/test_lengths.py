@@ -49,7 +49,7 @@ def sealed(message: Message, kind: str, sender: str = R0, recipient: str = "c1")
 
 
 def past(numerators: tuple[int, ...]) -> PastRelease:
-    made = release(1).past
+    made = release(1)
     return made.model_copy(update={"weight_list": weights(numerators)})
 
 

@@ -132,7 +132,7 @@ def test_the_longest_evidence_there_can_be_fits_a_weight_list(sites: int) -> Non
         update={"weights": tuple(ListedWeight(site=name, numerator=32) for name in names)}
     )
     held = CollectedContribution(site=names[0], announcement_digest=DIGEST, commitment_a=DIGEST, commitment_b=DIGEST)
-    one = release(1).past
+    one = release(1)
     agreed = one.agreed_set.message.model_copy(update={"contributions": (held,) * (sites + 1)})
     released = one.release_set.message.model_copy(update={"sites": names, "failed_check": names})
     past = one.model_copy(

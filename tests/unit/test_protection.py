@@ -49,7 +49,7 @@ def test_class_counts_travel_as_shares_whatever_the_study_says() -> None:
 def test_side_b_gets_and_serves_nothing_of_ciphertexts() -> None:
     with pytest.raises(MalformedMessage, match="go to side A alone; this server is side B"):
         expected(CKKS, KEYED, 1, SITE, ROSTER, Side.B)
-    chosen = release().past.release_set.message
+    chosen = release().release_set.message
     assert output_header(CKKS, KEYED, chosen, Side.A, "ab" * 16).share_kind is ShareKind.CIPHERTEXT
     with pytest.raises(UnknownResource, match="at side A alone"):
         output_header(CKKS, KEYED, chosen, Side.B, "ab" * 16)

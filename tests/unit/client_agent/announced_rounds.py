@@ -13,11 +13,8 @@ from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.messages import (
-    AgreedSet,
     Announcement,
-    CollectedContribution,
     ListedWeight,
-    ReleaseSet,
     RoundOutcome,
     RoundState,
     RoundView,
@@ -32,9 +29,9 @@ from tests.unit.client_agent.federation import (
     PARAMETERS,
     REQUESTER,
     ROSTER,
+    evidence,
     keys,
     operator_keys,
-    signed_by_both,
     study,
 )
 
@@ -102,28 +99,7 @@ def released(
     """The evidence of a round on model ``version`` whose agreed set and sum are of ``sites``."""
     listed = weights(round_number=round_number)
     announcement = announced(listed, model_version=version, least_contributors=least, **changes)
-    held = tuple(
-        CollectedContribution(
-            site=site, announcement_digest=announcement.digest(), commitment_a=DIGEST, commitment_b=DIGEST
-        )
-        for site in sites
-    )
-    agreed = AgreedSet(
-        study_digest=DIGEST,
-        round=round_number,
-        attempt=1,
-        announcement_digest=announcement.digest(),
-        contributions=held,
-    )
-    chosen = ReleaseSet(
-        study_digest=DIGEST, round=round_number, attempt=1, agreed_set_digest=agreed.digest(), sites=sites
-    )
-    return PastRelease(
-        announcement=announcement,
-        weight_list=listed,
-        agreed_set=signed_by_both(agreed),
-        release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
-    )
+    return evidence(announcement, listed, sites)
 
 
 def attestation(welcome: Welcome, past: PastRelease, by: str, **changes: object) -> Signed[Attestation]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from harness.engine.parties import Parties, SiteEntry, make_parties
 from protocol.evidence import PastRelease
@@ -96,40 +95,35 @@ def announcement(weights: WeightList | None = None, opens: Needs = Needs.DISTANC
     )
 
 
-@dataclass(frozen=True)
-class Release:
-    """The signed evidence of one released round."""
-
-    agreed: AgreedSet
-    past: PastRelease
-
-
-def release(round_number: int = 1, sites: tuple[str, ...] = (REQUESTER, *CONTRIBUTORS)) -> Release:
-    weights = weight_list(round_number)
-    announced = announcement(weights)
-    contributions = tuple(
-        CollectedContribution(
-            site=site, announcement_digest=announced.digest(), commitment_a=DIGEST, commitment_b=DIGEST
-        )
-        for site in (REQUESTER, *CONTRIBUTORS)
+def agreed_set(on: Announcement, sites: tuple[str, ...], attempt: int = 1) -> AgreedSet:
+    """The contributions of these sites to an announced round."""
+    held = tuple(
+        CollectedContribution(site=site, announcement_digest=on.digest(), commitment_a=DIGEST, commitment_b=DIGEST)
+        for site in sites
     )
-    agreed = AgreedSet(
-        study_digest=DIGEST,
-        round=round_number,
-        attempt=1,
-        announcement_digest=announced.digest(),
-        contributions=contributions,
-    )
-    chosen = ReleaseSet(
-        study_digest=DIGEST, round=round_number, attempt=1, agreed_set_digest=agreed.digest(), sites=sites
-    )
-    past = PastRelease(
-        announcement=announced,
+    named: dict[str, Any] = {"study_digest": on.study_digest, "round": on.round, "attempt": attempt}
+    return AgreedSet(announcement_digest=on.digest(), contributions=held, **named)
+
+
+def evidence(
+    on: Announcement, weights: WeightList, agreed: tuple[str, ...], sites: tuple[str, ...] | None = None
+) -> PastRelease:
+    """A release of ``sites``, all that were agreed where none are named, with everybody's signatures."""
+    held = agreed_set(on, agreed)
+    named: dict[str, Any] = {"study_digest": on.study_digest, "round": on.round, "attempt": held.attempt}
+    chosen = ReleaseSet(agreed_set_digest=held.digest(), sites=agreed if sites is None else sites, **named)
+    return PastRelease(
+        announcement=on,
         weight_list=weights,
-        agreed_set=signed_by_both(agreed),
+        agreed_set=signed_by_both(held),
         release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
     )
-    return Release(agreed, past)
+
+
+def release(round_number: int = 1, sites: tuple[str, ...] = (REQUESTER, *CONTRIBUTORS)) -> PastRelease:
+    """One released round, in which everybody was agreed on."""
+    weights = weight_list(round_number)
+    return evidence(announcement(weights), weights, (REQUESTER, *CONTRIBUTORS), sites)
 
 
 M = TypeVar("M", bound=Message)

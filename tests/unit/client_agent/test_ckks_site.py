@@ -65,17 +65,19 @@ from protocol.wire.messages import (
 )
 from tests.sealed_bodies import closed
 from tests.unit.client_agent.federation import (
+    CONTRIBUTORS,
     DIGEST,
     PARAMETERS,
     REQUESTER,
     ROSTER,
     announcement,
+    evidence,
     keys,
     layered,
     operator_keys,
-    release,
     signed_by_both,
     study,
+    weight_list,
 )
 
 pytest.importorskip("tenseal")
@@ -228,21 +230,9 @@ def test_a_long_update_is_clipped_and_its_norm_is_the_clip_norm(journal: StudyJo
 
 def encrypted_release() -> PastRelease:
     """The evidence of a released round of ciphertexts."""
-    past = release().past
-    announced = ANNOUNCED.model_copy(update={"weight_list_digest": past.weight_list.digest()})
-    contributions = tuple(
-        one.model_copy(update={"announcement_digest": announced.digest()})
-        for one in past.agreed_set.message.contributions
-    )
-    changed = {"announcement_digest": announced.digest(), "contributions": contributions}
-    agreed = past.agreed_set.message.model_copy(update=changed)
-    chosen = past.release_set.message.model_copy(update={"agreed_set_digest": agreed.digest()})
-    return PastRelease(
-        announcement=announced,
-        weight_list=past.weight_list,
-        agreed_set=signed_by_both(agreed),
-        release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
-    )
+    weights = weight_list()
+    announced = ANNOUNCED.model_copy(update={"weight_list_digest": weights.digest()})
+    return evidence(announced, weights, (REQUESTER, *CONTRIBUTORS))
 
 
 PAST = encrypted_release()
@@ -338,15 +328,7 @@ def test_the_sum_of_another_release_or_for_another_site_is_refused(tmp_path: Pat
 
 def test_a_round_under_another_key_is_refused_before_anything_is_fetched(tmp_path: Path) -> None:
     announced: Announcement = PAST.announcement.model_copy(update={"ckks_key_id": "ab" * 16})
-    agreed = PAST.agreed_set.message
-    agreed = agreed.model_copy(update={"announcement_digest": announced.digest()})
-    chosen = PAST.release_set.message.model_copy(update={"agreed_set_digest": agreed.digest()})
-    past = PastRelease(
-        announcement=announced,
-        weight_list=PAST.weight_list,
-        agreed_set=signed_by_both(agreed),
-        release_set=sign(chosen, REQUESTER, keys(REQUESTER).signing),
-    )
+    past = evidence(announced, PAST.weight_list, RELEASED)
     with pytest.raises(TranscriptMismatch, match="under another key"):
         opened(Nothing(b""), tmp_path, signed_sum(past, b""))
 

@@ -14,15 +14,12 @@ from client_agent.requester.state import RoundPlan
 from client_agent.site.events import RoundEnd
 from protocol.clauses import Clause
 from protocol.errors import ErrorCode
-from protocol.evidence import PastRelease
 from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import Measured
-from protocol.wire.authentic import sign
-from protocol.wire.messages import AgreedSet, CollectedContribution, EndCause, ReleaseSet, StudyEndState
-from tests.unit.client_agent.announced_rounds import DIGEST as ANY
+from protocol.wire.messages import EndCause, StudyEndState
 from tests.unit.client_agent.announced_rounds import MODEL
 from tests.unit.client_agent.benches import RequesterBench, requester_bench
-from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, keys, signed_by_both, study
+from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, evidence, study
 
 STUDY = study().model_copy(update={"rounds": 50})
 GRID = STUDY.parameters.weight_grid
@@ -56,26 +53,7 @@ def settle(bench: RequesterBench, plan: RoundPlan, *, far: float = 5.0, declines
     if declines:
         bench.requester.settle(plan, Settled(RoundEnd.SKIPPED, 1, "too few", declines, None, 1.0))
         return
-    sites = (REQUESTER, *told.listed)
-    agreed = AgreedSet(
-        study_digest=told.study_digest,
-        round=number,
-        attempt=1,
-        announcement_digest=told.digest(),
-        contributions=tuple(
-            CollectedContribution(site=s, announcement_digest=told.digest(), commitment_a=ANY, commitment_b=ANY)
-            for s in sites
-        ),
-    )
-    release = ReleaseSet(
-        study_digest=told.study_digest, round=number, attempt=1, agreed_set_digest=agreed.digest(), sites=sites
-    )
-    past = PastRelease(
-        announcement=told,
-        weight_list=plan.weight_list,
-        agreed_set=signed_by_both(agreed),
-        release_set=sign(release, REQUESTER, keys(REQUESTER).signing),
-    )
+    past = evidence(told, plan.weight_list, (REQUESTER, *told.listed))
     owner = bench.requester
     owner.average = lambda past: np.zeros(MODEL.size, dtype=np.float32)  # type: ignore[method-assign]
     owner.take_release(past)

@@ -39,7 +39,7 @@ from tests.unit.client_agent.federation import (
 
 WEIGHTS = weight_list()
 ANNOUNCED = announcement(WEIGHTS)
-AGREED = release().agreed
+AGREED = release().agreed_set.message
 
 
 @pytest.fixture

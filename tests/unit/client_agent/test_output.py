@@ -107,7 +107,7 @@ def servers(past: PastRelease, total: np.ndarray = SUM, **changes: object) -> tu
 
 @pytest.mark.parametrize("round_number", [1, 2])
 def test_the_average_of_a_released_round(round_number: int) -> None:
-    past = release(round_number).past
+    past = release(round_number)
     average = reader(*servers(past)).open(past)
     sum_of_weights = 1 + 3 * 16 / 32
     expected = (SUM.astype(np.float64) / (PARAMETERS.scale * sum_of_weights)).astype(np.float32)
@@ -115,7 +115,7 @@ def test_the_average_of_a_released_round(round_number: int) -> None:
 
 
 def test_a_connection_that_breaks_makes_the_opening_begin_anew() -> None:
-    past = release().past
+    past = release()
     whole, broken = reader(*servers(past)).open(past), reader(*servers(past, breaks=1)).open(past)
     np.testing.assert_array_equal(whole, broken)
 
@@ -126,7 +126,7 @@ def test_the_masking_side_alternates() -> None:
 
 def test_a_sum_longer_than_clipped_updates_make_it_discards_the_round() -> None:
     """In one coordinate, or spread over many of which each is small; the requester's own weight of 1 counts."""
-    past, total = release().past, np.zeros_like(SUM)
+    past, total = release(), np.zeros_like(SUM)
     longest = PARAMETERS.encoded_norm * (32 + 3 * 16) / 32 + 4 * math.sqrt(total.size)
     total[7] = int(longest)
     reader(*servers(past, total)).open(past)
@@ -148,7 +148,7 @@ def own_weighted(weights: float) -> np.ndarray:
 
 
 def test_where_sites_weigh_themselves_the_last_coordinate_divides_the_sum() -> None:
-    past, total = release().past, own_weighted(2.5)
+    past, total = release(), own_weighted(2.5)
     opener = reader(*servers(past, total), SELF_WEIGHTED)
     expected = (total[:-1].astype(np.float64) / (PARAMETERS.scale * 2.5)).astype(np.float32)
     np.testing.assert_array_equal(opener.open(past), expected)
@@ -156,7 +156,7 @@ def test_where_sites_weigh_themselves_the_last_coordinate_divides_the_sum() -> N
 
 @pytest.mark.parametrize("weights", [4 / 32 - 0.01, 4.01, -1.0])
 def test_a_sum_of_weights_that_four_sites_cannot_have_discards_the_round(weights: float) -> None:
-    past = release().past
+    past = release()
     opener = reader(*servers(past, own_weighted(weights)), SELF_WEIGHTED)
     with pytest.raises(AggregateOutOfBounds, match="the weights of 4 sites"):
         opener.open(past)
@@ -168,7 +168,7 @@ def of_classes(classes: int) -> Study:
 
 
 def test_class_counts_are_opened_exactly() -> None:
-    past, total = release().past, np.zeros(PARAMETERS.dimension, dtype=np.int64)
+    past, total = release(), np.zeros(PARAMETERS.dimension, dtype=np.int64)
     total[:3] = (7, 0, 12345)
     assert reader(*servers(past, total), of_classes(3)).open_counts(past) == (7, 0, 12345)
     with pytest.raises(AggregateOutOfBounds, match="1 numbers behind the 2 classes"):
@@ -190,21 +190,20 @@ def test_class_counts_are_opened_exactly() -> None:
     ],
 )
 def test_a_wrong_output(changes: dict[str, object], error: type[MoietyError]) -> None:
-    past = release().past
+    past = release()
     with pytest.raises(error):
         reader(*servers(past, **changes)).open(past)  # type: ignore[arg-type]
 
 
 def test_sound_evidence() -> None:
-    check_release(release().past, ROSTER, DIGEST)
+    check_release(release(), ROSTER, DIGEST)
     with pytest.raises(AnnouncementMismatch, match="another study"):
-        check_release(release().past, ROSTER, "00" * 32)
+        check_release(release(), ROSTER, "00" * 32)
 
 
 def test_every_piece_of_evidence_is_needed() -> None:
-    found = release()
-    past, agreed = found.past, found.agreed
-    requester = keys(REQUESTER)
+    past, requester = release(), keys(REQUESTER)
+    agreed = past.agreed_set.message
 
     def changed_release(**changes: object) -> PastRelease:
         message = past.release_set.message.model_copy(update=changes)

@@ -202,7 +202,7 @@ class TestContributor:
         assert site.contributor.state.memory.ranked == 1
 
     def test_nothing_is_taken_for_a_release_of_it(self) -> None:
-        past: PastRelease = release().past
+        past: PastRelease = release()
         announced = past.announcement.model_copy(update=RANKS)
         with pytest.raises(ProtocolViolation, match="vectors are never summed"):
             check_release(past.model_copy(update={"announcement": announced}), ROSTER, announced.study_digest)

@@ -101,7 +101,7 @@ def test_a_skip_is_settled_and_enclosed_until_the_next_release(requester: Reques
     mail = WeightMail(weight_list=second.weight_list, previous=second.previous, skipped=second.skipped)
     requester.postbox.send_weights(mail, CONTRIBUTORS, lambda _: ())
     assert letter(requester, WeightMail, "weights", "weights-2", "c1", 2).skipped == (skip_of(1),)
-    past = release(2).past
+    past = release(2)
     discarded = Settled(RoundEnd.DISCARDED, 1, "", (), None, None, past=past)
     requester.settle(second, discarded)
     assert (requester.progress.skipped, requester.progress.previous) == ((), past)
@@ -159,7 +159,7 @@ def show(requester: Requester, mail: list[str], patch: pytest.MonkeyPatch) -> No
 def test_sites_that_fell_behind_are_shown_the_release_they_missed_and_who_vouches(
     requester: Requester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan, past = planned(requester), release(1).past
+    plan, past = planned(requester), release(1)
     requester.adopt_model(requester.require_kept(), 1)
     show(requester, [attested(requester, past, "c1"), attested(requester, past, "c3"), "decline-1/c2"], monkeypatch)
     behind = (Refused("c2", ErrorCode.POLICY_REFUSAL, Clause.MODEL_BEHIND, "why"),)
@@ -175,7 +175,7 @@ def test_nobody_is_let_in_while_too_few_contributors_vouch(
     bench: RequesterBench, monkeypatch: pytest.MonkeyPatch, changes: dict[str, object]
 ) -> None:
     """One of two says nothing, and another is wrong: the requester hears who is missing."""
-    requester, past = bench.requester, release(1).past
+    requester, past = bench.requester, release(1)
     requester.adopt_model(requester.require_kept(), 1)
     requester.keep(history=(past,))
     show(requester, [attested(requester, past, "c1"), attested(requester, past, "c2", **changes)], monkeypatch)
@@ -191,7 +191,7 @@ def test_nobody_is_let_in_while_too_few_contributors_vouch(
 
 def test_a_discarded_sum_is_tried_once_more_and_then_ends_the_study(requester: Requester) -> None:
     """Two sums against the same model: had the first been applied, the model would be a newer one."""
-    pasts = (release(1).past, release(2).past)
+    pasts = (release(1), release(2))
     requester.keep(history=pasts[:1])
     assert hindrance(requester) is None
     requester.keep(history=pasts)
@@ -205,7 +205,7 @@ def test_a_discarded_sum_is_tried_once_more_and_then_ends_the_study(requester: R
 
 def test_a_list_names_the_releases_that_a_site_missed(requester: Requester) -> None:
     """c3 last took part in the second of four; c1 in all; who never did gets all that are kept."""
-    pasts = [release(1).past, release(2).past, release(3, (REQUESTER, "c1", "c2")).past, release(4).past]
+    pasts = [release(1), release(2), release(3, (REQUESTER, "c1", "c2")), release(4)]
     without = pasts[2].agreed_set.message
     held = tuple(one for one in without.contributions if one.site != "c3")
     agreed = without.model_copy(update={"contributions": held})
@@ -248,7 +248,7 @@ def test_evidence_that_nobody_signed_ends_no_study(requester: Requester) -> None
     told: list[str] = []
     requester.problem = lambda number, text: told.append(text)  # type: ignore[method-assign,assignment]
     turn = RequesterRound(requester, planned(requester))
-    bare = Signed[AgreedSet](message=release().agreed)
+    bare = Signed[AgreedSet](message=release().agreed_set.message)
     shown = seen(turn.plan, None).model_copy(update={"state": RoundState.MEASURED, "agreed_set": bare})
     for _ in range(3):
         turn.once(turn.release, shown, shown)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from harness.simulation.runs import RunLine
 from harness.simulation.summary import Figure, summarise_case, table_of, write_summary
+from tests.unit.harness.papers.made import line as made_line
 
 
 def line(
@@ -23,35 +24,18 @@ def line(
     end: str = "completed",
 ) -> RunLine:
     rounds = len(accuracy)
-    nothing = (None,) * rounds
-    return RunLine(
+    return made_line(
+        variant,
+        requester,
+        seed,
+        accuracy,
         case="try",
-        variant=variant,
-        requester=requester,
-        seed=seed,
-        rule="weight_erosion",
-        protection="plain",
-        erosion_applies="next_round",
-        study_digest="00",
-        data_digest="00",
-        settings={},
         end=end,
-        reason="",
-        released_rounds=rounds,
-        seconds=1.0,
-        kind=("released",) * rounds,
-        test_accuracy=accuracy,
-        test_loss=nothing,
-        validation_accuracy=nothing,
-        model_norm=nothing,
-        requester_norm=nothing,
         clipped_share=(0.25, *(0.0,) * (rounds - 1)) if rounds else (),
         took_part=((),) * rounds,
         alpha=dict(alpha or {}),
         weight={},
         distance={},
-        final_model=None,
-        versions={"python": "3"},
     )
 
 
