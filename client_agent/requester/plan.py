@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Final
 
 from pydantic import BaseModel, ConfigDict
@@ -13,16 +14,16 @@ from client_agent.study.isolating import colluders, propose_sum
 from client_agent.study.known_sums import agree_to_cohort
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
-from protocol.policy.candidates import Candidate, Numerators, candidates
+from protocol.policy.candidates import Candidate
 from protocol.policy.check import Terms, check_for_every_site
 from protocol.policy.clauses import MOST_DISCARDED_SUMS
 from protocol.rounds.agree import model_digest
+from protocol.rounds.planning import Done, Situation, lists_to_try, next_purpose
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
     MOST_COUNTS_ROUNDS,
     Announcement,
     EndCause,
-    ListedWeight,
     Purpose,
     WeightList,
 )
@@ -94,32 +95,25 @@ def new_plan(owner: RequesterStudy) -> RoundPlan:
 
     Raises: PolicyRefusal, when a site following the policy would decline; UnusableUpdate, this site's own
     """
-    purpose = next_purpose(owner)
-    weights = _weights(owner, purpose)
-    least = _least(owner)
-    if len(weights) < least:
-        raise PolicyRefusal(
-            Clause.ENOUGH_CONTRIBUTORS, f"{len(weights)} contributors have weight left, at least {least} are needed"
-        )
+    now = situation(owner)
+    purpose, tried = next_purpose(now), lists_to_try(now)
     if purpose.plan.steps_model:
-        return _isolated_plan(owner, _candidates(owner, weights, least))
+        return _isolated_plan(owner, tried)
     if purpose.plan.of_data:
-        return _plan_over_cohort(owner, purpose, weights, least)
-    announcement, weight_list = _announced(owner, purpose, weights, least)
+        return _plan_over_cohort(owner, purpose, tried[0])
+    announcement, weight_list = _announced(owner, purpose, tried[0])
     _check_policy(owner, announcement, weight_list)
     return _plan(owner, announcement, weight_list, None)
 
 
-def _plan_over_cohort(
-    owner: RequesterStudy, purpose: Purpose, weights: tuple[ListedWeight, ...], least: int
-) -> RoundPlan:
+def _plan_over_cohort(owner: RequesterStudy, purpose: Purpose, everybody: Candidate) -> RoundPlan:
     """Over everybody, so that it is known whom a sum is over; after a round without one, the least number first.
 
     Raises: PolicyRefusal, when a site following the policy would decline either
     """
-    refused, questions = None, owner.questions(purpose)
-    for number in (least, len(weights)) if owner.progress.too_few else (len(weights), least):
-        announcement, weight_list = _announced(owner, purpose, weights, number)
+    refused, questions, least, listed = None, owner.questions(purpose), everybody.least, len(everybody.weights)
+    for number in (least, listed) if owner.progress.too_few else (listed, least):
+        announcement, weight_list = _announced(owner, purpose, replace(everybody, least=number))
         _check_policy(owner, announcement, weight_list)
         try:
             agree_to_cohort(owner.context, announcement, colluders(owner), questions)
@@ -130,23 +124,22 @@ def _plan_over_cohort(
     raise refused or AssertionError("two numbers are tried")
 
 
-def _announced(
-    owner: RequesterStudy, purpose: Purpose, weights: tuple[ListedWeight, ...], least: int
-) -> tuple[Announcement, WeightList]:
+def _announced(owner: RequesterStudy, purpose: Purpose, chosen: Candidate) -> tuple[Announcement, WeightList]:
     number, study = owner.progress.next_round, owner.study
     salt = owner.context.randomness.bytes(32, f"weight list salt {owner.study_digest} round {number}")
     weight_list = WeightList(
         study_digest=owner.study_digest,
         round=number,
         grid=study.parameters.weight_grid,
-        weights=weights,
+        weights=chosen.weights,
+        requester=chosen.requester,
         salt=salt.hex(),
     )
     announcement = Announcement(
         study_digest=owner.study_digest,
         round=number,
-        listed=tuple(weight.site for weight in weights),
-        least_contributors=least,
+        listed=tuple(weight.site for weight in chosen.weights),
+        least_contributors=chosen.least,
         opens=purpose.plan.opened(owner.rule.needs),
         purpose=purpose,
         model_version=owner.state.model_version or 0,
@@ -172,30 +165,11 @@ def _plan(
     )
 
 
-def _candidates(owner: RequesterStudy, weights: tuple[ListedWeight, ...], least: int) -> tuple[Candidate, ...]:
-    """The lists to try. A sum against the model of the last one has exactly its number of contributors.
-
-    Where this site's policy asks for no isolation, or the rule selects sites, only the study's least number counts.
-    """
-    progress = owner.progress
-    last, again = progress.memory.summed_list, progress.memory.released
-    bound = again is not None and again.model_version == owner.state.model_version
-    return candidates(
-        Numerators(weights),
-        Numerators(last if {weight.site for weight in last}.isdisjoint(progress.dropped) else ()),
-        least,
-        may_change=progress.list_kept >= owner.study.list_every,
-        careful=owner.context.policy.least_isolation > 0 and not bound and not owner.rule.selects,
-        too_few=progress.too_few,
-        declined=progress.exposing,
-    )
-
-
 def _isolated_plan(owner: RequesterStudy, tried: tuple[Candidate, ...]) -> RoundPlan:
     """The first list that passes; its row is remembered. A rule's list that breaks another clause ends the search."""
     refused = PolicyRefusal(Clause.ISOLATION, "sites declined every list that this rule and the last sum leave")
     for one in tried:
-        announcement, weight_list = _announced(owner, Purpose.UPDATE, one.weights, one.least)
+        announcement, weight_list = _announced(owner, Purpose.UPDATE, one)
         _check_policy(owner, announcement, weight_list)
         try:
             found = propose_sum(owner, announcement, weight_list)
@@ -206,34 +180,29 @@ def _isolated_plan(owner: RequesterStudy, tried: tuple[Candidate, ...]) -> Round
     raise refused
 
 
-def next_purpose(owner: RequesterStudy) -> Purpose:
-    """Sites are ranked first, then summaries are summed, then class counts, for studies that do."""
-    if owner.study.ranking is not None and not owner.progress.ranked:
-        return Purpose.RANKING
-    if owner.study.summary is not None and not owner.progress.summarised:
-        return Purpose.SUMMARY
-    counts = owner.study.rule.name.counts_classes and owner.state.counted is None
-    return Purpose.COUNTS if counts else Purpose.UPDATE
-
-
-def _weights(owner: RequesterStudy, purpose: Purpose) -> tuple[ListedWeight, ...]:
-    """The rule's weights in roster order, without the sites that are out; 1 for all where the rule weighs nobody."""
-    progress, grid = owner.progress, owner.study.parameters.weight_grid
-    if purpose.plan.steps_model:
-        numerators = {w.site: w for w in owner.rule.numerators(progress.rule_state)}
-    else:
-        numerators = {s.name: ListedWeight(site=s.name, numerator=grid) for s in progress.rule_state.sites}
-    names = (party.name for party in owner.context.roster.contributors)
-    away = {*progress.dropped, *(progress.unsummarised if purpose is Purpose.SUMMARY else ())}
-    return tuple(numerators[name] for name in names if name in numerators and name not in away)
-
-
-def _least(owner: RequesterStudy) -> int:
-    """The study's least number; after a release against this model, exactly that sum's."""
-    released = owner.progress.memory.released
-    if released is not None and released.model_version == owner.state.model_version:
-        return len(released.weights)
-    return owner.study.parameters.least_contributors
+def situation(owner: RequesterStudy) -> Situation:
+    """What the next round is planned by."""
+    study, progress, state = owner.study, owner.progress, owner.state
+    return Situation(
+        study=study,
+        rule=owner.rule,
+        rule_state=progress.rule_state,
+        memory=progress.memory,
+        contributors=tuple(party.name for party in owner.context.roster.contributors),
+        away=progress.dropped,
+        model_version=state.model_version or 0,
+        least_isolation=owner.context.policy.least_isolation,
+        list_kept=progress.list_kept,
+        exposing=progress.exposing,
+        too_few=progress.too_few,
+        measure_tries=0,
+        done=Done(
+            ranked=study.ranking is None or progress.ranked,
+            summarised=study.summary is None or progress.summarised,
+            counted=not study.rule.name.counts_classes or state.counted is not None,
+        ),
+        unsummarised=progress.unsummarised,
+    )
 
 
 def _model_digest(owner: RequesterStudy, round_number: int) -> str:

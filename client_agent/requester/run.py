@@ -15,7 +15,7 @@ from client_agent.requester.attestations import welcome
 from client_agent.requester.await_sites import admit, await_contributors
 from client_agent.requester.local_finish import finish_locally
 from client_agent.requester.measuring.query import try_judging
-from client_agent.requester.plan import hindrance, next_purpose
+from client_agent.requester.plan import hindrance, situation
 from client_agent.requester.ranking import RankingRound, after_ranking
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.round_result import Settled
@@ -41,6 +41,7 @@ from protocol.first_model import first_model, model_digest_of
 from protocol.parameters import Needs
 from protocol.policy.candidates import Candidate
 from protocol.policy.memory import remember_contribution
+from protocol.rounds.planning import next_purpose
 from protocol.rules.interface import Measured
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import Side
@@ -142,7 +143,7 @@ class Requester(RequesterStudy):
         self._deliver_end()
 
     def _more_to_do(self) -> bool:
-        return self.progress.updates_done < self.study.rounds or not next_purpose(self).plan.steps_model
+        return self.progress.updates_done < self.study.rounds or not next_purpose(situation(self)).plan.steps_model
 
     def _end_after_all(self) -> None:
         missing = summary_missing(self)

@@ -5,13 +5,14 @@ Like a ranking, a summary that fails does not end a study that trains: ``summary
 
 from __future__ import annotations
 
-from client_agent.requester.plan import new_plan, next_purpose
+from client_agent.requester.plan import new_plan, situation
 from client_agent.requester.round_result import Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.study.summarising import SUMMARY_FILE, Summary, spec_of
 from protocol.errors import PolicyRefusal
+from protocol.rounds.planning import next_purpose
 from protocol.wire.messages import MOST_SUMMARY_ROUNDS, Announcement, Purpose
 
 _OUT_OF_BOUNDS = (
@@ -27,7 +28,7 @@ def plan_round(owner: RequesterStudy) -> RoundPlan | None:
     try:
         return new_plan(owner)
     except PolicyRefusal as refusal:
-        if next_purpose(owner) is not Purpose.SUMMARY:
+        if next_purpose(situation(owner)) is not Purpose.SUMMARY:
             raise
         _give_up(owner, owner.progress.next_round, refusal.detail)
         owner.keep(summarised=True)

@@ -5,7 +5,7 @@ Salts and model digests hide nothing within one process; they are there because 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -14,13 +14,12 @@ from harness.engine.run_state import Announced, Run, RunState
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import Needs
-from protocol.policy.candidates import Candidate, Numerators, candidates
+from protocol.policy.candidates import Candidate
 from protocol.policy.check import Terms, check_for_every_site, check_weight_list
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.study_clauses import check_needs_allowed
-from protocol.rules.interface import RuleState
-from protocol.rules.risk.terms import own_numerator, without
-from protocol.wire.messages import Announcement, ListedWeight, Purpose, WeightList
+from protocol.rounds import planning
+from protocol.wire.messages import Announcement, Purpose, WeightList
 
 NO_SECRET: Final = "00" * 32
 
@@ -64,28 +63,10 @@ def require_validation(run: Run) -> None:
 
 def lists_to_try(run: Run, state: RunState) -> tuple[Candidate, ...]:
     """As the requester's agent has them. Raises: PolicyRefusal when too few contributors have weight left"""
-    parameters, purpose = run.study.parameters, run.purpose(state)
-    if purpose is Purpose.COUNTS and state.counts_rounds >= run.study.rounds:
+    if run.purpose(state) is Purpose.COUNTS and state.counts_rounds >= run.study.rounds:
         tried = f"the class counts could not be summed in {state.counts_rounds} rounds"
         raise PolicyRefusal(Clause.COUNTED_ONCE, tried)
-    listing = without(state.rule_state, state.declined)
-    weights, least = _weights(run, listing, purpose), parameters.least_contributors
-    if len(weights) < least:
-        found = f"{len(weights)} contributors have weight left, at least {least} are needed"
-        raise PolicyRefusal(Clause.ENOUGH_CONTRIBUTORS, found)
-    if not purpose.plan.steps_model:
-        return (Candidate(weights, least),)
-    last = state.memory.summed_list
-    usable = last if {weight.site for weight in last}.isdisjoint(state.declined) else ()
-    return candidates(
-        Numerators(weights, own_numerator(run.rule, listing)),
-        Numerators(usable, state.memory.summed_requester),
-        least,
-        may_change=state.list_kept >= run.study.list_every,
-        careful=run.policy.least_isolation > 0 and not run.rule.selects,
-        too_few=state.too_few,
-        declined=state.exposing,
-    )
+    return planning.lists_to_try(run.situation(state))
 
 
 def announce(
@@ -166,12 +147,3 @@ def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteD
 
 def _terms(run: Run) -> Terms:
     return Terms(run.study.parameters, run.names, run.rule, run.policy)
-
-
-def _weights(run: Run, listing: RuleState, purpose: Purpose) -> tuple[ListedWeight, ...]:
-    """The rule lists sites as they were admitted, a weight list in roster order; 1 for all who are measured."""
-    kept: Iterable[ListedWeight] = run.rule.numerators(listing)
-    if not purpose.plan.summed:
-        grid = run.study.parameters.weight_grid
-        kept = (ListedWeight(site=site.name, numerator=grid) for site in listing.sites)
-    return tuple(sorted(kept, key=lambda weight: run.names.index(weight.site)))

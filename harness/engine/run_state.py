@@ -24,8 +24,8 @@ from protocol.policy.candidates import Candidate
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow
+from protocol.rounds.planning import Done, Situation, next_purpose
 from protocol.rules.interface import Rule, RuleState
-from protocol.rules.risk.terms import MOST_MEASURE_TRIES, measures_next
 from protocol.rules.server_optimiser import model_part
 from protocol.wire.messages import Announcement, Purpose, Study, WeightList
 
@@ -174,18 +174,27 @@ class Run:
         rows = [trained.get(site.name, state.personal[row]) for row, site in enumerate(self.sites)]
         return replace(state, personal=np.stack(rows))
 
-    def purpose(self, state: RunState) -> Purpose:
-        """What the next shared round is for: class counts first, where the rule asks for them.
+    def situation(self, state: RunState) -> Situation:
+        """What the next shared round is planned by, as in the requester's agent; nobody is ranked or summarised."""
+        return Situation(
+            study=self.study,
+            rule=self.rule,
+            rule_state=state.rule_state,
+            memory=state.memory,
+            contributors=self.names,
+            away=state.declined,
+            model_version=state.model_version,
+            least_isolation=self.policy.least_isolation,
+            list_kept=state.list_kept,
+            exposing=state.exposing,
+            too_few=state.too_few,
+            measure_tries=state.measure_tries,
+            done=Done(counted=bool(state.class_totals) or not self.study.rule.name.counts_classes),
+        )
 
-        A measurement that failed is tried again after the next sum, or at once while the rule has no list yet.
-        """
-        if self.study.rule.name.counts_classes and not state.class_totals:
-            return Purpose.COUNTS
-        if measures_next(self.rule, state.rule_state):
-            tries = state.measure_tries
-            if tries == 0 or (tries < MOST_MEASURE_TRIES and not self.rule.numerators(state.rule_state)):
-                return Purpose.MEASURE
-        return Purpose.UPDATE
+    def purpose(self, state: RunState) -> Purpose:
+        """What the next shared round is for."""
+        return next_purpose(self.situation(state))
 
     def own_weight(self, site: SiteData, state: RunState) -> float | None:
         """The weight that the site gives itself; None where the list says it, and before the classes are counted."""
