@@ -35,7 +35,8 @@ def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
     release = require_signatures(past.release_set, roster, (roster.requester,))
     announcement = past.announcement
     if not announcement.purpose.plan.summed:
-        raise ProtocolViolation(f"round {announcement.round} ranks the sites; its vectors are never summed")
+        does = announcement.purpose.plan.does
+        raise ProtocolViolation(f"round {announcement.round} {does}; its vectors are never summed")
     if {announcement.study_digest, agreed.study_digest, release.study_digest} != {study_digest}:
         raise AnnouncementMismatch(f"round {announcement.round}: the release is of another study")
     if agreed.announcement_digest != announcement.digest():
@@ -80,8 +81,8 @@ def require_sum_release(past: PastRelease, roster: Roster) -> SumRelease:
 
 
 def sum_of_numerators(past: PastRelease, roster: Roster) -> int:
-    """The released sites' weights times the grid; the requester's is the grid itself."""
-    total = past.weight_list.grid
+    """The released sites' weights times the grid, the requester's among them."""
+    total = past.weight_list.own_numerator
     for site in past.release_set.message.sites:
         if site == roster.requester:
             continue

@@ -44,6 +44,7 @@ from servers.server import Server, StudyPicture
 from servers.store.interface import Refusal, RoundRecord, StudyRecord
 
 _BOTH = 2
+_ENDED_BY_OUTCOME: Final = frozenset({RoundState.SKIPPED, RoundState.RANKED, RoundState.CLOSED})
 PAGE_BYTES: Final = MAX_CONTROL_BYTES // 4
 
 
@@ -108,10 +109,12 @@ def _require_rule(server: Server, study: Study) -> None:
 def _require_products(server: Server, study: Study) -> None:
     """One site's products fit into one batch of correlations, even the last one's of a full roster."""
     sites, sketch = len(server.roster.sites), study.parameters.sketch_length
-    needed = sum(product_lengths(study.rule.needs, sites - 1, is_requester=False, parameters=study.parameters))
+    opened = (study.rule.needs, study.rule.name.declared.measures)
+    found = {one: sum(product_lengths(one, sites - 1, False, study.parameters)) for one in opened}
+    most, needed = max(found.items(), key=lambda one: one[1])
     if needed > SITE_ELEMENTS:
         raise MalformedMessage(
-            f"rule {study.rule.name.value!r} opens {study.rule.needs.value}: with {sites} sites and sketch_length "
+            f"rule {study.rule.name.value!r} opens {most.value}: with {sites} sites and sketch_length "
             f"{sketch} a site's products take {needed} elements, the servers allow {SITE_ELEMENTS}; "
             "take a shorter sketch or fewer sites"
         )
@@ -224,7 +227,7 @@ def _pause(record: StudyRecord) -> PauseNotice | None:
 
 def _round_view(server: Server, record: RoundRecord) -> RoundView:
     agreed, ended = record.agreed_set, record.sum_release
-    outcome = record.outcome if record.state in (RoundState.SKIPPED, RoundState.RANKED) else None
+    outcome = record.outcome if record.state in _ENDED_BY_OUTCOME else None
     if outcome is None and record.key.attempt > 1:
         before = server.store.round(RoundKey(record.key.study, record.key.round, record.key.attempt - 1))
         outcome = None if before is None else before.outcome

@@ -197,13 +197,13 @@ class Decisions:
         owner = self._owner
         self._catch_up_releases(mail)
         for skip in mail.skipped:
-            number = skip.message.round
+            number, memory = skip.message.round, owner.state.memory
             name = owner.study_digest, number
             summed = name in self._context.sums.rounds() or name in self._context.cohorts.rounds()
-            if summed or number in (owner.state.memory.unsettled, owner.state.memory.ranked):
+            if summed or number in (memory.unsettled, memory.ranked, memory.apart):
                 require_skip(skip, self._context.roster, owner.study_digest, number)
                 drop_sum(owner.context, owner.study_digest, number)
-                owner.save(memory=remember_skip(owner.state.memory, number))
+                owner.save(memory=remember_skip(memory, number))
         if mail.counted is not None:
             self._take_counted(mail.counted)
 
@@ -261,11 +261,9 @@ class Decisions:
         study, round_number, plan = self._owner.study, announcement.round, announcement.purpose.plan
         if not study.last_round(announcement.purpose):
             raise AnnouncementMismatch(f"round {round_number} {plan.does}, which this study does not")
-        if plan.steps_model and self._owner.update_number(round_number) > study.rounds:
-            raise AnnouncementMismatch(
-                f"round {round_number} is update {self._owner.update_number(round_number)} of a study with "
-                f"{study.rounds} rounds"
-            )
+        number = self._owner.update_number(round_number, announcement.model_version) if plan.steps_model else 0
+        if number > study.rounds:
+            raise AnnouncementMismatch(f"round {round_number} is update {number} of a study with {study.rounds} rounds")
 
     def _check_model(self, announcement: Announcement) -> None:
         owner = self._owner

@@ -43,7 +43,8 @@ from protocol.wire import paths
 from protocol.wire.messages import ReadyNotice, RoundState, RoundView, Signed, Study, StudyView
 
 _OPEN: Final = frozenset({RoundState.ANNOUNCED, RoundState.COLLECTING})
-_WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, RoundEnd.RANKED})
+_OPENED: Final = {RoundState.RANKED: RoundEnd.RANKED, RoundState.CLOSED: RoundEnd.CLOSED}
+_WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, *_OPENED.values()})
 _VERSION: Final = re.compile(r"[0-9]{1,7}")
 _IDLE_S: Final = 30.0
 _RETRY_S: Final = 0.5
@@ -202,9 +203,9 @@ class Contributor(Participant):
             self._finish(decision, a, b)
         elif a.state is RoundState.SKIPPED and b.state is RoundState.SKIPPED:
             self._record(decision, RoundEnd.SKIPPED, a.attempt, self._settle_skip(a, b))
-        elif a.state is RoundState.RANKED and b.state is RoundState.RANKED:
-            self._settle_ranking(a, b)
-            self._record(decision, RoundEnd.RANKED, a.attempt, decision.reason)
+        elif a.state is b.state and a.state in _OPENED:
+            self._settle_opened(a, b)
+            self._record(decision, _OPENED[a.state], a.attempt, decision.reason)
 
     def _settle_skip(self, a: RoundView, b: RoundView) -> str:
         """Remember a skip that both servers signed; its reason. Raises: UnknownResource until one of them shows it"""
@@ -215,10 +216,10 @@ class Contributor(Participant):
         self.save(memory=remember_skip(self.state.memory, a.round))
         return skip.message.reason
 
-    def _settle_ranking(self, a: RoundView, b: RoundView) -> None:
-        """Raises: UnknownResource until a server shows that both signed the ranking's end"""
-        if shown_outcome(a, b, self.context.roster, self.study_digest, RoundState.RANKED) is None:
-            raise UnknownResource(f"round {a.round}: no server shows the ranking's end with both signatures yet")
+    def _settle_opened(self, a: RoundView, b: RoundView) -> None:
+        """Raises: UnknownResource until a server shows that both signed the end of a round that sums nothing"""
+        if shown_outcome(a, b, self.context.roster, self.study_digest, a.state) is None:
+            raise UnknownResource(f"round {a.round}: no server shows that it is {a.state} with both signatures yet")
 
     def carry_out(self, decision: Decision, attempt: int) -> Decision:
         """Contribute, if it was accepted. -> the decision, a decline where nothing could be contributed"""
@@ -314,6 +315,7 @@ class Contributor(Participant):
                 purpose=announcement.purpose,
                 weights=() if decision.weight_list is None else decision.weight_list.weights,
                 grid=self.study.parameters.weight_grid,
+                requester_numerator=None if decision.weight_list is None else decision.weight_list.requester,
                 own_weight=self.weight_in(announcement) if decision.accepted else None,
                 isolation=decision.isolation,
                 took_part=() if release is None else release.sites,

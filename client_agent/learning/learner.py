@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from client_agent.learning.at_requester.finish import LocalFinish
+    from client_agent.learning.at_requester.update_noise import UpdateNoise
     from client_agent.learning.data import LocalData
     from client_agent.learning.evaluation import Assessor
     from client_agent.learning.personal_state import PersonalState
@@ -54,6 +55,8 @@ class Learner(Protocol):
     def apply(self, kept: Vector, aggregate: Vector) -> Vector: ...
 
     def probe(self, model: Vector) -> Vector: ...
+
+    def update_noise(self, model: Vector, round_number: int) -> UpdateNoise: ...
 
     def sample_count(self) -> int: ...
 
@@ -144,6 +147,22 @@ class TorchLearner:
             )
         self._load(model, None if self._personal is None else self._personal.latest())
         return loss_gradient(self._model, self._data.validation, self._device, self._assessor.loss)
+
+    def update_noise(self, model: Vector, round_number: int) -> UpdateNoise:
+        """How noisy this site's clipped update of a round is; a requester asks it of itself. Raises: UnusableUpdate"""
+        from client_agent.learning.at_requester.update_noise import update_noise
+
+        self._load(model, None if self._personal is None else self._personal.before(round_number))
+        return update_noise(
+            self._model,
+            self._data.train,
+            self._study.training,
+            round=round_number,
+            seed=self._seed,
+            device=self._device,
+            clip_norm=self._study.parameters.clip_norm,
+            loss=self._loss,
+        )
 
     def sample_count(self) -> int:
         """Number of training examples."""

@@ -19,7 +19,6 @@ from protocol.errors import ConfigurationError
 from protocol.parameters import MAX_ENCODED_NORM_LOG2, MIN_SKETCH_LENGTH, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
 from protocol.rules.registry import require_sites, rule_for
-from protocol.rules.risk.terms import RiskRule
 from protocol.wire.messages import (
     ModelSpec,
     RankingSpec,
@@ -183,11 +182,6 @@ def study_from_toml(
     Raises: ConfigurationError that names every wrong key, what was found and what is allowed
     """
     table = parse_study_table(text, source)
-    if isinstance(rule_for(table.rule, batch_size=1, grid=1), RiskRule):
-        raise ConfigurationError(
-            f"{source}: key 'rule.name': {table.rule.name.value!r} runs in simulations only (moiety simulate): "
-            "agents and servers do not carry out its rounds yet; take another rule"
-        )
     if data is not None:
         table = _with_own_names(table, source, plugin, data)
     return study_from_table(table, source, roster, plugin, sources=sources)

@@ -5,15 +5,17 @@ from __future__ import annotations
 from functools import partial
 
 from client_agent.requester.attestations import welcome
+from client_agent.requester.plan import situation
 from client_agent.requester.state import Welcomed
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind
 from client_agent.study.refusals import public_text, read_refusal, refusing_sites
 from protocol.errors import RefusedMessage, UnknownResource
 from protocol.printable import printable
+from protocol.rounds.planning import next_purpose
 from protocol.rules.interface import SiteFacts
 from protocol.wire import paths
-from protocol.wire.messages import EndCause, StudyEndState, StudyView
+from protocol.wire.messages import EndCause, Purpose, StudyEndState, StudyView
 
 
 def await_contributors(owner: RequesterStudy) -> None:
@@ -58,6 +60,23 @@ def admit(owner: RequesterStudy) -> None:
         welcomed=(*owner.progress.welcomed, *entries),
     )
     owner.event(EventKind.STUDY, None, f"welcomed {', '.join(newcomers)}")
+
+
+def bring_up_to_date(owner: RequesterStudy) -> None:
+    """Before a measurement, the model for sites that the last sum's list left out: they are measured with the others.
+
+    A site that was on that list has seen the sum, or fetches it; one that lacks the model all the same says so.
+    """
+    past, version = owner.led_here(), owner.state.model_version or 0
+    if past is None or next_purpose(situation(owner)) is not Purpose.MEASURE:
+        return
+    out = {*past.announcement.listed, *owner.progress.dropped}
+    behind = [one.site for one in owner.progress.welcomed if one.site not in out and one.version < version]
+    if behind and welcome(owner, behind):
+        entries = tuple(Welcomed(site=site, version=version) for site in behind)
+        kept = tuple(one for one in owner.progress.welcomed if one.site not in behind)
+        owner.keep(welcomed=(*kept, *entries))
+        owner.event(EventKind.STUDY, None, f"sent model {version} to {', '.join(behind)}, to be measured again")
 
 
 def _ready(owner: RequesterStudy, a: StudyView, b: StudyView) -> tuple[str, ...]:

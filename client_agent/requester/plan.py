@@ -195,7 +195,7 @@ def situation(owner: RequesterStudy) -> Situation:
         list_kept=progress.list_kept,
         exposing=progress.exposing,
         too_few=progress.too_few,
-        measure_tries=0,
+        measure_tries=progress.measure_tries,
         done=Done(
             ranked=study.ranking is None or progress.ranked,
             summarised=study.summary is None or progress.summarised,

@@ -6,7 +6,6 @@ the requester opens what both keep for it, once, into ``ranking.json``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from client_agent.points import Point
@@ -27,7 +26,7 @@ from client_agent.study.ranking import (
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ProtocolViolation, RefusedMessage, UnknownResource
 from protocol.mpc.measurement import OpenedSite
-from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundState, RoundView
+from protocol.wire.messages import MOST_RANKING_ROUNDS, Announcement, Purpose, RoundView
 
 _LOST: Final = (
     "one server lost its half of what is opened, and sites are ranked once per study; another study can rank them"
@@ -47,16 +46,10 @@ class RankingRound(RequesterRound):
         self._encoded = self._owner.encode(self._announcement, self.plan.weight_list.grid)
         self._judging = make_judging(self._owner, self._number)
 
-    def due(self, a: RoundView, b: RoundView) -> Callable[[RoundView, RoundView], None] | None:
-        """As in other rounds, but nothing is released."""
-        return None if {a.state, b.state} == {RoundState.MEASURED} else super().due(a, b)
-
     def ended(self, a: RoundView, b: RoundView) -> Settled | None:
         """Once both servers have ended the ranking: what it opened is on disk before the round is settled."""
-        if not (a.state is RoundState.RANKED and b.state is RoundState.RANKED):
+        if not self.opened_without_sum(a, b):
             return super().ended(a, b)
-        if self._shown_end(a, b, RoundState.RANKED) is None:
-            return None
         ranking = self._opened(a, b)
         self._owner.event(EventKind.STUDY, self._number, _summary(ranking))
         return Settled(

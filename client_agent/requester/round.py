@@ -15,6 +15,7 @@ from client_agent.network.watch import at_both, same_round
 from client_agent.points import Point
 from client_agent.requester.measuring.judging import RequesterFacts
 from client_agent.requester.measuring.opened import Openings
+from client_agent.requester.measuring.own_noise import kept_from_mean, learns_from, own_noise
 from client_agent.requester.measuring.probe import Probe, make_probe, probe_file
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan
@@ -105,8 +106,8 @@ class RequesterRound:
         at_both(announce)
 
     def prepare_own(self) -> None:
-        """The requester's own update has weight 1. Raises: UnusableUpdate, LocalOptimumReached"""
-        self._encoded = self._owner.encode(self._announcement, self.plan.weight_list.grid)
+        """The requester's own update, of weight 1 or the list's. Raises: UnusableUpdate, LocalOptimumReached"""
+        self._encoded = self._owner.encode(self._announcement, self.plan.weight_list.own_numerator)
         if self._announcement.opens is Needs.DISTANCES and self._encoded.norm == 0:
             raise LocalOptimumReached(
                 f"round {self._number}: the requester's update is zero, so relative distances are undefined: "
@@ -151,7 +152,8 @@ class RequesterRound:
         queried = self._announcement.opens.queried
         if queried and tossed and RoundState.LOCKED in states and a.attempt not in self._queried:
             return self._query
-        if states == {RoundState.MEASURED} and a.attempt not in self._released:
+        summed = self._announcement.purpose.plan.summed
+        if summed and states == {RoundState.MEASURED} and a.attempt not in self._released:
             return self.release
         return None
 
@@ -173,6 +175,8 @@ class RequesterRound:
         self._owner.contribute(self._announcement, a.attempt)
         self._shared.add(a.attempt)
         self._owner.event(EventKind.PHASE, self._number, "contributed")
+        if learns_from(self._owner.rule, self._announcement.purpose):
+            own_noise(self._owner, self._number)  # while the others train
 
     def _query(self, a: RoundView, b: RoundView) -> None:
         """Both servers signed one transcript: journal the queries, then send them."""
@@ -270,6 +274,11 @@ class RequesterRound:
             self._owner.problem_once(self._number, forged.detail)
             return None
 
+    def opened_without_sum(self, a: RoundView, b: RoundView) -> bool:
+        """Whether both servers ended a round that sums nothing, and show it with both signatures."""
+        ends_as = self._announcement.purpose.plan.ends_as
+        return a.state is b.state is ends_as and self._shown_end(a, b, ends_as) is not None
+
     def skipped(self, a: RoundView, b: RoundView) -> Settled | None:
         """None until a view shows the skip with both signatures, as the sites need it."""
         skip = self._shown_end(a, b, RoundState.SKIPPED)
@@ -298,9 +307,13 @@ class RequesterRound:
             release_set=opened.release_set,
             sum_release=a.sum_release,
         )
-        end = RoundEnd.RELEASED
+        end, found = RoundEnd.RELEASED, {"requester_norm": encoded.norm}
+        if learns_from(owner.rule, self._announcement.purpose):
+            found["variance"] = own_noise(owner, self._number).variance
         if not owner.has_taken(self._announcement):
             end = owner.retried(lambda: owner.take_release(past))
+        if "variance" in found and end is RoundEnd.RELEASED:
+            found["from_mean"] = kept_from_mean(owner, self._number)
         return Settled(
             end=end,
             attempt=a.attempt,
@@ -309,5 +322,5 @@ class RequesterRound:
             clipped=encoded.clipped,
             requester_norm=encoded.norm,
             past=past,
-            measured=opened.measured.model_copy(update={"requester_norm": encoded.norm}),
+            measured=opened.measured.model_copy(update=found),
         )

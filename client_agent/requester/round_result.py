@@ -31,7 +31,8 @@ class Refused:
 class Settled:
     """How a round ended. ``past`` is set when a sum was released, ``measured`` when the rule can be applied.
 
-    ``skip`` is set when the round was skipped, with both servers' signatures.
+    ``skip`` is set when the round was skipped, with both servers' signatures. ``failed_check`` are agreed sites that
+    failed one in a round that sums nothing; the release set of any other names them.
     """
 
     end: RoundEnd
@@ -43,3 +44,4 @@ class Settled:
     past: PastRelease | None = None
     measured: Measured | None = None
     skip: Signed[RoundOutcome] | None = None
+    failed_check: tuple[str, ...] = ()

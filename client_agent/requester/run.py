@@ -12,15 +12,17 @@ from typing import Final, TypeVar
 from client_agent.learning.learner import Vector
 from client_agent.points import Point
 from client_agent.requester.attestations import welcome
-from client_agent.requester.await_sites import admit, await_contributors
+from client_agent.requester.await_sites import admit, await_contributors, bring_up_to_date
 from client_agent.requester.local_finish import finish_locally
+from client_agent.requester.measurement import MeasuringRound, after_measurement
+from client_agent.requester.measuring.own_noise import keep_from_mean, learns_from
 from client_agent.requester.measuring.query import try_judging
 from client_agent.requester.plan import hindrance, situation
 from client_agent.requester.ranking import RankingRound, after_ranking
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.round_result import Settled
 from client_agent.requester.state import RoundPlan
-from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver
+from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver, declared_samples
 from client_agent.requester.summary import after_summary, plan_round, summary_missing
 from client_agent.requester.train_alone import go_alone
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord, opened_values, site_values
@@ -40,9 +42,11 @@ from protocol.evidence import PastRelease
 from protocol.first_model import first_model, model_digest_of
 from protocol.parameters import Needs
 from protocol.policy.candidates import Candidate
+from protocol.policy.list_terms import list_terms
 from protocol.policy.memory import remember_contribution
 from protocol.rounds.planning import next_purpose
 from protocol.rules.interface import Measured
+from protocol.rules.risk.terms import RiskRule
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
@@ -55,6 +59,7 @@ from protocol.wire.messages import (
 
 T = TypeVar("T")
 _NOTHING_OPENED: Final = Measured(round=1, requester_norm=0.0, took_part=())
+_OF_UPDATES: Final = frozenset({Purpose.UPDATE, Purpose.MEASURE})
 _UNUSABLE_TIMES: Final = 2
 _SHORT_ROUNDS: Final = 2
 
@@ -69,6 +74,8 @@ class Requester(RequesterStudy):
         self.prepare()
         if self.rule.needs is Needs.INNER_PRODUCTS:
             self.learner.probe(first_model(self.study))  # without validation data no study is begun
+        if isinstance(self.rule, RiskRule):
+            self._weigh_by_own_samples(self.rule)
         if self.study.ranking is not None and self.state.model_version is None:
             try_judging(self)  # nor without examples to judge by and a model of its own
         self._first_model()
@@ -91,6 +98,16 @@ class Requester(RequesterStudy):
             self.watch.close()
 
     # --- beginning ---
+
+    def _weigh_by_own_samples(self, rule: RiskRule) -> None:
+        """The noise is that of the examples seen, which a local finish leaves fewer of than the roster declares.
+
+        Raises: UnusableUpdate, before the study is begun, where this site cannot tell how noisy its update is
+        """
+        samples = min(declared_samples(self.context), self.learner.sample_count())
+        self.rule = rule.within(list_terms(self.study, self.context.policy, samples))
+        if self.state.model_version is None:
+            self.learner.update_noise(first_model(self.study), 1)
 
     def _first_model(self) -> None:
         if self.state.model_version is None:
@@ -131,6 +148,7 @@ class Requester(RequesterStudy):
             await_contributors(self)
         while self.progress.end is None and self._more_to_do():
             admit(self)
+            bring_up_to_date(self)
             plan = self.next_plan()
             if plan is None:
                 break
@@ -143,7 +161,7 @@ class Requester(RequesterStudy):
         self._deliver_end()
 
     def _more_to_do(self) -> bool:
-        return self.progress.updates_done < self.study.rounds or not next_purpose(situation(self)).plan.steps_model
+        return self.progress.updates_done < self.study.rounds or next_purpose(situation(self)) not in _OF_UPDATES
 
     def _end_after_all(self) -> None:
         missing = summary_missing(self)
@@ -154,9 +172,16 @@ class Requester(RequesterStudy):
             self.end_study(StudyEndState.COMPLETED, EndCause.ALL_ROUNDS_DONE, "all rounds are done")
 
     def round_of(self, plan: RoundPlan) -> RequesterRound:
-        """What drives the planned round: a ranking, or a round that sums."""
-        summed = plan.announcement.message.purpose.plan.summed
-        return RequesterRound(self, plan) if summed else RankingRound(self, plan)
+        """What drives the planned round: a ranking, a measurement, or a round that sums."""
+        drivers = {Purpose.RANKING: RankingRound, Purpose.MEASURE: MeasuringRound}
+        return drivers.get(plan.announcement.message.purpose, RequesterRound)(self, plan)
+
+    def average(self, past: PastRelease) -> Vector:
+        """As at every site; what the rule learns from it is kept before the model steps."""
+        average = super().average(past)
+        if learns_from(self.rule, past.announcement.purpose):
+            keep_from_mean(self, past, average)
+        return average
 
     # --- a round ---
 
@@ -188,22 +213,7 @@ class Requester(RequesterStudy):
 
     def settle(self, plan: RoundPlan, settled: Settled) -> None:
         """Rule, memory and list of absentees after a round; then its record."""
-        purpose = plan.announcement.message.purpose
-        changes = {} if purpose.plan.dispensable else self.after_declines(settled)
-        if any(refused.clause is Clause.ISOLATION for refused in settled.declines):
-            changes["exposing"] = Candidate(plan.weight_list.weights, plan.announcement.message.least_contributors)
-        if not purpose.plan.summed:
-            changes |= after_ranking(self, settled, plan.announcement.message)
-        elif settled.past is not None:
-            changes |= self._after_release(plan, settled.past)
-        elif not purpose.plan.dispensable:
-            changes |= self._after_no_sum(plan, settled)
-        if purpose is Purpose.SUMMARY:
-            changes |= after_summary(self, settled, plan.announcement.message)
-        elif purpose.plan.summed and not purpose.plan.steps_model:
-            changes["counts_rounds"] = self.progress.counts_rounds + 1
-        elif settled.end is RoundEnd.RELEASED and settled.measured is not None:
-            changes["rule_state"] = self.rule.apply(self.progress.rule_state, settled.measured)
+        changes = self._after(plan, settled)
         # The record comes before the durable write: a crash in between settles the round again, and records it once.
         changes["next_round"] = plan.announcement.message.round + 1
         self.progress = self.progress.model_copy(update=changes)
@@ -221,11 +231,37 @@ class Requester(RequesterStudy):
                 f"too few sites were willing in {_SHORT_ROUNDS} rounds in a row: {settled.reason}",
             )
 
+    def _after(self, plan: RoundPlan, settled: Settled) -> dict[str, object]:
+        """What the requester's state becomes, by what the round was for and how it ended."""
+        announcement = plan.announcement.message
+        purpose = announcement.purpose
+        changes = {} if purpose.plan.dispensable else self.after_declines(settled)
+        if any(refused.clause is Clause.ISOLATION for refused in settled.declines):
+            weight_list = plan.weight_list
+            changes["exposing"] = Candidate(weight_list.weights, announcement.least_contributors, weight_list.requester)
+        if purpose is Purpose.RANKING:
+            return changes | after_ranking(self, settled, announcement)
+        if purpose is Purpose.MEASURE:
+            return changes | after_measurement(self, settled, announcement.round)
+        if settled.past is not None:
+            changes |= self._after_release(plan, settled.past)
+        elif not purpose.plan.dispensable:
+            changes |= self._after_no_sum(plan, settled)
+        if purpose is Purpose.SUMMARY:
+            changes |= after_summary(self, settled, announcement)
+        elif not purpose.plan.steps_model:
+            changes["counts_rounds"] = self.progress.counts_rounds + 1
+        elif settled.end is RoundEnd.RELEASED and settled.measured is not None:
+            changes["rule_state"] = self.rule.apply(self.progress.rule_state, settled.measured)
+            changes["measure_tries"] = 0
+        return changes
+
     def _after_release(self, plan: RoundPlan, past: PastRelease) -> dict[str, object]:
         memory = self.remembered(self.progress.memory, past)
         changes: dict[str, object] = {"memory": memory, "previous": past, "skipped": (), "short_rounds": 0}
         if past.announcement.purpose.plan.steps_model:
-            again = plan.weight_list.weights == self.progress.memory.summed_list
+            before, weight_list = self.progress.memory, plan.weight_list
+            again = (weight_list.weights, weight_list.requester) == (before.summed_list, before.summed_requester)
             changes |= {"exposing": None, "too_few": False, "list_kept": self.progress.list_kept + 1 if again else 1}
             changes["history"] = (*self.progress.history, past)[-RELEASES_KEPT:]
         return changes
@@ -252,6 +288,7 @@ class Requester(RequesterStudy):
         return {"unusable": unusable, "dropped": dropped}
 
     def _record_round(self, plan: RoundPlan, settled: Settled) -> None:
+        released = None if settled.past is None else settled.past.release_set.message
         self.record(
             RoundRecord(
                 time_s=self.context.clock.now(),
@@ -265,10 +302,11 @@ class Requester(RequesterStudy):
                 purpose=plan.announcement.message.purpose,
                 weights=plan.weight_list.weights,
                 grid=plan.weight_list.grid,
+                requester_numerator=plan.weight_list.requester,
                 own_weight=self.weight_in(plan.announcement.message),
                 isolation=plan.isolation,
-                took_part=() if settled.past is None else settled.past.release_set.message.sites,
-                failed_check=() if settled.past is None else settled.past.release_set.message.failed_check,
+                took_part=_took_part(settled, self.context.site),
+                failed_check=settled.failed_check if released is None else released.failed_check,
                 declined=tuple(refused.site for refused in settled.declines),
                 alphas=site_values((s.name, s.alpha) for s in self.progress.rule_state.sites),
                 **opened_values(settled.measured or _NOTHING_OPENED),
@@ -299,3 +337,11 @@ class Requester(RequesterStudy):
                 self.journal.reach(Point.AFTER_END_SENT)
             except RefusedMessage as refused:  # ended otherwise in the meantime, by a cancellation
                 self.problem(None, refused.detail)
+
+
+def _took_part(settled: Settled, requester: str) -> tuple[str, ...]:
+    """Whose updates were summed, or measured where nothing was; the requester among them."""
+    if settled.past is not None:
+        return settled.past.release_set.message.sites
+    measured = () if settled.measured is None else settled.measured.took_part
+    return (requester, *measured) if measured else ()

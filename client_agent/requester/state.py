@@ -45,6 +45,8 @@ class RequesterState(BaseModel):
     summary_rounds: int = Field(default=0, description="how many rounds summed summaries, skipped ones included")
     summarised: bool = Field(default=False, description="whether there is a summary, or will be none")
     unsummarised: tuple[str, ...] = Field(default=(), description="sites that declined the summary, and that alone")
+    measured_rounds: int = Field(default=0, description="how many rounds measured updates, skipped ones included")
+    measure_tries: int = Field(default=0, description="how many of them came to nothing since the last sum")
     unreadable: tuple[str, ...] = Field(default=(), description="letters that do not open, as views name them")
     end: Signed[StudyEnd] | None = None
     why: str = Field(default="", description="the end and its full reason, for this site only")
@@ -53,7 +55,8 @@ class RequesterState(BaseModel):
     @property
     def updates_done(self) -> int:
         """Rounds of updates behind this one; only those count among the study's rounds."""
-        return self.next_round - 1 - self.counts_rounds - self.ranking_rounds - self.summary_rounds
+        apart = self.counts_rounds + self.ranking_rounds + self.summary_rounds + self.measured_rounds
+        return self.next_round - 1 - apart
 
 
 class RoundPlan(BaseModel):

@@ -20,6 +20,7 @@ from client_agent.study.participant import Participant
 from protocol.clauses import Clause
 from protocol.errors import Unavailable
 from protocol.evidence import PastRelease
+from protocol.policy.list_terms import list_terms
 from protocol.policy.memory import remember_skip
 from protocol.rules.registry import rule_for
 from protocol.wire.authentic import sign
@@ -42,13 +43,23 @@ class StudyOver(Exception):
         self.end = end
 
 
+def declared_samples(context: SiteContext) -> int:
+    """This site's number of samples as the roster has it, 1 where it has none: as a rule is told of all others."""
+    return next(party.samples or 1 for party in context.roster.sites if party.name == context.site)
+
+
 class RequesterStudy(Participant):
     """One study at its requester, durable; no step of a round is here."""
 
     def __init__(self, context: SiteContext, signed_study: Signed[Study], journal: StudyJournal) -> None:
         super().__init__(context, signed_study, journal)
         study = self.study
-        self.rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
+        self.rule = rule_for(
+            study.rule,
+            batch_size=study.training.batch_size,
+            grid=study.parameters.weight_grid,
+            terms=list_terms(study, context.policy, declared_samples(context)),
+        )
         self._path = journal.folder / "requester.json"
         known = journal.read(self._path, RequesterState)
         self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))

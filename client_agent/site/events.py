@@ -25,6 +25,7 @@ class RoundEnd(StrEnum):
 
     RELEASED = "released"
     RANKED = "ranked"
+    CLOSED = "closed"
     SKIPPED = "skipped"
     DISCARDED = "discarded"
     DECLINED = "declined"
@@ -108,6 +109,7 @@ class _RoundAtSite(BaseModel):
     model_version: int
     weights: tuple[ListedWeight, ...] = ()
     grid: int = 1
+    requester_numerator: int | None = None
     own_weight: float | None = None
     isolation: float | None = None
     took_part: tuple[str, ...] = ()
@@ -116,8 +118,9 @@ class _RoundAtSite(BaseModel):
 class RoundRecord(RoundValues, _RoundAtSite):
     """One round as this site saw it; alphas and what was opened about sites are the requester's alone.
 
-    ``weights`` is the list that was handed out, over ``grid``; ``own_weight`` what this site gave itself under a rule
-    that has every site weigh itself. ``isolation`` is the least relative error with which one who knows all sums and
+    ``weights`` is the list that was handed out, over ``grid``, ``requester_numerator`` the requester's own weight on
+    it, None for the grid; ``own_weight`` what this site gave itself under a rule that has every site weigh itself.
+    ``isolation`` is the least relative error with which one who knows all sums and
     weights has anybody's update, this round's sum included, as far as this site can tell from its own
     (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the
     metrics of the study's task on this site's test part, of which accuracy stands by itself too. ``pull`` is that of a

@@ -34,7 +34,8 @@ def rewards_in(sums: Sequence[Mapping[str, float | None]]) -> tuple[Reward, ...]
 def rewards_of(records: Sequence[RoundRecord], own: str, requester: str) -> tuple[Reward, ...]:
     """The sites that took part in a released sum of updates, the requester first, then in the order of the lists.
 
-    A round that is recorded twice, by a crash in between, counts once. The requester's weight is 1.
+    A round that is recorded twice, by a crash in between, counts once. The requester's weight is 1 unless the list
+    says another.
     """
     rounds = {record.round: record for record in records if _counts(record)}
     return rewards_in(
@@ -55,5 +56,5 @@ def _weight(name: str, record: RoundRecord, own: str, requester: str) -> float |
     if record.own_weight is not None:
         return record.own_weight if name == own else None
     if name == requester:
-        return 1.0
+        return 1.0 if record.requester_numerator is None else record.requester_numerator / record.grid
     return next((w.numerator / record.grid for w in record.weights if w.site == name), None)

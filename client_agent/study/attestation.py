@@ -32,7 +32,7 @@ def attest(owner: Participant, past: PastRelease) -> None:
     """
     context, number = owner.context, past.announcement.round
     took_part = context.site in past.release_set.message.sites and past.announcement.purpose.plan.steps_model
-    if not took_part or owner.update_number(number) >= owner.study.rounds:
+    if not took_part or owner.update_number(number, past.announcement.model_version) >= owner.study.rounds:
         return
     letter, version = owner.journal.round_folder(number) / "attested.sealed", past.announcement.model_version + 1
     if not letter.exists():

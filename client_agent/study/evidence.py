@@ -18,7 +18,7 @@ def require_skip(signed: Signed[RoundOutcome], roster: Roster, study_digest: str
 def require_outcome(
     signed: Signed[RoundOutcome], roster: Roster, study_digest: str, round_number: int, state: RoundState
 ) -> RoundOutcome:
-    """That this study's round is skipped, or ranked, as both servers signed.
+    """That this study's round is skipped, ranked or closed, as both servers signed.
 
     Raises: BadSignature, AnnouncementMismatch
     """
@@ -35,7 +35,7 @@ def require_outcome(
 def shown_outcome(
     a: RoundView, b: RoundView, roster: Roster, study_digest: str, state: RoundState = RoundState.SKIPPED
 ) -> Signed[RoundOutcome] | None:
-    """The skip (or a ranking's end) with both signatures, whichever view carries it; None while neither does.
+    """The skip (or a ranking's end, or a measurement's) with both signatures, whichever view carries it; else None.
 
     Raises: BadSignature, AnnouncementMismatch
     """

@@ -109,12 +109,16 @@ class Participant(StudyAtSite):
 
     # --- what the rule has a site weigh itself with ---
 
-    def update_number(self, round_number: int) -> int:
+    def update_number(self, round_number: int, model_version: int) -> int:
         """Which of the study's updates a round is: sites are ranked and class counts summed before the first one.
+
+        Where updates are measured in between, the sums that led to the round's model count.
 
         Rankings and summaries come first, so there were no more of them than lie before the first other round that was
         announced to this site. A site that was away then counts as many as there can have been.
         """
+        if self.study.last_round(Purpose.MEASURE):
+            return model_version + 1
         if self.state.counted is not None:
             return round_number - self.state.counted.round
         other = self.state.ranked_before or round_number
@@ -163,6 +167,7 @@ class Participant(StudyAtSite):
             Purpose.COUNTS: self._encode_counts,
             Purpose.SUMMARY: self._encode_summary,
             Purpose.RANKING: self._encode_model,
+            Purpose.MEASURE: partial(self._encode_update, weight=weight),
             Purpose.UPDATE: partial(self._encode_update, weight=weight),
         }
         made, into = ways[announcement.purpose](announcement), encoded_path(self.journal, self.study, announcement)

@@ -67,10 +67,12 @@ def public_text(study: Study, site: str) -> str:
     """
     if not study.protection.plan.opens:
         return f"site {site!r} takes no part in a study under CKKS; no round was begun"
-    opened = f"rule open {study.rule.needs.value}"
+    needs = (study.rule.needs, study.rule.name.declared.measures)
+    opens = " and ".join(one.value for one in needs if one is not Needs.NOTHING)
+    opened = f"rule open {opens or Needs.NOTHING.value}"
     if study.ranking is not None:
         ranks = "ranking open inner_products"
-        opened = ranks if study.rule.needs is Needs.NOTHING else f"{opened} or its {ranks}"
+        opened = f"{opened} or its {ranks}" if opens else ranks
     if study.summary is not None:
         opened = f"{opened}, or its summary sums,"
     return f"site {site!r} does not let the study's {opened} about it; no round was begun"

@@ -32,6 +32,7 @@ from protocol.wire.messages import Study, StudyView
 _KINDS: Final = {
     events.RoundEnd.RELEASED: RoundKind.RELEASED,
     events.RoundEnd.ALONE: RoundKind.ALONE,
+    events.RoundEnd.CLOSED: RoundKind.MEASURED,
 }
 _POLL_S: Final = 0.15
 _LONG_POLL_S: Final = 10.0

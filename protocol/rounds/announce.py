@@ -7,7 +7,7 @@ from typing import Final
 
 from protocol.errors import AnnouncementMismatch, ConflictingMessage, MalformedMessage, WrongRound
 from protocol.rounds.transitions import RoundProgress, StudyEvent, study_step
-from protocol.wire.messages import Announcement, Roster, RoundState, Study, StudyState
+from protocol.wire.messages import Announcement, Purpose, Roster, RoundState, Study, StudyState
 
 _CLOCK_SLACK_S: Final = 300
 
@@ -48,7 +48,7 @@ def check_said(
 
 
 def _check_purpose(announcement: Announcement, study: Study, last: LastRound | None) -> None:
-    """A round opens what the study says; sites are ranked before anything else, and not again once they may have been.
+    """A round opens what the study says, and comes when such rounds do.
 
     Raises: MalformedMessage, WrongRound
     """
@@ -56,8 +56,8 @@ def _check_purpose(announcement: Announcement, study: Study, last: LastRound | N
     most = study.last_round(purpose)
     if not most:
         raise MalformedMessage(f"the round {purpose.plan.does}, which this study does not; announce another purpose")
-    if not purpose.plan.summed and last is not None and not _may_rank_after(last, announcement):
-        raise WrongRound("the sites are ranked once, before the first update; this study is beyond that")
+    if last is not None and last.announcement != announcement:
+        _check_follows(purpose, last)
     if purpose.plan.summed and announcement.measured and announcement.opens is not study.rule.needs:
         raise MalformedMessage(
             f"the round would open {announcement.opens.value}, the rule {study.rule.name.value!r} needs "
@@ -69,11 +69,16 @@ def _check_purpose(announcement: Announcement, study: Study, last: LastRound | N
         )
 
 
-def _may_rank_after(last: LastRound, announcement: Announcement) -> bool:
-    """The same announcement again, or another try after rankings that were all skipped."""
-    if last.announcement == announcement:
-        return True
-    return not last.announcement.purpose.plan.summed and last.progress.state is not RoundState.RANKED
+def _check_follows(purpose: Purpose, last: LastRound) -> None:
+    """Sites are ranked after rankings alone that were all skipped; two measurements have a sum between them.
+
+    What sites remember says the same of all rounds, not of the last one alone.
+    """
+    before, state = last.announcement.purpose, last.progress.state
+    if purpose is Purpose.RANKING and not (before is Purpose.RANKING and state is not RoundState.RANKED):
+        raise WrongRound("the sites are ranked once, before the first update; this study is beyond that")
+    if purpose is before is Purpose.MEASURE and state is RoundState.CLOSED:
+        raise WrongRound("a model's updates are measured once, and nothing was summed since the last measurement")
 
 
 def _check_key(announcement: Announcement, study: Study, last: LastRound | None) -> None:

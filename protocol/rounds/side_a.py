@@ -67,6 +67,8 @@ from protocol.wire.peer_messages import LockReply, LockRequest
 
 RELEASE_SET_POLL_S: Final = 2.0
 """B may have the release set for as long before A asks for it."""
+OPENED_BY_BOTH: Final = {RoundState.RANKED: OutcomeCause.RANKED, RoundState.CLOSED: OutcomeCause.CLOSED}
+"""Why a round that sums nothing has ended, once both sides hold their halves of what it opens."""
 
 
 def due(state: AtA, facts: Facts) -> Step:
@@ -166,8 +168,9 @@ def _measure(attempt: Attempt, facts: Facts) -> Step:
 
 
 def _await_release_set(attempt: Attempt, facts: Facts) -> Step:
-    if not attempt.announcement.purpose.plan.summed:
-        return End(outcome_of(attempt.key, RoundState.RANKED, OutcomeCause.RANKED))
+    plan = attempt.announcement.purpose.plan
+    if not plan.summed:
+        return End(outcome_of(attempt.key, plan.ends_as, OPENED_BY_BOTH[plan.ends_as]))
     left_s = _deadline_s(attempt, facts) - facts.now_s
     if isinstance(facts.peer, Refused):
         return _skip(attempt, OutcomeCause.RELEASE_SET_MISSING) if left_s <= 0 else Act.LOOK_AGAIN
@@ -257,11 +260,11 @@ def _deliver_end(state: Ending, facts: Facts) -> Step:
 def _end_refused(state: Ending, error: MoietyError) -> Step:
     attempt, asked = state.attempt, state.outcome.message.outcome
     beyond = isinstance(error, WrongRound)
-    ranks = not attempt.announcement.purpose.plan.summed
-    if asked is RoundState.RANKED:
+    plan = attempt.announcement.purpose.plan
+    if asked is plan.ends_as:
         return TryLater(error.detail)
-    if beyond and ranks and attempt.state in (RoundState.LOCKED, RoundState.MEASURED):  # B holds its half
-        return End(outcome_of(attempt.key, RoundState.RANKED, OutcomeCause.OPENING_AT_ONE_SERVER))
+    if beyond and not plan.summed and attempt.state in (RoundState.LOCKED, RoundState.MEASURED):  # B holds its half
+        return End(outcome_of(attempt.key, plan.ends_as, OutcomeCause.OPENING_AT_ONE_SERVER))
     if asked is RoundState.BURNT:
         return _skip(attempt, OutcomeCause.OPENING_AT_ONE_SERVER)
     if beyond and attempt.state is RoundState.MEASURED:  # B has released

@@ -213,8 +213,9 @@ def opened(state: Standing) -> RoundState:
 def _choose(state: Standing, release: ReleaseSet, roster: Roster) -> Answer:
     attempt, toss = state.attempt, state.toss
     number = attempt.key.round
-    if not attempt.announcement.purpose.plan.summed:
-        raise WrongRound(f"round {number} ranks the sites; its vectors are never summed")
+    plan = attempt.announcement.purpose.plan
+    if not plan.summed:
+        raise WrongRound(f"round {number} {plan.does}; its vectors are never summed")
     if isinstance(state.choice, SetChosen):
         if state.choice.release_set.message != release:
             raise ConflictingMessage(f"{attempt.key.label} has another release set; there is one a round, for ever")
@@ -274,21 +275,23 @@ def _sign_end(state: Standing, message: RoundOutcome) -> Answer:
     """Agree to A's outcome, unless this side knows better.
 
     A release set alone does not stop a skip: A, which has signed, adds nothing any more, so no sum can leave. If it
-    could, sites would be shown a skip by one of the servers and count a released round for nothing. A ranking that this
-    side has measured is not skipped: the requester may hold what it opens, and sites would let it ask again.
+    could, sites would be shown a skip by one of the servers and count a released round for nothing. A round that sums
+    nothing is not skipped once measured here: the requester may hold what it opens, and sites would let it ask again.
     """
     attempt, number = state.attempt, state.attempt.key.round
-    ranks = not attempt.announcement.purpose.plan.summed
+    plan = attempt.announcement.purpose.plan
     if isinstance(state.end, EndAgreed):
         return Reply.AGAIN
     if message.outcome is RoundState.SKIPPED:
         if attempt.state is RoundState.RELEASED:
             raise WrongRound(f"round {number} has been released here; a round is not skipped after that")
-        if ranks and attempt.state is RoundState.MEASURED:
-            raise WrongRound(f"round {number} has been measured here; a ranking is not skipped after that")
+        if not plan.summed and attempt.state is RoundState.MEASURED:
+            raise WrongRound(
+                f"round {number} has been measured here; a round that {plan.does} is not skipped after that"
+            )
         return Move(RoundEvent.SKIPPED)
     if message.outcome is RoundState.BURNT:
         return Move(RoundEvent.BURNT)
-    if not ranks:
-        raise AnnouncementMismatch(f"round {number} ranks no sites; it is released or skipped")
-    return Move(RoundEvent.RANKED)
+    if message.outcome is not plan.ends_as:
+        raise AnnouncementMismatch(f"round {number} {plan.does}; it does not end as {message.outcome.value}")
+    return Move(RoundEvent(message.outcome.value))

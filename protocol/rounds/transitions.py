@@ -4,7 +4,8 @@
          \\____________\\__________\\________\\-> skipped      (never after a release)
                                   \\-> burnt -> announced     (the next attempt, never after an opening has left)
 
-    A ranking releases nothing: locked or measured -> ranked, and never skipped by a server that has measured it.
+    A ranking releases nothing: locked or measured -> ranked, and never skipped by a server that has measured it. A
+    measurement of updates likewise: locked or measured -> closed.
 
     Under CKKS side B collects nothing and signs A's set: announced -> measured. A has nothing to measure either.
 
@@ -30,6 +31,7 @@ class RoundEvent(StrEnum):
     MEASURED = "measured"
     RELEASED = "released"
     RANKED = "ranked"
+    CLOSED = "closed"
     SKIPPED = "skipped"
     BURNT = "burnt"
     RETRIED = "retried"
@@ -44,6 +46,8 @@ TRANSITIONS: Final[dict[tuple[RoundState, RoundEvent], RoundState]] = {
     (RoundState.MEASURED, RoundEvent.RELEASED): RoundState.RELEASED,
     (RoundState.LOCKED, RoundEvent.RANKED): RoundState.RANKED,
     (RoundState.MEASURED, RoundEvent.RANKED): RoundState.RANKED,
+    (RoundState.LOCKED, RoundEvent.CLOSED): RoundState.CLOSED,
+    (RoundState.MEASURED, RoundEvent.CLOSED): RoundState.CLOSED,
     (RoundState.ANNOUNCED, RoundEvent.SKIPPED): RoundState.SKIPPED,
     (RoundState.COLLECTING, RoundEvent.SKIPPED): RoundState.SKIPPED,
     (RoundState.LOCKED, RoundEvent.SKIPPED): RoundState.SKIPPED,
@@ -74,7 +78,7 @@ STUDY_TRANSITIONS: Final[dict[tuple[StudyState, StudyEvent], StudyState]] = {
     (StudyState.PAUSED, StudyEvent.ANNOUNCED): StudyState.OPEN,
     **{(state, event): end for state in (StudyState.OPEN, StudyState.PAUSED) for event, end in _ENDS.items()},
 }
-FINAL_STATES: Final = frozenset({RoundState.RELEASED, RoundState.RANKED, RoundState.SKIPPED})
+FINAL_STATES: Final = frozenset({RoundState.RELEASED, RoundState.RANKED, RoundState.CLOSED, RoundState.SKIPPED})
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import Final
 
 
 class OutcomeCause(StrEnum):
-    """Why a round was skipped, an attempt burnt, or a ranking ended."""
+    """Why a round was skipped, an attempt burnt, or a round ended that sums nothing."""
 
     REQUESTER_MISSING = "requester_missing"
     QUERIES_MISSING = "queries_missing"
@@ -20,6 +20,7 @@ class OutcomeCause(StrEnum):
     CORRELATIONS_LOST = "correlations_lost"
     PRODUCTS_REFUSED = "products_refused"
     RANKED = "ranked"
+    CLOSED = "closed"
 
     @property
     def requester_absent(self) -> bool:
@@ -34,9 +35,11 @@ SKIP_CAUSES: Final = frozenset(OutcomeCause) - {
     OutcomeCause.CORRELATIONS_LOST,
     OutcomeCause.PRODUCTS_REFUSED,
     OutcomeCause.RANKED,
+    OutcomeCause.CLOSED,
 }
 BURN_CAUSES: Final = frozenset({OutcomeCause.CORRELATIONS_LOST, OutcomeCause.PRODUCTS_REFUSED})
 RANKED_CAUSES: Final = frozenset({OutcomeCause.RANKED, OutcomeCause.OPENING_AT_ONE_SERVER})
+CLOSED_CAUSES: Final = frozenset({OutcomeCause.CLOSED, OutcomeCause.OPENING_AT_ONE_SERVER})
 
 _TEXTS: Final = {
     OutcomeCause.REQUESTER_MISSING: "the requester's own contribution is missing",
@@ -50,6 +53,7 @@ _TEXTS: Final = {
     OutcomeCause.CORRELATIONS_LOST: "side A lost the attempt's correlations before the products were done",
     OutcomeCause.PRODUCTS_REFUSED: "the products were refused",
     OutcomeCause.RANKED: "the losses are opened to the requester; nothing is summed",
+    OutcomeCause.CLOSED: "what was measured is opened to the requester; nothing is summed",
 }
 
 

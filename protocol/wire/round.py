@@ -13,17 +13,17 @@ from protocol.parameters import Needs
 from protocol.protection.plan import StudyProtection
 from protocol.purpose import Purpose, RoundState
 from protocol.sharing import Side
-from protocol.wire.causes import BURN_CAUSES, RANKED_CAUSES, SKIP_CAUSES, OutcomeCause, outcome_text
+from protocol.wire.causes import BURN_CAUSES, CLOSED_CAUSES, RANKED_CAUSES, SKIP_CAUSES, OutcomeCause, outcome_text
 from protocol.wire.message import Attempt, Digest, KeyId, Message, PartyName, RoundNumber, Secret32, Version
 
 
 class Announcement(Message):
     """The requester opens a round. ``listed`` are the contributors, in roster order, without the requester.
 
-    ``opens`` is what the requester learns about single sites. The vectors are updates, every site's class counts, or
-    its ridge regression (either once per study, docs/protocol.md 8 and 9). ``model_version`` counts the aggregates
-    applied so far; ``model_digest`` is an HMAC that only sites can check. ``ckks_key_id`` names the sites' key when
-    they send ciphertexts instead of shares.
+    ``opens`` is what the requester learns about single sites. The vectors are updates, to be summed or measured, every
+    site's class counts or summary, or its ridge regression (each once per study, docs/protocol.md 8, 9 and 17).
+    ``model_version`` counts the aggregates applied so far; ``model_digest`` is an HMAC that only sites can check.
+    ``ckks_key_id`` names the sites' key when they send ciphertexts instead of shares.
     """
 
     KIND: ClassVar[str] = "announcement"
@@ -255,8 +255,9 @@ class OutputHeader(Message):
 class RoundOutcome(Message):
     """A round that ended without a release, or an attempt that was burnt; signed by both servers.
 
-    ``ranked``: a ranking whose losses may have been opened to the requester. A server that holds its half of them signs
-    no skip of that round, so a skip with both signatures says that nothing was opened.
+    ``ranked``: a ranking whose losses may have been opened to the requester, ``closed``: likewise a measurement. A
+    server that holds its half of what is opened signs no skip of that round, so a skip with both signatures says that
+    nothing was opened.
     ``found`` and ``needed`` are the numbers that a cause speaks of, ``code`` the error that burnt an attempt.
     """
 
@@ -264,7 +265,7 @@ class RoundOutcome(Message):
     study_digest: Digest
     round: RoundNumber
     attempt: Attempt
-    outcome: Literal[RoundState.SKIPPED, RoundState.RANKED, RoundState.BURNT]
+    outcome: Literal[RoundState.SKIPPED, RoundState.RANKED, RoundState.CLOSED, RoundState.BURNT]
     cause: OutcomeCause
     found: Annotated[int, Field(ge=0)] | None = None
     needed: Annotated[int, Field(ge=0)] | None = None
@@ -287,4 +288,5 @@ _CAUSES: Final = {
     RoundState.SKIPPED: SKIP_CAUSES,
     RoundState.BURNT: BURN_CAUSES,
     RoundState.RANKED: RANKED_CAUSES,
+    RoundState.CLOSED: CLOSED_CAUSES,
 }

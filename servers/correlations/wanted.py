@@ -8,7 +8,10 @@ from servers.store.interface import RoundRecord, StudyRecord
 
 
 def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list[tuple[int, ...]]:
-    """Product lengths of every site, as far as the last round or the rule tells; the requester's place is 0."""
+    """Product lengths of every site, as far as the last round or the rule tells; the requester's place is 0.
+
+    When a rule measures again is not known here; what such a round lacks is made once it is announced.
+    """
     of = study.study
     if ranks_next(study, last):
         opens, parameters = Purpose.RANKING.plan.opened(of.rule.needs), of.parameters_in(Purpose.RANKING)
@@ -18,9 +21,10 @@ def demand(roster: Roster, study: StudyRecord, last: RoundRecord | None) -> list
     counting = of.rule.name.counts_classes and (last is None or last.progress.state is RoundState.SKIPPED)
     if not of.protection.plan.opens and not counting:
         return []
-    if last is None:
-        contributors, opens = len(roster.contributors), of.rule.needs
-    else:
+    contributors, opens = len(roster.contributors), of.rule.needs
+    if last is None and of.last_round(Purpose.MEASURE):
+        opens = Purpose.MEASURE.plan.opened(opens)
+    elif last is not None and last.state is not RoundState.CLOSED:
         contributors, opens = len(last.announcement.message.listed), last.announcement.message.opens
     return [product_lengths(opens, place, place == 0, of.parameters) for place in range(contributors + 1)]
 

@@ -1,4 +1,4 @@
-"""Rounds that end without a release: skipped, or one attempt burnt; both servers sign (docs/protocol.md 7, 8)."""
+"""Rounds that end without a release: skipped, opened alone, or an attempt burnt; both sign (docs/protocol.md 7, 8)."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcom
         server.store.change_round(record.key, lambda r: replace(r, outcome=outcome))
 
 
-def commit_ranked(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
-    """The ranking is over: its shares are deleted, its opening stays for the requester. Done before: no change."""
-    if record.state is RoundState.RANKED:
+def commit_opened(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome]) -> None:
+    """A round without a sum is over: its shares are deleted, its opening stays for the requester. Twice as once."""
+    ends_as = outcome.message.outcome
+    if record.state is ends_as:
         return
-    state = step(record.progress, RoundEvent.RANKED).state
+    state = step(record.progress, RoundEvent(ends_as.value)).state
     server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
     server.files.delete(server.store.forget_attempt_files(record.key))
-    server.metrics.rounds.labels(RoundState.RANKED.value).inc()
+    server.metrics.rounds.labels(ends_as.value).inc()
     _count_absence(server, record.key.study, outcome.message.cause)
 
 
@@ -73,8 +74,8 @@ def commit_end(server: Server, record: RoundRecord, outcome: Signed[RoundOutcome
     match outcome.message.outcome:
         case RoundState.BURNT:
             commit_burn(server, record, outcome)
-        case RoundState.RANKED:
-            commit_ranked(server, record, outcome)
+        case RoundState.RANKED | RoundState.CLOSED:
+            commit_opened(server, record, outcome)
         case _:
             commit_skip(server, record, outcome)
 

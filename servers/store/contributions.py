@@ -39,7 +39,7 @@ class ContributionRows(Database):
         study, number = after
         later = or_(c.study > study, and_(c.study == study, c.round > number))
         same = and_(r.study == c.study, r.round == c.round, r.attempt == c.attempt)
-        over = [RoundState.SKIPPED.value, RoundState.BURNT.value, RoundState.RANKED.value]
+        over = [state.value for state in (RoundState.SKIPPED, RoundState.BURNT, RoundState.RANKED, RoundState.CLOSED)]
         chosen = (
             select(t.contributions, t.studies.c.name, r.announcement)
             .join(t.rounds, same)

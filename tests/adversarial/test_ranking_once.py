@@ -176,7 +176,7 @@ def test_the_peer_that_measured_it_signs_that_it_ranked(tmp_path: Path) -> None:
 def test_a_round_of_updates_cannot_be_ended_as_a_ranking(tmp_path: Path) -> None:
     record = record_in(RoundState.MEASURED, announcement(STUDY.digest(), listed=FIVE[1:]))
     store = store_with(tmp_path, record)
-    with pytest.raises(AnnouncementMismatch, match="ranks no sites"):
+    with pytest.raises(AnnouncementMismatch, match="does not end as ranked"):
         countersign_outcome(server_on(Side.B, store), KEY, by_a(record, RoundState.RANKED))
 
 

@@ -10,8 +10,8 @@ from typing import Any, Final
 from protocol.rounds.steps import Act, End, Lock, Step
 from tests.unit.rounds import traces_a, traces_b
 
-TRACES_A: Final = 5000
-TRACES_B: Final = 2000
+TRACES_A: Final = 6000
+TRACES_B: Final = 2400
 
 
 def decisions() -> dict[str, Any]:

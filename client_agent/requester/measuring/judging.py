@@ -48,6 +48,11 @@ class Judgement:
     not_selected: tuple[str, ...]
     requester_passed: bool
 
+    @property
+    def measured_anybody(self) -> bool:
+        """Whether a rule learns from the round where nothing is summed: pairs without the requester say nothing."""
+        return self.requester_passed and bool(self.measured.took_part)
+
     def releases(self, least_contributors: int) -> bool:
         """Whether a sum over what is left may be opened."""
         return self.requester_passed and len(self.measured.took_part) >= least_contributors

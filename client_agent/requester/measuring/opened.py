@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
@@ -21,9 +22,14 @@ from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import AgreedSet, OpeningHeader, ReleaseSet, RoundView, Signed
 
+_NOBODY: Final = {"took_part": (), "pairs": ()}
+
 
 class Opened(BaseModel):
-    """What the requester opened about one attempt, and the release set that follows from it."""
+    """What the requester opened about one attempt, and the release set that follows from it.
+
+    Where nothing is summed there is no such set, and nobody took part in what says nothing.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     measured: Measured
@@ -130,6 +136,9 @@ class Openings:
         else:
             by = RoundRule(study.rule, owner.rule, owner.progress.rule_state, study.parameters)
             judged = judge(sites, facts, numerators, by, round=self._number, opens=opens)
+        if not self._announcement.purpose.plan.summed:
+            measured = judged.measured if judged.measured_anybody else judged.measured.model_copy(update=_NOBODY)
+            return Opened(measured=measured, left_out=judged.failed, release_set=None)
         release = ReleaseSet(
             study_digest=owner.study_digest,
             round=self._number,
@@ -146,9 +155,9 @@ class Openings:
         )
 
     def numerator(self, site: str) -> int:
-        """A site's weight over the grid; the requester's is the grid itself. Raises: ProtocolViolation"""
+        """A site's weight over the grid. Raises: ProtocolViolation"""
         if site == self._context.site:
-            return self._plan.weight_list.grid
+            return self._plan.weight_list.own_numerator
         numerator = self._plan.weight_list.numerator_of(site)
         if numerator is None:
             raise ProtocolViolation(f"round {self._number}: the servers agreed on {site!r}, which was not listed")

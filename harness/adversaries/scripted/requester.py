@@ -262,6 +262,7 @@ class Federation:
         end: RoundState | None = RoundState.RELEASED,
         purpose: Purpose = Purpose.UPDATE,
         previous: PastRelease | None = None,
+        own: int | None = None,
     ) -> Round:
         """Announce to the listed sites; whoever accepts is in the sum, which is released, skipped, or neither."""
         wanted = numerators or {}
@@ -270,6 +271,7 @@ class Federation:
             round=number,
             grid=GRID,
             weights=tuple(ListedWeight(site=site, numerator=wanted.get(site, GRID)) for site in listed),
+            requester=own,
             salt="cd" * 32,
         )
         told = Announcement(
@@ -277,7 +279,7 @@ class Federation:
             round=number,
             listed=listed,
             least_contributors=least,
-            opens=Needs.NOTHING,
+            opens=purpose.plan.opened(Needs.NOTHING),
             purpose=purpose,
             model_version=version,
             model_digest=model_digest(SITE_KEY, of.digest(), number, np.asarray(model, "<f4").tobytes()),

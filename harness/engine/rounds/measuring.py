@@ -32,9 +32,14 @@ def measured_round(run: Run, state: RunState, announced: Announced) -> tuple[Run
     summed = None
     if len(sites) >= announced.announcement.least_contributors:
         summed = run.summing.updates(inputs_of(run, state, announced, trained, tuple(site.name for site in sites)))
+    tries = state.measure_tries + 1
     if summed is None or summed.judgement is None:
         after, record = skipped(run, state, announced)
-        return replace(after, measure_tries=state.measure_tries + 1), record
+        return replace(after, measure_tries=tries), record
+    if not summed.judgement.measured_anybody:  # opened all the same: this model is not measured again
+        after = replace(state, measure_tries=tries)
+        record = round_record(run, after, number, RoundKind.MEASURED, announced.weight_list.weights)
+        return after, replace(record, failed_check=summed.judgement.failed)
     measured = summed.judgement.measured.model_copy(update={"variance": own_variance(run, state, number)})
     after = replace(state, rule_state=run.rule.apply(state.rule_state, measured), measure_tries=0)
     record = round_record(run, after, number, RoundKind.MEASURED, announced.weight_list.weights)

@@ -9,6 +9,7 @@ from typing import Final, cast
 import numpy as np
 
 from client_agent.learning.at_requester.finish_table import Finished
+from client_agent.learning.at_requester.update_noise import UpdateNoise
 from client_agent.learning.data import Examples, LocalData
 from client_agent.learning.learner import Learner, TorchLearner, Vector
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form
@@ -55,6 +56,9 @@ class LightLearner:
 
     def probe(self, model: Vector) -> Vector:
         return -self.update(model, 0)
+
+    def update_noise(self, model: Vector, round_number: int) -> UpdateNoise:
+        return UpdateNoise(variance=0.5, error=0.1)
 
     def sample_count(self) -> int:
         return sum(class_counts(self._place))
@@ -103,6 +107,9 @@ class Odd:
 
     def update(self, model: Vector, round_number: int) -> Vector:
         return self._inner.update(model, round_number)
+
+    def update_noise(self, model: Vector, round_number: int) -> UpdateNoise:
+        return self._inner.update_noise(model, round_number)
 
     def apply(self, model: Vector, aggregate: Vector) -> Vector:
         return self._inner.apply(model, aggregate)

@@ -48,13 +48,13 @@ _UNKNOWN: Final = 1.0
 
 class MallowsOptions(Options):
     """``criterion``, with its factor: ``bias_factor`` b of the plug-in form, ``variance_factor`` c of the raw one;
-    sites are measured in the first round and in every ``measure_every``-th after it.
+    sites are measured in the first round and in every ``measure_every``-th after it, between two of which is a sum.
     """
 
     criterion: Literal["plug_in", "raw"] = omitted("plug_in")
     bias_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = omitted(2.0)
     variance_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = omitted(0.5)
-    measure_every: Annotated[int, Field(ge=1, le=1000)] = omitted(10)
+    measure_every: Annotated[int, Field(ge=2, le=1000)] = omitted(10)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from protocol.parameters import Needs, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
 from protocol.purpose import Purpose
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
+from protocol.rules.risk.terms import MOST_MEASURE_TRIES
 from protocol.summary.layout import Layout, summary_parameters
 from protocol.wire.causes import EndCause
 from protocol.wire.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version
@@ -280,17 +281,22 @@ class Study(Message):
     def last_round(self, purpose: Purpose) -> int:
         """The largest number that a round of this purpose can have; 0: the study has none.
 
-        Sites are ranked first, then summaries are summed, then class counts, then updates.
+        Sites are ranked first, then summaries are summed, then class counts, then updates. A rule that measures
+        updates has each sum followed by one measurement at most, and a few tries before the first.
         """
         rankings = 0 if self.ranking is None else MOST_RANKING_ROUNDS
         summaries = 0 if self.summary is None else MOST_SUMMARY_ROUNDS
         counts = MOST_COUNTS_ROUNDS if self.rule.name.counts_classes else 0
+        measures = self.rounds > 0 and self.rule.name.declared.measures is not Needs.NOTHING
+        updates = rankings + summaries + counts + self.rounds if self.rounds else 0
+        if measures:
+            updates += MOST_MEASURE_TRIES + self.rounds
         return {
             Purpose.RANKING: rankings,
             Purpose.SUMMARY: rankings + summaries if summaries else 0,
             Purpose.COUNTS: rankings + summaries + counts if counts else 0,
-            Purpose.MEASURE: 0,
-            Purpose.UPDATE: rankings + summaries + counts + self.rounds if self.rounds else 0,
+            Purpose.MEASURE: updates if measures else 0,
+            Purpose.UPDATE: updates,
         }[purpose]
 
 

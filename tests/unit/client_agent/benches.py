@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from client_agent.contributor.run import Contributor
+from client_agent.learning.at_requester.update_noise import UpdateNoise
 from client_agent.network.body import Body
 from client_agent.network.ledger import Ledger
 from client_agent.requester.run import Requester
@@ -88,6 +89,9 @@ class FakeLearner:
 
     def probe(self, model: np.ndarray) -> np.ndarray:
         return -self._update
+
+    def update_noise(self, model: np.ndarray, round_number: int) -> UpdateNoise:
+        return UpdateNoise(variance=0.5, error=0.1)
 
     def sample_count(self) -> int:
         return sum(self._counts)

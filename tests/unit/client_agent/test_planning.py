@@ -99,7 +99,7 @@ def test_updates_follow_with_the_totals_for_sites_that_missed_them(bench: Reques
     assert plan.counted is not None
     assert require_signatures(plan.counted, ROSTER, (REQUESTER,)).totals == TOTALS
     assert bench.requester.progress.updates_done == 0
-    assert bench.requester.update_number(3) == 1
+    assert bench.requester.update_number(3, 0) == 1
     assert {weight.numerator for weight in plan.weight_list.weights} == {STUDY.parameters.weight_grid}
 
 

@@ -158,11 +158,11 @@ class TestContributor:
 
     def test_updates_are_numbered_after_it(self, site: Bench) -> None:
         """Without having seen one, a site takes it that all tries were needed."""
-        assert site.contributor.update_number(MOST_RANKING_ROUNDS + 1) == 1
-        assert site.contributor.update_number(MOST_RANKING_ROUNDS) == 1
+        assert site.contributor.update_number(MOST_RANKING_ROUNDS + 1, 0) == 1
+        assert site.contributor.update_number(MOST_RANKING_ROUNDS, 0) == 1
         decided(site, 1, **RANKS)
         decided(site, 2)
-        assert [site.contributor.update_number(number) for number in (2, 3, 9)] == [1, 2, 8]
+        assert [site.contributor.update_number(number, 0) for number in (2, 3, 9)] == [1, 2, 8]
 
     def test_the_last_update_is_made_by_a_site_that_missed_the_ranking(self, site: Bench) -> None:
         """Its ranking was skipped, another was made without it, and the first update too: it saw neither end."""
@@ -193,7 +193,7 @@ class TestContributor:
         decision = decided(site, 1, **RANKS)
         signed = sign(decision.announcement, REQUESTER, keys(REQUESTER).signing)
         view = RoundView(round=1, attempt=1, state=RoundState.RANKED, announcement=signed)
-        with pytest.raises(UnknownResource, match="no server shows the ranking's end with both signatures"):
+        with pytest.raises(UnknownResource, match="no server shows that it is ranked with both signatures"):
             site.contributor.follow(view, view)
         site.contributor.follow(view, view.model_copy(update={"outcome": ranked_of(1)}))
         (record,) = [event.record for event in site.events if event.kind is EventKind.ROUND]

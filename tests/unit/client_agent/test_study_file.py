@@ -174,16 +174,13 @@ def test_a_plugins_names_are_taken_from_its_own_function(tmp_path: Path) -> None
         study_from_toml(text, "s.toml", ROSTER, None, tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("text", "named"),
-    [
-        (GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"mallows"'), "'mallows' runs in simulations only"),
-        (GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', '"shrinkage"'), "'shrinkage' runs in simulations"),
-    ],
-)
-def test_what_runs_in_simulations_only_is_refused_at_an_agent(text: str, named: str) -> None:
-    with pytest.raises(ConfigurationError, match=named):
-        study_from_toml(text, "s.toml", ROSTER, None)
+@pytest.mark.parametrize("rule", ["mallows", "shrinkage"])
+def test_rules_that_weigh_by_risk_run_over_servers_but_not_under_ckks(rule: str) -> None:
+    text = GOOD.replace('"weight_erosion"\ndistance_penalty = 0.02', f'"{rule}"')
+    assert study_from_toml(text, "s.toml", ROSTER, None).rule.name == rule
+    said = f"'ckks' adds .* so rule '{rule}' cannot run under it: take one of 'fedavg', .*or protection 'shares'"
+    with pytest.raises(ConfigurationError, match=said):
+        study_from_toml('protection = "ckks"\n' + text, "s.toml", ROSTER, None)
 
 
 def test_the_finish_is_read_beside_the_study_and_is_no_part_of_it() -> None:

@@ -118,7 +118,7 @@ def test_the_last_sums_list_may_come_again_unless_one_of_it_is_away() -> None:
     last = tuple(ListedWeight(site=site, numerator=GRID - 1) for site in CONTRIBUTORS)
     now = situation(memory=SiteMemory(summed_list=last, summed_requester=7), list_kept=1)
     rules, again = lists_to_try(now)
-    assert (listed(rules), listed(again), again.requester) == (EVERYBODY, {s: GRID - 1 for s in CONTRIBUTORS}, 7)
+    assert (listed(rules), listed(again), again.requester) == (EVERYBODY, dict.fromkeys(CONTRIBUTORS, GRID - 1), 7)
     assert [candidate.least for candidate in (rules, again)] == [len(CONTRIBUTORS)] * 2
     (only,) = lists_to_try(replace(now, away=("c1",)))
     assert "c1" not in listed(only)

@@ -80,13 +80,13 @@ def test_only_what_spent_a_correlation_or_was_refused_is_burnt_and_only_while_at
             assert (one.step.outcome.code is None) == (one.step.outcome.cause is OutcomeCause.CORRELATIONS_LOST)
 
 
-def test_an_end_names_its_attempt_and_ranks_only_rankings(decided: list[Decided]) -> None:
+def test_an_end_names_its_attempt_and_is_what_its_purpose_ends_as(decided: list[Decided]) -> None:
     for one in decided:
         if isinstance(one.step, End):
             outcome, key = one.step.outcome, one.record.key
             assert (outcome.study_digest, outcome.round, outcome.attempt) == (key.study, key.round, key.attempt)
-            summed = one.record.announcement.message.purpose.plan.summed
-            assert not (summed and outcome.outcome is RoundState.RANKED)
+            ends_as = one.record.announcement.message.purpose.plan.ends_as
+            assert outcome.outcome in (ends_as, RoundState.SKIPPED, RoundState.BURNT)
 
 
 def test_once_a_set_was_chosen_a_round_is_released_or_halts(decided: list[Decided]) -> None:

@@ -21,7 +21,7 @@ from protocol.wire.peer_messages import LockRequest, ProductsHeader
 from tests.unit.rounds.traces_a import OTHER, ROSTER
 from tests.unit.rounds.traces_b import Answered, Trace
 
-SEEDS = range(10_000, 11_500)
+SEEDS = range(10_000, 12_000)
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_of_each_kind_one_message_is_taken_in_a_round_and_again_as_often_as_it_c
         assert all(message == accepted[0][0] for message, _ in accepted)
         assert [answer is Reply.AGAIN for _, answer in accepted[1:]] == [True] * (len(accepted) - 1)
         repeats += len(accepted) > 1
-    assert repeats > 20
+    assert repeats > 15
 
 
 def test_what_names_another_study_round_or_attempt_is_refused(answered: list[Answered]) -> None:
@@ -101,16 +101,16 @@ def test_an_opening_made_meanwhile_counts_where_products_would(answered: list[An
     assert kept
 
 
-def test_a_ranking_is_never_released_and_no_other_round_ranked(answered: list[Answered]) -> None:
+def test_what_sums_nothing_is_never_released_and_ends_as_its_purpose_says(answered: list[Answered]) -> None:
     for one in answered:
-        summed = one.record.announcement.message.purpose.plan.summed
-        if isinstance(one.message, ReleaseSet) and not summed:
+        plan = one.record.announcement.message.purpose.plan
+        if isinstance(one.message, ReleaseSet) and not plan.summed:
             assert isinstance(one.answer, MoietyError)
-        if isinstance(one.answer, Move) and one.answer.event is RoundEvent.RANKED:
-            assert not summed
+        if isinstance(one.answer, Move) and one.answer.event in (RoundEvent.RANKED, RoundEvent.CLOSED):
+            assert one.answer.event.value == plan.ends_as
 
 
-def test_a_measured_ranking_is_not_skipped(answered: list[Answered]) -> None:
+def test_what_was_measured_to_be_opened_alone_is_not_skipped(answered: list[Answered]) -> None:
     found = 0
     for one in answered:
         measured = one.record.state is RoundState.MEASURED and not isinstance(one.state.end, EndAgreed)

@@ -53,6 +53,7 @@ KINDS: tuple[dict[str, Any], ...] = (
     {"opens": Needs.NOTHING},
     {"opens": Needs.INNER_PRODUCTS, "purpose": Purpose.RANKING},
     {"opens": Needs.NOTHING, "purpose": Purpose.COUNTS},
+    {"opens": Needs.PAIRS, "purpose": Purpose.MEASURE},
     {"opens": Needs.NOTHING, "ckks_key_id": "5c" * 16},
 )
 ANNOUNCED = tuple(
@@ -172,7 +173,7 @@ class Trace:
             self.contributions_come()
         elif record.state is RoundState.LOCKED and record.transcript is not None and rng.random() < 0.5:
             self.record = replace(record, query_header=cast(Any, SimpleNamespace()))
-        elif record.state is RoundState.MEASURED and rng.random() < 0.4 and self.of.purpose is not Purpose.RANKING:
+        elif record.state is RoundState.MEASURED and rng.random() < 0.4 and self.of.purpose.plan.summed:
             self.record = replace(record, release_set=record.release_set or self.release_set())
 
     def contributions_come(self) -> None:

@@ -41,6 +41,7 @@ ENDS = {
     RoundState.SKIPPED: OutcomeCause.QUERIES_MISSING,
     RoundState.BURNT: OutcomeCause.CORRELATIONS_LOST,
     RoundState.RANKED: OutcomeCause.RANKED,
+    RoundState.CLOSED: OutcomeCause.CLOSED,
 }
 STRANGE = {"study_digest": OTHER, "round": 7, "attempt": 7}
 

@@ -1,0 +1,282 @@
+"""Rules that weigh sites by risk over two servers and six agents in memory, with the sites' default policies.
+
+Rounds of their own measure pairs and sum nothing; sums open norms. What is decided is what the plain run decides, and
+the models agree within the derived bound (docs/protocol.md 8, 10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from client_agent.learning.data import LocalData
+from client_agent.learning.learner import Vector
+from client_agent.site.events import EventKind, RoundEnd, RoundRecord
+from client_agent.site.rewards import rewards_of
+from client_agent.study.contribute import EncodedUpdate
+from client_agent.study.participant import Participant
+from harness.bounds.error_bound import bound_of_run
+from harness.datasets.site_data import SiteData
+from harness.engine.history import RoundKind, RunEnd, RunHistory
+from harness.engine.loop import run_plain
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import Odd, torch_learner, with_odd
+from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.errors import UnusableUpdate
+from protocol.parameters import Needs, StudyParameters
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import Announcement, Purpose, RuleName, RuleSpec, Study, TrainingSpec
+from tests.integration.agents import MODEL, REQUESTER, final_model, finished, journal, rounds_of, site_data
+from tests.ports import free_ports
+
+CONTRIBUTORS = ("c1", "c2", "c3", "c4", "c5")
+SITES = (REQUESTER, *CONTRIBUTORS)
+OPPOSED = "c5"
+"""Its labels are turned round and its steps long: its weight is 0, and it is measured again all the same."""
+MALLOWS = RuleSpec(name=RuleName.MALLOWS, measure_every=3)
+ROUNDS = 4
+KINDS = {
+    RoundEnd.CLOSED: RoundKind.MEASURED,
+    RoundEnd.RELEASED: RoundKind.RELEASED,
+    RoundEnd.SKIPPED: RoundKind.SKIPPED,
+}
+
+
+def data_of(place: int) -> LocalData:
+    made = site_data(place)
+    if SITES[place] != OPPOSED:
+        return made
+    return LocalData(replace(made.train, X=made.train.X * 8, y=1 - made.train.y), made.test)
+
+
+DATA = {name: data_of(place) for place, name in enumerate(SITES)}
+
+
+def in_one_process() -> list[SiteData]:
+    return [
+        SiteData(name, data.train, replace(data.test, X=data.test.X[:0], y=data.test.y[:0]), data.test)
+        for name, data in DATA.items()
+    ]
+
+
+def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, rounds: int = ROUNDS) -> Study:
+    return Study(
+        name=name,
+        roster_digest=federation.parties.roster.message.digest(),
+        parameters=StudyParameters(dimension=12, clip_norm=4.0, weight_grid=256, least_contributors=3),
+        rule=rule,
+        model=MODEL,
+        training=TrainingSpec(batch_size=8, server_learning_rate=0.2),
+        rounds=rounds,
+        round_deadline_s=60.0,
+        seed=11,
+    )
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def federation_in(folder: Path, policy: SitePolicy | None = None, of: tuple[str, ...] = SITES) -> InMemoryFederation:
+    """``policy`` is that of some sites, the default one everybody else's."""
+    own = dict.fromkeys(of, policy or SitePolicy())
+    sites = tuple(SiteSpec(name, data, own.get(name, SitePolicy())) for name, data in DATA.items())
+    spec = FederationSpec("measured", REQUESTER, sites, seed=11, ports=free_ports(), bootstrap_samples=0)
+    return InMemoryFederation(spec, folder, torch_learner)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[InMemoryFederation]:
+    """Both rules' studies, one after the other over other batches, to their ends."""
+    with federation_in(tmp_path_factory.mktemp("measured")) as running:
+        with running.agents():
+            running.hand_in(study_of(running, "mallows", MALLOWS))
+            running.until("the end of mallows", finished(running, "mallows", *SITES))
+        yield running
+
+
+def as_plain(records: tuple[RoundRecord, ...], plain: RunHistory) -> None:
+    """The same rounds with the same lists, measured the same."""
+    assert [KINDS[r.state] for r in records] == [r.kind for r in plain.rounds]
+    assert [r.weights for r in records] == [r.handed_out for r in plain.rounds]
+    assert [r.took_part[1:] for r in records] == [r.took_part for r in plain.rounds]
+    assert [r.failed_check for r in records] == [r.failed_check for r in plain.rounds]
+    assert [r.declined for r in records] == [r.declined for r in plain.rounds]
+    for record, twin in zip(records, plain.rounds, strict=True):
+        assert [(p.first, p.second) for p in record.pairs] == [(p.first, p.second) for p in twin.pairs]
+        ours, theirs = (np.array([p.value for p in record.pairs]), np.array([p.distance for p in twin.pairs]))
+        np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
+        norms = np.array([v.value for v in record.norms])
+        np.testing.assert_allclose(norms, np.array([v.value for v in twin.norms]), rtol=1e-3, atol=1e-4)
+
+
+def models_agree(run: InMemoryFederation, study: Study, plain: RunHistory) -> None:
+    ours = np.frombuffer(final_model(run, REQUESTER, study.name), dtype=np.float32).astype(np.float64)
+    difference = float(np.linalg.norm(ours - plain.final_model))
+    assert 0 < difference <= bound_of_run(plain, study, in_one_process())
+
+
+def test_six_sites_under_mallows_complete_with_default_policies_and_nobody_declines(run: InMemoryFederation) -> None:
+    study = study_of(run, "mallows", MALLOWS)
+    plain = run_plain(study, in_one_process())
+    records = rounds_of(run, REQUESTER, "mallows")
+    assert plain.end is RunEnd.COMPLETED
+    as_plain(records, plain)
+    models_agree(run, study, plain)
+    state = journal(run, REQUESTER, "mallows").site_state()
+    assert state is not None
+    assert state.finished == "completed: all rounds are done"
+    assert [record.purpose for record in records] == [Purpose.MEASURE, Purpose.UPDATE, Purpose.UPDATE] * 2
+    assert [record.declined for record in records] == [()] * len(records)
+    assert not any(run.texts(EventKind.DECLINED, site) for site in SITES)
+
+
+def test_measured_rounds_open_pairs_of_everybody_and_sums_open_norms_of_the_listed(run: InMemoryFederation) -> None:
+    for record in rounds_of(run, REQUESTER, "mallows"):
+        if record.purpose is Purpose.MEASURE:
+            assert (len(record.pairs), record.norms, record.requester_numerator) == (15, (), None)
+            assert [w.numerator for w in record.weights] == [record.grid] * 5
+            assert record.took_part == SITES
+        else:
+            assert (record.pairs, len(record.norms)) == ((), len(record.weights))
+            assert record.requester_numerator is not None
+            assert 0 < record.requester_numerator <= record.grid
+
+
+def test_a_site_of_weight_0_is_sent_the_model_and_measured_again(run: InMemoryFederation) -> None:
+    records = rounds_of(run, REQUESTER, "mallows")
+    lists = [{w.site for w in record.weights} for record in records]
+    assert [OPPOSED in of for of in lists[:4]] == [True, False, False, True]
+    own = {record.round: record for record in rounds_of(run, OPPOSED, "mallows")}
+    assert (own[4].state, own[4].model_version) == (RoundEnd.CLOSED, 2)
+    assert f"sent model 2 to {OPPOSED}, to be measured again" in " ".join(run.texts(EventKind.STUDY, REQUESTER))
+    models = {final_model(run, site, "mallows") for site in SITES if site in {*lists[-1], REQUESTER}}
+    assert len(models) == 1
+
+
+def test_what_is_opened_and_the_requesters_noise_stay_with_the_requester(run: InMemoryFederation) -> None:
+    for site in CONTRIBUTORS:
+        for record in rounds_of(run, site, "mallows"):
+            assert (record.pairs, record.norms, record.alphas) == ((), (), ())
+        assert not list(journal(run, site, "mallows").folder.rglob("own_noise.json"))
+
+
+def test_every_listed_site_knows_the_requesters_weight_and_reckons_with_it(run: InMemoryFederation) -> None:
+    records = rounds_of(run, REQUESTER, "mallows")
+    lists = [(r.requester_numerator, r.weights) for r in records if r.purpose is Purpose.UPDATE]
+    seen = [(r.requester_numerator, r.weights) for r in rounds_of(run, "c1", "mallows") if r.purpose is Purpose.UPDATE]
+    assert seen == lists
+    own = next(reward for reward in rewards_of(records, REQUESTER, REQUESTER) if reward.site == REQUESTER)
+    assert (own.rounds, own.weights) == (ROUNDS, sum((numerator or 0) / 256 for numerator, _ in lists))
+
+
+def test_shrinkage_opens_nothing_and_is_the_plain_run(tmp_path: Path) -> None:
+    policy = SitePolicy(may_open=())
+    with federation_in(tmp_path, policy) as running:
+        study = study_of(running, "shrinkage", RuleSpec(name=RuleName.SHRINKAGE))
+        with running.agents():
+            running.hand_in(study)
+            running.until("the end", finished(running, "shrinkage", *SITES))
+        plain = run_plain(study, in_one_process(), policy=policy)
+        records = rounds_of(running, REQUESTER, "shrinkage")
+        as_plain(records, plain)
+        models_agree(running, study, plain)
+        assert [r.state for r in records] == [RoundEnd.RELEASED] * ROUNDS
+        assert all((r.pairs, r.norms, r.distances, r.declined) == ((), (), (), ()) for r in records)
+        assert records[-1].weights[0].numerator < 256
+
+
+def test_a_late_joiner_waits_for_the_next_measurement(tmp_path: Path) -> None:
+    with federation_in(tmp_path) as running:
+        study = study_of(running, "late", MALLOWS)
+        config = running.config(REQUESTER)
+        config.write_text("start_when = 4\n" + config.read_text())
+        with running.agents(*(site for site in SITES if site != "c2")):
+            running.hand_in(study)
+            running.until("a sum", lambda: len(rounds_of(running, REQUESTER, "late")) >= 2)
+            running.start("c2")
+            running.until("the end", finished(running, "late", *SITES))
+        records = rounds_of(running, REQUESTER, "late")
+    listed = ["c2" in {w.site for w in record.weights} for record in records]
+    assert [record.purpose for record in records] == [Purpose.MEASURE, Purpose.UPDATE, Purpose.UPDATE] * 2
+    assert listed[:4] == [False, False, False, True]
+    assert [record.declined for record in records] == [()] * len(records)
+    assert any(listed[4:]) == any(value.site == "c2" and value.value > 0 for value in records[-1].alphas)
+
+
+class Unwilling(Odd):
+    """Its first update is no number."""
+
+    def update(self, model: Vector, round_number: int) -> Vector:
+        if round_number == 1:
+            raise UnusableUpdate("round 1: no number in layer 'w'")
+        return super().update(model, round_number)
+
+
+def test_a_first_measurement_that_too_few_come_to_is_tried_again_at_once(tmp_path: Path) -> None:
+    """Both servers skipped it, so nothing was opened and the same model may be measured."""
+    odd = with_odd(dict.fromkeys(("c1", "c2", "c3"), Unwilling), torch_learner)
+    with federation_in(tmp_path) as running:
+        study = study_of(running, "again", MALLOWS, rounds=1)
+        with running.agents(learner=odd):
+            running.hand_in(study)
+            running.until("the end", finished(running, "again", *SITES))
+        records = rounds_of(running, REQUESTER, "again")
+    assert [(r.purpose, r.state) for r in records] == [
+        (Purpose.MEASURE, RoundEnd.SKIPPED),
+        (Purpose.MEASURE, RoundEnd.CLOSED),
+        (Purpose.UPDATE, RoundEnd.RELEASED),
+    ]
+    assert {r.model_version for r in records[:2]} == {0}
+
+
+def test_a_site_out_of_range_is_not_measured_and_stays_unlisted_until_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """c2 puts 2^63 into every coordinate in the first measurement, and behaves in the second."""
+    encode = Participant.encode
+
+    def wild(owner: Participant, announcement: Announcement, numerator: int) -> EncodedUpdate:
+        made = encode(owner, announcement, numerator)
+        if owner.context.site == "c2" and announcement.round == 1:
+            path = owner.encoded_file(announcement).path
+            path.write_bytes(np.full(12, 2**63, dtype="<u8").tobytes())
+        return made
+
+    monkeypatch.setattr(Participant, "encode", wild)
+    with federation_in(tmp_path) as running:
+        study = study_of(running, "wild", MALLOWS)
+        with running.agents():
+            running.hand_in(study)
+            running.until("the end", finished(running, "wild", *SITES))
+        first, *others = rounds_of(running, REQUESTER, "wild")
+    assert (first.state, first.failed_check) == (RoundEnd.CLOSED, ("c2",))
+    assert "c2" not in first.took_part
+    assert not any("c2" in (pair.first, pair.second) for pair in first.pairs)
+    listed = ["c2" in {w.site for w in record.weights} for record in others]
+    assert listed[:3] == [False, False, True]
+    assert (others[2].purpose, others[2].failed_check) == (Purpose.MEASURE, ())
+    assert "c2" in others[2].took_part
+
+
+def test_a_site_that_allows_no_pairs_ends_the_study_before_it_begins(tmp_path: Path) -> None:
+    policy = SitePolicy(may_open=(Needs.NORMS,))
+    with federation_in(tmp_path, policy, ("c2",)) as running:
+        with running.agents():
+            running.hand_in(study_of(running, "forbidden", MALLOWS))
+            running.until("the end", finished(running, "forbidden", *SITES))
+        state = journal(running, REQUESTER, "forbidden").site_state()
+        assert state is not None
+        assert "site 'c2' refuses the study: may_open: the study's rule opens pairs" in (state.finished or "")
+        assert state.ended_by is not None
+        assert "let the study's rule open norms and pairs about it" in state.ended_by.message.reason
+        assert all(rounds_of(running, site, "forbidden") == () for site in SITES)
