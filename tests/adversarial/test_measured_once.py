@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from harness.adversaries.scripted.requester import GRID, ROSTER, SITES, START, Federation, Round
+from harness.adversaries.scripted.requester import study as scripted_study
 from protocol.errors import AnnouncementMismatch, MalformedMessage, ProtocolViolation, WrongRound
 from protocol.evidence import check_release
 from protocol.parameters import Needs
@@ -41,8 +43,6 @@ from servers.rounds.release import accept_release_set
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
-from tests.adversarial.scripted_requester import GRID, ROSTER, SITES, START, Federation, Round
-from tests.adversarial.scripted_requester import study as scripted_study
 from tests.adversarial.test_one_end_a_round import AGREED, ALL, FIVE, OPERATORS, PARTIES, server_on
 from tests.adversarial.test_one_end_a_round import ROSTER as OF_FIVE
 from tests.unit.parties import announcement

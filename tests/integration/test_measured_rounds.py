@@ -113,7 +113,7 @@ def as_plain(records: tuple[RoundRecord, ...], plain: RunHistory) -> None:
     assert [r.declined for r in records] == [r.declined for r in plain.rounds]
     for record, twin in zip(records, plain.rounds, strict=True):
         assert [(p.first, p.second) for p in record.pairs] == [(p.first, p.second) for p in twin.pairs]
-        ours, theirs = (np.array([p.value for p in record.pairs]), np.array([p.distance for p in twin.pairs]))
+        ours, theirs = (np.array([p.value for p in record.pairs]), np.array([p.value for p in twin.pairs]))
         np.testing.assert_allclose(ours, theirs, rtol=1e-3, atol=1e-4)
         norms = np.array([v.value for v in record.norms])
         np.testing.assert_allclose(norms, np.array([v.value for v in twin.norms]), rtol=1e-3, atol=1e-4)

@@ -39,7 +39,7 @@ def measured_round(run: Run, state: RunState, announced: Announced) -> tuple[Run
     if not summed.judgement.measured_anybody:  # opened all the same: this model is not measured again
         after = replace(state, measure_tries=tries)
         record = round_record(run, after, number, RoundKind.MEASURED, announced.weight_list.weights)
-        return after, replace(record, failed_check=summed.judgement.failed)
+        return after, record.model_copy(update={"failed_check": summed.judgement.failed})
     measured = summed.judgement.measured.model_copy(update={"variance": own_variance(run, state, number)})
     after = replace(state, rule_state=run.rule.apply(state.rule_state, measured), measure_tries=0)
     record = round_record(run, after, number, RoundKind.MEASURED, announced.weight_list.weights)
