@@ -5,8 +5,6 @@ Relative paths are relative to the file that holds them.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
 
@@ -14,13 +12,12 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from client_agent.architectures.sources import ModelSources
-from protocol.configuration import parse_toml, validated
-from protocol.errors import ConfigurationError
+from host.settings import file_table
+from protocol.configuration import validated
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import PartyName, StudyName
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
-_PATHS: Final = ("roster", "keys", "data", "state_dir", "ca", "plugin", "weights")
 _SWITCH: Final = {"true": True, "false": False}
 _NUMBERS: Final = ("seed", "start_when", "start_timeout_s", "poll_s", "bootstrap_samples")
 ArchitectureName = Annotated[str, Field(pattern=r"^monai\.[A-Za-z][A-Za-z0-9_]*$")]
@@ -119,9 +116,7 @@ def load_settings(path: Path) -> AgentSettings:
 
     Raises: ConfigurationError that names every wrong key, what was found and what is allowed
     """
-    table = parse_toml(read_text(path), str(path))
-    _refuse_unknown_variables(os.environ)
-    return validated(AgentSettings, _anchored(table, path.resolve().parent), str(path))
+    return validated(AgentSettings, file_table(AgentSettings, path, path.resolve().parent), str(path))
 
 
 class _DeviceOption(BaseModel):
@@ -135,25 +130,3 @@ def with_device(settings: AgentSettings, device: str) -> AgentSettings:
     """
     option = validated(_DeviceOption, {"device": device}, "option --device")
     return settings.model_copy(update={"device": option.device})
-
-
-def read_text(path: Path) -> str:
-    """A text file's content; ConfigurationError when it cannot be read."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from None
-
-
-def _anchored(table: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Paths made absolute."""
-    return {k: str(folder / v) if k in _PATHS and isinstance(v, str) else v for k, v in table.items()}
-
-
-def _refuse_unknown_variables(environment: Mapping[str, str]) -> None:
-    known = set(AgentSettings.model_fields)
-    for name in sorted(environment):
-        if name.startswith(ENVIRONMENT_PREFIX):
-            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")[0]
-            if key not in known:
-                raise ConfigurationError(f"{name}: no such setting (allowed: {', '.join(sorted(known))})")

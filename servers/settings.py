@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import os
 import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from host.loopback import is_loopback
 from host.private_files import read_secret
-from protocol.configuration import describe, parse_toml
+from host.settings import file_table
+from protocol.configuration import describe
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
 
@@ -129,15 +129,10 @@ def load_settings(path: Path) -> ServerSettings:
 
     Raises: ConfigurationError that names every unknown key or wrong value
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"{path}: cannot be read: {error.strerror}") from None
-    _refuse_unknown_variables()
-    table = parse_toml(text, str(path))
+    table = file_table(ServerSettings, path, path.parent)
     wrong = {detail["loc"]: detail for detail in _wrong_types(table)}
     try:
-        settings = ServerSettings(**{key: _anchored(key, value, path.parent) for key, value in table.items()})
+        settings = ServerSettings(**table)
     except ValidationError as error:
         wrong = {detail["loc"]: detail for detail in error.errors(include_url=False)} | wrong
     if wrong:
@@ -186,21 +181,3 @@ def check_tls(settings: ServerSettings) -> None:
         raise ConfigurationError(
             f"key 'peer_ca': {settings.peer_ca} holds no CA certificate in PEM ({error.reason or error})"
         ) from None
-
-
-_PATHS = frozenset(
-    name for name, field in ServerSettings.model_fields.items() if field.annotation in (Path, Path | None)
-)
-
-
-def _anchored(key: str, value: object, folder: Path) -> Any:  # noqa: ANN401 - TOML values stay as they are
-    return folder / value if key in _PATHS and isinstance(value, str) else value
-
-
-def _refuse_unknown_variables() -> None:
-    known = set(ServerSettings.model_fields)
-    for name in os.environ:
-        if name.startswith(ENVIRONMENT_PREFIX):
-            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().split("__")[0]
-            if key not in known:
-                raise ConfigurationError(f"{name}: no such setting (allowed: {', '.join(sorted(known))})")

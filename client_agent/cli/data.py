@@ -19,8 +19,8 @@ from client_agent.data.prepare import Prepared, Tables, prepared, write
 from client_agent.data.site_table import PLAIN, SiteTable, read_site_table
 from client_agent.data.source import Table, open_table
 from client_agent.learning.study_file import parse_study_table
-from client_agent.settings import read_text
 from host.private_files import UMASK
+from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError
 from protocol.summary.scaling import parse_scaling

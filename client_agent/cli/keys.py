@@ -17,8 +17,8 @@ from pydantic import ValidationError
 
 from client_agent.cli.options import JsonOption
 from client_agent.cli.tables import add_row, console, table
-from client_agent.settings import read_text
 from host.private_files import read_secret
+from host.settings import read_text
 from protocol.configuration import explain
 from protocol.errors import BadSignature, ConfigurationError, MalformedMessage, MoietyError
 from protocol.wire.authentic import check_signature, countersign, require_roster

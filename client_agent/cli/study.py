@@ -19,13 +19,14 @@ from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import names_of
 from client_agent.learning.study_file import finish_from_toml, study_from_toml
-from client_agent.settings import AgentSettings, load_settings, read_text
+from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, queued, withdraw
 from client_agent.study.pretrained import load_pretrained
 from host.private_files import UMASK
+from host.settings import read_text
 from protocol.errors import ConfigurationError, ConflictingMessage, UnknownStudy
 from protocol.first_model import model_digest_of
 from protocol.policy.study_clauses import check_study_allowed

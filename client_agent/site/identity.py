@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from client_agent.settings import AgentSettings, read_text
+from client_agent.settings import AgentSettings
 from host.private_files import read_secret
+from host.settings import read_text
 from protocol.errors import BadSignature, ConfigurationError
 from protocol.wire.authentic import require_roster
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from client_agent.settings import read_text
 from harness.simulation.files.matrix import studies_of
+from host.settings import read_text
 from protocol.configuration import parse_toml
 from protocol.errors import ConfigurationError
 

@@ -56,6 +56,12 @@ def test_an_unknown_variable_is_refused(file: Path, monkeypatch: pytest.MonkeyPa
         load_settings(file)
 
 
+def test_a_file_that_is_no_text_is_named(file: Path) -> None:
+    file.write_bytes(b"side = \xff")
+    with pytest.raises(ConfigurationError, match=r"settings\.toml cannot be read"):
+        load_settings(file)
+
+
 @pytest.mark.parametrize(
     ("added", "named"),
     [
