@@ -180,7 +180,5 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
     PrivacyPage("privacy", "What sums give away", STUDIES),
     CasesPage("does_it_pay", "Does it pay to join?", _PAYS, does_it_pay.write),
-    CasesPage(
-        "clinicians", "Which rule for my patients?", (_HEART, *_TITANIC, _SURVIVAL, _REGRESSION), clinicians.write
-    ),
+    CasesPage("clinicians", "Which rule for my patients?", _PAYS, clinicians.write),
 )

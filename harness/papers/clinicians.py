@@ -1,4 +1,4 @@
-"""One page that a clinician can read: what each rule does for the hospital that asks, discloses and costs."""
+"""One page that a clinician can read: whether it pays to join, what each rule does, discloses and costs."""
 
 from __future__ import annotations
 
@@ -7,33 +7,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from client_agent.scoring.score import MetricName, words_of
+from client_agent.scoring.score import words_of
+from harness.papers.does_it_pay import STUDIES, Asked
 from harness.papers.page import Page
 from harness.papers.tables.against import tally
-from harness.papers.tables.by_requester import gains, requesters
+from harness.papers.tables.better_of_both import Beside, beside_better, beside_rule, with_rules_alone
+from harness.papers.tables.by_requester import gains
 from harness.simulation.runs import RunLine
 
 LOCAL: Final = "local"
-_CLASSES: Final = (MetricName.ACCURACY, MetricName.LOG_LOSS, MetricName.AUROC)
-
-
-@dataclass(frozen=True)
-class Compared:
-    """A study, and what its rules are compared by; ``decides`` is the one that counts in the sum over studies."""
-
-    case: str
-    title: str
-    metrics: tuple[MetricName, ...]
-    decides: MetricName
-
-
-STUDIES: Final = (
-    Compared("heart_disease", "heart disease, four hospitals", _CLASSES, MetricName.LOG_LOSS),
-    Compared("titanic_age_strict", "passengers by age group", _CLASSES, MetricName.LOG_LOSS),
-    Compared("titanic_age_some", "passengers, two alike groups", _CLASSES, MetricName.LOG_LOSS),
-    Compared("survival", "survival, five hospitals", (MetricName.C_INDEX,), MetricName.C_INDEX),
-    Compared("regression", "regression, five practices", (MetricName.RMSE,), MetricName.RMSE),
-)
+Found = Sequence[tuple[Asked, Sequence[RunLine]]]
 
 
 @dataclass(frozen=True)
@@ -101,9 +84,26 @@ RULES: Final = (
         "mallows",
         "Mallows averaging",
         "Weights that minimise an estimate of your model's error, from distances in rounds of measuring.",
-        "as Weight Erosion, without penalties to choose; in simulations only so far",
+        "you do not know whether joining pays: it weighs hospitals by what they are worth to you, down to nothing; in "
+        "simulations only so far",
         "how far each hospital's update lies from yours, and from each other",
         "as Weight Erosion, in every tenth round",
+    ),
+    Said(
+        "fedavg_finished",
+        "FedAvg, then a local finish",
+        "After the last round your model moves on your own patients, as far as these tell that it should.",
+        "as FedAvg, and your patients differ from the others'",
+        "nothing",
+        "as FedAvg, and a minute of your own computer",
+    ),
+    Said(
+        "mallows_finished",
+        "Mallows averaging, then a local finish",
+        "The same after Mallows averaging.",
+        "as Mallows averaging, with a few hundred patients or more",
+        "as Mallows averaging",
+        "as Mallows averaging, and a minute of your own computer",
     ),
     Said(
         "multi_krum",
@@ -141,36 +141,43 @@ RULES: Final = (
 
 
 def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) -> None:
-    """The rules in words, then what they did for the hospital that asked in the studies that have run."""
-    _say_what_there_is(page)
+    """The answer, the rules in words, then what they did for the hospital that asked in the studies that have run."""
+    found = [(study, with_rules_alone(tuple(runs[study.case]))) for study in STUDIES if runs.get(study.case)]
+    page.text(
+        "You ask for a model for **your** patients; other hospitals help. Nobody, not even the two servers, sees any "
+        "hospital's data or update. Everybody who takes part sees the common model after each round. What is left to "
+        "choose is the rule by which the updates are put together."
+    )
+    page.heading("Does it pay to join?")
+    page.text("\n".join(_answers([one for one in found if one[0].few])) or "**Not run yet.**")
+    page.heading("The rules")
+    page.table(
+        ("rule", "what it does", "use it when", "what you learn about a single hospital", "what it costs"),
+        [(f"**{one.title}**", one.does, one.use_when, one.requester_learns, one.costs) for one in RULES],
+        numbers=False,
+    )
     page.heading("What it did for the hospital that asked")
-    found = [(study, tuple(runs[study.case])) for study in STUDIES if runs.get(study.case)]
     page.text(
         "On its own test patients, against training alone with the same patients: for how many hospitals a rule was "
-        "clearly better (more than two standard errors), not clearly different, clearly worse. *Accuracy* counts right "
-        "answers. *Log-loss* also asks how sure the model was, and is the one to look at if you use probabilities. "
-        "*AUROC* and *C-index* ask whether who is worse off is ranked higher, *RMSE* by how much a predicted value is "
-        "off. These are small public studies, not your data."
+        "clearly better (more than two standard errors), not clearly different, clearly worse. The *loss* asks how "
+        "sure the model was as well as whether it was right, and is the one to look at if you use probabilities; "
+        "*accuracy* counts right answers, *AUROC* and *C-index* ask whether who is worse off is ranked higher, *RMSE* "
+        "by how much a predicted value is off. These are small public studies, not your data; "
+        "[does it pay to join](does_it_pay.md) has the figures behind them. Rules without figures were tried under "
+        "other settings: [heart disease](heart_disease.md), [Titanic](titanic.md)."
     )
     for study, lines in found:
-        page.text(f"**{study.title[0].upper()}{study.title[1:]}**")
-        page.table(
-            ("rule: better / same / worse", *map(words_of, study.metrics)),
-            [
-                (f"**{one.title}**", *(tally(of) for of in by_metric))
-                for one in _shared()
-                if any(by_metric := [gains(lines, one.variant, LOCAL, metric) for metric in study.metrics])
-            ],
-        )
+        page.text(f"**{study.title[0].upper()}{study.title[1:]}**: {study.about}")
+        page.table(("rule: better / same / worse", "loss", *map(words_of, study.beside)), _tallies(study, lines))
     missing = [study.title for study in STUDIES if not runs.get(study.case)]
     if missing:
         page.text(f"**Not run yet:** {'; '.join(missing)}.")
     page.heading("All of it together")
     page.text(
-        "Hospitals of all studies in which a rule has run, by log-loss, C-index or RMSE. A rule with few hospitals was "
-        "tried in few studies, so rows of different length do not compare. And the studies are not equal: only heart "
-        "disease comes from hospitals that differ as hospitals do; in the others one data set was divided by us, which "
-        "makes sharing look better than it may be for you."
+        "Hospitals of all studies in which a rule has run, by loss. A rule with few hospitals was tried in few "
+        "studies, so rows of different length do not compare. And the studies are not equal: only heart disease comes "
+        "from hospitals that differ as hospitals do; in the others one data set was divided by us, which makes sharing "
+        "look better than it may be for you."
     )
     page.table(("rule", "hospitals", "studies", "clearly better", "not clear", "clearly worse"), _together(found))
     page.heading("Where a rule loses")
@@ -178,47 +185,74 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     page.text("\n".join(sentences) or "**Not run yet.**")
 
 
-def _say_what_there_is(page: Page) -> None:
-    page.text(
-        "You ask for a model for **your** patients; other hospitals help. Nobody, not even the two servers, sees any "
-        "hospital's data or update. Everybody who takes part sees the common model after each round. What is left to "
-        "choose is the rule by which the updates are put together."
-    )
-    page.heading("The rules")
-    page.table(
-        ("rule", "what it does", "use it when", "what you learn about a single hospital", "what it costs"),
-        [(f"**{one.title}**", one.does, one.use_when, one.requester_learns, one.costs) for one in RULES],
-        numbers=False,
-    )
+def _answers(found: Found) -> list[str]:
+    """What joining did for those who asked, by FedAvg and by the rule that chooses for them, and beside hindsight."""
+    sentences = []
+    for variant, title in (("fedavg", "FedAvg"), ("mallows", "Mallows averaging")):
+        alone = [one for _, lines in found for one in beside_rule(lines, variant)]
+        if alone:
+            sentences.append(
+                f"- By {title}, joining was clearly better than training alone for {_better(alone)} of {len(alone)} "
+                f"hospitals, clearly worse for {_worse(alone)}."
+            )
+    best = [one for _, lines in found for one in beside_better(lines, "mallows")]
+    if best:
+        sentences.append(
+            "- Nobody knows beforehand which of the two, training alone or FedAvg, is the better one. Beside whichever "
+            f"turned out to be, Mallows averaging was clearly better for {_better(best)} of {len(best)}, clearly worse "
+            f"for {_worse(best)}, and not clearly different for the others. It asks you to choose nothing."
+        )
+    return sentences
+
+
+def _better(found: Sequence[Beside]) -> int:
+    return sum(one.better for one in found)
+
+
+def _worse(found: Sequence[Beside]) -> int:
+    return sum(one.worse for one in found)
+
+
+def _counts(found: Sequence[Beside]) -> str:
+    return f"{_better(found)} / {len(found) - _better(found) - _worse(found)} / {_worse(found)}"
 
 
 def _shared() -> tuple[Said, ...]:
     return tuple(one for one in RULES if one.variant != LOCAL)
 
 
-def _together(found: Sequence[tuple[Compared, Sequence[RunLine]]]) -> list[tuple[str, ...]]:
-    """A row for every rule that has run: for how many hospitals it paid, by what decides in each study."""
+def _tallies(study: Asked, lines: Sequence[RunLine]) -> list[tuple[str, ...]]:
+    """A row for every rule that has run."""
+    return [
+        (
+            f"**{one.title}**",
+            _counts(beside),
+            *(tally(gains(lines, one.variant, LOCAL, metric)) for metric in study.beside),
+        )
+        for one in _shared()
+        if (beside := beside_rule(lines, one.variant))
+    ]
+
+
+def _together(found: Found) -> list[tuple[str, ...]]:
+    """A row for every rule that has run: for how many hospitals it paid, by loss."""
     rows = []
     for one in _shared():
-        by_study = [gains(lines, one.variant, LOCAL, study.decides) for study, lines in found]
-        counted = [gain for of_study in by_study for gain in of_study]
+        by_study = [beside_rule(lines, one.variant) for _, lines in found]
+        counted = [beside for of_study in by_study for beside in of_study]
         if counted:
-            better, worse = sum(gain.better for gain in counted), sum(gain.worse for gain in counted)
+            better, worse = _better(counted), _worse(counted)
             same, studies = len(counted) - better - worse, sum(map(bool, by_study))
             rows.append((f"**{one.title}**", *map(str, (len(counted), studies, better, same, worse))))
     return rows
 
 
-def _losses(study: Compared, lines: Sequence[RunLine]) -> list[str]:
-    """A sentence for every rule that was clearly worse than training alone somewhere, by what decides."""
+def _losses(study: Asked, lines: Sequence[RunLine]) -> list[str]:
+    """A sentence for every rule that was clearly worse than training alone somewhere, by loss."""
     sentences = []
     for one in _shared():
-        lost = [gain for gain in gains(lines, one.variant, LOCAL, study.decides) if gain.worse]
+        lost = [beside for beside in beside_rule(lines, one.variant) if beside.worse]
         if lost:
-            said = ", ".join(f"{gain.requester} ({gain.difference.mean:+.3f})" for gain in lost)
-            sentences.append(
-                f"- {study.title}: {one.title} has a worse {words_of(study.decides)} than training alone for {said}."
-            )
-    if requesters(lines) and not sentences:
-        sentences.append(f"- {study.title}: no rule was clearly worse than training alone.")
-    return sentences
+            said = ", ".join(f"{beside.requester} ({beside.difference.mean:+.3f})" for beside in lost)
+            sentences.append(f"- {study.title}: {one.title} has a larger loss than training alone for {said}.")
+    return sentences or [f"- {study.title}: no rule was clearly worse than training alone."]

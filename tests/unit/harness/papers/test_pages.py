@@ -176,21 +176,38 @@ def test_a_task_page_says_who_gained_and_who_went_on_alone(tmp_path):
     assert "- In 2 of 2 runs Weight Erosion went on alone before the last round" in text
 
 
-def test_the_clinicians_page_counts_by_log_loss_and_names_who_lost(tmp_path):
+def test_the_clinicians_page_answers_counts_by_loss_and_names_who_lost(tmp_path):
+    means = {
+        ("local", "a"): 0.5,
+        ("fedavg", "a"): 0.4,
+        ("mallows", "a"): 0.3,
+        ("local", "b"): 0.5,
+        ("fedavg", "b"): 0.7,
+        ("mallows", "b"): 0.5,
+    }
     heart = [
-        line(v, name, seed, (0.8,), test_log_loss=(x + 0.01 * seed,), test_auroc=(None,))
-        for v, name, x in (("local", "a", 0.5), ("fedavg", "a", 0.4), ("local", "b", 0.5), ("fedavg", "b", 0.7))
+        line(v, name, seed, (0.8,), test_loss=(x + 0.01 * seed * (v != "local"),), test_auroc=(None,))
+        for (v, name), x in means.items()
         for seed in (0, 1)
     ]
-    survival = [line(v, seed=s, test_c_index=(x,)) for v, x in (("local", 0.6), ("fedavg", 0.7)) for s in (0, 1)]
+    survival = [
+        line(v, seed=s, accuracy=(0.5,), test_loss=(x + s / 100,), test_c_index=(y,))
+        for v, x, y in (("local", 0.6, 0.6), ("fedavg", 0.5, 0.7))
+        for s in (0, 1)
+    ]
     page = Page(tmp_path / "clinicians.md", "Which rule?")
-    clinicians.write(page, {"heart_disease": heart, "survival": survival}, None)
+    clinicians.write(page, {"pays_heart_disease": heart, "pays_survival": survival}, None)
     text = written(page)
-    assert "| **FedAvg** | 0 / 2 / 0 | 1 / 0 / 1 | none |" in text
+    assert (
+        "- By FedAvg, joining was clearly better than training alone for 2 of 3 hospitals, clearly worse for 1." in text
+    )
+    assert "Mallows averaging was clearly better for 1 of 2, clearly worse for 0, and not clearly" in text
+    assert "| **FedAvg** | 1 / 0 / 1 | 0 / 2 / 0 | none |" in text
+    assert "| **FedAvg** | 1 / 0 / 0 | 1 / 0 / 0 |" in text
     assert "| **FedAvg** | 3 | 2 | 2 | 0 | 1 |" in text
-    assert "FedAvg has a worse log-loss than training alone for b (+0.200)." in text
-    assert "- survival, five hospitals: no rule was clearly worse than training alone." in text
-    assert "**Not run yet:** passengers by age group;" in text
+    assert "FedAvg has a larger loss than training alone for b (+0.205)." in text
+    assert "- survival: no rule was clearly worse than training alone." in text
+    assert "**Not run yet:** Titanic by age;" in text
 
 
 def test_charts_are_the_same_bytes_for_the_same_numbers():
