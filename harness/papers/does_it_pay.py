@@ -23,6 +23,7 @@ from harness.papers.tables.better_of_both import (
     with_rules_alone,
 )
 from harness.papers.tables.by_requester import over_requesters, requesters
+from harness.papers.tables.missed import missed_table
 from harness.simulation.drawing.ratios import Dot, RatioPanel, ratios_chart
 from harness.simulation.drawing.spread import Spread, number, of_variant
 from harness.simulation.runs import RunLine
@@ -69,9 +70,10 @@ RULES: Final = {
     "shrinkage": "Shrinkage",
     "mallows": "Mallows averaging",
 }
+KEEN: Final = {"mallows_keen": "Mallows averaging, b = 1"}
 RIVALS: Final = {"ditto": "Ditto", "pfedme": "pFedMe"}
 WITH_FINISH: Final = {f"{name}{FINISHED}": f"{title} + finish" for name, title in RULES.items()}
-TITLES: Final = RULES | WITH_FINISH | RIVALS
+TITLES: Final = RULES | KEEN | WITH_FINISH | RIVALS
 DRAWN: Final = ("weight_erosion", "shrinkage", "mallows", "fedavg_finished", "mallows_finished", "ditto")
 HOW: Final = (
     "Everything was fixed before the figures of these runs were looked at, and is the same for every rule: linear "
@@ -114,6 +116,8 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     page.text(CAVEATS)
     page.heading("Who falls short")
     page.text("\n".join(_shortfalls(found)))
+    page.heading("What the estimate of risk misses")
+    missed_table(page)
     for study, lines in found:
         page.heading(f"{study.title[0].upper()}{study.title[1:]}: {study.about}")
         _one_study(page, study, lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -109,6 +110,9 @@ def test_the_page_counts_names_who_falls_short_and_says_what_was_not_done(tmp_pa
     assert "| *better of both* | .350 |" in text
     assert "- heart disease: Mallows averaging is clearly below Local for b (**+0.205 ± 0.005**)." in text
     assert "- heart disease: Mallows averaging is clearly below the better of both for b" in text
+    (few,) = re.findall(r"^\| 10 \| ([+-][.0-9]+) \|", text, flags=re.MULTILINE)
+    (many,) = re.findall(r"^\| 1000 \| ([+-][.0-9]+) \|", text, flags=re.MULTILINE)
+    assert float(few) > 0.1 > 0.02 > float(many)
     assert (tmp_path / "does_it_pay_ratios.svg").read_text().startswith("<svg")
     empty = Page(tmp_path / "none.md", "None")
     does_it_pay.write(empty, {}, None)
