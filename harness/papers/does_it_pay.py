@@ -70,10 +70,10 @@ RULES: Final = {
     "shrinkage": "Shrinkage",
     "mallows": "Mallows averaging",
 }
-KEEN: Final = {"mallows_keen": "Mallows averaging, b = 1"}
+SUMS: Final = {"mallows_sums": "Mallows averaging, sums"}
 RIVALS: Final = {"ditto": "Ditto", "pfedme": "pFedMe"}
 WITH_FINISH: Final = {f"{name}{FINISHED}": f"{title} + finish" for name, title in RULES.items()}
-TITLES: Final = RULES | KEEN | WITH_FINISH | RIVALS
+TITLES: Final = RULES | SUMS | WITH_FINISH | RIVALS
 DRAWN: Final = ("weight_erosion", "shrinkage", "mallows", "fedavg_finished", "mallows_finished", "ditto")
 HOW: Final = (
     "Everything was fixed before the figures of these runs were looked at, and is the same for every rule: linear "

@@ -63,6 +63,7 @@ RULE: Final[Fields] = {
     "bias_factor": 1.5,
     "variance_factor": 0.75,
     "measure_every": 5,
+    "averages": "sums",
 }
 COLUMN: Final[Fields] = {
     "name": "age",

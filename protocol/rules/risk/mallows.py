@@ -3,8 +3,9 @@
 Source: Hansen 2007 for the criterion (``risk/criterion.py``); among sites, arXiv 2507.14453. The requester's weight is
         1 - sum(w): w = 0 trains alone, w_i = 1 / (n + 1) is FedAvg.
 State:  for every two sites the mean over measured rounds of K_ij / v_0, K_ij = (d_i0^2 + d_j0^2 - d_ij^2) / 2, over the
-        rounds in which both were measured. A site that was never measured is not listed; a late joiner waits for the
-        next measured round, one that is away or fails its check keeps its means.
+        rounds in which both were measured; with ``averages = "sums"`` the mean of K_ij over that of v_0. A site that
+        was never measured is not listed; a late joiner waits for the next measured round, one that is away or fails
+        its check keeps its means.
 Needs:  the distances of all pairs with all weights 1: in rounds of their own, the first and every ``measure_every``-th,
         which sum nothing; in between the list stays, and norms are opened. v_0 = tr Cov of the requester's clipped
         update never leaves the requester.
@@ -44,17 +45,22 @@ from protocol.wire.round import ListedWeight
 
 _UNKNOWN: Final = 1.0
 """K_ij / v_0 of two sites never measured together: their biases point nowhere in common."""
+_NOISE: Final = ""
+"""Third in the key of a mean of v_0 over the rounds in which two sites were measured; no site is called so."""
 
 
 class MallowsOptions(Options):
     """``criterion``, with its factor: ``bias_factor`` b of the plug-in form, ``variance_factor`` c of the raw one;
     sites are measured in the first round and in every ``measure_every``-th after it, between two of which is a sum.
+    ``averages``: over rounds, the ratios K_ij / v_0 are averaged, or K_ij and v_0 each for itself: a requester with
+    fewer examples than parameters comes to fit them, v_0 goes to 0, and the ratios of late rounds would decide.
     """
 
     criterion: Literal["plug_in", "raw"] = omitted("plug_in")
     bias_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = omitted(2.0)
     variance_factor: Annotated[float, Field(gt=0, allow_inf_nan=False)] = omitted(0.5)
     measure_every: Annotated[int, Field(ge=2, le=1000)] = omitted(10)
+    averages: Literal["ratios", "sums"] = omitted("ratios")
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ class Mallows:
             since = None if state.since_measured is None else state.since_measured + 1
             return counted(state, measured).model_copy(update={"since_measured": since})
         counted(state, measured)
-        means = _averaged(state.means, _products(measured))
+        means = _averaged(state.means, _learned(self.options, measured))
         state = state.model_copy(update={"means": means, "since_measured": 0})
         chosen = self._chosen(state)
         alphas = {name: n / self.grid for name, n in zip(chosen.names, chosen.choice.numerators.tolist(), strict=True)}
@@ -125,7 +131,7 @@ class _Chosen:
 
 @dataclass(frozen=True, eq=False)
 class _Means:
-    """K / v_0 of the sites that were measured."""
+    """K / v_0 of the sites that were measured, or K with v_0 beside it."""
 
     values: dict[tuple[str, ...], float]
 
@@ -135,7 +141,8 @@ class _Means:
 
     def matrix(self, names: Sequence[str]) -> Reals:
         def mean(one: str, other: str) -> float:
-            return self.values.get(_key(one, other), _UNKNOWN)
+            key = _key(one, other)
+            return self.values.get(key, _UNKNOWN) / self.values.get((*key, _NOISE), 1.0)
 
         return np.array([[mean(one, other) for other in names] for one in names], dtype=np.float64)
 
@@ -162,6 +169,17 @@ def _risk(options: MallowsOptions, K: Reals, noise: Reals) -> Risk:
     if options.criterion == "raw":
         return raw_risk(K, options.variance_factor)
     return plug_in_risk(K, noise, options.bias_factor)
+
+
+def _learned(options: MallowsOptions, measured: Measured) -> dict[tuple[str, ...], float]:
+    """What one round adds to the means: K_ij / v_0, or K_ij and v_0 beside it. Raises: ProtocolViolation"""
+    ratios = _products(measured)
+    if options.averages == "ratios" or measured.variance is None:
+        return ratios
+    noise = measured.variance
+    return {key: ratio * noise for key, ratio in ratios.items()} | dict.fromkeys(
+        ((*key, _NOISE) for key in ratios), noise
+    )
 
 
 def _products(measured: Measured) -> dict[tuple[str, ...], float]:

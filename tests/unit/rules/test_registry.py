@@ -42,6 +42,7 @@ OTHER_THAN_DEFAULT: dict[str, object] = {
     "bias_factor": 1.0,
     "variance_factor": 1.0,
     "measure_every": 3,
+    "averages": "sums",
 }
 OPENS_ALREADY = (RuleName.WEIGHT_EROSION, RuleName.MULTI_KRUM, RuleName.INFLUENCE, RuleName.MALLOWS)
 

@@ -81,6 +81,30 @@ def test_means_are_over_the_rounds_in_which_both_were_measured() -> None:
     assert rule.apply(state, measured(0.0)).means == state.means, "no noise, nothing learned"
 
 
+def test_sums_are_averaged_each_for_itself_so_a_round_without_noise_does_not_decide() -> None:
+    ratios, sums = mallows(), mallows(averages="sums")
+    fitted = measured(0.001, c1=0.5)
+    found = {}
+    for rule in (ratios, sums):
+        state = started(rule)
+        for round_measured in (measured(1.0, ("c1", "c2")), fitted):
+            state = rule.apply(state, round_measured)
+        found[rule.options.averages] = (state, shares(rule, state))
+    state, weights = found["sums"]
+    means = {mean.of: (mean.value, mean.rounds) for mean in state.means}
+    assert means["c1", "c1"] == (pytest.approx((1 + 0.25) / 2), 2)
+    assert means["c1", "c1", ""] == (pytest.approx((1 + 0.001) / 2), 2)
+    assert means["c3", "c3"] == (pytest.approx(1), 1)
+    assert means["c3", "c3", ""] == (pytest.approx(0.001), 1)
+    assert weights["c1"] > 0.2 > 0.01 > found["ratios"][1].get("c1", 0.0)
+    # one round alone is the same either way
+    alone = [shares(rule, rule.apply(started(rule), measured(0.5, c1=1.5))) for rule in (ratios, sums)]
+    assert alone[0] == pytest.approx(alone[1], abs=2 / GRID)
+    assert sums.apply(state, measured(0.0)).means == state.means
+    with pytest.raises(ProtocolViolation, match="noise is unknown"):
+        sums.apply(started(sums), measured(None))
+
+
 def test_sites_are_measured_first_and_then_every_so_many_rounds() -> None:
     rule = mallows(measure_every=3)
     state, due = started(rule), []
