@@ -68,7 +68,8 @@ def _one_round(
 
 
 def _noise(random: np.random.Generator, sites: int, parameters: int) -> NDArray[np.float64]:
-    return random.normal(size=(sites, parameters)) / np.sqrt(parameters)
+    found: NDArray[np.float64] = random.normal(size=(sites, parameters)) / np.sqrt(parameters)
+    return found
 
 
 def _squared(values: NDArray[np.float64]) -> float:
