@@ -84,8 +84,7 @@ RULES: Final = (
         "mallows",
         "Mallows averaging",
         "Weights that minimise an estimate of your model's error, from distances in rounds of measuring.",
-        "you do not know whether joining pays: it weighs hospitals by what they are worth to you, down to nothing; in "
-        "simulations only so far",
+        "you do not know whether joining pays: it weighs hospitals by what they are worth to you, down to nothing",
         "how far each hospital's update lies from yours, and from each other",
         "as Weight Erosion, in every tenth round",
     ),
