@@ -16,6 +16,7 @@ from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import SiteFacts
+from protocol.rules.registry import rule_for
 from protocol.wire.messages import RuleName, RuleSpec
 
 C, GRID = 2.0, 8
@@ -108,3 +109,21 @@ def test_what_distances_leave_open() -> None:
     for factor, failed in ((1.8 - 1e-6, ()), (1.8 + 1e-4, (CHEAT,))):
         updates = {REQUESTER: 0.4 * C * ALONG, CHEAT: factor * C * ALONG, **OTHERS}
         assert judged(updates, Needs.DISTANCES, ALONG).failed == failed
+
+
+@pytest.mark.parametrize("liars", [2, 3, 4])
+def test_more_liars_than_the_rule_stands_skip_the_round_and_blame_no_server(liars: int) -> None:
+    """Every honest site is then too far from more than f others, the requester too: nobody is left to choose from."""
+    others = {site: OTHERS[site] if place >= liars else -5 * C * ALONG for place, site in enumerate(HONEST)}
+    updates = {REQUESTER: 0.9 * C * ALONG, CHEAT: -5 * C * ALONG, **others}
+    opened = [OpenedSite(REQUESTER, True)]
+    for place, site in enumerate(SITES[1:], start=1):
+        near = tuple((other, float(np.linalg.norm(updates[site] - updates[other]))) for other in SITES[:place])
+        opened.append(OpenedSite(site, True, pairs=near))
+    spec = RuleSpec(name=RuleName.MULTI_KRUM, byzantine=1, selected=3)
+    rule = rule_for(spec, batch_size=32, grid=GRID)
+    by = RoundRule(spec, rule, rule.init(()), PARAMETERS)
+    facts = RequesterFacts(REQUESTER, 0.9 * C)
+    judgement = judge(opened, facts, dict.fromkeys(SITES, GRID), by, round=1, opens=Needs.PAIRS)
+    assert not judgement.releases(PARAMETERS.least_contributors)
+    assert judgement.not_selected == ()

@@ -78,7 +78,9 @@ def judge(
     passed = tuple(site.site for site in sites if site.in_range and site.site not in beyond)
     measured = _measured(sites, requester, passed, round, opens)
     bounded = within_bound(measured, by.spec.norm_bound)
-    selected = by.rule.select(by.state, measured.model_copy(update={"took_part": bounded}))
+    selected = bounded
+    if bounded and requester.name in passed:  # otherwise there is nothing to choose from, and no sum
+        selected = by.rule.select(by.state, measured.model_copy(update={"took_part": bounded}))
     kept = {*bounded, requester.name} & set(passed)
     return Judgement(
         measured=measured.model_copy(update={"took_part": selected}),
