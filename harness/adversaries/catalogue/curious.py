@@ -20,6 +20,7 @@ from client_agent.site.letter import WeightMail
 from harness.adversaries.catalogue.attack import Attack, Found, Party
 from harness.adversaries.contributions import honest_contribution
 from harness.adversaries.scripted.requester import GRID, PARTIES, REQUESTER, ROSTER, SITES, study
+from harness.adversaries.scripted.there import there
 from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.prg import Usage, derive
 from protocol.arithmetic.ring import Ring
@@ -121,8 +122,7 @@ def _weights(kind: int, number: int) -> bytes:
     low, high = ((10, GRID + 1), (1, 10))[kind]
     weights = tuple(ListedWeight(site=site, numerator=int(draw.integers(low, high))) for site in SITES)
     listed = WeightList(study_digest=study().digest(), round=1, grid=GRID, weights=weights, salt="cd" * 32)
-    party = ROSTER.party(SITES[0])
-    assert party is not None
+    party = there(ROSTER.party(SITES[0]), SITES[0])
     return seal_letter(WeightMail(weight_list=listed), "weights", study().digest(), REQUESTER, party, 1)
 
 
@@ -136,8 +136,7 @@ def _declined(kind: int, number: int) -> bytes:
         study_digest=study().digest(), round=1, site=site, code=ErrorCode.POLICY_REFUSAL, reason=told(reason)
     )
     signed = sign(letter, site, PARTIES.keys_of(site).signing)
-    to = ROSTER.party(REQUESTER)
-    assert to is not None
+    to = there(ROSTER.party(REQUESTER), REQUESTER)
     return seal_letter(signed, "decline", study().digest(), site, to, 1)
 
 

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 import httpx
 import numpy as np
@@ -26,6 +27,7 @@ from harness.adversaries.scripted.rounds import (
     Phase,
 )
 from harness.adversaries.scripted.signed_client import Outgoing, SignedClient
+from harness.adversaries.scripted.there import there
 from harness.federation.memory.servers import ServersInMemory
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.parameters import Needs
@@ -148,9 +150,8 @@ def _announced(**changes: object) -> Act:
 
 def _released(*sites: str) -> Act:
     def act(opened: Round) -> list[httpx.Response]:
-        agreed = opened.current.agreed_set
-        assert agreed is not None
-        chosen = malicious.release_set(agreed.message, sites)
+        agreed = there(opened.current.agreed_set, "agreed set").message
+        chosen = malicious.release_set(agreed, sites)
         body = sign(chosen, REQUESTER, opened.sites.me.keys.signing).canonical()
         return [opened.sites.me.send(side, "PUT", opened.path(paths.RELEASE_SET), body) for side in Side]
 
@@ -201,128 +202,129 @@ _CHOSEN = "one release set per round, over at least the announced number of agre
 _LETTER = "letters that the study calls for now, of one length"
 
 
+_VERIFY: Final = "http_message_signatures.algorithms.ED25519.verify"
+_OPENS: Final = "servers.rounds.collect.opens_round"
+_PART: Final = "protocol.bodies.contribution.Part.require"
+_CHOOSE: Final = "servers.rounds.release.answer"
+_ROWS: Final[tuple[tuple[str, Party, str, Act, Refused], ...]] = (
+    (
+        "request-in-anothers-name",
+        Party.STRANGER,
+        "reads a study as one of its sites, signed by a key of its own",
+        _as_the_victim,
+        Refused(Phase.COLLECTING, _SIGNATURE, {_VERIFY: passes}),
+    ),
+    (
+        "request-replayed",
+        Party.NETWORK,
+        "sends a recorded request once more",
+        _again,
+        Refused(Phase.COLLECTING, "nonces, kept as long as a signature is young enough", {_NONCE: passes}),
+    ),
+    (
+        "request-delayed",
+        Party.NETWORK,
+        "holds a request back for an hour",
+        _an_hour_later,
+        Refused(
+            Phase.COLLECTING, "the age of a signature", {"protocol.wire.channel.signing._Verifier._check_time": passes}
+        ),
+    ),
+    (
+        "share-copied",
+        Party.SITE,
+        "hands in another site's sealed share as its own",
+        _copied,
+        Refused(Phase.COLLECTING, _HEADER, {_PART: _any_header}),
+    ),
+    (
+        "share-of-another-announcement",
+        Party.SITE,
+        "hands in shares that were made for another weight list",
+        _of_another_announcement,
+        Refused(Phase.COLLECTING, _HEADER, {_PART: _any_header}),
+    ),
+    (
+        "share-not-as-committed",
+        Party.SITE,
+        "sends another share than it committed to",
+        _not_as_committed,
+        Refused(
+            Phase.COLLECTING,
+            "commitments to both shares in both headers",
+            {"servers.http.bodies.ContributionIntake.check_commitment": passes},
+        ),
+    ),
+    (
+        "share-fifty-times-as-long",
+        Party.SITE,
+        "fills a server's disk with a share that is longer than the model",
+        _too_long,
+        Refused(Phase.COLLECTING, "the length that the study's model has", {_FINISH: _any_length, _MOST: _plenty}),
+    ),
+    (
+        "share-sent-twice",
+        Party.SITE,
+        "replaces its share after the receipt",
+        _second_share,
+        Refused(Phase.COLLECTING, "the first share stands", {"servers.rounds.collect._same_receipt": _first_receipt}),
+    ),
+    (
+        "announcement-twice",
+        Party.REQUESTER,
+        "announces two models in one round",
+        _announced(model_digest="22" * 32),
+        Refused(Phase.COLLECTING, _ANNOUNCED, {_OPENS: lambda told, last, *_: last is None}),
+    ),
+    (
+        "announcement-for-two",
+        Party.REQUESTER,
+        "announces a round with fewer contributors than the study's least number",
+        _announced(least_contributors=2),
+        Refused(Phase.SETTLED, _ANNOUNCED, {_OPENS: lambda *_: True}),
+    ),
+    (
+        "release-of-two",
+        Party.REQUESTER,
+        "releases the sum of two contributors",
+        _released(*SITES[:3]),
+        Refused(Phase.MEASURED, _CHOSEN, {_CHOOSE: _keeps}),
+    ),
+    (
+        "release-twice",
+        Party.REQUESTER,
+        "releases a second sum, without one site, after the first",
+        _released(*SITES[:4]),
+        Refused(Phase.RELEASED, _CHOSEN, {_CHOOSE: _keeps}),
+    ),
+    (
+        "output-for-an-outsider",
+        Party.SITE,
+        "fetches the sum of a round that did not list it",
+        _output,
+        Refused(Phase.RELEASED, "the list of the round", {"servers.rounds.release._listed_now": lambda *_: True}),
+    ),
+    (
+        "letters-of-made-up-topics",
+        Party.SITE,
+        "fills the relaying server and everybody's views with letters",
+        _letters,
+        Refused(Phase.COLLECTING, _LETTER, {"servers.routes.mail.require_announced": passes}, "letters kept, of 20"),
+    ),
+    (
+        "letter-of-a-megabyte",
+        Party.SITE,
+        "leaves a letter that is far longer than any notice",
+        _long_letter,
+        Refused(
+            Phase.COLLECTING,
+            _LETTER,
+            {"servers.routes.mail.most_bytes": lambda *_: 2**22, "servers.routes.mail.require_length": passes},
+        ),
+    ),
+)
+
+
 def hostile_messages() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    verify = "http_message_signatures.algorithms.ED25519.verify"
-    opens, sent = "servers.rounds.collect.opens_round", "servers.rounds.collect."
-    part, choose = "protocol.bodies.contribution.Part.require", "servers.rounds.release.answer"
-    at = Refused
-    collecting, measured, released = Phase.COLLECTING, Phase.MEASURED, Phase.RELEASED
-    site, asks = Party.SITE, Party.REQUESTER
-    few = SITES[:3]
-    rows: tuple[tuple[str, Party, str, Act, Refused], ...] = (
-        (
-            "request-in-anothers-name",
-            Party.STRANGER,
-            "reads a study as one of its sites, signed by a key of its own",
-            _as_the_victim,
-            at(collecting, _SIGNATURE, {verify: passes}),
-        ),
-        (
-            "request-replayed",
-            Party.NETWORK,
-            "sends a recorded request once more",
-            _again,
-            at(collecting, "nonces, kept as long as a signature is young enough", {_NONCE: passes}),
-        ),
-        (
-            "request-delayed",
-            Party.NETWORK,
-            "holds a request back for an hour",
-            _an_hour_later,
-            at(collecting, "the age of a signature", {"protocol.wire.channel.signing._Verifier._check_time": passes}),
-        ),
-        (
-            "share-copied",
-            site,
-            "hands in another site's sealed share as its own",
-            _copied,
-            at(collecting, _HEADER, {part: _any_header}),
-        ),
-        (
-            "share-of-another-announcement",
-            site,
-            "hands in shares that were made for another weight list",
-            _of_another_announcement,
-            at(collecting, _HEADER, {part: _any_header}),
-        ),
-        (
-            "share-not-as-committed",
-            site,
-            "sends another share than it committed to",
-            _not_as_committed,
-            at(
-                collecting,
-                "commitments to both shares in both headers",
-                {"servers.http.bodies.ContributionIntake.check_commitment": passes},
-            ),
-        ),
-        (
-            "share-fifty-times-as-long",
-            site,
-            "fills a server's disk with a share that is longer than the model",
-            _too_long,
-            at(collecting, "the length that the study's model has", {_FINISH: _any_length, _MOST: _plenty}),
-        ),
-        (
-            "share-sent-twice",
-            site,
-            "replaces its share after the receipt",
-            _second_share,
-            at(collecting, "the first share stands", {f"{sent}_same_receipt": _first_receipt}),
-        ),
-        (
-            "announcement-twice",
-            asks,
-            "announces two models in one round",
-            _announced(model_digest="22" * 32),
-            at(collecting, _ANNOUNCED, {opens: lambda told, last, *_: last is None}),
-        ),
-        (
-            "announcement-for-two",
-            asks,
-            "announces a round with fewer contributors than the study's least number",
-            _announced(least_contributors=2),
-            at(Phase.SETTLED, _ANNOUNCED, {opens: lambda *_: True}),
-        ),
-        (
-            "release-of-two",
-            asks,
-            "releases the sum of two contributors",
-            _released(*few),
-            at(measured, _CHOSEN, {choose: _keeps}),
-        ),
-        (
-            "release-twice",
-            asks,
-            "releases a second sum, without one site, after the first",
-            _released(*SITES[:4]),
-            at(released, _CHOSEN, {choose: _keeps}),
-        ),
-        (
-            "output-for-an-outsider",
-            site,
-            "fetches the sum of a round that did not list it",
-            _output,
-            at(released, "the list of the round", {"servers.rounds.release._listed_now": lambda *_: True}),
-        ),
-        (
-            "letters-of-made-up-topics",
-            site,
-            "fills the relaying server and everybody's views with letters",
-            _letters,
-            at(collecting, _LETTER, {"servers.routes.mail.require_announced": passes}, "letters kept, of 20"),
-        ),
-        (
-            "letter-of-a-megabyte",
-            site,
-            "leaves a letter that is far longer than any notice",
-            _long_letter,
-            at(
-                collecting,
-                _LETTER,
-                {"servers.routes.mail.most_bytes": lambda *_: 2**22, "servers.routes.mail.require_length": passes},
-            ),
-        ),
-    )
-    return tuple(HostileMessage(*row) for row in rows)
+    return tuple(HostileMessage(*row) for row in _ROWS)

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
 from harness.adversaries.poisoning.poisons import Poison
 
-FORMAT: Final = "moiety-robustness/1"
+FORMAT: Final = "moiety-poisoning/1"
+
+RunKey: TypeAlias = tuple[str, str, str, int, int, str]
 
 
-class RobustnessLine(BaseModel):
+def run_key(study: str, variant: str, protection: str, seed: int, poisoners: int, poison: Poison | None) -> RunKey:
+    """What tells a run from another."""
+    return (study, variant, protection, seed, poisoners, "" if poison is None else poison.value)
+
+
+class PoisonedLine(BaseModel):
     """One study of one rule with poisoners; ``poison`` None is the study without, over the same sites and seed.
 
     ``weight`` is the poisoners' share of a sum, the mean over released rounds. ``accuracy`` and ``log_loss`` are the
@@ -38,7 +45,6 @@ class RobustnessLine(BaseModel):
     seconds: float
 
     @property
-    def key(self) -> tuple[str, str, str, int, int, str]:
+    def key(self) -> RunKey:
         """What tells a line from another."""
-        poison = "" if self.poison is None else self.poison.value
-        return (self.study, self.variant, self.protection, self.seed, self.poisoners, poison)
+        return run_key(self.study, self.variant, self.protection, self.seed, self.poisoners, self.poison)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Required, TypedDict, Unpack
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import WeightMail, Welcome
+from harness.adversaries.scripted.there import there
 from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.memory.clocks import ToldClock
 from host.randomness import SystemRandomness
@@ -108,6 +111,48 @@ class Quadratic:
 
     def final_scores(self, model: np.ndarray, samples: int) -> FinalScores | None:
         return None
+
+
+class How(TypedDict, total=False):
+    """How a round is announced; without these: weights of 1, at least three, the first model, an honest end.
+
+    ``own`` is the requester's weight over the grid, where the list carries it.
+    """
+
+    version: Required[int]
+    model: np.ndarray
+    least: int
+    numerators: Mapping[str, int]
+    end: RoundState | None
+    purpose: Purpose
+    previous: PastRelease | None
+    own: int | None
+
+
+def announced(of: Study, number: int, listed: tuple[str, ...], how: How) -> tuple[WeightList, Announcement]:
+    """A weight list, whatever it says, and the announcement that names it."""
+    wanted, model = how.get("numerators", {}), np.asarray(how.get("model", START), "<f4")
+    weights = WeightList(
+        study_digest=of.digest(),
+        round=number,
+        grid=GRID,
+        weights=tuple(ListedWeight(site=site, numerator=wanted.get(site, GRID)) for site in listed),
+        requester=how.get("own"),
+        salt="cd" * 32,
+    )
+    purpose = how.get("purpose", Purpose.UPDATE)
+    return weights, Announcement(
+        study_digest=of.digest(),
+        round=number,
+        listed=listed,
+        least_contributors=how.get("least", 3),
+        opens=purpose.plan.opened(Needs.NOTHING),
+        purpose=purpose,
+        model_version=how["version"],
+        model_digest=model_digest(SITE_KEY, of.digest(), number, model.tobytes()),
+        weight_list_digest=weights.digest(),
+        closes_at_s=10**9 + 60,
+    )
 
 
 @dataclass
@@ -206,8 +251,7 @@ class Federation:
             content_key=_CONTENT_KEY,
             previous=previous,
         )
-        party = ROSTER.party(site)
-        assert party is not None
+        party = there(ROSTER.party(site), site)
         signed = sign(letter, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
         for relay in self.relays[site].values():
             sealed = seal_letter(signed, "welcome", of.digest(), REQUESTER, party, version)
@@ -254,51 +298,24 @@ class Federation:
         of: Study,
         number: int,
         listed: tuple[str, ...],
-        *,
-        version: int,
-        model: np.ndarray = START,
-        least: int = 3,
-        numerators: dict[str, int] | None = None,
-        end: RoundState | None = RoundState.RELEASED,
-        purpose: Purpose = Purpose.UPDATE,
-        previous: PastRelease | None = None,
-        own: int | None = None,
+        **how: Unpack[How],
     ) -> Round:
         """Announce to the listed sites; whoever accepts is in the sum, which is released, skipped, or neither."""
-        wanted = numerators or {}
-        weights = WeightList(
-            study_digest=of.digest(),
-            round=number,
-            grid=GRID,
-            weights=tuple(ListedWeight(site=site, numerator=wanted.get(site, GRID)) for site in listed),
-            requester=own,
-            salt="cd" * 32,
-        )
-        told = Announcement(
-            study_digest=of.digest(),
-            round=number,
-            listed=listed,
-            least_contributors=least,
-            opens=purpose.plan.opened(Needs.NOTHING),
-            purpose=purpose,
-            model_version=version,
-            model_digest=model_digest(SITE_KEY, of.digest(), number, np.asarray(model, "<f4").tobytes()),
-            weight_list_digest=weights.digest(),
-            closes_at_s=10**9 + 60,
-        )
+        weights, told = announced(of, number, listed, how)
         views = tuple(self._view(told, side) for side in Side)
-        decisions = {site: self._decide(of, site, weights, views, previous) for site in listed}
+        decisions = {site: self._decide(of, site, weights, views, how.get("previous")) for site in listed}
         accepted = tuple(site for site in listed if decisions[site].accepted)
         total = np.zeros(DIMENSION)
         for site in accepted:
             agent = self.agent(site, of)
-            numerator = weights.numerator_of(site)
-            assert numerator is not None
-            agent.encode(told, numerator)
+            agent.encode(told, there(weights.numerator_of(site), f"weight of {site}"))
             vector = agent.encoded_file(told)
-            total += decode(vector(0, vector.length), agent.study.parameters_in(purpose))[:DIMENSION]
-        made = Round(decisions, total, self._evidence(told, weights, accepted))
-        if end is RoundState.RELEASED and len(accepted) >= least:
+            total += decode(vector(0, vector.length), agent.study.parameters_in(told.purpose))[:DIMENSION]
+        made, end = (
+            Round(decisions, total, self._evidence(told, weights, accepted)),
+            how.get("end", RoundState.RELEASED),
+        )
+        if end is RoundState.RELEASED and len(accepted) >= told.least_contributors:
             self._release(of, made, accepted, total)
         if end is RoundState.SKIPPED:
             self._skip(of, number, listed)
@@ -319,8 +336,7 @@ class Federation:
         views: tuple[RoundView, ...],
         previous: PastRelease | None,
     ) -> Decision:
-        party = ROSTER.party(site)
-        assert party is not None
+        party = there(ROSTER.party(site), site)
         mail = seal_letter(
             WeightMail(weight_list=weights, previous=previous), "weights", of.digest(), REQUESTER, party, weights.round
         )

@@ -15,6 +15,7 @@ import numpy as np
 from harness.adversaries.contributions import Contribution, honest_contribution
 from harness.adversaries.scripted.signed_client import Reached, SignedClient
 from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from harness.adversaries.scripted.there import there
 from protocol.arithmetic.ring import Ring
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -145,8 +146,7 @@ class OpenRound(Generic[R]):
 
     @property
     def current(self) -> RoundView:
-        assert self.view is not None
-        return self.view
+        return there(self.view, "view of a round")
 
     def client(self, name: str) -> SignedClient:
         return self.sites.clients[name]
@@ -188,9 +188,7 @@ class OpenRound(Generic[R]):
 
     def measure(self) -> None:
         if self.announcement.opens.queried:
-            agreed = self.current.agreed_set
-            assert agreed is not None
-            numerators = dict.fromkeys(agreed.message.sites, GRID)
+            numerators = dict.fromkeys(self.agreed, GRID)
             self.sites.send_queries(self.current, self.x[REQUESTER], numerators)
         for side in Side:
             self.view = self.sites.wait_round(side, self.number, RoundState.MEASURED)
@@ -222,8 +220,7 @@ class OpenRound(Generic[R]):
 
     @property
     def agreed(self) -> tuple[str, ...]:
-        assert self.current.agreed_set is not None
-        return self.current.agreed_set.message.sites
+        return there(self.current.agreed_set, "agreed set").message.sites
 
     def require_sum(self, sites: Sequence[str]) -> None:
         """What a site opens is the sum of exactly these sites' updates."""

@@ -15,6 +15,7 @@ from client_agent.study.take_release import own_key_id
 from harness.adversaries.contributions import honest_contribution, with_header
 from harness.adversaries.scripted.bodies import opened
 from harness.adversaries.scripted.signed_client import Reached, SignedClient
+from harness.adversaries.scripted.there import there
 from host.randomness import SystemRandomness
 from protocol.arithmetic.ring import Ring, from_bytes
 from protocol.bodies import opening
@@ -198,18 +199,16 @@ class ScriptedSites(Generic[R]):
         return receipts
 
     def send_queries(self, current: RoundView, own: Ring, numerators: Mapping[str, int]) -> bytes:
-        assert current.agreed_set is not None
-        assert current.transcript is not None
-        agreed, stated = current.agreed_set.message, current.transcript.message
-        both = [self.federation.roster.operator_a.name, self.federation.roster.operator_b.name]
-        require_signatures(current.agreed_set, self.federation.roster, both)
-        require_signatures(current.transcript, self.federation.roster, both)
+        roster = self.federation.roster
+        both = [roster.operator_a.name, roster.operator_b.name]
+        agreed = require_signatures(there(current.agreed_set, "agreed set"), roster, both)
+        stated = require_signatures(there(current.transcript, "transcript"), roster, both)
         challenge = check_transcript(current.round, agreed, stated)
         parameters = self.study.parameters
         targets = tuple(site for site in agreed.sites if site != self.requester)
         sketch = sketch_vector(challenge, own, parameters)
         queries = np.concatenate([query(sketch, numerators[t], parameters.weight_grid) for t in targets])
-        of, roster, digest = current.round, self.federation.roster, stated.digest()
+        of, digest = current.round, stated.digest()
         bodies = seal_queries(queries, targets, digest, of, roster, parameters, SystemRandomness(), "queries")
         for side, body in bodies.items():
             self.me.ok(side, "POST", self.path(paths.QUERIES, round=current.round, attempt=current.attempt), body)
@@ -231,8 +230,7 @@ class ScriptedSites(Generic[R]):
         return opening.read(body, header, self.requester, self.me.keys.sealing)
 
     def release_body(self, current: RoundView, sites: Sequence[str] | None = None) -> bytes:
-        assert current.agreed_set is not None
-        agreed: AgreedSet = current.agreed_set.message
+        agreed: AgreedSet = there(current.agreed_set, "agreed set").message
         message = ReleaseSet(
             study_digest=self.study.digest(),
             round=current.round,
@@ -260,5 +258,4 @@ class ScriptedSites(Generic[R]):
         return open_output_chunk(vector, halves[masks], 0)
 
     def transcript_of(self, current: RoundView) -> ChallengeTranscript:
-        assert current.transcript is not None
-        return current.transcript.message
+        return there(current.transcript, "transcript").message

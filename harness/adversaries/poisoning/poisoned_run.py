@@ -13,7 +13,7 @@ import torch
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import checked_study_table
-from harness.adversaries.poisoning.lines import RobustnessLine
+from harness.adversaries.poisoning.lines import RobustnessLine, RunKey, run_key
 from harness.adversaries.poisoning.poisoned_sum import PoisonedSum
 from harness.adversaries.poisoning.poisons import Poison
 from harness.adversaries.poisoning.tampered import TARGET, tampered, with_trigger
@@ -44,6 +44,12 @@ class Poisoned:
     poison: Poison | None
     data: Path | None = None
     secure: bool = False
+
+    @property
+    def key(self) -> RunKey:
+        """As the line's that comes of it."""
+        protection = "secure" if self.secure else "plain"
+        return run_key(self.case.name, self.variant, protection, self.seed, self.poisoners, self.poison)
 
     def line(self) -> RobustnessLine:
         """Raises: ConfigurationError for data or settings that do not fit"""

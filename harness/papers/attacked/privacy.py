@@ -13,9 +13,9 @@ import numpy as np
 from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.memory_attacks import ATTACKS
 from harness.adversaries.reconstruction import Prior
+from harness.papers.attacked.privacy_runs import LIMIT, LINEAR, SHIPPED, Attacked, of, recorded, run_missing
 from harness.papers.making import Making
 from harness.papers.page import Page
-from harness.papers.privacy_runs import LIMIT, LINEAR, SHIPPED, Attacked, of, recorded, run_missing
 from harness.simulation.drawing.charts import Panel, curves_chart, heatmap_chart
 from harness.simulation.drawing.spread import Spread, curve, number
 from harness.simulation.runs import Values

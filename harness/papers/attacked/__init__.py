@@ -1,0 +1,1 @@
+"""Pages about attacks: what sums give away, and what poisoners reach."""

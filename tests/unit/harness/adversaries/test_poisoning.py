@@ -1,0 +1,130 @@
+"""What poisoners send is what the literature says, and a study in which nobody poisons is the study itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.adversaries.poisoning.poisoned_run import Poisoned
+from harness.adversaries.poisoning.poisons import Known, Poison, written
+from harness.adversaries.poisoning.tampered import TARGET, tampered, with_trigger
+from harness.datasets.digits import digits_sites
+from harness.papers.attacked import poisoning, poisoning_runs
+from harness.papers.page import Page
+from harness.simulation.case import Case, read_case
+from protocol.errors import ConfigurationError
+
+C = 2.0
+RNG = np.random.default_rng(5)
+HONEST = [RNG.normal(size=40) * 0.2 + 0.1 for _ in range(6)]
+OWN = {"one": RNG.normal(size=40) * 0.2, "two": RNG.normal(size=40) * 0.2}
+LAST = RNG.normal(size=40)
+FEW_ROUNDS = 3
+
+
+def sent(poison: Poison, last: np.ndarray | None = LAST) -> dict[str, np.ndarray]:
+    return written(poison, Known(OWN, HONEST, last, C, np.random.default_rng(1)))
+
+
+def apart(vector: np.ndarray) -> list[float]:
+    return [float(np.linalg.norm(vector - one)) for one in HONEST]
+
+
+def test_alone() -> None:
+    np.testing.assert_array_equal(sent(Poison.SIGN_FLIP)["one"], -OWN["one"])
+    scaled = sent(Poison.SCALED)["two"]
+    assert np.linalg.norm(scaled) == pytest.approx(5 * C)
+    assert np.dot(scaled, OWN["two"]) < 0
+    noise = sent(Poison.NOISE)
+    assert np.linalg.norm(noise["one"]) == pytest.approx(C)
+    assert not np.array_equal(noise["one"], noise["two"])
+    assert not sent(Poison.ZEROS)["one"].any()
+    np.testing.assert_array_equal(sent(Poison.COPY)["one"], LAST)
+    assert not sent(Poison.COPY, None)["one"].any()
+
+
+def test_min_max_and_min_sum_go_as_far_as_they_may_and_no_farther() -> None:
+    widest = max(max(apart(one)) for one in HONEST)
+    vector = sent(Poison.MIN_MAX)["one"]
+    assert max(apart(vector)) == pytest.approx(widest, rel=1e-4)
+    assert max(apart(vector)) <= widest
+    most = max(sum(d**2 for d in apart(one)) for one in HONEST)
+    vector = sent(Poison.MIN_SUM)["one"]
+    assert sum(d**2 for d in apart(vector)) == pytest.approx(most, rel=1e-4)
+    assert np.dot(vector - np.mean(HONEST, axis=0), np.mean(HONEST, axis=0)) < 0
+
+
+def test_a_little_is_less_than_a_standard_deviation_off_where_few_lie() -> None:
+    """Two of eight: five are needed to agree, three of them honest, so z is the median's quantile or beyond."""
+    vector, mean, spread = sent(Poison.A_LITTLE)["one"], np.mean(HONEST, axis=0), np.std(HONEST, axis=0)
+    off = (mean - vector) / spread
+    assert np.allclose(off, off[0])
+    assert 0 <= off[0] < 1
+
+
+def test_data_are_tampered_with_at_the_poisoners_alone() -> None:
+    honest = digits_sites(0, 5)
+    flipped = tampered(honest, Poison.LABELS, ["site-2"])
+    marked = tampered(honest, Poison.TRIGGER, ["site-2"])
+    for before, labels, trigger in zip(honest.sites, flipped.sites, marked.sites, strict=True):
+        changed = before.name == "site-2"
+        assert np.array_equal(labels.train.y, before.train.y) is not changed
+        assert np.array_equal(trigger.train.X, before.train.X) is not changed
+        assert labels.test is before.test
+    place = honest.names_of_sites.index("site-2")
+    every = np.arange(len(honest.sites[place].train)) % 2 == 0
+    assert (marked.sites[place].train.y[every] == TARGET).all()
+    assert np.array_equal(marked.sites[place].train.y[~every], honest.sites[place].train.y[~every])
+    assert np.array_equal(with_trigger(honest.sites[0].test.X)[:, 4:], honest.sites[0].test.X[:, 4:])
+    assert tampered(honest, Poison.SIGN_FLIP, ["site-2"]) is honest
+
+
+@pytest.fixture(scope="module")
+def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    text = (Path(__file__).parents[4] / "harness" / "studies" / "poisoning.toml").read_text()
+    path = tmp_path_factory.mktemp("case") / "poisoning.toml"
+    path.write_text(text.replace("rounds = 20", f"rounds = {FEW_ROUNDS}").replace("[0, 1, 2, 3, 4]", "[0]"))
+    return read_case(path)
+
+
+def test_poisoners_show_in_what_they_do_and_honest_ones_in_nothing(case: Case) -> None:
+    nobody, honest, liars = (
+        Poisoned(case, "fedavg", 0, number, poison).line()
+        for number, poison in ((0, None), (4, None), (4, Poison.SCALED))
+    )
+    assert (nobody.accuracy, nobody.log_loss) == (honest.accuracy, honest.log_loss)
+    assert honest.weight == pytest.approx(0.4)
+    assert liars.log_loss > honest.log_loss
+    bounded = Poisoned(case, "norm_bounded_fedavg", 0, 4, Poison.SCALED).line()
+    assert bounded.weight == 0.0
+
+
+def test_more_liars_than_multi_krum_stands_leave_the_requester_alone(case: Case) -> None:
+    line = Poisoned(case, "multi_krum", 0, 4, Poison.SCALED).line()
+    assert (line.end, line.released) == ("local_only", 0)
+
+
+def test_under_the_protocol_it_is_the_same_but_for_rounding(case: Case) -> None:
+    plain, secure = (Poisoned(case, "fedavg", 0, 2, Poison.SCALED, secure=secure).line() for secure in (False, True))
+    assert secure.protection == "secure"
+    assert secure.log_loss == pytest.approx(plain.log_loss, rel=1e-3)
+    assert plain.key != secure.key
+
+
+def test_too_many_poisoners_are_refused(case: Case) -> None:
+    with pytest.raises(ConfigurationError, match="choose 0 to 8"):
+        Poisoned(case, "fedavg", 0, 9, Poison.ZEROS).line()
+
+
+def test_the_page_says_what_was_not_run(case: Case, tmp_path: Path) -> None:
+    lines = [Poisoned(case, "fedavg", 0, number, poison).line() for number, poison in ((0, None), (1, Poison.ZEROS))]
+    page = Page(tmp_path / "poisoning.md", "What poisoners reach")
+    poisoning.write(page, lines)
+    page.write()
+    text = (tmp_path / "poisoning.md").read_text()
+    assert "not run" in text
+    assert f"{lines[1].accuracy:.3f}".lstrip("0") in text
+    assert all(f"`{poison.value}`" in text for poison in Poison)
+    assert len({one.key for one in poisoning_runs.runs(case)}) == len(list(poisoning_runs.runs(case)))
