@@ -203,6 +203,7 @@ _LETTER = "letters that the study calls for now, of one length"
 
 
 _VERIFY: Final = "http_message_signatures.algorithms.ED25519.verify"
+_AGE: Final = "protocol.wire.channel.signing._Verifier._check_time"
 _OPENS: Final = "servers.rounds.collect.opens_round"
 _PART: Final = "protocol.bodies.contribution.Part.require"
 _CHOOSE: Final = "servers.rounds.release.answer"

@@ -13,7 +13,7 @@ import torch
 from client_agent.learning.flat_vector import load_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import checked_study_table
-from harness.adversaries.poisoning.lines import RobustnessLine, RunKey, run_key
+from harness.adversaries.poisoning.lines import PoisonedLine, RunKey, run_key
 from harness.adversaries.poisoning.poisoned_sum import PoisonedSum
 from harness.adversaries.poisoning.poisons import Poison
 from harness.adversaries.poisoning.tampered import TARGET, tampered, with_trigger
@@ -51,7 +51,7 @@ class Poisoned:
         protection = "secure" if self.secure else "plain"
         return run_key(self.case.name, self.variant, protection, self.seed, self.poisoners, self.poison)
 
-    def line(self) -> RobustnessLine:
+    def line(self) -> PoisonedLine:
         """Raises: ConfigurationError for data or settings that do not fit"""
         begun, threads = time.monotonic(), torch.get_num_threads()
         torch.set_num_threads(1)
@@ -60,7 +60,7 @@ class Poisoned:
         finally:
             torch.set_num_threads(threads)
 
-    def _line(self, begun: float) -> RobustnessLine:
+    def _line(self, begun: float) -> PoisonedLine:
         federation = load_data(request_for(self.case, self.data, None, self.seed))
         chosen = self._chosen(federation)
         if self.poison is not None:
@@ -70,7 +70,7 @@ class Poisoned:
         conditions = Conditions(policy=self.case.table.policy.policy(), works_out_isolation=False)
         protection = "secure" if self.secure else "plain"
         history = run_rounds(study, federation.sites, summing, conditions, protection=protection)
-        return RobustnessLine(
+        return PoisonedLine(
             study=self.case.name,
             variant=self.variant,
             rule=history.rule.value,
