@@ -20,10 +20,13 @@ LEAST = 45
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
 def test_it_holds_where_that_is_promised_and_without_the_defence_it_does_not(attack: Attack) -> None:
-    with_it, without = tried(attack), tried(attack, defended=False)
-    assert (with_it.error, without.error) == ("", "")
+    with_it = tried(attack)
+    assert with_it.error == ""
     assert with_it.held is attack.promised, with_it
-    assert not without.held, without
+    if attack.without:
+        without = tried(attack, defended=False)
+        assert without.error == ""
+        assert not without.held, without
 
 
 def test_there_are_enough_and_what_does_not_hold_is_named() -> None:

@@ -10,6 +10,7 @@ from harness.adversaries.catalogue.curious import curious_servers
 from harness.adversaries.catalogue.lists import hostile_lists
 from harness.adversaries.catalogue.messages import hostile_messages
 from harness.adversaries.catalogue.models import crafted_models
+from harness.adversaries.catalogue.poisoning import poisonings
 from harness.adversaries.catalogue.queries import chosen_queries
 from harness.adversaries.catalogue.sums import subtractions
 from harness.adversaries.catalogue.vectors import vector_attacks
@@ -28,6 +29,7 @@ def catalogue() -> dict[str, Attack]:
         chosen_queries(),
         curious_servers(),
         altered_sums(),
+        poisonings(),
     )
     found: dict[str, Attack] = {}
     for attack in (attack for family in families for attack in family):

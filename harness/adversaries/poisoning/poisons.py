@@ -19,14 +19,14 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 Reals = NDArray[np.float64]
-_LONGEST: Final = 5.0
-"""The range check lets about so many clip norms through (docs/protocol.md 6)."""
+_LONGEST: Final = 3.0
+"""So many clip norms pass the range check in 99 of 100 rounds, whatever is opened; of five, one in three passes."""
 _HALVINGS: Final = 20
 
 
 class Poison(StrEnum):
-    """SCALED is the honest update turned around and five clip norms long, which only what is opened can show; ZEROS and
-    COPY are free riders; LABELS and TRIGGER train honestly on data that were tampered with."""
+    """SCALED is the honest update turned around and three clip norms long, which only what is opened can show; ZEROS
+    and COPY are free riders; LABELS and TRIGGER train honestly on data that were tampered with."""
 
     SIGN_FLIP = "sign_flip"
     SCALED = "scaled"

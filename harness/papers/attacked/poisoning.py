@@ -25,7 +25,7 @@ _INTRODUCTION: Final = (
 )
 _POISONS: Final = {
     Poison.SIGN_FLIP: "sends its update turned around",
-    Poison.SCALED: "turned around and five clip norms long, which is about what the range check lets through",
+    Poison.SCALED: "turned around and three clip norms long, which the range check lets through in nearly every round",
     Poison.NOISE: "a clip norm of Gaussian noise",
     Poison.A_LITTLE: "the honest mean less as many standard deviations as still look honest (Baruch et al. 2019)",
     Poison.MIN_MAX: "as far from the honest mean as two honest updates are apart (Shejwalkar and Houmansadr 2021)",
