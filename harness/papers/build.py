@@ -21,6 +21,7 @@ from harness.papers.attacked.poisoning import PoisoningPage
 from harness.papers.attacked.privacy import PrivacyPage
 from harness.papers.making import Making
 from harness.papers.page import Page
+from harness.papers.robustness.page import RobustnessPage
 from harness.personal.case import read_personal_case
 from harness.personal.run_case import PersonalOptions, run_personal_case
 from harness.simulation.case import Case, read_case
@@ -181,6 +182,7 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
     PrivacyPage("privacy", "What sums give away", STUDIES),
     PoisoningPage("poisoning", "What poisoners reach", STUDIES),
+    RobustnessPage("robustness", "What liars and distances can do", STUDIES),
     CasesPage("does_it_pay", "Does it pay to join?", _PAYS, does_it_pay.write),
     CasesPage("clinicians", "Which rule for my patients?", _PAYS, clinicians.write),
 )

@@ -136,7 +136,27 @@ def _from_halves(
     clip_norm: float,
     loss: Loss,
 ) -> UpdateNoise:
-    """One estimate for every split: n_a n_b / n^2 times the squared difference of the halves' updates."""
+    """One estimate for every split."""
+    differences = half_differences(model, data, training, round, seed, device, clip_norm, loss)
+    found = [float(np.sum(one**2)) for one in differences]
+    return _finite(float(np.mean(found)), float(np.std(found, ddof=1)) / math.sqrt(SPLITS))
+
+
+def half_differences(
+    model: nn.Module,
+    data: Examples,
+    training: TrainingSpec,
+    round: int,
+    seed: int,
+    device: torch.device,
+    clip_norm: float,
+    loss: Loss,
+) -> list[Reals]:
+    """For every split sqrt(n_a n_b) / n times the difference of the halves' updates, float64[D].
+
+    The squares of a coordinate are its variance on average, so those of a layer add up to the layer's part of v_0.
+    Raises: UnusableUpdate
+    """
     n, found = len(data), []
     whole = training.model_copy(update={"batch_size": n}) if training.update == "gradient" else training
     for split in range(SPLITS):
@@ -150,8 +170,8 @@ def _from_halves(
             scale = _steps(n, training, seed) / _steps(len(half), training, seed)
             update = trained.update.astype(np.float64) * scale
             ends.append(clip(update, clip_norm)[0])
-        found.append(len(halves[0]) * len(halves[1]) / n**2 * float(np.sum((ends[0] - ends[1]) ** 2)))
-    return _finite(float(np.mean(found)), float(np.std(found, ddof=1)) / math.sqrt(SPLITS))
+        found.append(math.sqrt(len(halves[0]) * len(halves[1])) / n * (ends[0] - ends[1]))
+    return found
 
 
 def _scaled(noise: UpdateNoise, examples: int, rows: NDArray[np.int64]) -> UpdateNoise:

@@ -1,0 +1,180 @@
+"""The robustness page: what sites that lie to gain weight can do, and how well opened distances locate an update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean, median
+from typing import Final
+
+from harness.adversaries.gaining.lies import Lie
+from harness.adversaries.gaining.lying_line import LyingLine
+from harness.adversaries.locating.locating_line import Located, LocatingLine
+from harness.papers.making import Making
+from harness.papers.page import Page
+from harness.papers.robustness.runs import (
+    LOCATING,
+    LYING,
+    RULES,
+    Locating,
+    Lying,
+    data_of,
+    locating_lines,
+    lying_lines,
+)
+from harness.simulation.case import read_case
+from harness.simulation.drawing.spread import Spread
+
+_NAMES: Final = {
+    "fedavg": "FedAvg",
+    "multi_krum": "multi-Krum",
+    "weight_erosion": "Weight Erosion",
+    "mallows": "Mallows, plug-in",
+    "mallows_raw": "Mallows, raw",
+    "mallows_policy": "Mallows, plug-in, default policy",
+}
+_INTRODUCTION: Final = (
+    "A site writes its update itself, and nobody can look inside. Under rules that weigh sites by their updates "
+    "a site that lies may gain weight and then harm. How much, for a requester whose rule is one of these?"
+)
+_LIARS: Final = (
+    "The liars know the model, the lists, the opened averages and their own honest updates. The harm is the "
+    "direction against their own gradient. **Where sums are not measured** (FedAvg opens nothing; Mallows "
+    "averaging opens norms there and measures in rounds of their own, the first and every tenth) they send it "
+    "as long as the clip norm, and the disguise only where they are measured. **Where what is summed is "
+    "measured** (Weight Erosion, multi-Krum) one vector does both: the disguise, moved in the harmful direction "
+    "as far as their honest update would be off.\n\n"
+    "Disguises: `reversed` none; `near` the requester's last known direction; `small` a hundredth of their own "
+    "update; `copy` the last average; `replay` the last average without their own part, which they take for the "
+    "requester's; `opposed` two of them at both sides of that; `oracle` the requester's very update, which "
+    "nobody has: the worst case. Before the first sum a liar knows no average, and shows its honest update.\n\n"
+    "**share**: of a sum, that is the liars', the mean over rounds. **moved**: how far the requester's last "
+    "model is from the one it would have had if they were honest, against the way that one went; the middle "
+    "run's, as some models fly off. **log-loss**: on the requester's test part, more than with honest sites, "
+    "mean ± standard error over seeds and requesters, paired."
+)
+_DISTANCES: Final = (
+    "Where pairs are opened, a requester with c accomplices among the sites knows every other site's distance "
+    "to c + 1 points that it knows: its own update and theirs (an accomplice may send any vector, so points of "
+    "its choice). So it knows the part of x = g - g_0 in the span of c directions exactly, and of the rest the "
+    "length: g is somewhere on a sphere at right angles to them, in D - c dimensions. Its centre is the best "
+    "guess, and if x points anywhere,\n\n"
+    "    error / ||x|| = sqrt(1 - c / D)\n\n"
+    "The distances among honest sites turn with that sphere. With one measured round, D parameters and few "
+    "accomplices that is no better than guessing that the site's update is the requester's own (c = 0). If "
+    "updates did not move, R measured rounds would be R c directions, and from R c = D on the update would be "
+    "known; they move, and the table says how much is left of that.\n\n"
+    "Columns, each the middle of ||guess - g|| / ||g|| over honest sites, rounds and seeds: `one round`; `with "
+    "the sum`: a sum of the same updates is opened too, as under multi-Krum; `all rounds`: the estimate from "
+    "all of them, updates taken to move as the requester's own do; `true`: as each site's own do, which nobody "
+    "knows. `x`: the error of one round against ||x||, root mean square, beside the formula."
+)
+
+
+@dataclass(frozen=True)
+class RobustnessPage:
+    """Runs, attacks and writes; see :class:`harness.papers.build.PageSpec`."""
+
+    name: str
+    title: str
+    studies: Path
+
+    def run_missing(self, making: Making) -> None:
+        """Every attacked run that is not there yet; one process. Raises: ConfigurationError"""
+        for data in sorted(set(data_of(self.studies))):
+            making.get_data(data)
+        for one in (*LYING, *LOCATING):
+            one.run_missing(self.studies, making.runs, making.data, making.tell)
+
+    def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
+        """The page from the recorded lines. Returns the file."""
+        page = Page(out / f"{self.name}.md", self.title)
+        names = {one.case: read_case(self.studies / f"{one.case}.toml").name for one in LYING}
+        write(page, lying_lines(runs), locating_lines(runs), names)
+        page.write()
+        return page.path
+
+
+def write(page: Page, lies: Sequence[LyingLine], located: Sequence[LocatingLine], names: dict[str, str]) -> None:
+    """Everything; what has not run is named."""
+    page.text(_INTRODUCTION)
+    page.heading("Sites that lie to gain weight")
+    page.text(_LIARS)
+    for lying in LYING:
+        _lying(page, lying, [line for line in lies if line.study == names[lying.case]])
+    page.heading("What distances tell a requester with accomplices")
+    page.text(_DISTANCES)
+    _located(page, located)
+    page.heading("How this page was made")
+    versions = sorted({f"{name} {version}" for line in (*lies, *located) for name, version in line.versions.items()})
+    hours = sum(line.seconds for line in (*lies, *located)) / 3600
+    page.text(
+        "```sh\nmoiety results robustness\n```\n\n"
+        f"{len(lies)} runs with and without liars, {len(located)} with located updates, {hours:.1f} hours of one core. "
+        f"{', '.join(versions)}."
+    )
+
+
+def _lying(page: Page, lying: Lying, lines: Sequence[LyingLine]) -> None:
+    page.text(f"**{lying.title}**")
+    if not lines:
+        page.text("**Not run yet:** 0 runs.")
+        return
+    page.text("The liars' share of a sum:")
+    _by_rule(page, lying, lines, lambda found: f"{mean(line.weight for line in found):.2f}", honest=True)
+    page.text("How far the model was moved, against the way that it went:")
+    _by_rule(page, lying, lines, lambda found: f"{median(line.moved / line.path for line in found):.2f}")
+    page.text("What it cost in log-loss:")
+    _by_rule(page, lying, lines, lambda found: _cost(Spread.of(line.harm for line in found)))
+    alone = [line for line in lines if line.variant == "local"]
+    honest = Spread.of(line.log_loss for line in alone) if alone else None
+    rules = [(rule, [one.log_loss for one in lines if (one.variant, one.lie) == (rule, None)]) for rule in RULES]
+    shown = ", ".join(f"{_NAMES[rule]} {Spread.of(values)}" for rule, values in rules if values)
+    page.text(f"Log-loss with honest sites: {shown}; training alone {honest or 'not run'}.")
+
+
+def _by_rule(
+    page: Page,
+    lying: Lying,
+    lines: Sequence[LyingLine],
+    cell: Callable[[Sequence[LyingLine]], str],
+    *,
+    honest: bool = False,
+) -> None:
+    columns: tuple[Lie | None, ...] = ((None,) if honest else ()) + lying.lies
+    rows = []
+    for rule in RULES:
+        found = [[line for line in lines if (line.variant, line.lie) == (rule, lie)] for lie in columns]
+        rows.append([_NAMES[rule], *(cell(one) if one else "-" for one in found)])
+    page.table(["rule", *("honest" if lie is None else lie.value for lie in columns)], rows)
+
+
+def _cost(spread: Spread) -> str:
+    error = "" if spread.error is None else f" ± {spread.error:.2g}"
+    return f"{spread.mean:+.2g}{error}"
+
+
+def _located(page: Page, lines: Sequence[LocatingLine]) -> None:
+    rows = []
+    for one in LOCATING:
+        found = [line for line in lines if line.setting == one.key]
+        rows += _rows(one, found) if found else [[f"{one.title}: not run yet", *["-"] * 9]]
+    columns = ["updates", "D", "accomplices", "measured rounds", "one round", "with the sum", "all rounds", "true", "x"]
+    page.table([*columns, "formula"], rows)
+
+
+def _rows(one: Locating, lines: Sequence[LocatingLine]) -> list[list[str]]:
+    kinds = [(located.colluders, located.chosen) for located in lines[0].located]
+    rows = []
+    for kind in kinds:
+        found = [located for line in lines for located in line.located if (located.colluders, located.chosen) == kind]
+
+        def middle(of: Callable[[Located], float], among: Sequence[Located] = found) -> str:
+            return f"{median(of(located) for located in among):.3f}"
+
+        how = {True: " (points of their choice)", False: ""}[kind[1]]
+        errors = [middle(lambda x: x.single), middle(lambda x: x.summed), middle(lambda x: x.together)]
+        errors += [middle(lambda x: x.true), middle(lambda x: x.offset), middle(lambda x: x.expected)]
+        rows.append([one.title, f"{lines[0].parameters:,}", f"{kind[0]}{how}", str(found[0].rounds), *errors])
+    return rows
