@@ -78,7 +78,8 @@ _FRESH: Final = Setting("fresh", {"training": {"batch_size": 8, "batches": "shuf
 _EPOCH: Final = Setting("epoch", {"rounds": 15, "parameters": {"least_contributors": 3}})
 LYING: Final = (
     Lying("lies_heart", "Heart disease: one of four hospitals lies", 1, _SINGLE),
-    Lying("lies_digits", "Digits: two of ten sites lie", 2, tuple(Lie)),
+    Lying("lies_alike", "Digits, ten sites that are alike: two lie", 2, tuple(Lie)),
+    Lying("lies_digits", "Digits, ten sites that see other digits: two lie", 2, tuple(Lie)),
 )
 LOCATING: Final = (
     Locating("heart-full", "heart disease, full batches, 30 rounds", "lies_heart", AS_IT_IS, (0, 1, 2)),

@@ -71,7 +71,7 @@ def write(path: Path, *lines: LyingLine | LocatingLine) -> None:
 
 def test_without_runs_it_says_so(tmp_path: Path) -> None:
     text = PAGE.write_page(tmp_path / "runs", tmp_path / "out", None).read_text()
-    assert text.count("**Not run yet:** 0 runs.") == 2
+    assert text.count("**Not run yet:** 0 runs.") == 3
     assert "heart disease, full batches, 30 rounds: not run yet" in text
 
 
