@@ -85,7 +85,7 @@ def averaged(blocks: Sequence[Block], weights: Sequence[Reals], updates: Reals) 
     With the own update alone it is that.
     """
     own, others = updates[0], updates[1:]
-    step = own.copy()
+    step: Reals = own.copy()
     for block, one in zip(blocks, weights, strict=True):
         if len(others):
             step[block.part] += one @ (others[:, block.part] - own[block.part])

@@ -183,4 +183,4 @@ class GrainedRun:
             study.parameters.clip_norm,
             site_loss(study, None, site.train.y),
         )
-        return np.mean(np.square(found), axis=0)
+        return np.asarray(np.mean(np.square(found), axis=0), dtype=np.float64)

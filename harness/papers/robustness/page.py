@@ -107,8 +107,9 @@ def write(page: Page, lies: Sequence[LyingLine], located: Sequence[LocatingLine]
     page.text(_DISTANCES)
     _located(page, located)
     page.heading("How this page was made")
-    versions = sorted({f"{name} {version}" for line in (*lies, *located) for name, version in line.versions.items()})
-    hours = sum(line.seconds for line in (*lies, *located)) / 3600
+    everything: list[LyingLine | LocatingLine] = [*lies, *located]
+    versions = sorted({f"{name} {version}" for line in everything for name, version in line.versions.items()})
+    hours = sum(line.seconds for line in everything) / 3600
     page.text(
         "```sh\nmoiety results robustness\n```\n\n"
         f"{len(lies)} runs with and without liars, {len(located)} with located updates, {hours:.1f} hours of one core. "

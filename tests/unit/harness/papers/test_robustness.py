@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.adversaries.gaining import lying_run
+from harness.adversaries.attacked_study import AS_IT_IS
 from harness.adversaries.gaining.lies import Lie
 from harness.adversaries.gaining.lying_line import LyingLine
 from harness.adversaries.locating.locating_line import Located, LocatingLine
@@ -16,6 +16,7 @@ from harness.papers.robustness.page import RobustnessPage
 from harness.papers.robustness.runs import DISTANCES, LIES, lying_lines
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.files.study_files import STUDIES
+from harness.simulation.simulated_study import simulated_study
 
 PAGE = RobustnessPage("robustness", "What liars and distances can do", STUDIES)
 
@@ -93,16 +94,17 @@ def test_shares_ways_and_costs_are_those_of_the_lines(tmp_path: Path) -> None:
 def test_what_is_missing_is_run_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """One short study of each kind, and a line of the first that was there before."""
     lying_one = robustness_runs.Lying("breast_cancer", "", 1, (Lie.COPY,))
-    locating = robustness_runs.Locating("here", "", "breast_cancer", robustness_runs.AS_IT_IS, (1,))
+    locating = robustness_runs.Locating("here", "", "breast_cancer", AS_IT_IS, (1,))
     monkeypatch.setattr(robustness_runs, "SEEDS", (0,))
     monkeypatch.setattr(robustness_runs, "RULES", ("fedavg",))
     monkeypatch.setattr("harness.papers.robustness.page.LYING", (lying_one,))
     monkeypatch.setattr("harness.papers.robustness.page.LOCATING", (locating,))
     monkeypatch.setattr(robustness_runs, "LYING", (lying_one,))
     monkeypatch.setattr(robustness_runs, "LOCATING", (locating,))
-    short = lying_run.simulated_study
     for module in ("harness.adversaries.gaining.lying_run", "harness.adversaries.locating.locating_run"):
-        monkeypatch.setattr(f"{module}.simulated_study", lambda *given: short(*given).model_copy(update={"rounds": 1}))
+        monkeypatch.setattr(
+            f"{module}.simulated_study", lambda *given: simulated_study(*given).model_copy(update={"rounds": 1})
+        )
     told: list[str] = []
     making = Making(tmp_path, None, 1, "cpu", told.append)
     PAGE.run_missing(making)
