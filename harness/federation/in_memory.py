@@ -1,6 +1,7 @@
 """What the process that forks a federation's programs has in memory: their modules, and the kernels' machine code.
 
-Imported by name (``forked.py``), in that process alone. Nothing here starts a thread, which a fork would lose.
+Imported by name (``forked.py``), in that process alone. Nothing here starts a thread, which a fork would lose (arrow's
+allocator has one, which it starts again in the child).
 """
 
 from __future__ import annotations
@@ -11,17 +12,32 @@ from harness.warm import warm
 
 for _name in (
     "alembic.command",
+    "anyio._backends._asyncio",
+    "client_agent.architectures.frozen",
     "client_agent.cli.agent",
+    "client_agent.learning.check_data",
+    "client_agent.learning.evaluation",
     "client_agent.learning.learner",
+    "client_agent.learning.personal_state",
     "client_agent.learning.trainer",
+    "client_agent.learning.trial",
+    "client_agent.scoring.classes",
+    "client_agent.scoring.followed",
+    "client_agent.scoring.numbers",
+    "client_agent.scoring.scoring",
+    "cryptography.hazmat.backends.openssl",
+    "encodings.idna",
     "httptools",
     "moiety",
     "protocol.arithmetic.numba_kernels",
+    "safetensors.numpy",
     "servers.cli",
     "servers.serving",
     "sqlalchemy.dialects.sqlite",
     "torch._dynamo",
     "uvicorn",
+    "uvicorn.lifespan.on",
+    "uvicorn.loops.uvloop",
     "uvloop",
 ):
     importlib.import_module(_name)

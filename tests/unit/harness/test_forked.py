@@ -25,6 +25,11 @@ def wait_for_a_signal(*words: str) -> None:
     threading.Event().wait()
 
 
+def say_what_its_parent_is() -> None:
+    threads = [path.read_text().strip() for path in Path(f"/proc/{os.getppid()}/task").glob("*/comm")]
+    print(len(threads) - threads.count("jemalloc_bg_thd"), "sklearn.metrics" in sys.modules, "torch" in sys.modules)
+
+
 def waiting(tmp_path: Path) -> Forked:
     log = tmp_path / "log"
     log.touch()
@@ -43,6 +48,14 @@ def test_it_has_a_group_an_environment_and_a_log_of_its_own(tmp_path: Path) -> N
     assert process.wait(60) == process.poll() == 0
     assert process.pid != os.getpid()
     assert log.read_text() == "before\nTrue [('MOIETY_WORD', 'given')] one two words\n"
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="no list of a process's threads")
+def test_it_has_what_an_agent_learns_and_scores_with_from_a_process_of_one_thread(tmp_path: Path) -> None:
+    """A fork would lose every other one; the allocator that comes with arrow starts its own again."""
+    log = tmp_path / "log"
+    assert Forked(say_what_its_parent_is, (), log, {}).wait(60) == 0
+    assert log.read_text() == "1 True True\n"
 
 
 def test_the_command_line_ends_with_its_own_exit_code_and_words(tmp_path: Path) -> None:
