@@ -14,7 +14,6 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from client_agent.network.body import Body
 from client_agent.site.journal import StudyJournal
 from client_agent.study.contribute import (
     ContributionRecord,
@@ -46,7 +45,6 @@ from protocol.parameters import Needs
 from protocol.protection.ckks import Ciphertexts, derive_key
 from protocol.protection.interface import AtSite, Encoded, UnderKey
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
 from protocol.wire.channel.sealing import SealedReader
 from protocol.wire.commitment import MessageDigest, check_commitment
 from protocol.wire.messages import (
@@ -54,11 +52,9 @@ from protocol.wire.messages import (
     Announcement,
     ContributionHeader,
     OutputHeader,
-    Receipt,
     RuleName,
     RuleSpec,
     ShareKind,
-    Signed,
     Study,
     StudyProtection,
     SumRelease,
@@ -79,6 +75,7 @@ from tests.unit.client_agent.federation import (
     study,
     weight_list,
 )
+from tests.unit.client_agent.uploads import UploadServer
 
 pytest.importorskip("tenseal")
 T = TypeVar("T")
@@ -108,34 +105,6 @@ def update(seed: int = 4) -> np.ndarray:
 # --- the contribution -------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class UploadServer:
-    """Keeps what it is sent; the first ``failures`` answers get lost, ``changes`` are to the receipt."""
-
-    failures: int = 0
-    signer: Side = Side.A
-    changes: dict[str, object] = field(default_factory=dict)
-    bodies: list[bytes] = field(default_factory=list)
-
-    def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> Signed[Receipt]:
-        self.bodies.append(b"".join(body.pieces()))
-        taken = MessageDigest()
-        taken.update(self.bodies[-1])
-        assert (name, taken.digest()) == ("unit", body.digest)
-        if len(self.bodies) <= self.failures:
-            raise Unavailable("lost the answer")
-        receipt = Receipt(
-            study_digest=DIGEST,
-            round=round_number,
-            attempt=attempt,
-            site=SITE,
-            side=Side.A,
-            body_digest=body.digest.hex(),
-        ).model_copy(update=self.changes)
-        operator = operator_keys(self.signer)
-        return sign(receipt, operator.name, operator.signing)
-
-
 @pytest.fixture
 def journal(tmp_path: Path) -> StudyJournal:
     return StudyJournal(tmp_path, "unit")
@@ -156,7 +125,7 @@ def deliver(journal: StudyJournal, server: UploadServer) -> ContributionRecord:
 
 
 def test_server_a_opens_the_body_that_was_committed_to(made: Path, journal: StudyJournal) -> None:
-    server = UploadServer()
+    server = UploadServer(SITE)
     deliver(journal, server)
     reader = SealedReader(operator_keys(Side.A).sealing)
     body = b"".join([*reader.feed(server.bodies[0]), reader.finish()])
@@ -172,7 +141,7 @@ def test_server_a_opens_the_body_that_was_committed_to(made: Path, journal: Stud
 
 
 def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: Path, journal: StudyJournal) -> None:
-    server = UploadServer(failures=1)
+    server = UploadServer(SITE, failures=1)
     with pytest.raises(Unavailable):
         deliver(journal, server)
     for _ in range(2):  # the second time the receipt is there already
@@ -184,7 +153,7 @@ def test_it_is_encrypted_and_sealed_once_and_resent_as_it_is(made: Path, journal
 def test_an_attempt_that_an_earlier_agent_sealed_is_sent_and_not_sealed_again(
     made: Path, journal: StudyJournal
 ) -> None:
-    server = UploadServer(failures=1)
+    server = UploadServer(SITE, failures=1)
     with pytest.raises(Unavailable):
         deliver(journal, server)
     kept = journal.attempt_folder(1, 1) / "ciphertext.json"
@@ -198,9 +167,9 @@ def test_an_attempt_that_an_earlier_agent_sealed_is_sent_and_not_sealed_again(
 @pytest.mark.parametrize(
     ("server", "error"),
     [
-        (UploadServer(changes={"body_digest": "00" * 32}), TranscriptMismatch),
-        (UploadServer(changes={"site": "c2"}), TranscriptMismatch),
-        (UploadServer(signer=Side.B), BadSignature),
+        (UploadServer(SITE, changes={"body_digest": "00" * 32}), TranscriptMismatch),
+        (UploadServer(SITE, changes={"site": "c2"}), TranscriptMismatch),
+        (UploadServer(SITE, signer=Side.B), BadSignature),
     ],
 )
 def test_a_receipt_for_something_else_is_refused(

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from client_agent.network.body import Body
 from client_agent.site.journal import StudyJournal
 from client_agent.study.contribute import (
     ContributionRecord,
@@ -27,12 +25,11 @@ from protocol.errors import BadSignature, ConfigurationError, TranscriptMismatch
 from protocol.protection.interface import AtSite, Encoded
 from protocol.protection.shares import Shares
 from protocol.sharing import SeedShare, Share, Side, VectorShare, reconstruct, vector_side
-from protocol.wire.authentic import sign
 from protocol.wire.channel.sealing import SealedReader
-from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import MessageDigest, check_commitment
-from protocol.wire.messages import ContributionHeader, Receipt, ShareKind, Signed
+from protocol.wire.messages import ContributionHeader, ShareKind
 from tests.unit.client_agent.federation import DIGEST, PARAMETERS, ROSTER, announcement, layered, operator_keys, study
+from tests.unit.client_agent.uploads import UploadServer
 
 SITE = "c2"
 AT = AtSite(layered(study()), SITE, ROSTER)
@@ -156,42 +153,13 @@ def test_chunks_of_the_file_are_pieces_of_the_vector(update: np.ndarray, journal
         list(pieces_of(source.path, 8 * DIMENSION + 1))
 
 
-@dataclass
-class FakeServer:
-    """Keeps what it is sent; fails the first ``failures`` times after having stored it."""
-
-    side: Side
-    failures: int = 0
-    signer: str | None = None
-    other: bool = False
-    bodies: list[bytes] = field(default_factory=list)
-
-    def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> Signed[Receipt]:
-        assert name == "unit"
-        self.bodies.append(b"".join(body.pieces()))
-        assert body.digest_field is DigestField.SEALED
-        assert digest_of(self.bodies[-1]).digest() == body.digest
-        if len(self.bodies) <= self.failures:
-            raise Unavailable("lost the answer")
-        receipt = Receipt(
-            study_digest=DIGEST,
-            round=round_number,
-            attempt=attempt + self.other,
-            site=SITE,
-            side=self.side,
-            body_digest=body.digest.hex(),
-        )
-        keys = operator_keys(self.side if self.signer is None else self.side.other)
-        return sign(receipt, keys.name, keys.signing)
-
-
-def deliver(record: ContributionRecord, journal: StudyJournal, a: FakeServer, b: FakeServer) -> None:
+def deliver(record: ContributionRecord, journal: StudyJournal, a: UploadServer, b: UploadServer) -> None:
     send_contribution(record, AT, DIGEST, {Side.A: a, Side.B: b}, journal)  # type: ignore[dict-item]
 
 
 def test_a_lost_answer_is_followed_by_the_same_bytes(update: np.ndarray, journal: StudyJournal) -> None:
     record = made(update, journal)
-    a, b = FakeServer(Side.A), FakeServer(Side.B, failures=1)
+    a, b = UploadServer(SITE, Side.A), UploadServer(SITE, Side.B, failures=1)
     with pytest.raises(Unavailable):
         deliver(record, journal, a, b)
     again = StudyJournal(journal.folder.parent.parent, "unit")  # as after a restart
@@ -203,11 +171,14 @@ def test_a_lost_answer_is_followed_by_the_same_bytes(update: np.ndarray, journal
 
 @pytest.mark.parametrize(
     ("server", "error"),
-    [(FakeServer(Side.A, signer="other"), BadSignature), (FakeServer(Side.A, other=True), TranscriptMismatch)],
+    [
+        (UploadServer(SITE, signer=Side.B), BadSignature),
+        (UploadServer(SITE, changes={"attempt": 2}), TranscriptMismatch),
+    ],
 )
 def test_a_wrong_receipt_is_refused(
-    server: FakeServer, error: type[Exception], update: np.ndarray, journal: StudyJournal
+    server: UploadServer, error: type[Exception], update: np.ndarray, journal: StudyJournal
 ) -> None:
     with pytest.raises(error):
-        deliver(made(update, journal), journal, server, FakeServer(Side.B))
+        deliver(made(update, journal), journal, server, UploadServer(SITE, Side.B))
     assert not (journal.attempt_folder(1, 1) / "receipt-a.json").exists()
