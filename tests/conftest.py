@@ -15,7 +15,7 @@ from hypothesis import settings
 from tests.kit.disk import in_memory
 
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"):  # read on import
-    os.environ.setdefault(_name, "1")
+    os.environ[_name] = "1"
 _memory = in_memory()
 if "TMPDIR" not in os.environ and _memory is not None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(_memory)

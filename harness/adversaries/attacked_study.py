@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import torch
 
 from client_agent.learning.study_file import StudyTable, checked_study_table
 from harness.adversaries.attack_line import AttackLine, PartyErrors
@@ -26,6 +25,7 @@ from harness.simulation.case_run import request_for
 from harness.simulation.packaged import refuse_package
 from harness.simulation.runs import Values
 from harness.simulation.simulated_study import simulated_study
+from harness.training.device import one_thread
 from harness.versions import versions
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Announcement
@@ -78,12 +78,9 @@ class AttackedRun:
 
     def line(self) -> AttackLine:
         """Run and attack. Raises: ConfigurationError for data or settings that do not fit"""
-        begun, threads = time.monotonic(), torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        begun = time.monotonic()
+        with one_thread():
             history, sums, dimension, noise = self._run()
-        finally:
-            torch.set_num_threads(threads)
         return AttackLine(
             study=self.case.name,
             variant=self.variant,

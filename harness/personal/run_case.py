@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from client_agent.learning.flat_vector import pick_device
 from harness.personal.case import PersonalCase, Variant
 from harness.personal.detection import detections, detections_json
@@ -15,6 +13,7 @@ from harness.personal.plots import write_plots
 from harness.personal.records import Evaluated, PersonalLine, ResultFolder
 from harness.personal.run import Run, execute
 from harness.simulation.run_one import Protection
+from harness.training.device import one_thread
 from host.durable import write_durably
 from protocol.errors import ConfigurationError
 
@@ -52,16 +51,12 @@ def run_personal_case(
     folder, variants = ResultFolder(options.out), _variants(case, options, tell)
     device = pick_device(options.device)
     batched = device.type == "cuda" if options.batched is None else options.batched
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         for seed in options.seeds or tuple(case.table.seeds):
             for variant in variants:
                 if not _finished(folder.lines(), case, variant, seed, options.protection):
                     run = Run(case, variant, seed, options.data, device, batched, secure)
                     execute(run, folder, _teller(f"{variant.table.name}, seed {seed}", variant.study.rounds, tell))
-    finally:
-        torch.set_num_threads(threads)
     write_plots(case, folder)
     found = detections(case, folder)
     if found:

@@ -11,8 +11,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
-import torch
-
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import StudyTable
 from client_agent.scoring.score import FOLLOWED, MetricName
@@ -36,7 +34,7 @@ from harness.simulation.files.own_metrics import own_metrics
 from harness.simulation.packaged import ChosenModel, ChosenRule, package_of
 from harness.simulation.runs import RunFacts, RunKey, RunLine, failed_line, run_line
 from harness.simulation.simulated_study import simulated_study
-from harness.training.device import ON_CPU, Computing
+from harness.training.device import ON_CPU, Computing, one_thread
 from harness.versions import versions
 from host.extensions import Kind, LoadedPlugin, is_brought, load_again
 from protocol.errors import ConfigurationError, ProtocolViolation, UnusableUpdate
@@ -108,12 +106,8 @@ def execute(planned: PlannedRun, on_round: OnRound = lambda done: None) -> RunLi
     Raises: ConfigurationError for data that do not fit the study, before round 1
     """
     load_again(planned.plugins)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return _execute(planned, on_round)
-    finally:
-        torch.set_num_threads(threads)
 
 
 def require_plain_for_same_round(table: StudyTable, protection: Protection, source: str) -> ErosionApplies:

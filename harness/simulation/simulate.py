@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import mean
 from typing import Final
 
-import torch
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.plugin import Plugin, load_plugin
@@ -30,6 +29,7 @@ from harness.simulation.files.study_files import read_study_file
 from harness.simulation.packaged import refuse_package
 from harness.simulation.run_one import Protection, require_plain_for_same_round
 from harness.simulation.simulated_study import simulated_study
+from harness.training.device import one_thread
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName
@@ -100,12 +100,8 @@ def run_simulation(
     source, table = file.source, checked_study_table(file.tables, file.source)
     plugin = None if options.site_plugin is None else load_plugin(options.site_plugin)
     erosion = require_plain_for_same_round(table, options.protection, source)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         histories = [_run(options, table, source, seed, erosion, show, plugin) for seed in options.seeds]
-    finally:
-        torch.set_num_threads(threads)
     metric = _metric_of(histories[-1], table)
     return SimulationResult(
         study=table.name,

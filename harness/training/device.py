@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -29,3 +31,14 @@ class Computing:
 
 
 ON_CPU: Final = Computing(torch.device("cpu"), batched=False)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch computes with one thread meanwhile: small models gain nothing by more, and sums have one order."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 from harness.bounds.error_bound import bound_of_run
 from harness.bounds.regression_facts import UNIT, RoundFacts, encryption_error
@@ -22,14 +20,6 @@ pytest.importorskip("tenseal")
 FEDERATION = breast_cancer_five_hospitals(0)
 ROUNDS = 5
 RULES = (RuleName.FEDAVG, RuleName.FEDAVG_BY_SAMPLES, RuleName.WFEDAVG)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def study(rule: RuleName, protection: StudyProtection = StudyProtection.CKKS) -> Study:

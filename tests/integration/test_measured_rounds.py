@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from client_agent.learning.data import LocalData
 from client_agent.learning.learner import Vector
@@ -76,14 +75,6 @@ def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, rounds: 
         round_deadline_s=60.0,
         seed=11,
     )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def federation_in(folder: Path, policy: SitePolicy | None = None, of: tuple[str, ...] = SITES) -> InMemoryFederation:

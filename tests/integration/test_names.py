@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from client_agent.learning.data import LocalData, save_folder
 from client_agent.learning.names import DataNames
@@ -35,14 +34,6 @@ SITES = (REQUESTER, *CONTRIBUTORS)
 NAMES = DataNames(("age", "sex", "pressure", "cholesterol", "glucose"), ("healthy", "ill"))
 TURNED = (0, 1, 3, 2, 4)
 STUDY = "named"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def turned(data: LocalData) -> LocalData:

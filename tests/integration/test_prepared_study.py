@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
 
 from client_agent.data.prepare import Prepared, write
 from client_agent.learning.models import model_spec
@@ -28,14 +27,6 @@ SITES = (REQUESTER, "c1", "c2", "c3")
 SCHEMA = cleveland_schema()
 OTHER = SCHEMA.model_copy(update={"scaling": Scaling.NONE})
 STUDY = "cleveland"
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def table(folder: Path, place: int, schema: TableSchema = SCHEMA) -> Prepared:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from client_agent.learning.data import LocalData
 from client_agent.learning.models import dimension, model_spec
@@ -98,14 +97,6 @@ def study_of(federation: InMemoryFederation, name: str, rule: RuleSpec, model: M
         round_deadline_s=60.0,
         seed=11,
     )
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def federation_in(folder: Path) -> InMemoryFederation:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-import torch
 
 from harness.adversaries.vectors import wrap_around_entry
 from harness.bounds.error_bound import bound_of_run
@@ -70,14 +68,6 @@ CASES = {
     "local": Case(RuleSpec(name=RuleName.LOCAL)),
 }
 every_rule = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def study(case: Case) -> Study:

@@ -7,7 +7,6 @@ from statistics import mean, stdev
 
 import numpy as np
 import pytest
-import torch
 
 from harness.bounds.error_bound import bound_of_run
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
@@ -24,14 +23,6 @@ from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_
 
 NO_ROSTER = "0" * 64
 SEEDS = (0, 1, 2, 3, 4)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("source", ["ot", "dealer"])

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import SupportsFloat
 
 import numpy as np
-import torch
 
 from harness.adversaries.attacked_study import Setting
 from harness.adversaries.gaining.lies import Lie
@@ -24,6 +23,7 @@ from harness.engine.summing import PlainSum
 from harness.simulation.case import Case
 from harness.simulation.case_run import request_for
 from harness.simulation.simulated_study import simulated_study
+from harness.training.device import one_thread
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.first_model import first_model
@@ -48,12 +48,8 @@ class LyingRun:
 
     def lines(self) -> Iterator[LyingLine]:
         """The honest study first. Raises: ConfigurationError for data or settings that do not fit"""
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        with one_thread():
             yield from self._lines()
-        finally:
-            torch.set_num_threads(threads)
 
     def _lines(self) -> Iterator[LyingLine]:
         federation: Federation = load_data(request_for(self.case, self.data, self.requester, self.seed))

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import SupportsFloat
 
 import numpy as np
-import torch
 
 from harness.adversaries.attacked_study import Setting
 from harness.adversaries.locating.located import Reals, Round, expected_error, located, located_over, relative_error
@@ -22,6 +21,7 @@ from harness.engine.summing import PlainSum
 from harness.simulation.case import Case
 from harness.simulation.case_run import request_for
 from harness.simulation.simulated_study import simulated_study
+from harness.training.device import one_thread
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 
@@ -44,12 +44,9 @@ class LocatingRun:
 
     def line(self) -> LocatingLine:
         """Run and locate. Raises: ConfigurationError for data or settings that do not fit, or too few honest sites"""
-        begun, threads = time.monotonic(), torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
+        begun = time.monotonic()
+        with one_thread():
             sums, dimension = self._run()
-        finally:
-            torch.set_num_threads(threads)
         measured = sums[:: self.every]
         return LocatingLine(
             study=self.case.name,

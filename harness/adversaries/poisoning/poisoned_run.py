@@ -27,6 +27,7 @@ from harness.engine.summing import PlainSum, Summing
 from harness.simulation.case import Case
 from harness.simulation.case_run import request_for
 from harness.simulation.simulated_study import simulated_study
+from harness.training.device import one_thread
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import RuleName, Study
 
@@ -53,12 +54,8 @@ class Poisoned:
 
     def line(self) -> PoisonedLine:
         """Raises: ConfigurationError for data or settings that do not fit"""
-        begun, threads = time.monotonic(), torch.get_num_threads()
-        torch.set_num_threads(1)
-        try:
-            return self._line(begun)
-        finally:
-            torch.set_num_threads(threads)
+        with one_thread():
+            return self._line(time.monotonic())
 
     def _line(self, begun: float) -> PoisonedLine:
         federation = load_data(request_for(self.case, self.data, None, self.seed))

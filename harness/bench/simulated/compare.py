@@ -13,7 +13,6 @@ from statistics import median
 from typing import Final
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict
 
 from client_agent.learning.data import Examples
@@ -25,6 +24,7 @@ from harness.bench.simulated.by_hand import train_by_hand
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.loop import run_plain
 from harness.simulation.simulated_study import simulated_study
+from harness.training.device import one_thread
 from protocol.wire.messages import Study
 
 TEST_ROWS: Final = 100
@@ -62,12 +62,8 @@ def benchmark_simulation(sites: int, rounds: int, rows: int, batch_size: int, re
         train_by_hand(study, federation.sites, model)
         ends["by hand"] = model_vector(model)
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         pairs = [(_cpu_s(simulated), _cpu_s(by_hand)) for _ in range(repeats + 1)][1:]
-    finally:
-        torch.set_num_threads(threads)
     ours, theirs = median(pair[0] for pair in pairs), median(pair[1] for pair in pairs)
     return SimulateBenchmark(
         sites=sites,

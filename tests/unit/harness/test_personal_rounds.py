@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-import pytest
-import torch
 
 from client_agent.learning.evaluation import evaluate
 from client_agent.learning.flat_vector import load_personal, load_vector
@@ -22,14 +20,6 @@ from tests.unlimited import run_plain, run_protected
 SITES = federation().sites
 MODEL = model_spec("linear", (2,), (), 3, personal=("input", "target"))
 TRAINING = TrainingSpec(update="local_sgd", batch_size=4, local_learning_rate=0.5, server_learning_rate=0.5)
-
-
-@pytest.fixture(autouse=True)
-def _one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def study(rounds: int, rule: RuleName = RuleName.FEDAVG) -> Study:
