@@ -16,6 +16,7 @@ _PURPOSES: Final = {
     Purpose.COUNTS: " (class counts)",
     Purpose.RANKING: " (ranking)",
     Purpose.SUMMARY: " (summary)",
+    Purpose.MEASURE: " (measured, nothing summed)",
 }
 
 

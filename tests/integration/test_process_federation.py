@@ -10,15 +10,17 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from client_agent.learning.data import LocalData
 from client_agent.site.events import read_metrics
 from client_agent.site.journal import StudyJournal
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
+from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import Federation
-from harness.demo.studies import BREAST_CANCER, study_of
-from harness.engine.history import RoundKind
+from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
+from harness.engine.history import RoundKind, RunEnd
 from harness.engine.loop import run_plain
 from harness.engine.parties import OPERATOR_NAMES
 from harness.federation.federated_run import FederatedRun, run_study
@@ -110,6 +112,27 @@ def test_the_history_holds_what_the_requester_saw_whatever_the_rule(tmp_path: Pa
                 assert [v.value for v in ours.norms] == pytest.approx([v.value for v in theirs.norms], abs=1e-3)
                 assert [(p.first, p.second) for p in ours.pairs] == [(p.first, p.second) for p in theirs.pairs]
             assert run.final_models_identical
+
+
+def test_six_sites_under_mallows_complete_with_default_policies_and_nobody_declines(tmp_path: Path) -> None:
+    """Rounds that measure, and sums by the lists that follow from them: as in one process, over servers and sockets."""
+    data, rule = digits_sites(0, 6), RuleSpec(name=RuleName.MALLOWS, measure_every=3)
+    settings = replace(DIGITS, rounds=4, least_contributors=3)
+    with RunningFederation(spec_of(data, 0), tmp_path) as federation:
+        study = study_of(settings, data, rule.name, federation.parties.roster.message.digest(), 0)
+        study = study.model_copy(update={"rule": rule})
+        run, plain = run_study(federation, study, lambda progress: None), run_plain(study, data.sites)
+        ours, theirs = run.history.rounds, plain.rounds
+        listed = {data.requester.name, *(weight.site for weight in ours[-1].handed_out)}
+        models = {StudyJournal(federation.state(site), study.name).load_model(4).tobytes() for site in listed}
+    assert run.history.end is plain.end is RunEnd.COMPLETED
+    assert [r.kind.value for r in ours] == ["measured", "released", "released"] * 2 == [r.kind.value for r in theirs]
+    assert [r.handed_out for r in ours] == [r.handed_out for r in theirs]
+    assert [r.declined for r in ours] == [()] * 6
+    for record, twin in zip(ours, theirs, strict=True):
+        assert [(p.first, p.second) for p in record.pairs] == [(p.first, p.second) for p in twin.pairs]
+    assert models == {run.history.final_model.tobytes()}
+    np.testing.assert_allclose(run.history.final_model, plain.final_model, atol=1e-3)
 
 
 def test_servers_killed_between_rounds_come_back_and_the_study_goes_on(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from protocol.wire.messages import (
     ListedWeight,
     ModelSpec,
     Purpose,
+    RoundOutcome,
     RoundState,
     RoundView,
     RuleName,
@@ -67,7 +68,14 @@ def by(signer: str, counted: CountedClasses = COUNTED) -> Signed[CountedClasses]
     return sign(counted, signer, keys(signer).signing)
 
 
-def decided(bench: Bench, number: int, *, counted: Signed[CountedClasses] | None = None, **changes: object) -> Decision:
+def decided(
+    bench: Bench,
+    number: int,
+    *,
+    counted: Signed[CountedClasses] | None = None,
+    skipped: tuple[Signed[RoundOutcome], ...] = (),
+    **changes: object,
+) -> Decision:
     """The site's decision about a round with full weights, announced at both servers."""
     of = bench.contributor.study
     grid, digest = of.parameters.weight_grid, of.digest()
@@ -92,7 +100,7 @@ def decided(bench: Bench, number: int, *, counted: Signed[CountedClasses] | None
     announced = Announcement(**{**fields, **changes})  # type: ignore[arg-type]
     party = ROSTER.party(SITE)
     assert party is not None
-    mail = WeightMail(weight_list=listed, counted=counted)
+    mail = WeightMail(weight_list=listed, counted=counted, skipped=skipped)
     sealed = seal_letter(mail, "weights", digest, REQUESTER, party, number)
     bench.servers[Side.A].mail[f"weights-{number}/{SITE}"] = sealed
     views = []
