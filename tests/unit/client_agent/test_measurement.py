@@ -25,6 +25,8 @@ from protocol.errors import BadSignature, ErrorCode, ProtocolViolation, UnknownR
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
 from protocol.policy.memory import remember_release
+from protocol.rounds.side_a import outcome_of
+from protocol.rounds.states import RoundKey
 from protocol.rules.interface import Measured, PairDistance
 from protocol.sharing import Side
 from protocol.wire.messages import (
@@ -66,9 +68,7 @@ def planned(bench: RequesterBench) -> RoundPlan:
 
 
 def ended_as(state: RoundState, cause: OutcomeCause, number: int = 1) -> Signed[RoundOutcome]:
-    return signed_by_both(
-        RoundOutcome(study_digest=STUDY.digest(), round=number, attempt=1, outcome=state, cause=cause)
-    )
+    return signed_by_both(outcome_of(RoundKey(STUDY.digest(), number, 1), state, cause))
 
 
 def skipped(number: int) -> Settled:
