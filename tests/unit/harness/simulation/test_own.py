@@ -51,9 +51,9 @@ MODELS = {
 
 
 @pytest.fixture
-def own(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """A file under a name that no other test has."""
-    path = tmp_path / f"own{abs(hash(request.node.nodeid))}.py"
+def own(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
+    """A file under a name that no other test has; this process reads it again for other processes as long as it runs."""
+    path = tmp_path_factory.mktemp("own") / f"own{abs(hash(request.node.nodeid))}.py"
     path.write_text(FILE)
     return path
 
