@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Final
 
+from host.fresh_source import FreshSource
 from protocol.errors import ConfigurationError
 from protocol.rules.packaged import SEPARATOR
 
@@ -140,7 +141,7 @@ def _load(path: Path) -> None:
 
 def _imported(path: Path) -> ModuleType:
     name = f"moiety_plugin_{path.stem}"
-    specification = importlib.util.spec_from_file_location(name, path)
+    specification = importlib.util.spec_from_file_location(name, path, loader=FreshSource(name, str(path)))
     if specification is None or specification.loader is None:
         raise ConfigurationError(f"--plugin: {path} is no Python file")
     module = importlib.util.module_from_spec(specification)

@@ -11,7 +11,6 @@ The file runs with the agent's rights: it is the site's own code, chosen by the 
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import re
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from client_agent.learning.seeding import private_state
 from client_agent.scoring.score import Score
 from client_agent.tasks.losses import Batch, Loss, task_loss, training_loss
 from client_agent.tasks.targets import Targets
+from host.fresh_source import FreshSource
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec, Study, TaskSpec
 from protocol.wire.names import NamesKind, require_nameable
@@ -172,12 +172,13 @@ def site_loss(study: Study, plugin: Plugin | None, y: Targets) -> Loss:
 
 
 def _imported(path: Path) -> ModuleType:
-    specification = importlib.util.spec_from_file_location("moiety_site_plugin", path)
-    if specification is None or specification.loader is None:
+    if path.suffix != ".py":
         raise ConfigurationError(f"plug-in {path}: not a Python file; its name must end in .py")
-    module = importlib.util.module_from_spec(specification)
+    loader = FreshSource("moiety_site_plugin", str(path))
+    module = ModuleType(loader.name)
+    module.__file__ = str(path)
     try:
-        specification.loader.exec_module(module)
+        loader.exec_module(module)
     except Exception as error:
         raise ConfigurationError(f"plug-in {path} does not load: {type(error).__name__}: {error}") from error
     return module

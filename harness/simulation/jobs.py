@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from typing import Final, Protocol
 
-from harness.simulation.run_one import PlannedRun, execute
+from harness.simulation.run_one import PlannedRun, execute, forget_data
 from harness.simulation.runs import RunKey, RunLine
 
 _POLL_S: Final = 0.5
@@ -39,6 +39,7 @@ def run_all(
     Raises: whatever a run raises, after the runs that were under way have kept their last round
     """
     if jobs == 1 or len(planned) < 2:
+        forget_data()
         for one in planned:
             yield one, execute(one, _teller(one, show))
         return

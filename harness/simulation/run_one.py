@@ -156,6 +156,11 @@ def _loaded(request: DataRequest) -> Federation:
     return load_data(request)
 
 
+def forget_data() -> None:
+    """Before the runs of a case: files that its data are from may have changed since those of another one."""
+    _loaded.cache_clear()
+
+
 def _history(
     planned: PlannedRun,
     study: Study,

@@ -52,7 +52,7 @@ MODELS = {
 
 @pytest.fixture
 def own(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Path:
-    """A file under a name that no other test has; this process reads it again for other processes as long as it runs."""
+    """A file under a name that no other test has. This process reads it again for others as long as it runs."""
     path = tmp_path_factory.mktemp("own") / f"own{abs(hash(request.node.nodeid))}.py"
     path.write_text(FILE)
     return path
