@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,14 +24,37 @@ from harness.demo.live import console_for
 from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import request_for, requesters_of
 from harness.simulation.files.json_lines import append_line
-from harness.simulation.options import parse_names, parse_seeds
+from harness.simulation.options import command, parse_names, parse_seeds
 
-StudyFile = Annotated[Path, typer.Argument(help="A case, such as harness/studies/breast_cancer.toml.")]
-DataOption = Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")]
-SeedsOption = Annotated[str | None, typer.Option(help="Seeds, separated by commas; the case's first one.")]
-RoundsOption = Annotated[int | None, typer.Option(min=1, help="At most so many rounds.")]
-OutOption = Annotated[Path | None, typer.Option(help="File that the JSON lines are added to.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON lines instead of tables.")]
+
+@dataclass(frozen=True)
+class _OverCase:
+    """What every attack on a whole study asks for."""
+
+    study_file: Annotated[Path, typer.Argument(help="A case, such as harness/studies/breast_cancer.toml.")]
+    data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
+    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; the case's first one.")] = None
+    rounds: Annotated[int | None, typer.Option(min=1, help="At most so many rounds.")] = None
+    out: Annotated[Path | None, typer.Option(help="File that the JSON lines are added to.")] = None
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of tables.")] = False
+
+    def runs(self) -> Iterator[tuple[Case, int, str]]:
+        """The case with every seed and requester in turn. Raises: ConfigurationError"""
+        case = read_case(self.study_file)
+        requesters = requesters_of(case, load_data(request_for(case, self.data, None, case.table.seeds[0])))
+        for seed in case.table.seeds[:1] if self.seeds is None else parse_seeds(self.seeds):
+            for requester in requesters:
+                yield case, seed, requester
+
+    def keep(self, line: BaseModel) -> None:
+        if self.out is not None:
+            self.out.parent.mkdir(parents=True, exist_ok=True)
+            append_line(self.out, line)
+
+    def told(self, line: BaseModel, text: str) -> None:
+        """Keep a line, and print it or what it says."""
+        self.keep(line)
+        typer.echo(line.model_dump_json() if self.as_json else text)
 
 
 class _Named(TyperGroup):
@@ -62,112 +86,86 @@ def _attack(
     """Attack the protocol: --list, --all, or the NAME of one attack. Ends with 1 where a promise does not hold."""
     if ctx.invoked_subcommand is not None:
         return
-    from harness.adversaries.catalogue import command
+    from harness.adversaries.catalogue import command as catalogue_command
 
     if listed:
-        command.show_list()
+        catalogue_command.show_list()
     elif everything:
-        raise typer.Exit(command.run_all(json_file))
+        raise typer.Exit(catalogue_command.run_all(json_file))
     else:
         typer.echo(ctx.get_help())
 
 
-@app.command()
-def reconstruction(
-    study_file: StudyFile,
-    data: DataOption = None,
-    seeds: SeedsOption = None,
-    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise the first.")] = None,
-    rounds: RoundsOption = None,
-    out: OutOption = None,
-    as_json: JsonOption = False,
-) -> None:
+@dataclass(frozen=True)
+class _Reconstruction(_OverCase):
     """Run a study, then let every party estimate every other site's updates from the sums and lists it has."""
-    console = console_for(stderr=as_json)
-    case, requesters = _case(study_file, data)
-    chosen = case.names[:1] if only is None else parse_names(only, "--only")
-    seeds_chosen = case.table.seeds[:1] if seeds is None else parse_seeds(seeds)
-    for seed in seeds_chosen:
-        for requester in requesters:
-            for variant in chosen:
-                line = AttackedRun(case, variant, AS_IT_IS, requester, seed, data, rounds).line()
-                if out is not None:
-                    out.parent.mkdir(parents=True, exist_ok=True)
-                    append_line(out, line)
-                if as_json:
-                    typer.echo(line.model_dump_json())
-                else:
-                    _show(console, line)
+
+    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise the first.")] = None
 
 
-@app.command()
-def lies(
-    study_file: StudyFile,
-    data: DataOption = None,
-    seeds: SeedsOption = None,
-    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None,
-    lies: Annotated[str | None, typer.Option(help="Which lies, separated by commas; otherwise all.")] = None,
-    liars: Annotated[int, typer.Option(min=1, help="How many contributors lie.")] = 1,
-    clip_norm: Annotated[float | None, typer.Option(help="Replaces the study's: a liar is as long as that.")] = None,
-    rounds: RoundsOption = None,
-    out: OutOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def _reconstruct(asked: _Reconstruction) -> None:
+    console = console_for(stderr=asked.as_json)
+    for case, seed, requester in asked.runs():
+        for variant in case.names[:1] if asked.only is None else parse_names(asked.only, "--only"):
+            line = AttackedRun(case, variant, AS_IT_IS, requester, seed, asked.data, asked.rounds).line()
+            asked.keep(line)
+            if asked.as_json:
+                typer.echo(line.model_dump_json())
+            else:
+                _show(console, line)
+
+
+@dataclass(frozen=True)
+class _Lies(_OverCase):
     """Run a study honestly, then with sites that lie to gain weight and harm, and say what they gained."""
-    case, requesters = _case(study_file, data)
-    chosen = tuple(Lie) if lies is None else tuple(Lie(name) for name in parse_names(lies, "--lies"))
-    setting = AS_IT_IS if clip_norm is None else Setting("clipped", {"parameters": {"clip_norm": clip_norm}})
-    for seed in case.table.seeds[:1] if seeds is None else parse_seeds(seeds):
-        for requester in requesters:
-            for variant in case.names if only is None else parse_names(only, "--only"):
-                for line in LyingRun(case, variant, setting, requester, seed, chosen, liars, data, rounds).lines():
-                    lie = "honest" if line.lie is None else line.lie.value
-                    _told(
-                        line,
-                        f"{line.study}, {variant}, requester {requester}, seed {seed}, {lie}: share {line.weight:.3f}, "
-                        f"moved {line.moved:.3g} of {line.path:.3g}, log-loss {line.harm:+.4f}",
-                        out,
-                        as_json,
-                    )
+
+    only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
+    lies: Annotated[str | None, typer.Option(help="Which lies, separated by commas; otherwise all.")] = None
+    liars: Annotated[int, typer.Option(min=1, help="How many contributors lie.")] = 1
+    clip_norm: Annotated[float | None, typer.Option(help="Replaces the study's: a liar is as long as that.")] = None
 
 
-@app.command()
-def distances(
-    study_file: StudyFile,
-    data: DataOption = None,
-    seeds: SeedsOption = None,
-    only: Annotated[str, typer.Option(help="A variant that sums everybody.")] = "fedavg",
-    colluders: Annotated[str, typer.Option(help="Numbers of accomplices, separated by commas.")] = "0,1,2",
-    every: Annotated[int, typer.Option(min=1, help="All pairs are opened in every so-manieth round.")] = 1,
-    rounds: RoundsOption = None,
-    out: OutOption = None,
-    as_json: JsonOption = False,
-) -> None:
+def _lie(asked: _Lies) -> None:
+    chosen = tuple(Lie) if asked.lies is None else tuple(Lie(name) for name in parse_names(asked.lies, "--lies"))
+    clip = asked.clip_norm
+    setting = AS_IT_IS if clip is None else Setting("clipped", {"parameters": {"clip_norm": clip}})
+    for case, seed, requester in asked.runs():
+        for variant in case.names if asked.only is None else parse_names(asked.only, "--only"):
+            run = LyingRun(case, variant, setting, requester, seed, chosen, asked.liars, asked.data, asked.rounds)
+            for line in run.lines():
+                lie = "honest" if line.lie is None else line.lie.value
+                asked.told(
+                    line,
+                    f"{line.study}, {variant}, requester {requester}, seed {seed}, {lie}: share {line.weight:.3f}, "
+                    f"moved {line.moved:.3g} of {line.path:.3g}, log-loss {line.harm:+.4f}",
+                )
+
+
+@dataclass(frozen=True)
+class _Distances(_OverCase):
     """Run a study, then locate every site's updates by their distances to the requester's and its accomplices'."""
-    case, requesters = _case(study_file, data)
-    counts = parse_seeds(colluders)
-    for seed in case.table.seeds[:1] if seeds is None else parse_seeds(seeds):
-        for requester in requesters:
-            line = LocatingRun(case, only, AS_IT_IS, requester, seed, counts, every, data, rounds).line()
-            cells = "; ".join(
-                f"{one.colluders}{' chosen' if one.chosen else ''}: {one.single:.3f}, {one.together:.3f}"
-                for one in line.located
-            )
-            head = f"{line.study}, requester {requester}, seed {seed}, {line.parameters} parameters"
-            _told(line, f"{head}; colluders: error from one round, from all: {cells}", out, as_json)
+
+    only: Annotated[str, typer.Option(help="A variant that sums everybody.")] = "fedavg"
+    colluders: Annotated[str, typer.Option(help="Numbers of accomplices, separated by commas.")] = "0,1,2"
+    every: Annotated[int, typer.Option(min=1, help="All pairs are opened in every so-manieth round.")] = 1
 
 
-def _case(study_file: Path, data: Path | None) -> tuple[Case, Sequence[str]]:
-    """The case and its requesters. Raises: ConfigurationError"""
-    case = read_case(study_file)
-    return case, requesters_of(case, load_data(request_for(case, data, None, case.table.seeds[0])))
+def _locate(asked: _Distances) -> None:
+    counts = parse_seeds(asked.colluders)
+    for case, seed, requester in asked.runs():
+        run = LocatingRun(case, asked.only, AS_IT_IS, requester, seed, counts, asked.every, asked.data, asked.rounds)
+        line = run.line()
+        cells = "; ".join(
+            f"{one.colluders}{' chosen' if one.chosen else ''}: {one.single:.3f}, {one.together:.3f}"
+            for one in line.located
+        )
+        head = f"{line.study}, requester {requester}, seed {seed}, {line.parameters} parameters"
+        asked.told(line, f"{head}; colluders: error from one round, from all: {cells}")
 
 
-def _told(line: BaseModel, text: str, out: Path | None, as_json: bool) -> None:
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        append_line(out, line)
-    typer.echo(line.model_dump_json() if as_json else text)
+app.command("reconstruction")(command(_Reconstruction, _reconstruct))
+app.command("lies")(command(_Lies, _lie))
+app.command("distances")(command(_Distances, _locate))
 
 
 def _show(console: Console, line: AttackLine) -> None:

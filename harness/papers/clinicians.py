@@ -165,12 +165,7 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
         "[does it pay to join](does_it_pay.md) has the figures behind them. Rules without figures were tried under "
         "other settings: [heart disease](heart_disease.md), [Titanic](titanic.md)."
     )
-    for study, lines in found:
-        page.text(f"**{study.title[0].upper()}{study.title[1:]}**: {study.about}")
-        page.table(("rule: better / same / worse", "loss", *map(words_of, study.beside)), _tallies(study, lines))
-    missing = [study.title for study in STUDIES if not runs.get(study.case)]
-    if missing:
-        page.text(f"**Not run yet:** {'; '.join(missing)}.")
+    _by_study(page, found)
     page.heading("All of it together")
     page.text(
         "Hospitals of all studies in which a rule has run, by loss. A rule with few hospitals was tried in few "
@@ -182,6 +177,16 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     page.heading("Where a rule loses")
     sentences = [sentence for study, lines in found for sentence in _losses(study, lines)]
     page.text("\n".join(sentences) or "**Not run yet.**")
+
+
+def _by_study(page: Page, found: Found) -> None:
+    for study, lines in found:
+        page.text(f"**{study.title[0].upper()}{study.title[1:]}**: {study.about}")
+        page.table(("rule: better / same / worse", "loss", *map(words_of, study.beside)), _tallies(study, lines))
+    there = [study for study, _ in found]
+    missing = [study.title for study in STUDIES if study not in there]
+    if missing:
+        page.text(f"**Not run yet:** {'; '.join(missing)}.")
 
 
 def _answers(found: Found) -> list[str]:

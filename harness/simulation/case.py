@@ -242,6 +242,24 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
     for key, values in variant.tune.items():
         _check_tuned(key, values, bool(case.get("tuning_seeds")), variant.baseline is not None, where)
     study = checked_study_table(without_package(tables), where)
+    _require_together(variant, study, where)
+    return Variant(
+        variant.name,
+        study,
+        tuple((key, tuple(values)) for key, values in variant.tune.items()),
+        variant.keeps_validation,
+        variant.alone_after,
+        variant.pooled,
+        variant.baseline,
+        variant.published_mistake,
+        _digest(variant, tables, case, _packages(tables, case, where)),
+        tables,
+        variant.policy or validated(CaseTable, case, f"{source}: [case]").policy,
+    )
+
+
+def _require_together(variant: VariantTable, study: StudyTable, where: str) -> None:
+    """Keys of a variant that go together, and with its study. Raises: ConfigurationError"""
     if variant.alone_after is not None and variant.alone_after >= study.rounds:
         raise ConfigurationError(
             f"{where}: key 'alone_after': found {variant.alone_after}, the study has "
@@ -256,19 +274,6 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
             f"{where}: key 'pooled': the rule is {study.rule.name.value!r}, and there is nobody left to weigh once all "
             'data are at one place; take rule = { name = "local" }'
         )
-    return Variant(
-        variant.name,
-        study,
-        tuple((key, tuple(values)) for key, values in variant.tune.items()),
-        variant.keeps_validation,
-        variant.alone_after,
-        variant.pooled,
-        variant.baseline,
-        variant.published_mistake,
-        _digest(variant, tables, case, _packages(tables, case, where)),
-        tables,
-        variant.policy or validated(CaseTable, case, f"{source}: [case]").policy,
-    )
 
 
 def _packages(tables: Mapping[str, Any], case: Mapping[str, Any], where: str) -> dict[str, tuple[str, str]]:
