@@ -17,6 +17,7 @@ from harness.papers import (
     other_tasks,
     titanic,
 )
+from harness.papers.attacked.inference import InferencePage
 from harness.papers.attacked.poisoning import PoisoningPage
 from harness.papers.attacked.privacy import PrivacyPage
 from harness.papers.making import Making
@@ -182,6 +183,7 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
     PrivacyPage("privacy", "What sums give away", STUDIES),
     PoisoningPage("poisoning", "What poisoners reach", STUDIES),
+    InferencePage("inference", "What a model, weights and distances tell", STUDIES),
     RobustnessPage("robustness", "What liars and distances can do", STUDIES),
     CasesPage("does_it_pay", "Does it pay to join?", _PAYS, does_it_pay.write),
     CasesPage("clinicians", "Which rule for my patients?", _PAYS, clinicians.write),

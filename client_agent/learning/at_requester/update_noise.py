@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
-from torch.func import functional_call, grad, vmap
 
 from client_agent.architectures.statistics import has_statistics
+from client_agent.learning.at_requester.sample_gradients import sample_gradients
 from client_agent.learning.data import Examples
 from client_agent.learning.personal import shared_parameters
 from client_agent.learning.trainer import (
@@ -30,7 +30,7 @@ from client_agent.learning.trainer import (
     train_round,
 )
 from client_agent.learning.training_seeds import derived
-from client_agent.tasks.losses import Batch, Loss, cross_entropy, training_loss
+from client_agent.tasks.losses import Loss, cross_entropy, training_loss
 from protocol.arithmetic.fixed_point import clip
 from protocol.errors import UnusableUpdate
 from protocol.wire.messages import TrainingSpec
@@ -101,18 +101,10 @@ def _from_samples(
 
     How much it shrinks is uncertain too, by the deviation of the gradient's length: part of the error.
     """
-    shared = {name: parameter.detach() for name, parameter in shared_parameters(model)}
     model.to(device)
-
-    def one(parameters: dict[str, torch.Tensor], X: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        answers = functional_call(model, parameters, (X.unsqueeze(0),))
-        return nn.functional.cross_entropy(answers, y.unsqueeze(0))
-
-    batch: Batch = take(data, spread, device)
-    found = vmap(grad(one), in_dims=(None, 0, 0))(shared, batch.X, batch.y)
-    each = np.concatenate([found[name].flatten(1).cpu().numpy().astype(np.float64) for name in shared], axis=1) * factor
+    each = sample_gradients(model, take(data, spread, device)) * factor
     deviations = each - each.mean(axis=0)
-    flat = np.concatenate([parameter.flatten().cpu().numpy().astype(np.float64) for parameter in shared.values()])
+    flat = np.concatenate([p.detach().flatten().cpu().numpy().astype(np.float64) for _, p in shared_parameters(model)])
     whole = each[np.isin(spread, rows)].mean(axis=0) + factor * training.l2 * flat
     length = float(np.linalg.norm(whole))
     shortened = 0.0

@@ -9,7 +9,7 @@ from typing import Final
 
 from harness.adversaries.poisoning.lines import PoisonedLine
 from harness.adversaries.poisoning.poisons import Poison
-from harness.papers.attacked.poisoning_runs import POISONERS, recorded, run_missing
+from harness.papers.attacked.poisoning_runs import ALONE, POISONERS, recorded, run_missing
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.simulation.drawing.spread import Spread
@@ -74,7 +74,12 @@ def write(page: Page, lines: Sequence[PoisonedLine]) -> None:
     if not plain:
         page.text("**Not run yet:** 0 runs.")
         return
-    variants = tuple(dict.fromkeys(line.variant for line in plain))
+    variants = tuple(variant for variant in dict.fromkeys(line.variant for line in plain) if variant != ALONE)
+    page.text(
+        f"Trained alone the requester reaches {_accuracy(_of(plain, ALONE, 0, None))}. So rules that leave it mostly "
+        "with its own examples, where sites differ as much as these, are hard to poison and have little to lose: that "
+        "they stand here says nothing about sites that are alike."
+    )
     for number in POISONERS:
         page.heading(f"{number} of {_SITES} sites poison: accuracy")
         _table(page, plain, variants, number)

@@ -15,6 +15,8 @@ from harness.simulation.files.json_lines import append_line, read_lines
 LINES: Final = Path("poisoning") / "lines.jsonl"
 POISONERS: Final = (1, 2, 4)
 """Of ten sites: 10, 20 and 40 %."""
+ALONE: Final = "local"
+"""The variant in which nobody else has a part."""
 CHECKED: Final = (("fedavg", Poison.SCALED), ("multi_krum", Poison.SIGN_FLIP), ("weight_erosion", Poison.MIN_MAX))
 """Run under the protocol as well, with two poisoners and the first seed."""
 _CHECKED_POISONERS: Final = 2
@@ -25,7 +27,7 @@ def runs(case: Case, poisoners: Sequence[int] = POISONERS) -> Iterator[Poisoned]
     for seed in case.table.seeds:
         for variant in case.names:
             yield Poisoned(case, variant, seed, 0, None)
-            for number in poisoners:
+            for number in poisoners if variant != ALONE else ():
                 yield from (Poisoned(case, variant, seed, number, poison) for poison in Poison)
     seed = case.table.seeds[0]
     for variant, poison in CHECKED:
