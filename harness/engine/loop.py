@@ -300,12 +300,12 @@ def _update_round(
     announcement, weight_list = announced.announcement, announced.weight_list
     inputs = inputs_of(run, state, announced, trained, taking_part)
     personal = {name: update.personal for name, update in inputs.updates.items()}
-    state = run.with_personal(state, {**personal, run.requester.name: inputs.own.personal})
+    began, state = state, run.with_personal(state, {**personal, run.requester.name: inputs.own.personal})
     summed = run.summing.updates(inputs)
     if summed.average is None or summed.judgement is None:
         after, record = skipped(run, state, announced)
         return after, record if summed.judgement is None else with_judgement(record, summed.judgement)
-    measured = with_own_noise(run, state, inputs, summed, summed.judgement.measured)
+    measured = with_own_noise(run, began, inputs, summed, summed.judgement.measured)
     rule_state = run.rule.apply(state.rule_state, measured)
     aggregate = summed.average
     if run.erosion_applies == "same_round":

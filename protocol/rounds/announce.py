@@ -56,7 +56,7 @@ def _check_purpose(announcement: Announcement, study: Study, last: LastRound | N
     most = study.last_round(purpose)
     if not most:
         raise MalformedMessage(f"the round {purpose.plan.does}, which this study does not; announce another purpose")
-    if last is not None and last.announcement != announcement:
+    if not purpose.plan.summed and last is not None and last.announcement != announcement:
         _check_follows(purpose, last)
     if purpose.plan.summed and announcement.measured and announcement.opens is not study.rule.needs:
         raise MalformedMessage(

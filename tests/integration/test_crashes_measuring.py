@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from client_agent.requester.state import RequesterState
 from client_agent.site.events import RoundEnd
 from protocol.wire.messages import Purpose, RuleName, RuleSpec, Study
 from tests.integration.agents import journal
@@ -89,3 +90,23 @@ def test_a_half_that_died_with_its_server_is_not_asked_for_again(federation: Fed
     state = journal(federation, REQUESTER, study.name).site_state()
     assert state is not None
     assert (state.finished or "").startswith("local_only: measured_twice: round 1 measured model 0 already")
+
+
+@pytest.mark.parametrize("point", ["after_output_opened", pytest.param("before_settled", marks=pytest.mark.soak)])
+def test_shrinkage_learns_from_a_sum_at_whose_opening_the_requester_died(federation: Federation, point: str) -> None:
+    """The model has stepped, or not: what the rule needs of the sum was kept before it could."""
+    name = f"shrinkage-{point}".replace("_", "-")
+    study = light_study_of(federation, name).model_copy(update={"rule": RuleSpec(name=RuleName.SHRINKAGE)})
+    outcome = run_killing(federation, study, [Kill(REQUESTER, point)])
+    audit(federation, study)
+    assert len(set(outcome.models)) == 1
+    assert [record.state for record in outcome.records] == [RoundEnd.RELEASED] * ROUNDS
+    (mean,) = requester_state(federation, study).rule_state.means
+    assert mean.rounds == ROUNDS
+
+
+def requester_state(federation: Federation, study: Study) -> RequesterState:
+    own = journal(federation, REQUESTER, study.name)
+    found = own.read(own.folder / "requester.json", RequesterState)
+    assert found is not None
+    return found

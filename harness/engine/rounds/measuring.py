@@ -26,6 +26,7 @@ def measured_round(run: Run, state: RunState, announced: Announced) -> tuple[Run
     number = announced.announcement.round
     sites = present(run, announced.announcement.listed, number)
     trained = Trained(round_updates(run, state, (run.requester, *sites), number), {})
+    began = state
     state = replace(state, measured_rounds=state.measured_rounds + 1)
     personal = {name: update.personal for name, update in trained.updates.items()}
     state = run.with_personal(state, personal)
@@ -40,7 +41,7 @@ def measured_round(run: Run, state: RunState, announced: Announced) -> tuple[Run
         after = replace(state, measure_tries=tries)
         record = round_record(run, after, number, RoundKind.MEASURED, announced.weight_list.weights)
         return after, record.model_copy(update={"failed_check": summed.judgement.failed})
-    measured = summed.judgement.measured.model_copy(update={"variance": own_variance(run, state, number)})
+    measured = summed.judgement.measured.model_copy(update={"variance": own_variance(run, began, number)})
     after = replace(state, rule_state=run.rule.apply(state.rule_state, measured), measure_tries=0)
     record = round_record(run, after, number, RoundKind.MEASURED, announced.weight_list.weights)
     return after, with_judgement(record, summed.judgement).model_copy(update={"took_part": measured.took_part})
@@ -60,7 +61,7 @@ def with_own_noise(run: Run, state: RunState, inputs: RoundInputs, summed: Summe
 
 
 def own_variance(run: Run, state: RunState, number: int) -> float:
-    """tr Cov of the requester's clipped update of this round."""
+    """tr Cov of the requester's clipped update of this round, from the state before it."""
     load_site(run.model, run.model_of(state), run.personal_of(run.requester, state))
     noise = update_noise(
         run.model,
