@@ -40,8 +40,11 @@ class Halves:
 
 
 def _sum(shares: list[Ring]) -> Ring:
-    sources: list[ChunkSource] = [lambda start, stop, one=one: one[start:stop] for one in shares]  # type: ignore[misc]
-    return sum_chunk(sources, 0, _PARAMETERS.dimension)
+    return sum_chunk([_source(one) for one in shares], 0, _PARAMETERS.dimension)
+
+
+def _source(share: Ring) -> ChunkSource:
+    return lambda start, stop: share[start:stop]
 
 
 class AlteredSum(Attack):

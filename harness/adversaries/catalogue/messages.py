@@ -136,10 +136,6 @@ def _second_share(opened: Round) -> list[httpx.Response]:
     return [opened.put(EARLY, Side.A, opened.fresh(EARLY)[Side.A].sealed())]
 
 
-def _late(opened: Round) -> list[httpx.Response]:
-    return [opened.put(STRANGER, Side.A, b"x" * 3000)]
-
-
 def _announced(**changes: object) -> Act:
     def act(opened: Round) -> list[httpx.Response]:
         changed = opened.announcement.model_copy(update=changes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Final
@@ -80,11 +80,6 @@ def tried(attack: Attack, *, defended: bool = True) -> Outcome:
         seconds=round(time.perf_counter() - began, 3),
         error=error,
     )
-
-
-def all_tried(attacks: Iterable[Attack], *, defended: bool = True) -> Iterator[Outcome]:
-    """One after the other."""
-    return (tried(attack, defended=defended) for attack in attacks)
 
 
 def collected(outcomes: Iterable[Outcome]) -> Outcomes:

@@ -12,6 +12,7 @@ from harness.adversaries.memory_attacks import ATTACKS, MemoryAttack
 from harness.adversaries.scripted.requester import PARTIES, REQUESTER, SITES, START, Federation, Round, study
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.authentic import sign
+from protocol.wire.messages import Study
 
 _ISOLATION = "the site's memory of sums, and its demand on isolation"
 _READ = 0.15
@@ -63,9 +64,9 @@ class TwoSums(Attack):
         return Found(error < _READ, error)
 
 
-def _serve(sites: Federation, of: object, names: Sequence[str], model: np.ndarray, version: int) -> None:
+def _serve(sites: Federation, of: Study, names: Sequence[str], model: np.ndarray, version: int) -> None:
     for site in names:
-        sites.serve(of, site, model, version)  # type: ignore[arg-type]
+        sites.serve(of, site, model, version)
 
 
 def _old_model_again(sites: Federation) -> tuple[Round, Round]:

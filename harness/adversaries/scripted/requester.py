@@ -261,7 +261,7 @@ class Federation:
             )
         topics = (f"welcome-{version}/{REQUESTER}", f"checkpoint-{version}/{REQUESTER}")
         view = StudyView(study=of.name, study_digest=of.digest(), cursor=1, ready=(), mail=topics)
-        agent.watch.both = lambda: (view, view)  # type: ignore[method-assign]
+        agent.watch.both = lambda: (view, view)  # type: ignore[method-assign]  # no thread looks
         agent.react()
         return None if agent.state.model_version is None else agent.require_model()
 
@@ -274,11 +274,11 @@ class Federation:
                 site=site,
                 keys=PARTIES.keys_of(site),
                 roster=ROSTER,
-                clients=self.relays[site],  # type: ignore[arg-type]
+                clients=self.relays[site],  # type: ignore[arg-type]  # mail is all it asks for
                 randomness=SystemRandomness(),
                 state_dir=self.state_dir(site),
                 policy=self._policy,
-                make_learner=lambda *_: self.learners[site],  # type: ignore[arg-type]
+                make_learner=lambda *_: self.learners[site],  # type: ignore[arg-type]  # trains, no more
                 training_seed=lambda _: 1,
                 emit=lambda _: None,
                 ledger=ledger,
@@ -380,11 +380,12 @@ class Federation:
         """Every site of the sum opens it; the step is the requester's choice, so here the model stays put."""
         for site in accepted:
             agent = self.agent(site, of)
-            agent.average = lambda past: (total / len(accepted)).astype(np.float32)  # type: ignore[method-assign]
-            agent._learner = _Stays(self.learners[site])  # type: ignore[assignment]
+            average = (total / len(accepted)).astype(np.float32)
+            agent.average = lambda past, average=average: average  # type: ignore[method-assign, misc]  # opened here
+            agent._learner = _Stays(self.learners[site])  # type: ignore[assignment]  # applies, no more
             agent.take_release(made.past)
             agent.save(last_recorded_round=made.past.announcement.round)
-            agent._learner = self.learners[site]  # type: ignore[assignment]
+            agent._learner = self.learners[site]  # type: ignore[assignment]  # trains, no more
 
 
 class _Stays:
