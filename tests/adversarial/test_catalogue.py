@@ -12,6 +12,11 @@ import moiety
 from harness.adversaries.catalogue.attack import Attack, taken_out
 from harness.adversaries.catalogue.catalogue import catalogue
 from harness.adversaries.catalogue.outcome import tried
+from harness.adversaries.catalogue.outside import Deployment, OutsideAttack
+from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM
+from harness.adversaries.scripted.sites import ScriptedSites, make_study
+from protocol.errors import ConfigurationError
+from tests.kit.processes import start_servers
 
 THREAT_MODEL = (Path(__file__).parents[2] / "docs" / "threat_model.md").read_text()
 ATTACKS = tuple(catalogue().values())
@@ -75,3 +80,24 @@ def test_the_list_names_every_attack_and_an_unknown_name_is_refused() -> None:
     assert code == 0
     assert all(attack.name[:12] in said for attack in ATTACKS)
     assert run("no-such-attack")[0] == 2
+
+
+def test_outside_attacks_run_against_servers_that_are_there(tmp_path: Path) -> None:
+    with start_servers(tmp_path, SITES) as federation:
+        sites = ScriptedSites(federation, make_study(federation, SMALL))
+        sites.create()
+        folder = federation.folder
+        named = ["--roster", str(folder / "roster.toml"), "--keys", str(folder / VICTIM / "keys.toml")]
+        named += ["--ca", str(federation.ca_file), "--study", sites.study.name]
+        outside = [attack.name for attack in ATTACKS if isinstance(attack, OutsideAttack)]
+        assert len(outside) >= 4
+        for name in outside:
+            code, said = run(name, *named)
+            assert (code, "held" in said) == (0, True), said
+        with pytest.raises(ConfigurationError, match="runs on a federation of its own alone"):
+            CliRunner().invoke(
+                moiety.build("attack"), ["attack", "list-of-one", *named], catch_exceptions=False, standalone_mode=False
+            )
+        place = Deployment.named(folder / "roster.toml", folder / VICTIM / "keys.toml", federation.ca_file, "elsewhere")
+        assert tried(catalogue()[outside[0]], on=place).held
+        sites.close()

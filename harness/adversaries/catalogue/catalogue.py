@@ -10,6 +10,7 @@ from harness.adversaries.catalogue.curious import curious_servers
 from harness.adversaries.catalogue.lists import hostile_lists
 from harness.adversaries.catalogue.messages import hostile_messages
 from harness.adversaries.catalogue.models import crafted_models
+from harness.adversaries.catalogue.outside import outside_attacks
 from harness.adversaries.catalogue.poisoning import poisonings
 from harness.adversaries.catalogue.queries import chosen_queries
 from harness.adversaries.catalogue.sums import subtractions
@@ -23,6 +24,7 @@ def catalogue() -> dict[str, Attack]:
     families = (
         vector_attacks(),
         hostile_messages(),
+        outside_attacks(),
         hostile_lists(),
         subtractions(),
         crafted_models(),

@@ -12,8 +12,10 @@ from rich.table import Table
 from harness.adversaries.catalogue.attack import Attack
 from harness.adversaries.catalogue.catalogue import catalogue
 from harness.adversaries.catalogue.outcome import Outcome, Outcomes, collected, table, tried, verdict
+from harness.adversaries.catalogue.outside import Deployment
 from harness.demo.live import console_for
 from host.durable import write_durably
+from protocol.errors import ConfigurationError
 
 _HELD, _NOT_HELD = 0, 1
 
@@ -49,14 +51,25 @@ def command_of(attack: Attack) -> typer.Typer:
         defence_off: Annotated[
             bool, typer.Option("--defence-off", help="Without the defence, in this process alone: is the attack real?")
         ] = False,
+        roster: Annotated[Path | None, typer.Option(help="Attack the servers of this roster, not a new pair.")] = None,
+        keys: Annotated[Path | None, typer.Option(help="With --roster: a site's secret key file.")] = None,
+        ca: Annotated[Path | None, typer.Option(help="With --roster: what the servers' certificates rest on.")] = None,
+        study: Annotated[str, typer.Option(help="With --roster: a study of theirs.")] = "",
     ) -> None:
-        found = collected([tried(attack, defended=not defence_off)])
+        on = None if roster is None else _deployment(roster, keys, ca, study)
+        found = collected([tried(attack, defended=not defence_off, on=on)])
         _write(found, json_file)
         console_for(stderr=False).print(table(found.attacks))
         raise typer.Exit(_HELD if found.attacks[0].as_documented else _NOT_HELD)
 
     alone.command(attack.name, help=said[0].upper() + said[1:])(run)
     return alone
+
+
+def _deployment(roster: Path, keys: Path | None, ca: Path | None, study: str) -> Deployment:
+    if keys is None or ca is None or not study:
+        raise ConfigurationError("--roster needs --keys, --ca and --study: a site's keys, a CA file, a study's name")
+    return Deployment.named(roster, keys, ca, study)
 
 
 def _line(outcome: Outcome) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ import numpy as np
 
 from harness.adversaries import contributions as forged
 from harness.adversaries import requester as malicious
-from harness.adversaries import requests
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.scripted.rounds import (
     EARLY,
@@ -26,7 +24,6 @@ from harness.adversaries.scripted.rounds import (
     Pair,
     Phase,
 )
-from harness.adversaries.scripted.signed_client import Outgoing, SignedClient
 from harness.adversaries.scripted.there import there
 from harness.federation.memory.servers import ServersInMemory
 from protocol.bodies.letter import NOTICE_BYTES
@@ -48,8 +45,6 @@ def _plenty(*_: object) -> int:
 
 
 Act = Callable[[Round], list[httpx.Response]]
-_HOUR_S = 3600
-_NONCE = "servers.store.sql.SqlStore.remember_nonce"
 _FINISH = "servers.http.bodies._Opening.finish"
 _MOST = "servers.rounds.collect.most_bytes"
 _LETTERS = 20
@@ -87,29 +82,6 @@ class HostileMessage(Attack):
 
 
 # --- what is sent -----------------------------------------------------------------------------------------------------
-
-
-def _viewed(opened: Round, created: int | None = None) -> Outgoing:
-    return opened.sites.me.enclose(Side.A, "GET", opened.path(paths.VIEW), created=created)
-
-
-def _as_the_victim(opened: Round) -> list[httpx.Response]:
-    keys = requests.impostor(opened.client(VICTIM).keys, secrets.token_bytes(32))
-    client = SignedClient(opened.federation, keys)
-    try:
-        return [client.send(Side.A, "GET", opened.path(paths.VIEW))]
-    finally:
-        client.close()
-
-
-def _again(opened: Round) -> list[httpx.Response]:
-    asked = _viewed(opened)
-    opened.sites.me.post(asked)
-    return [opened.sites.me.post(asked)]
-
-
-def _an_hour_later(opened: Round) -> list[httpx.Response]:
-    return [opened.sites.me.post(_viewed(opened, int(opened.federation.clock.now()) - _HOUR_S))]
 
 
 def _copied(opened: Round) -> list[httpx.Response]:
@@ -164,11 +136,6 @@ def _letters(opened: Round) -> list[httpx.Response]:
     return [opened.client(VICTIM).send(Side.A, "PUT", path, notice) for path in made_up]
 
 
-def _long_letter(opened: Round) -> list[httpx.Response]:
-    path = opened.path(paths.MAIL, topic="refusal", recipient=REQUESTER)
-    return [opened.client(VICTIM).send(Side.A, "PUT", path, bytes(2**20))]
-
-
 # --- with the defence taken out ---------------------------------------------------------------------------------------
 
 
@@ -191,42 +158,16 @@ def _first_receipt(server: object, study: object, known: ContributionRecord, dig
     return known.receipt
 
 
-_SIGNATURE = "the signature of every request, by a key of the roster"
 _HEADER = "the header of a share names site, study, round and announcement, and is sealed with it"
 _ANNOUNCED = "one announcement per round, checked against the study"
 _CHOSEN = "one release set per round, over at least the announced number of agreed sites"
 _LETTER = "letters that the study calls for now, of one length"
 
 
-_VERIFY: Final = "http_message_signatures.algorithms.ED25519.verify"
-_AGE: Final = "protocol.wire.channel.signing._Verifier._check_time"
 _OPENS: Final = "servers.rounds.collect.opens_round"
 _PART: Final = "protocol.bodies.contribution.Part.require"
 _CHOOSE: Final = "servers.rounds.release.answer"
 _ROWS: Final[tuple[tuple[str, Party, str, Act, Refused], ...]] = (
-    (
-        "request-in-anothers-name",
-        Party.STRANGER,
-        "reads a study as one of its sites, signed by a key of its own",
-        _as_the_victim,
-        Refused(Phase.COLLECTING, _SIGNATURE, {_VERIFY: passes}),
-    ),
-    (
-        "request-replayed",
-        Party.NETWORK,
-        "sends a recorded request once more",
-        _again,
-        Refused(Phase.COLLECTING, "nonces, kept as long as a signature is young enough", {_NONCE: passes}),
-    ),
-    (
-        "request-delayed",
-        Party.NETWORK,
-        "holds a request back for an hour",
-        _an_hour_later,
-        Refused(
-            Phase.COLLECTING, "the age of a signature", {"protocol.wire.channel.signing._Verifier._check_time": passes}
-        ),
-    ),
     (
         "share-copied",
         Party.SITE,
@@ -307,17 +248,6 @@ _ROWS: Final[tuple[tuple[str, Party, str, Act, Refused], ...]] = (
         "fills the relaying server and everybody's views with letters",
         _letters,
         Refused(Phase.COLLECTING, _LETTER, {"servers.routes.mail.require_announced": passes}, "letters kept, of 20"),
-    ),
-    (
-        "letter-of-a-megabyte",
-        Party.SITE,
-        "leaves a letter that is far longer than any notice",
-        _long_letter,
-        Refused(
-            Phase.COLLECTING,
-            _LETTER,
-            {"servers.routes.mail.most_bytes": lambda *_: 2**22, "servers.routes.mail.require_length": passes},
-        ),
     ),
 )
 

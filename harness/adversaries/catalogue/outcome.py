@@ -13,8 +13,10 @@ from pydantic import BaseModel, ConfigDict
 from rich.table import Table
 from structlog.testing import capture_logs
 
-from harness.adversaries.catalogue.attack import Attack, Party, taken_out
+from harness.adversaries.catalogue.attack import Attack, Found, Party, taken_out
+from harness.adversaries.catalogue.outside import Deployment, OutsideAttack
 from harness.versions import versions
+from protocol.errors import ConfigurationError
 from protocol.printable import printable
 
 FORMAT: Final = "moiety-attacks/1"
@@ -55,14 +57,22 @@ class Outcomes(BaseModel):
     versions: dict[str, str]
 
 
-def tried(attack: Attack, *, defended: bool = True) -> Outcome:
-    """Run one attack against a federation of its own, in a folder that is gone afterwards."""
+def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None) -> Outcome:
+    """Run one attack against a federation of its own, in a folder that is gone afterwards, or ``on`` running servers.
+
+    Raises: ConfigurationError for an attack that runs on no servers but its own
+    """
+    if on is not None and (not defended or not isinstance(attack, OutsideAttack)):
+        raise ConfigurationError(
+            f"{attack.name} runs on a federation of its own alone, and so does any attack without its defence: leave "
+            "out --roster"
+        )
     began = time.perf_counter()
     error, figure, held = "", None, False
     with tempfile.TemporaryDirectory(prefix="moiety-attack-") as folder:
         try:
             with capture_logs(), nullcontext() if defended else taken_out(attack.without):
-                found = attack.attempt(Path(folder))
+                found = _found(attack, Path(folder), on)
         except Exception as failure:  # whatever it is, the attack was not tried, and that is no defence
             error = printable(f"{type(failure).__name__}: {failure}")
         else:
@@ -80,6 +90,12 @@ def tried(attack: Attack, *, defended: bool = True) -> Outcome:
         seconds=round(time.perf_counter() - began, 3),
         error=error,
     )
+
+
+def _found(attack: Attack, folder: Path, on: Deployment | None) -> Found:
+    if on is not None and isinstance(attack, OutsideAttack):
+        return attack.on(on)
+    return attack.attempt(folder)
 
 
 def collected(outcomes: Iterable[Outcome]) -> Outcomes:
