@@ -14,7 +14,8 @@ from harness.simulation.drawing.charts import COLOURS, drawn, tidy
 
 _TICKS: Final = (0.25, 0.5, 0.7, 1.0, 1.4, 2.0, 4.0)
 _LIMIT: Final = 5.0
-"""Ratios beyond it, or below its inverse, stand at the edge."""
+_HIGHEST: Final = 2.0
+"""Ratios of FedAvg beyond the one and of the rule beyond the other, or below 1 / 5, stand at the edge."""
 _ACROSS: Final = 3
 _KINDS: Final = (("clearly better", COLOURS[2]), ("not clear", "#a0aec0"), ("clearly worse", COLOURS[8]))
 
@@ -45,14 +46,12 @@ def ratios_chart(panels: Sequence[RatioPanel]) -> str:
 
     def draw() -> Figure:
         rows = -(-len(panels) // _ACROSS)
-        figure = Figure(figsize=(3.1 * min(_ACROSS, len(panels)), 3.1 * rows), layout="constrained")
+        figure = Figure(figsize=(3.1 * min(_ACROSS, len(panels)), 2.7 * rows), layout="constrained")
         grid = figure.subplots(rows, min(_ACROSS, len(panels)), squeeze=False).ravel()
         for axes, panel in zip(grid, panels, strict=False):
             _draw(axes, panel)
         for unused in grid[len(panels) :]:
             unused.set_visible(False)
-        figure.supxlabel("FedAvg's loss / loss of training alone", fontsize=9)
-        figure.supylabel("the rule's loss / loss of training alone", fontsize=9)
         handles, names = grid[0].get_legend_handles_labels()
         figure.legend(handles, names, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
         return figure
@@ -68,14 +67,16 @@ def _draw(axes: Axes, panel: RatioPanel) -> None:
         axes.scatter([], [], color=colour, s=18, label=name)
         for few, marker in ((True, "o"), (False, "s")):
             dots = [dot for dot in panel.dots if dot.few is few and _kind(dot) == place]
-            x, y = [_within(dot.fedavg) for dot in dots], [_within(dot.rule) for dot in dots]
+            x, y = [_within(dot.fedavg, _LIMIT) for dot in dots], [_within(dot.rule, _HIGHEST) for dot in dots]
             axes.scatter(x, y, color=colour, marker=marker, s=18, linewidths=0, zorder=2 + place % 2)
-    axes.set(xscale="log", yscale="log", xlim=(low / 1.05, high * 1.05), ylim=(low / 1.05, high * 1.05))
+    axes.set(xscale="log", yscale="log", xlim=(low / 1.05, high * 1.05), ylim=(low / 1.05, _HIGHEST * 1.05))
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(FixedLocator(_TICKS))
         axis.set_minor_locator(NullLocator())
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set_title(panel.title, fontsize=9)
+    axes.set_xlabel("FedAvg's loss / alone", fontsize=8)
+    axes.set_ylabel("the rule's loss / alone", fontsize=8)
     tidy(axes)
 
 
@@ -83,5 +84,5 @@ def _kind(dot: Dot) -> int:
     return 0 if dot.better else 2 if dot.worse else 1
 
 
-def _within(ratio: float) -> float:
-    return min(max(ratio, 1 / _LIMIT), _LIMIT)
+def _within(ratio: float, highest: float) -> float:
+    return min(max(ratio, 1 / _LIMIT), highest)

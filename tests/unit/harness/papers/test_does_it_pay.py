@@ -103,7 +103,9 @@ def test_the_page_counts_names_who_falls_short_and_says_what_was_not_done(tmp_pa
     does_it_pay.write(page, {"pays_heart_disease": study()}, None)
     page.write()
     text = page.path.read_text()
-    assert "**Not done:** Titanic by age; Titanic, two alike; breast cancer;" in text
+    assert "**Not done:** studies: Titanic by age, Titanic, two alike, breast cancer," in text
+    assert "; rules: FedAvg by samples, Weight Erosion, Shrinkage, Mallows averaging, sums," in text
+    assert "; seeds: heart disease (2 of 20)." in text
     assert "| **Mallows averaging** | 2 | 1 | 1 (50 %) | 1 (50 %) | 1 (50 %) | 1 (50 %) |" in text
     assert "| **Local** | 2 | 1 | 0 (0 %) | 1 (50 %) |  |  |" in text
     assert "| Mallows averaging | .405 | **+0.055 ± 0.005** | 1 / 0 / 1 | 1 / 0 / 1 |" in text
