@@ -173,6 +173,7 @@ _REGRESSION: Final = CaseUse(other_tasks.REGRESSION.case)
 _PAYS: Final = tuple(
     CaseUse(study.case) if study.few else CaseUse(study.case, (0, 1, 2)) for study in does_it_pay.STUDIES
 )
+_PAYS_FEW: Final = tuple(CaseUse(study.case) for study in does_it_pay.STUDIES if study.few)
 PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("titanic", "Titanic: passengers by age", _TITANIC, titanic.write),
     CasesPage("heart_disease", "Heart disease: four hospitals", (_HEART,), heart_disease.write),
@@ -186,5 +187,5 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     InferencePage("inference", "What a model, weights and distances tell", STUDIES),
     RobustnessPage("robustness", "What liars and distances can do", STUDIES),
     CasesPage("does_it_pay", "Does it pay to join?", _PAYS, does_it_pay.write),
-    CasesPage("clinicians", "Which rule for my patients?", _PAYS, clinicians.write),
+    CasesPage("clinicians", "Which rule for my patients?", _PAYS_FEW, clinicians.write),
 )

@@ -100,7 +100,7 @@ RULES: Final = (
         "mallows_finished",
         "Mallows averaging, then a local finish",
         "The same after Mallows averaging.",
-        "as Mallows averaging, with a few hundred patients or more",
+        "as Mallows averaging, and you have hundreds of patients: with few it can undo what joining gave",
         "as Mallows averaging",
         "as Mallows averaging, and a minute of your own computer",
     ),
@@ -141,14 +141,15 @@ RULES: Final = (
 
 def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) -> None:
     """The answer, the rules in words, then what they did for the hospital that asked in the studies that have run."""
-    found = [(study, with_rules_alone(tuple(runs[study.case]))) for study in STUDIES if runs.get(study.case)]
+    ran = [study for study in STUDIES if study.few and runs.get(study.case)]
+    found = [(study, with_rules_alone(tuple(runs[study.case]))) for study in ran]
     page.text(
         "You ask for a model for **your** patients; other hospitals help. Nobody, not even the two servers, sees any "
         "hospital's data or update. Everybody who takes part sees the common model after each round. What is left to "
         "choose is the rule by which the updates are put together."
     )
     page.heading("Does it pay to join?")
-    page.text("\n".join(_answers([one for one in found if one[0].few])) or "**Not run yet.**")
+    page.text("\n".join(_answers(found)) or "**Not run yet.**")
     page.heading("The rules")
     page.table(
         ("rule", "what it does", "use it when", "what you learn about a single hospital", "what it costs"),
@@ -184,7 +185,7 @@ def _by_study(page: Page, found: Found) -> None:
         page.text(f"**{study.title[0].upper()}{study.title[1:]}**: {study.about}")
         page.table(("rule: better / same / worse", "loss", *map(words_of, study.beside)), _tallies(study, lines))
     there = [study for study, _ in found]
-    missing = [study.title for study in STUDIES if study not in there]
+    missing = [study.title for study in STUDIES if study.few and study not in there]
     if missing:
         page.text(f"**Not run yet:** {'; '.join(missing)}.")
 
@@ -204,7 +205,8 @@ def _answers(found: Found) -> list[str]:
         sentences.append(
             "- Nobody knows beforehand which of the two, training alone or FedAvg, is the better one. Beside whichever "
             f"turned out to be, Mallows averaging was clearly better for {_better(best)} of {len(best)}, clearly worse "
-            f"for {_worse(best)}, and not clearly different for the others. It asks you to choose nothing."
+            f"for {_worse(best)}, and not clearly different for the others. It asks you to choose nothing; where "
+            "FedAvg is right for you, it costs a little beside FedAvg."
         )
     return sentences
 

@@ -62,6 +62,7 @@ STUDIES: Final = (
             f"pays_mnist_{letter}",
             f"MNIST {letter.upper()}",
             f"ten sites of 200 images, distribution {letter.upper()}; a network of 20,666 parameters",
+            (MetricName.ACCURACY,),
             few=False,
         )
         for letter in "abf"
@@ -80,6 +81,7 @@ RIVALS: Final = {"ditto": "Ditto", "pfedme": "pFedMe"}
 WITH_FINISH: Final = {f"{name}{FINISHED}": f"{title} + finish" for name, title in RULES.items()}
 TITLES: Final = RULES | SUMS | WITH_FINISH | RIVALS
 DRAWN: Final = ("weight_erosion", "shrinkage", "fedavg_finished", "mallows", "mallows_sums", "mallows_finished")
+GOAL_OF: Final = ("mallows", "mallows_sums", "fedavg_finished")
 HOW: Final = (
     "Everything was fixed before the figures of these runs were looked at, and is the same for every rule: linear "
     "models on features whitened by the pooled moments, full-batch gradients, 40 rounds; for MNIST a small network, "
@@ -113,6 +115,8 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
         return
     page.text(HOW)
     page.text(_not_done(found))
+    page.heading("Was the goal reached?")
+    page.text("\n".join(line for rule in GOAL_OF for line in _goal(found, rule)))
     page.figure("ratios", _chart(found), _CAPTION)
     for few, heading in ((True, "Few examples, linear models"), (False, "More parameters than examples, networks")):
         chosen = [one for one in found if one[0].few is few]
@@ -128,6 +132,23 @@ def write(page: Page, runs: Mapping[str, Sequence[RunLine]], data: Path | None) 
     for study, lines in found:
         page.heading(f"{study.title[0].upper()}{study.title[1:]}: {study.about}")
         _one_study(page, study, lines)
+
+
+def _goal(found: Sequence[tuple[Asked, Lines]], rule: str) -> list[str]:
+    """A rule beside what was asked of Mallows averaging before it was studied."""
+    alone = [one for _, lines in found for one in beside_rule(lines, rule)]
+    better = [one for _, lines in found for one in beside_better(lines, rule)]
+    few = [one for study, lines in found if study.few for one in beside_better(lines, rule)]
+    if not better:
+        return []
+    below_alone, below = sum(one.worse for one in alone), sum(one.worse for one in better)
+    above = sum(one.better for one in few)
+    asked = (
+        (f"clearly below training alone for {below_alone} of {len(alone)} requesters (goal: none)", below_alone == 0),
+        (f"clearly below the better of both for {below} of {len(better)} (goal: none)", below == 0),
+        (f"clearly above it for {above} of {len(few)} with few examples (goal: half)", 2 * above >= len(few) > 0),
+    )
+    return [f"- {TITLES[rule]} is {text}: {'reached' if reached else '**not reached**'}." for text, reached in asked]
 
 
 def _not_done(found: Sequence[tuple[Asked, Lines]]) -> str:
@@ -215,7 +236,7 @@ def _one_study(page: Page, study: Asked, lines: Lines) -> None:
     seeds = len({line.seed for line in lines})
     page.table(
         (
-            f"{len(requesters(lines))} requesters, {seeds} seeds",
+            f"requesters: {len(requesters(lines))}, seeds: {seeds}",
             "loss",
             "less the better of both",
             "above / same / below it",

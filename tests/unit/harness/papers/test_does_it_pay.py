@@ -112,6 +112,8 @@ def test_the_page_counts_names_who_falls_short_and_says_what_was_not_done(tmp_pa
     assert "| *better of both* | .350 |" in text
     assert "- heart disease: Mallows averaging is clearly below Local for b (**+0.205 ± 0.005**)." in text
     assert "- heart disease: Mallows averaging is clearly below the better of both for b" in text
+    assert "- Mallows averaging is clearly below training alone for 1 of 2 requesters (goal: none): **not reach" in text
+    assert "- Mallows averaging is clearly above it for 1 of 2 with few examples (goal: half): reached." in text
     (few,) = re.findall(r"^\| 10 \| ([+-][.0-9]+) \|", text, flags=re.MULTILINE)
     (many,) = re.findall(r"^\| 1000 \| ([+-][.0-9]+) \|", text, flags=re.MULTILINE)
     assert float(few) > 0.1 > 0.02 > float(many)
