@@ -79,7 +79,7 @@ PLANS: Final[Mapping[Purpose, PurposePlan]] = {
         opens=Needs.INNER_PRODUCTS,
         ends_as=RoundState.RANKED,
         dispensable=True,
-        opens_alone="a ranking opens inner products, once a study",
+        opens_alone="a ranking opens inner products, once per study",
         once=Clause.RANKED_ONCE,
         unusable="this site has no ridge regression within the ranking's clip_norm; the numbers stay at this site",
     ),

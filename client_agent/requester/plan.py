@@ -67,7 +67,7 @@ def _discarded(owner: RequesterStudy) -> Hindrance | None:
 def _uncountable(owner: RequesterStudy) -> Hindrance | None:
     counted, progress = owner.state.counted, owner.progress
     if counted is None and progress.memory.counted is not None:
-        text = "the sum of the class counts broke its bounds, and counts are summed once a study; start another one"
+        text = "the sum of the class counts broke its bounds, and counts are summed once per study; start another one"
         return Hindrance(cause=EndCause.COUNTS_OUT_OF_BOUNDS, public=text, why=text)
     if counted is None and progress.counts_rounds >= MOST_COUNTS_ROUNDS:
         text = f"the class counts could not be summed in {MOST_COUNTS_ROUNDS} rounds; see why they were skipped"

@@ -140,7 +140,7 @@ def _sign_set(state: Standing, agreed: AgreedSet, roster: Roster) -> Answer:
         _check_listed(attempt, agreed, roster)
         return Move(RoundEvent.AGREED)
     if toss.agreed.message != agreed:
-        raise ConflictingMessage(f"{attempt.key.label} has another agreed set; there is one a round, for ever")
+        raise ConflictingMessage(f"{attempt.key.label} has another agreed set; there is one per round, for ever")
     return Reply.AGAIN
 
 
@@ -218,7 +218,7 @@ def _choose(state: Standing, release: ReleaseSet, roster: Roster) -> Answer:
         raise WrongRound(f"round {number} {plan.does}; its vectors are never summed")
     if isinstance(state.choice, SetChosen):
         if state.choice.release_set.message != release:
-            raise ConflictingMessage(f"{attempt.key.label} has another release set; there is one a round, for ever")
+            raise ConflictingMessage(f"{attempt.key.label} has another release set; there is one per round, for ever")
         return Reply.AGAIN
     measured = attempt.state is RoundState.MEASURED and not isinstance(state.end, EndAgreed)
     if not measured or isinstance(toss, Unlocked):
@@ -253,7 +253,7 @@ def _sign_sum(state: Standing, message: SumRelease) -> Answer:
         raise WrongRound(f"round {number} is one of shares; its sum is released by both servers' halves")
     if isinstance(state.end, SumAgreed):
         if state.end.sum_release.message != message:
-            raise ConflictingMessage(f"{attempt.key.label} ends with another sum; there is one a round, for ever")
+            raise ConflictingMessage(f"{attempt.key.label} ends with another sum; there is one per round, for ever")
         return Reply.AGAIN
     require_no_other_end(attempt, state.end)
     if isinstance(state.choice, Unchosen):

@@ -37,7 +37,7 @@ from servers.studies import refuse
 
 
 def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
-    """Countersign one announcement a round number; the same again gets the same answer.
+    """Countersign one announcement per round number; the same again gets the same answer.
 
     Raises: BadSignature, WrongRound, ConflictingMessage, AnnouncementMismatch, MalformedMessage
     """

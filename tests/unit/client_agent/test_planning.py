@@ -142,7 +142,7 @@ def test_counts_whose_sum_was_discarded_are_not_summed_again(bench: RequesterBen
     bench.requester.keep(
         next_round=2, counts_rounds=1, memory=remember_release(memory, announced, plan.weight_list, announced.listed)
     )
-    assert "counts are summed once a study" in ended(bench)[0]
+    assert "counts are summed once per study" in ended(bench)[0]
 
 
 def test_a_plan_of_a_crashed_process_is_taken_up_whatever_hinders(bench: RequesterBench) -> None:
