@@ -113,6 +113,13 @@ class TestAtTheSites:
         for reason in measure(sites, 1, of=scripted_study("averages")).refused.values():
             assert "measures updates and sums nothing, which this study does not" in reason
 
+    def test_a_sum_opens_no_pairs_and_a_measurement_nothing_else(self, sites: Federation) -> None:
+        """Pairs of weighted updates beside those of unweighted ones would tell products of updates."""
+        all_refuse(sites.round(OF, 1, SITES, version=0, opens=Needs.PAIRS), "measured_for_nothing")
+        assert sites.round(OF, 2, SITES, version=0, opens=Needs.NORMS).refused == {}
+        with pytest.raises(ValueError, match="a measurement opens pairs"):
+            announcement(OF.digest(), **(MEASURES | {"opens": Needs.DISTANCES}))
+
     def test_a_sum_whose_end_is_unknown_comes_first(self, sites: Federation) -> None:
         """Else distances over a model could be had from sites that must not yet answer another sum over it."""
         assert sites.round(OF, 1, SITES, version=0, end=None).refused == {}

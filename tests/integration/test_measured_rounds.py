@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.data import LocalData
 from client_agent.learning.learner import Vector
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
@@ -22,7 +23,9 @@ from client_agent.study.participant import Participant
 from harness.bounds.error_bound import bound_of_run
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory
-from harness.engine.loop import run_plain
+from harness.engine.loop import run_plain, run_rounds
+from harness.engine.run_state import Conditions
+from harness.engine.summing import PlainSum
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, torch_learner, with_odd
 from harness.federation.processes import FederationSpec, SiteSpec
@@ -184,6 +187,20 @@ def test_shrinkage_opens_nothing_and_is_the_plain_run(tmp_path: Path) -> None:
         assert [r.state for r in records] == [RoundEnd.RELEASED] * ROUNDS
         assert all((r.pairs, r.norms, r.distances, r.declined) == ((), (), (), ()) for r in records)
         assert records[-1].weights[0].numerator < 256
+
+
+def test_with_a_local_finish_the_noise_is_that_of_the_examples_seen(tmp_path: Path) -> None:
+    """Two fifths of the requester's examples are held out of all rounds: its updates are noisier than declared."""
+    finish = FinishTable(held_out=0.4)
+    with federation_in(tmp_path) as running:
+        study = study_of(running, "finished", MALLOWS)
+        with running.agents():
+            running.hand_in(study, finish)
+            running.until("the end", finished(running, "finished", *SITES))
+        plain = run_rounds(study, in_one_process(), PlainSum(), Conditions(finish=finish), protection="plain")
+        *records, last = rounds_of(running, REQUESTER, "finished")
+    assert last.state is RoundEnd.FINISHED
+    as_plain(tuple(records), replace(plain, rounds=plain.rounds[:-1]))
 
 
 def test_a_late_joiner_waits_for_the_next_measurement(tmp_path: Path) -> None:

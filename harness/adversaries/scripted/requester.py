@@ -116,7 +116,7 @@ class Quadratic:
 class How(TypedDict, total=False):
     """How a round is announced; without these: weights of 1, at least three, the first model, an honest end.
 
-    ``own`` is the requester's weight over the grid, where the list carries it.
+    ``own`` is the requester's weight over the grid, where the list carries it; ``opens`` what a sum opens.
     """
 
     version: Required[int]
@@ -127,6 +127,7 @@ class How(TypedDict, total=False):
     purpose: Purpose
     previous: PastRelease | None
     own: int | None
+    opens: Needs
 
 
 def announced(of: Study, number: int, listed: tuple[str, ...], how: How) -> tuple[WeightList, Announcement]:
@@ -146,7 +147,7 @@ def announced(of: Study, number: int, listed: tuple[str, ...], how: How) -> tupl
         round=number,
         listed=listed,
         least_contributors=how.get("least", 3),
-        opens=purpose.plan.opened(Needs.NOTHING),
+        opens=purpose.plan.opened(how.get("opens", Needs.NOTHING)),
         purpose=purpose,
         model_version=how["version"],
         model_digest=model_digest(SITE_KEY, of.digest(), number, model.tobytes()),
