@@ -59,6 +59,18 @@ def shared_model(running: InMemoryFederation, name: str) -> np.ndarray:
     return np.frombuffer(final_model(running, REQUESTER, name), np.float32)
 
 
+def test_after_mallows_averaging_too(federation: InMemoryFederation) -> None:
+    """Its measured round counts as one of the requester's records, not of the study's rounds."""
+    rule = RuleSpec(name=RuleName.MALLOWS)
+    federation.hand_in(study_for(federation, "risk", rule, ROUNDS, 60.0), TABLE)
+    federation.until("the end", finished(federation, "risk", *SITES))
+    ends = [record.state for record in rounds_of(federation, REQUESTER, "risk")]
+    assert ends[1:] == [RoundEnd.RELEASED] * ROUNDS + [RoundEnd.FINISHED]
+    facts = finished_model(journal(federation, REQUESTER, "risk"))
+    assert facts is not None
+    assert (facts.held, facts.shared_version) == (15, ROUNDS)
+
+
 @pytest.mark.parametrize(("name", "table"), [("held", TABLE), ("left", LEFT_OUT)])
 def test_it_is_the_engines_finish_of_the_shared_model(
     federation: InMemoryFederation, name: str, table: FinishTable

@@ -62,7 +62,8 @@ class LyingRun:
         for lie in (None, *self.lies):
             begun, summing = time.monotonic(), LyingSum(PlainSum(), liars, lie)
             policy = self.setting.policy(self.case.table.policy.policy())
-            history = run_rounds(study, federation.sites, summing, Conditions(policy=policy), protection="plain")
+            conditions = Conditions(policy=policy, finish=table.finish)
+            history = run_rounds(study, federation.sites, summing, conditions, protection="plain")
             honest = honest or history
             yield self._line(study, history, honest, summing, lie, liars, time.monotonic() - begun)
 

@@ -14,6 +14,9 @@ from harness.adversaries.locating.locating_line import Located, LocatingLine
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.papers.robustness.runs import (
+    FINISHED,
+    FINISHED_LIES,
+    FINISHED_RULES,
     LOCATING,
     LYING,
     RULES,
@@ -122,17 +125,33 @@ def _lying(page: Page, lying: Lying, lines: Sequence[LyingLine]) -> None:
     if not lines:
         page.text("**Not run yet:** 0 runs.")
         return
+    plain = [line for line in lines if line.setting != FINISHED.name]
     page.text("The liars' share of a sum:")
-    _by_rule(page, lying, lines, lambda found: f"{mean(line.weight for line in found):.2f}", honest=True)
+    _by_rule(page, lying, plain, lambda found: f"{mean(line.weight for line in found):.2f}", honest=True)
     page.text("How far the model was moved, against the way that it went:")
-    _by_rule(page, lying, lines, lambda found: f"{median(line.moved / line.path for line in found):.2f}")
+    _by_rule(page, lying, plain, lambda found: f"{median(line.moved / line.path for line in found):.2f}")
     page.text("What it cost in log-loss:")
-    _by_rule(page, lying, lines, lambda found: _cost(Spread.of(line.harm for line in found)))
-    alone = [line for line in lines if line.variant == "local"]
+    _by_rule(page, lying, plain, lambda found: _cost(Spread.of(line.harm for line in found)))
+    alone = [line for line in plain if line.variant == "local"]
     honest = Spread.of(line.log_loss for line in alone) if alone else None
-    rules = [(rule, [one.log_loss for one in lines if (one.variant, one.lie) == (rule, None)]) for rule in RULES]
+    rules = [(rule, [one.log_loss for one in plain if (one.variant, one.lie) == (rule, None)]) for rule in RULES]
     shown = ", ".join(f"{_NAMES[rule]} {Spread.of(values)}" for rule, values in rules if values)
     page.text(f"Log-loss with honest sites: {shown}; training alone {honest or 'not run'}.")
+    _finished(page, [line for line in lines if line.setting == FINISHED.name])
+
+
+def _finished(page: Page, lines: Sequence[LyingLine]) -> None:
+    """Log-loss of the requester's own model in the end."""
+    if not lines:
+        page.text("With a local finish: not run yet.")
+        return
+    page.text("Log-loss after a local finish, a fifth of the requester's examples held out for it:")
+    columns: tuple[Lie | None, ...] = (None, *FINISHED_LIES)
+    rows = []
+    for rule in FINISHED_RULES:
+        found = [[line.log_loss for line in lines if (line.variant, line.lie) == (rule, lie)] for lie in columns]
+        rows.append([_NAMES[rule], *(str(Spread.of(one)) if one else "-" for one in found)])
+    page.table(["rule", *("honest" if lie is None else lie.value for lie in columns)], rows)
 
 
 def _by_rule(

@@ -22,7 +22,10 @@ LIES: Final = Path("robustness") / "lies.jsonl"
 DISTANCES: Final = Path("robustness") / "distances.jsonl"
 SEEDS: Final = (0, 1, 2, 3, 4)
 RULES: Final = ("fedavg", "multi_krum", "weight_erosion", "mallows", "mallows_raw", "mallows_policy")
-_ALONE: Final = "local"
+FINISHED_RULES: Final = ("fedavg", "mallows", "mallows_raw")
+FINISHED_LIES: Final = (Lie.REPLAY, Lie.ORACLE)
+ALONE: Final = "local"
+FINISHED: Final = Setting("finished", {"finish": {"held_out": 0.2}})
 _SINGLE: Final = tuple(lie for lie in Lie if lie is not Lie.OPPOSED)
 
 
@@ -40,15 +43,22 @@ class Lying:
         case, known = read_case(studies / f"{self.case}.toml"), {_key(line) for line in lying_lines(runs)}
         for seed in SEEDS:
             for requester in _requesters(case, data):
-                for variant in (_ALONE, *RULES):
-                    lies = () if variant == _ALONE else self.lies
-                    if {(case.name, variant, requester, seed, lie) for lie in (None, *lies)} <= known:
+                for setting, variant, lies in self._asked():
+                    if {(case.name, setting.name, variant, requester, seed, lie) for lie in (None, *lies)} <= known:
                         continue
-                    tell(f"{case.name}, {variant}, requester {requester}, seed {seed}")
-                    run = LyingRun(case, variant, AS_IT_IS, requester, seed, lies, self.liars, data)
+                    tell(f"{case.name}, {setting.name}, {variant}, requester {requester}, seed {seed}")
+                    run = LyingRun(case, variant, setting, requester, seed, lies, self.liars, data)
                     for line in run.lines():
                         if _key(line) not in known:
                             _keep(runs / LIES, line)
+
+    def _asked(self) -> Iterator[tuple[Setting, str, tuple[Lie, ...]]]:
+        """Training alone, every rule with every lie, and some with a local finish behind them."""
+        yield AS_IT_IS, ALONE, ()
+        for variant in RULES:
+            yield AS_IT_IS, variant, self.lies
+        for variant in FINISHED_RULES:
+            yield FINISHED, variant, FINISHED_LIES
 
 
 @dataclass(frozen=True)
@@ -110,8 +120,8 @@ def _requesters(case: Case, data: Path | None) -> tuple[str, ...]:
     return tuple(requesters_of(case, load_data(request_for(case, data, None, case.table.seeds[0]))))
 
 
-def _key(line: LyingLine) -> tuple[str, str, str, int, Lie | None]:
-    return (line.study, line.variant, line.requester, line.seed, line.lie)
+def _key(line: LyingLine) -> tuple[str, str, str, str, int, Lie | None]:
+    return (line.study, line.setting, line.variant, line.requester, line.seed, line.lie)
 
 
 def _keep(path: Path, line: LyingLine | LocatingLine) -> None:

@@ -79,7 +79,8 @@ def test_without_runs_it_says_so(tmp_path: Path) -> None:
 def test_shares_ways_and_costs_are_those_of_the_lines(tmp_path: Path) -> None:
     lines = [lying("mallows", None, seed, moved=0.0, log_loss=0.4) for seed in (0, 1)]
     lines += [lying("mallows", Lie.COPY, 0), lying("mallows", Lie.COPY, 1, weight=0.75, log_loss=0.8, moved=3.0)]
-    write(tmp_path / LIES, *lines, lying("local", None, 0, log_loss=0.45))
+    finished = [lying("mallows", lie, 0, setting="finished", log_loss=0.41) for lie in (None, Lie.ORACLE)]
+    write(tmp_path / LIES, *lines, *finished, lying("local", None, 0, log_loss=0.45))
     write(tmp_path / DISTANCES, located(0), located(1))
     text = PAGE.write_page(tmp_path, tmp_path / "out", None).read_text()
     rows = [line for line in text.splitlines() if line.startswith("| Mallows, plug-in |")]
@@ -88,6 +89,7 @@ def test_shares_ways_and_costs_are_those_of_the_lines(tmp_path: Path) -> None:
     assert "1.00 " in rows[1]
     assert "+0.25 ± 0.15" in rows[2]
     assert "training alone .450" in text
+    assert "| Mallows, plug-in | .410 | - | .410 |" in text
     assert "| 28 | 1 (points of their choice) | 30 | 0.500 | 0.400 | 0.300 | 0.200 | 0.900 | 0.980 |" in text
 
 
@@ -97,6 +99,7 @@ def test_what_is_missing_is_run_and_nothing_twice(tmp_path: Path, monkeypatch: p
     locating = robustness_runs.Locating("here", "", "breast_cancer", AS_IT_IS, (1,))
     monkeypatch.setattr(robustness_runs, "SEEDS", (0,))
     monkeypatch.setattr(robustness_runs, "RULES", ("fedavg",))
+    monkeypatch.setattr(robustness_runs, "FINISHED_RULES", ("fedavg",))
     monkeypatch.setattr("harness.papers.robustness.page.LYING", (lying_one,))
     monkeypatch.setattr("harness.papers.robustness.page.LOCATING", (locating,))
     monkeypatch.setattr(robustness_runs, "LYING", (lying_one,))
@@ -108,7 +111,9 @@ def test_what_is_missing_is_run_and_nothing_twice(tmp_path: Path, monkeypatch: p
     told: list[str] = []
     making = Making(tmp_path, None, 1, "cpu", told.append)
     PAGE.run_missing(making)
-    assert [line.lie for line in lying_lines(tmp_path)] == [None, None, Lie.COPY]
-    assert len(told) == 3
+    lies = [(line.setting, line.lie) for line in lying_lines(tmp_path)]
+    assert lies[:3] == [("as_it_is", None), ("as_it_is", None), ("as_it_is", Lie.COPY)]
+    assert lies[3:] == [("finished", None), ("finished", Lie.REPLAY), ("finished", Lie.ORACLE)]
+    assert len(told) == 4
     PAGE.run_missing(making)
-    assert len(told) == 3
+    assert len(told) == 4
