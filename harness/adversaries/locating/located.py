@@ -12,8 +12,12 @@ to that span, and its centre is the estimate of least expected error. If x point
 Distances among other honest sites turn with that sphere and say nothing of where on it they are. Where a sum of the
 same updates is opened too, their mean is one known point more, and no random one: each of them is part of it.
 
+An accomplice that sends zeros is worth most: then the centre is the projection on the span of g_0 and the others, no
+farther off than guessing nothing.
+
 Over several rounds x_r moves. With a prior cov(x_r, x_s) = K_rs I, all rounds' products are one linear system, and the
 estimate is its Gaussian mean. With K of ones (nothing moves) R rounds are R c points: the error is 0 from R c = D on.
+Since K is a guess, the system is solved with a ridge: what it cannot explain is not to blow up.
 """
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Reals = NDArray[np.float64]
+RIDGES = (1e-9, 1e-5, 1e-2, 1.0)
+"""Of the mean product's variance."""
 _NONE = 1e-10
 """A direction shorter than this, against the longest, is none."""
 
@@ -69,7 +75,7 @@ def located(one: Round) -> Reals:
     return np.asarray(one.origin + products @ basis, dtype=np.float64)
 
 
-def located_over(rounds: Sequence[Round], covariance: Reals) -> Reals:
+def located_over(rounds: Sequence[Round], covariance: Reals, ridge: float) -> Reals:
     """The estimates of every round's update from all rounds, float64[R, D]; ``covariance`` is K, float64[R, R]."""
     found = [one.directions() for one in rounds]
     of_round = np.concatenate([np.full(len(products), place) for place, (_, products) in enumerate(found)])
@@ -78,6 +84,7 @@ def located_over(rounds: Sequence[Round], covariance: Reals) -> Reals:
         return origins
     basis, products = np.concatenate([b for b, _ in found]), np.concatenate([p for _, p in found])
     system = covariance[np.ix_(of_round, of_round)] * (basis @ basis.T)
+    system += ridge * np.trace(system) / len(system) * np.eye(len(system))
     solved = np.linalg.lstsq(system, products, rcond=_NONE)[0]
     return np.asarray(origins + (covariance[:, of_round] * solved) @ basis, dtype=np.float64)
 

@@ -12,9 +12,10 @@ FORMAT: Final = "moiety-distances/1"
 class Located(BaseModel):
     """Medians over honest sites and rounds of ||estimate - g|| / ||g||, but for ``offset`` and ``expected``.
 
-    ``colluders`` accomplices; ``chosen``: they send points of their choice, else their honest updates. ``rounds`` were
+    ``colluders`` accomplices; ``chosen``: they send zeros and random points, else their honest updates. ``rounds`` were
     measured. ``single``: from each round alone; ``summed``: from it and a sum of the same updates; ``together``: from
     all of them, updates moving as the requester's own do; ``true``: as each site's own do, which nobody knows.
+    Both are with the ridge that serves best, which an attacker has to guess.
     ``offset`` is the root mean square of ``single``'s error against ||g - g_0||, ``expected`` what random directions
     give.
     """

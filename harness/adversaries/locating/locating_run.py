@@ -11,7 +11,15 @@ from typing import SupportsFloat
 import numpy as np
 
 from harness.adversaries.attacked_study import Setting
-from harness.adversaries.locating.located import Reals, Round, expected_error, located, located_over, relative_error
+from harness.adversaries.locating.located import (
+    RIDGES,
+    Reals,
+    Round,
+    expected_error,
+    located,
+    located_over,
+    relative_error,
+)
 from harness.adversaries.locating.locating_line import Located, LocatingLine
 from harness.adversaries.recording import OpenedSum, Recorder
 from harness.datasets.registry import load_data
@@ -88,11 +96,16 @@ class LocatingRun:
     def _points(
         self, measured: Sequence[OpenedSum], accomplices: Sequence[str], dimension: int, *, chosen: bool
     ) -> list[Reals]:
-        """One float64[c, D] per round: the accomplices' updates, or random points about the requester's."""
+        """One float64[c, D] a round: the accomplices' updates, or zeros and random points about the requester's."""
         if not chosen:
             return [_rows([one.updates[site] for site in accomplices], dimension) for one in measured]
         drawn = np.random.default_rng([self.seed, len(accomplices)])
-        return [_update(one, one.requester) + drawn.normal(size=(len(accomplices), dimension)) for one in measured]
+        found = []
+        for one in measured:
+            points = _update(one, one.requester) + drawn.normal(size=(len(accomplices), dimension))
+            points[0] = 0
+            found.append(points)
+        return found
 
 
 def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Sequence[Reals], chosen: bool) -> Located:
@@ -109,8 +122,8 @@ def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Seque
         rounds=len(measured),
         single=_rounded(np.median(found.single)),
         summed=_rounded(np.median(found.summed)),
-        together=_rounded(np.median(found.together)),
-        true=_rounded(np.median(found.true)),
+        together=_rounded(min(np.median(errors) for errors in found.together.values())),
+        true=_rounded(min(np.median(errors) for errors in found.true.values())),
         offset=_rounded(np.sqrt(np.mean(found.offsets))),
         expected=_rounded(expected_error(origins.shape[1], known)),
     )
@@ -118,12 +131,15 @@ def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Seque
 
 @dataclass(frozen=True, eq=False)
 class _Errors:
-    """Of every honest site and round, by what the estimate is made of; ``offsets`` are squares against ||g - g_0||."""
+    """Of every honest site and round, by what the estimate is made of, ``together`` and ``true`` by ridge.
+
+    ``offsets`` are squares against ||g - g_0||.
+    """
 
     single: list[float] = field(default_factory=list)
     summed: list[float] = field(default_factory=list)
-    together: list[float] = field(default_factory=list)
-    true: list[float] = field(default_factory=list)
+    together: dict[float, list[float]] = field(default_factory=lambda: {ridge: [] for ridge in RIDGES})
+    true: dict[float, list[float]] = field(default_factory=lambda: {ridge: [] for ridge in RIDGES})
     offsets: list[float] = field(default_factory=list)
 
     def add(self, rounds: Sequence[Round], means: Sequence[Reals]) -> None:
@@ -134,9 +150,10 @@ class _Errors:
             self.offsets.append(relative_error(found - one.origin, one.offset) ** 2)
             self.summed.append(relative_error(located(replace(one, points=np.vstack([one.points, mean]))), one.update))
         origins, moved = np.stack([one.origin for one in rounds]), np.stack([one.offset for one in rounds])
-        for errors, covariance in ((self.together, origins @ origins.T), (self.true, moved @ moved.T)):
-            estimates = located_over(rounds, covariance)
-            errors += [relative_error(found, one.update) for found, one in zip(estimates, rounds, strict=True)]
+        for by_ridge, covariance in ((self.together, origins @ origins.T), (self.true, moved @ moved.T)):
+            for ridge, errors in by_ridge.items():
+                estimates = located_over(rounds, covariance, ridge)
+                errors += [relative_error(found, one.update) for found, one in zip(estimates, rounds, strict=True)]
 
 
 def _update(one: OpenedSum, site: str) -> Reals:

@@ -59,19 +59,21 @@ _LIARS: Final = (
 )
 _DISTANCES: Final = (
     "Where pairs are opened, a requester with c accomplices among the sites knows every other site's distance "
-    "to c + 1 points that it knows: its own update and theirs (an accomplice may send any vector, so points of "
-    "its choice). So it knows the part of x = g - g_0 in the span of c directions exactly, and of the rest the "
-    "length: g is somewhere on a sphere at right angles to them, in D - c dimensions. Its centre is the best "
-    "guess, and if x points anywhere,\n\n"
+    "to c + 1 points that it knows: its own update and theirs; an accomplice may send any vector, so points of "
+    "its choice. So it knows the part of x = g - g_0 in the span of c directions exactly, and of the rest the "
+    "length: g is somewhere on a sphere at right angles to them, and the sphere's centre is the best guess. If "
+    "x points anywhere,\n\n"
     "    error / ||x|| = sqrt(1 - c / D)\n\n"
-    "The distances among honest sites turn with that sphere. With one measured round, D parameters and few "
-    "accomplices that is no better than guessing that the site's update is the requester's own (c = 0). If "
-    "updates did not move, R measured rounds would be R c directions, and from R c = D on the update would be "
-    "known; they move, and the table says how much is left of that.\n\n"
-    "Columns, each the middle of ||guess - g|| / ||g|| over honest sites, rounds and seeds: `one round`; `with "
-    "the sum`: a sum of the same updates is opened too, as under multi-Krum; `all rounds`: the estimate from "
-    "all of them, updates taken to move as the requester's own do; `true`: as each site's own do, which nobody "
-    "knows. `x`: the error of one round against ||x||, root mean square, beside the formula."
+    "in D dimensions; an accomplice that sends zeros makes g_0 a direction too, after which no guess is worse "
+    "than none. The distances among honest sites turn with that sphere and say nothing more. If updates did not "
+    "move, R measured rounds would be R c directions, and from R c = D on the update would be known; the table "
+    "says how much is left of that when they move.\n\n"
+    "Columns, each the middle of ||guess - g|| / ||g|| over honest sites, rounds and seeds (1: no better than "
+    "guessing nothing): `one round`; `with the sum`: a sum of the same updates is opened too, as under multi- "
+    "Krum, not under Mallows averaging; `all rounds`: the estimate from all of them, updates taken to move as "
+    "the requester's own do; `true`: as each site's own do, which nobody knows. `x`: the error of one round "
+    "against ||x||, root mean square, beside the formula. Accomplices send their honest updates or, where the "
+    "table says so, zeros and random points."
 )
 
 
@@ -193,7 +195,7 @@ def _rows(one: Locating, lines: Sequence[LocatingLine]) -> list[list[str]]:
         def middle(of: Callable[[Located], float], among: Sequence[Located] = found) -> str:
             return f"{median(of(located) for located in among):.3f}"
 
-        how = {True: " (points of their choice)", False: ""}[kind[1]]
+        how = {True: " (zeros and random points)", False: ""}[kind[1]]
         errors = [middle(lambda x: x.single), middle(lambda x: x.summed), middle(lambda x: x.together)]
         errors += [middle(lambda x: x.true), middle(lambda x: x.offset), middle(lambda x: x.expected)]
         rows.append([one.title, f"{lines[0].parameters:,}", f"{kind[0]}{how}", str(found[0].rounds), *errors])

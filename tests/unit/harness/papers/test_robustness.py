@@ -90,7 +90,7 @@ def test_shares_ways_and_costs_are_those_of_the_lines(tmp_path: Path) -> None:
     assert "+0.25 ± 0.15" in rows[2]
     assert "training alone .450" in text
     assert "| Mallows, plug-in | .410 | - | .410 |" in text
-    assert "| 28 | 1 (points of their choice) | 30 | 0.500 | 0.400 | 0.300 | 0.200 | 0.900 | 0.980 |" in text
+    assert "| 28 | 1 (zeros and random points) | 30 | 0.500 | 0.400 | 0.300 | 0.200 | 0.900 | 0.980 |" in text
 
 
 def test_what_is_missing_is_run_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
