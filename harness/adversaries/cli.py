@@ -156,8 +156,7 @@ def _locate(asked: _Distances) -> None:
         run = LocatingRun(case, asked.only, AS_IT_IS, requester, seed, counts, asked.every, asked.data, asked.rounds)
         line = run.line()
         cells = "; ".join(
-            f"{one.colluders}{' chosen' if one.chosen else ''}: {one.single:.3f}, {one.together:.3f}"
-            for one in line.located
+            f"{one.colluders} {one.points.value}: {one.single:.3f}, {one.together:.3f}" for one in line.located
         )
         head = f"{line.study}, requester {requester}, seed {seed}, {line.parameters} parameters"
         asked.told(line, f"{head}; colluders: error from one round, from all: {cells}")

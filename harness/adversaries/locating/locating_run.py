@@ -20,7 +20,7 @@ from harness.adversaries.locating.located import (
     located_over,
     relative_error,
 )
-from harness.adversaries.locating.locating_line import Located, LocatingLine
+from harness.adversaries.locating.locating_line import Located, LocatingLine, Points
 from harness.adversaries.recording import OpenedSum, Recorder
 from harness.datasets.registry import load_data
 from harness.engine.loop import run_rounds
@@ -88,27 +88,26 @@ class LocatingRun:
         for count in self.colluders:
             if not 0 <= count < len(contributors):
                 raise ConfigurationError(f"{count} colluders leave no honest contributor among {len(contributors)}")
-            for chosen in (False, True) if count else (False,):
+            for kind in Points if count else (Points.HONEST,):
                 accomplices, honest = contributors[:count], contributors[count:]
-                points = self._points(measured, accomplices, dimension, chosen=chosen)
-                yield _summary(measured, honest, points, chosen)
+                yield _summary(measured, honest, self._points(measured, accomplices, dimension, kind), kind)
 
     def _points(
-        self, measured: Sequence[OpenedSum], accomplices: Sequence[str], dimension: int, *, chosen: bool
+        self, measured: Sequence[OpenedSum], accomplices: Sequence[str], dimension: int, kind: Points
     ) -> list[Reals]:
-        """One float64[c, D] a round: the accomplices' updates, or zeros and random points about the requester's."""
-        if not chosen:
+        """One float64[c, D] a round; random points are about the requester's update."""
+        if kind is Points.HONEST:
             return [_rows([one.updates[site] for site in accomplices], dimension) for one in measured]
         drawn = np.random.default_rng([self.seed, len(accomplices)])
         found = []
         for one in measured:
             points = _update(one, one.requester) + drawn.normal(size=(len(accomplices), dimension))
-            points[0] = 0
+            points[:1] *= kind is not Points.ZEROS
             found.append(points)
         return found
 
 
-def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Sequence[Reals], chosen: bool) -> Located:
+def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Sequence[Reals], kind: Points) -> Located:
     found = _Errors()
     origins = np.stack([_update(one, one.requester) for one in measured])
     means = [np.mean([_update(one, site) for site in honest], axis=0) for one in measured]
@@ -118,7 +117,7 @@ def _summary(measured: Sequence[OpenedSum], honest: Sequence[str], points: Seque
     known = len(points[0])
     return Located(
         colluders=known,
-        chosen=chosen,
+        points=kind,
         rounds=len(measured),
         single=_rounded(np.median(found.single)),
         summed=_rounded(np.median(found.summed)),

@@ -36,13 +36,13 @@ _POISONS: Final = {
     Poison.TRIGGER: "trains half of its examples with a trigger and the target class",
 }
 _HOW: Final = (
-    "Every rule judges as it does in a study: where distances or pairs are opened, updates longer than a clipped one "
-    "can be are left out (docs/protocol.md 8); `norm_bounded_fedavg` opens norms and leaves out what is longer than "
-    "the clip norm; multi-Krum is told how many poisoners there are, or three, which is as many as it can stand among "
-    "ten; Mallows measures in rounds of their own, in which the poisoners send the same as ever, and opens norms in the "
-    "others (poisoners that look well when measured and poison the sums reach far more: [robustness](robustness.md)). "
-    "A study in which nobody is left to sum with goes on alone, and so does Weight Erosion once too few sites have "
-    "weight: then the poisoners have no say, nor have the others."
+    "Every rule judges as it does in a study: where distances or pairs are opened, updates longer than a clipped "
+    "one can be are left out (docs/protocol.md 8); `norm_bounded_fedavg` opens norms and leaves out what is "
+    "longer than the clip norm; multi-Krum is told how many poisoners there are, or three, which is as many as it "
+    "can stand among ten; Mallows measures in rounds of their own, in which the poisoners send the same as ever, "
+    "and opens norms in the others (poisoners that look well when measured and poison the sums reach far more: "
+    "[robustness](robustness.md)). A study in which nobody is left to sum with goes on alone, and so does Weight "
+    "Erosion once too few sites have weight: then the poisoners have no say, nor have the others."
 )
 
 

@@ -26,6 +26,7 @@ from harness.papers.robustness.runs import (
     locating_lines,
     lying_lines,
 )
+from harness.papers.robustness.texts import DISTANCES, DISTANCES_SAY, INTRODUCTION, LIARS, LIES_SAY
 from harness.simulation.case import read_case
 from harness.simulation.drawing.spread import Spread
 
@@ -37,44 +38,6 @@ _NAMES: Final = {
     "mallows_raw": "Mallows, raw",
     "mallows_policy": "Mallows, plug-in, default policy",
 }
-_INTRODUCTION: Final = (
-    "A site writes its update itself, and nobody can look inside. Under rules that weigh sites by their updates "
-    "a site that lies may gain weight and then harm. How much, for a requester whose rule is one of these?"
-)
-_LIARS: Final = (
-    "The liars know the model, the lists, the opened averages and their own honest updates. The harm is the "
-    "direction against their own gradient. **Where sums are not measured** (FedAvg opens nothing; Mallows "
-    "averaging opens norms there and measures in rounds of their own, the first and every tenth) they send it "
-    "as long as the clip norm, and the disguise only where they are measured. **Where what is summed is "
-    "measured** (Weight Erosion, multi-Krum) one vector does both: the disguise, moved in the harmful direction "
-    "as far as their honest update would be off.\n\n"
-    "Disguises: `reversed` none; `near` the requester's last known direction; `small` a hundredth of their own "
-    "update; `copy` the last average; `replay` the last average without their own part, which they take for the "
-    "requester's; `opposed` two of them at both sides of that; `oracle` the requester's very update, which "
-    "nobody has: the worst case. Before the first sum a liar knows no average, and shows its honest update.\n\n"
-    "**share**: of a sum, that is the liars', the mean over rounds. **moved**: how far the requester's last "
-    "model is from the one it would have had if they were honest, against the way that one went; the middle "
-    "run's, as some models fly off. **log-loss**: on the requester's test part, more than with honest sites, "
-    "mean ± standard error over seeds and requesters, paired."
-)
-_DISTANCES: Final = (
-    "Where pairs are opened, a requester with c accomplices among the sites knows every other site's distance "
-    "to c + 1 points that it knows: its own update and theirs; an accomplice may send any vector, so points of "
-    "its choice. So it knows the part of x = g - g_0 in the span of c directions exactly, and of the rest the "
-    "length: g is somewhere on a sphere at right angles to them, and the sphere's centre is the best guess. If "
-    "x points anywhere,\n\n"
-    "    error / ||x|| = sqrt(1 - c / D)\n\n"
-    "in D dimensions; an accomplice that sends zeros makes g_0 a direction too, after which no guess is worse "
-    "than none. The distances among honest sites turn with that sphere and say nothing more. If updates did not "
-    "move, R measured rounds would be R c directions, and from R c = D on the update would be known; the table "
-    "says how much is left of that when they move.\n\n"
-    "Columns, each the middle of ||guess - g|| / ||g|| over honest sites, rounds and seeds (1: no better than "
-    "guessing nothing): `one round`; `with the sum`: a sum of the same updates is opened too, as under multi- "
-    "Krum, not under Mallows averaging; `all rounds`: the estimate from all of them, updates taken to move as "
-    "the requester's own do; `true`: as each site's own do, which nobody knows. `x`: the error of one round "
-    "against ||x||, root mean square, beside the formula. Accomplices send their honest updates or, where the "
-    "table says so, zeros and random points."
-)
 
 
 @dataclass(frozen=True)
@@ -103,14 +66,18 @@ class RobustnessPage:
 
 def write(page: Page, lies: Sequence[LyingLine], located: Sequence[LocatingLine], names: dict[str, str]) -> None:
     """Everything; what has not run is named."""
-    page.text(_INTRODUCTION)
+    page.text(INTRODUCTION)
     page.heading("Sites that lie to gain weight")
-    page.text(_LIARS)
+    page.text(LIARS)
     for lying in LYING:
         _lying(page, lying, [line for line in lies if line.study == names[lying.case]])
+    if lies:
+        page.text(LIES_SAY)
     page.heading("What distances tell a requester with accomplices")
-    page.text(_DISTANCES)
+    page.text(DISTANCES)
     _located(page, located)
+    if located:
+        page.text(DISTANCES_SAY)
     page.heading("How this page was made")
     everything: list[LyingLine | LocatingLine] = [*lies, *located]
     versions = sorted({f"{name} {version}" for line in everything for name, version in line.versions.items()})
@@ -187,15 +154,15 @@ def _located(page: Page, lines: Sequence[LocatingLine]) -> None:
 
 
 def _rows(one: Locating, lines: Sequence[LocatingLine]) -> list[list[str]]:
-    kinds = [(located.colluders, located.chosen) for located in lines[0].located]
+    kinds = [(located.colluders, located.points) for located in lines[0].located]
     rows = []
     for kind in kinds:
-        found = [located for line in lines for located in line.located if (located.colluders, located.chosen) == kind]
+        found = [located for line in lines for located in line.located if (located.colluders, located.points) == kind]
 
         def middle(of: Callable[[Located], float], among: Sequence[Located] = found) -> str:
             return f"{median(of(located) for located in among):.3f}"
 
-        how = {True: " (zeros and random points)", False: ""}[kind[1]]
+        how = "" if not kind[0] else f" ({kind[1].value})"
         errors = [middle(lambda x: x.single), middle(lambda x: x.summed), middle(lambda x: x.together)]
         errors += [middle(lambda x: x.true), middle(lambda x: x.offset), middle(lambda x: x.expected)]
         rows.append([one.title, f"{lines[0].parameters:,}", f"{kind[0]}{how}", str(found[0].rounds), *errors])

@@ -95,8 +95,8 @@ LOCATING: Final = (
     Locating("heart-full", "heart disease, full batches, 30 rounds", "lies_heart", AS_IT_IS, (0, 1, 2)),
     Locating("heart-tenth", "the same, every tenth round", "lies_heart", AS_IT_IS, (0, 1, 2), every=10),
     Locating("heart-fresh", "heart disease, fresh batches of 8, 30 rounds", "lies_heart", _FRESH, (0, 1, 2)),
-    Locating("digits-full", "digits, full batches, 30 rounds", "lies_digits", AS_IT_IS, (0, 1, 2, 4, 8)),
-    Locating("digits-network", "digits, a network, an epoch, 15 rounds", "digits", _EPOCH, (0, 1, 2, 4, 8)),
+    Locating("digits-full", "digits, full batches, 30 rounds", "lies_digits", AS_IT_IS, (0, 1, 4)),
+    Locating("digits-network", "digits, a network, an epoch, 15 rounds", "digits", _EPOCH, (0, 1, 4)),
 )
 
 

@@ -11,7 +11,7 @@ import pytest
 import moiety
 from harness.adversaries.attacked_study import AS_IT_IS
 from harness.adversaries.locating.located import Round, expected_error, located, located_over, relative_error
-from harness.adversaries.locating.locating_line import LocatingLine
+from harness.adversaries.locating.locating_line import LocatingLine, Points
 from harness.adversaries.locating.locating_run import LocatingRun
 from harness.simulation.case import read_case
 from harness.simulation.files.json_lines import read_lines
@@ -62,11 +62,12 @@ def test_what_does_not_move_is_known_after_enough_rounds_and_what_moves_afresh_i
 def test_a_studys_updates_are_located_better_by_more_colluders() -> None:
     line = LocatingRun(CASE, "fedavg", AS_IT_IS, "city-hospital", 0, (0, 2), rounds=3).line()
     assert line.parameters == CASE.variant("fedavg").study.model.inputs[0] * 2 + 2
-    none, own, chosen = line.located
-    assert (none.colluders, own.chosen, chosen.chosen) == (0, False, True)
+    none, own, drawn, zeros = line.located
+    assert (none.colluders, own.points, drawn.points, zeros.points) == (0, Points.HONEST, Points.RANDOM, Points.ZEROS)
     assert none.expected == none.offset == 1
-    assert max(own.offset, chosen.offset) < 1
-    assert chosen.single < 1  # one of them sends zeros
+    assert max(own.offset, drawn.offset) < 1
+    assert drawn.offset == pytest.approx(drawn.expected, abs=0.02)
+    assert zeros.single < 1
     assert none.summed < none.single
     with pytest.raises(ConfigurationError, match="leave no honest contributor"):
         LocatingRun(CASE, "fedavg", AS_IT_IS, "city-hospital", 0, (4,), rounds=1).line()
@@ -81,7 +82,7 @@ def test_the_command_writes_lines(tmp_path: Path, capsys: pytest.CaptureFixture[
             moiety.main(["attack", "distances", str(study), "--rounds", "2", "--every", "2", "--out", str(out), *more])
         assert not ended.value.code
     text, printed = capsys.readouterr().out.splitlines()
-    assert "colluders: error from one round, from all: 0: " in text
+    assert "colluders: error from one round, from all: 0 honest: " in text
     kept = read_lines(out, LocatingLine)
     assert kept[1].model_dump(exclude={"seconds"}) == kept[0].model_dump(exclude={"seconds"})
     assert LocatingLine.model_validate_json(printed) == kept[1]

@@ -9,7 +9,7 @@ import pytest
 from harness.adversaries.attacked_study import AS_IT_IS
 from harness.adversaries.gaining.lies import Lie
 from harness.adversaries.gaining.lying_line import LyingLine
-from harness.adversaries.locating.locating_line import Located, LocatingLine
+from harness.adversaries.locating.locating_line import Located, LocatingLine, Points
 from harness.papers.making import Making
 from harness.papers.robustness import runs as robustness_runs
 from harness.papers.robustness.page import RobustnessPage
@@ -48,7 +48,15 @@ def lying(variant: str, lie: Lie | None, seed: int, **changes: object) -> LyingL
 
 def located(seed: int) -> LocatingLine:
     one = Located(
-        colluders=1, chosen=True, rounds=30, single=0.5, summed=0.4, together=0.3, true=0.2, offset=0.9, expected=0.98
+        colluders=1,
+        points=Points.ZEROS,
+        rounds=30,
+        single=0.5,
+        summed=0.4,
+        together=0.3,
+        true=0.2,
+        offset=0.9,
+        expected=0.98,
     )
     return LocatingLine(
         study="lies-heart",
@@ -90,7 +98,7 @@ def test_shares_ways_and_costs_are_those_of_the_lines(tmp_path: Path) -> None:
     assert "+0.25 ± 0.15" in rows[2]
     assert "training alone .450" in text
     assert "| Mallows, plug-in | .410 | - | .410 |" in text
-    assert "| 28 | 1 (zeros and random points) | 30 | 0.500 | 0.400 | 0.300 | 0.200 | 0.900 | 0.980 |" in text
+    assert "| 28 | 1 (zeros) | 30 | 0.500 | 0.400 | 0.300 | 0.200 | 0.900 | 0.980 |" in text
 
 
 def test_what_is_missing_is_run_and_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
