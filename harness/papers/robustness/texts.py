@@ -67,8 +67,8 @@ DISTANCES: Final = (
 DISTANCES_SAY: Final = (
     "What the table says:\n\n"
     "- **In one round random points tell what the formula says:** next to nothing, for 28 parameters as for "
-    "thousands. Zeros tell how much of an update points along the requester's own, which is much where a small "
-    "model is far from its optimum.\n"
+    "thousands. Zeros tell how much of an update points along the requester's own: much at heart disease with "
+    "full batches, little elsewhere.\n"
     "- **Accomplices' honest updates tell more,** as sites' updates have much in common; the fewer honest sites "
     "are left, the more. With a sum beside the distances the last honest site is known, as it is without them "
     "(least numbers and `assumed_colluders` are against that).\n"
