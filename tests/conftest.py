@@ -3,13 +3,19 @@
 One example of hypothesis may take as long as a busy machine needs; a test has its timeout. Every library computes with
 one thread: tests run side by side, and their models are small. Temporary files are in memory where there is room, which
 spares some 100,000 waits for a disk; what must outlive a killed process is tested on a disk (``kit.disk``).
+
+Counting lines and branches takes as long again as running them: tests that run again what others run and count, many
+times or in whole studies, are marked ``uncounted``.
 """
 
 from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Generator
 
+import pytest
+from coverage import Coverage
 from hypothesis import settings
 
 from tests.kit.disk import in_memory
@@ -22,3 +28,16 @@ if "TMPDIR" not in os.environ and _memory is not None:
 
 settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Fixtures of an uncounted test are not counted either."""
+    counting = Coverage.current() if item.get_closest_marker("uncounted") else None
+    if counting is None:
+        return (yield)
+    counting.stop()
+    try:
+        return (yield)
+    finally:
+        counting.start()

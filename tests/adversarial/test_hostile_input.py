@@ -13,6 +13,8 @@ from protocol.sharing import Side
 from tests.adversarial.hostile_rows import ROWS, Row
 from tests.kit.processes import start_servers
 
+pytestmark = pytest.mark.uncounted
+
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:

@@ -34,6 +34,7 @@ from protocol.sharing import Side, expand_share, split, vector_side
 from protocol.wire.commitment import commitment_to
 from tests.chunks import chunks_of
 
+pytestmark = pytest.mark.uncounted
 D, RUNS = 20, 2000
 SITES = ("hospital-0", "hospital-1", "hospital-2")
 PARAMETERS = StudyParameters(dimension=D, clip_norm=1.0, weight_grid=4, least_contributors=1, encoded_norm_log2=21)

@@ -37,6 +37,7 @@ from tests.integration.agents import (
 from tests.ports import free_ports
 from tests.unlimited import run_plain
 
+pytestmark = pytest.mark.uncounted
 CONTRIBUTORS = ("c1", "c2", "c3", "c4")
 SITES = (REQUESTER, *CONTRIBUTORS)
 SAMPLES = (60, 48, 30, 42, 54)

@@ -21,6 +21,7 @@ from protocol.parameters import StudyParameters
 from protocol.wire.messages import RuleName
 from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected
 
+pytestmark = pytest.mark.uncounted
 NO_ROSTER = "0" * 64
 SEEDS = (0, 1, 2, 3, 4)
 

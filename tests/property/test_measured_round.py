@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,6 +22,7 @@ from tests.reference import sketch as slow_sketch
 
 from .drawn import EXACTLY_AGAIN, KERNELS, elements, ring, seeds, study
 
+pytestmark = pytest.mark.uncounted
 K, GRID, CONTEXT = 2048, 32, "round 1"
 SITES = ("requester", "site 1", "site 2")
 

@@ -27,6 +27,7 @@ from .drawn import EXACTLY_AGAIN, elements, ring, study
 
 SEED = bytes(range(1, 33))
 DIMENSIONS = pytest.mark.parametrize("dimension", [100, 3000], ids=["identity", "four blocks"])
+pytestmark = pytest.mark.uncounted
 HONEST, BATCH, CHALLENGES = 10_000, 250, 60
 
 
