@@ -22,7 +22,6 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, SecondWeight, Study
 from tests.unlimited import CHANGING_DIGITS, LONG_BREAST_CANCER, run_plain, run_protected
 
-pytestmark = pytest.mark.uncounted
 FEDERATION = breast_cancer_five_hospitals(0)
 ROUNDS = 5
 CLINIC = "university-clinic"
