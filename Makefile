@@ -42,6 +42,7 @@ results: install
 # them; PYTEST_FLAGS= runs one test after the other. Every line and branch of protocol/ is run by a test; of the other
 # packages coverage sees only what runs in the tests' own processes. Some hundred processes import the packages: their
 # bytecode is kept. Files of tests are in memory (/dev/shm) where there is room; TMPDIR= names another place.
+# Coverage does not count tests marked 'uncounted', which run again what others run: counting doubles their time.
 test soak: export PYTHONDONTWRITEBYTECODE :=
 test: install
 	$(BIN)/python -m pytest $(PYTEST_FLAGS) --cov --cov-report=

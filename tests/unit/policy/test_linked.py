@@ -5,8 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from protocol.errors import PolicyRefusal
+from protocol.policy.clauses import check_isolation
 from protocol.policy.linked import linked_error
+from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow, SummedWeight
+from protocol.policy.sums import Exposure
 
 LENGTH = 64
 UPDATE = np.eye(LENGTH)[0]
@@ -87,3 +91,12 @@ def test_what_is_no_number_counts_as_known() -> None:
 
 def test_an_empty_list_sums_nothing() -> None:
     assert error(row("abc", "old"), row("")) == np.inf
+
+
+def test_a_site_refuses_by_its_demand_and_tells_the_requester_no_figure() -> None:
+    found = Exposure({"a": 3.0}, 3.0, "a", linked=0.25)
+    check_isolation(found, row("bcdef"), SitePolicy(least_isolation=0.25))
+    with pytest.raises(PolicyRefusal, match=r"relative error of 0\.250, this site demands 0\.26") as refused:
+        check_isolation(found, row("bcdef"), SitePolicy(least_isolation=0.26))
+    assert "0.250" not in refused.value.told
+    assert "this site demands 0.26: list the sites of that sum again" in refused.value.told
