@@ -151,6 +151,8 @@ def test_a_study_whose_rule_does_not_take_its_options_is_refused_before_it_is_st
     [
         (RuleName.MULTI_KRUM, 2**16, True),
         (RuleName.MULTI_KRUM, 2**17, False),
+        (RuleName.MALLOWS, 2**16, True),
+        (RuleName.MALLOWS, 2**17, False),
         (RuleName.INFLUENCE, 2**17, True),
         (RuleName.WEIGHT_EROSION, 2**17, True),
     ],
@@ -165,7 +167,7 @@ def test_a_site_whose_products_would_not_fit_is_refused_before_round_1(
     if accepted:
         _require_products(SERVER, of)  # type: ignore[arg-type]
         return
-    with pytest.raises(MalformedMessage, match=r"4 sites and sketch_length 131072 .* take 393256 elements"):
+    with pytest.raises(MalformedMessage, match=r"opens pairs: .* sketch_length 131072 .* take 393256 elements"):
         _require_products(SERVER, of)  # type: ignore[arg-type]
 
 
