@@ -255,16 +255,11 @@ class Agent:
 
     def _torch_learner(self, study: Study, seed: int) -> Learner:
         settings, journal = self._site.settings, StudyJournal(self._site.settings.state_dir, study.name)
-        return TorchLearner(
-            study,
-            settings.data,
-            settings.plugin,
-            settings.device,
-            seed,
-            journal.folder,
-            settings.sources,
-            finish_table(journal),
+        learner = TorchLearner(
+            study, settings.data, settings.plugin, settings.device, seed, journal.folder, settings.sources
         )
+        finish = finish_table(journal)
+        return learner if finish is None else learner.hold_out(finish)
 
     def _training_seed(self, study: Study) -> int:
         own = self._context.randomness.bytes(8, f"training order {study.digest()}")

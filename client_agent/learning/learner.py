@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 import structlog
@@ -70,15 +70,29 @@ class Learner(Protocol):
 
     def final_scores(self, model: Vector, samples: int) -> FinalScores | None: ...
 
+    def hold_out(self, finish: FinishTable) -> Self:
+        """What is held out for a local finish takes part in no round from here on.
+
+        Drawn from the study's seed or, where it pins none, from this site's own.
+        Raises: ConfigurationError where nothing is left on either side, or the model has no local finish
+        """
+        from client_agent.architectures.statistics import require_batches
+        from client_agent.learning.plugin import site_loss
+
+        seen, self._held = finish.parts(self._data.train, self._seed if self._study.seed is None else self._study.seed)
+        require_batches(self._model, len(seen), self._study.training.batch_size)
+        self._data = replace(self._data, train=seen)
+        self._loss = site_loss(self._study, self._plugin, seen.y)
+        self._local_finish().require_possible()
+        return self
+
     def finish(self, model: Vector) -> Finished: ...
 
 
 class TorchLearner:
     """The study's model on this site's data.
 
-    ``personal_folder`` is where the model's personal layers are kept, which leave the site in no message. With
-    ``finish`` part of the training examples may be held out of all rounds, drawn from the study's seed or, where it
-    pins none, from this site's own.
+    ``personal_folder`` is where the model's personal layers are kept, which leave the site in no message.
     """
 
     def __init__(
@@ -90,7 +104,6 @@ class TorchLearner:
         training_seed: int,
         personal_folder: Path | None = None,
         sources: ModelSources = NO_SOURCES,
-        finish: FinishTable | None = None,
     ) -> None:
         from client_agent.architectures.statistics import require_batches
         from client_agent.learning.check_data import fitting_data, remarks
@@ -106,16 +119,11 @@ class TorchLearner:
         for remark in remarks(study, self._data):
             _log.warning("data_remark", study=study.name, detail=remark)
         self._held: Examples | None = None
-        if finish is not None:
-            seen, self._held = finish.parts(self._data.train, training_seed if study.seed is None else study.seed)
-            self._data = replace(self._data, train=seen)
         self._model: nn.Module = self._fresh_model(sources)
         require_batches(self._model, len(self._data.train), study.training.batch_size)
         self._assessor: Assessor = assessor(study, self._plugin, self._device)
         self._loss: Loss = site_loss(study, self._plugin, self._data.train.y)
         try_once(study, self._model, self._data.train, self._assessor)
-        if finish is not None:
-            self._local_finish().require_possible()
         self._personal = self._personal_state(personal_folder)
 
     def prepare(self) -> None:
@@ -205,6 +213,22 @@ class TorchLearner:
             return None
         self._load(model, None if self._personal is None else self._personal.latest())
         return self._assessor.predicted(self._model, self._data.test, self._data.train)
+
+    def hold_out(self, finish: FinishTable) -> Self:
+        """What is held out for a local finish takes part in no round from here on.
+
+        Drawn from the study's seed or, where it pins none, from this site's own.
+        Raises: ConfigurationError where nothing is left on either side, or the model has no local finish
+        """
+        from client_agent.architectures.statistics import require_batches
+        from client_agent.learning.plugin import site_loss
+
+        seen, self._held = finish.parts(self._data.train, self._seed if self._study.seed is None else self._study.seed)
+        require_batches(self._model, len(seen), self._study.training.batch_size)
+        self._data = replace(self._data, train=seen)
+        self._loss = site_loss(self._study, self._plugin, seen.y)
+        self._local_finish().require_possible()
+        return self
 
     def finish(self, model: Vector) -> Finished:
         """The model moved on this site's own examples, those held out among them. Raises: UnusableUpdate"""

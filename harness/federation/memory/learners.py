@@ -127,8 +127,9 @@ class Odd:
 def torch_learner(settings: AgentSettings, study: Study, seed: int) -> Learner:
     """The real one, on the data of the site's settings."""
     journal = StudyJournal(settings.state_dir, study.name)
+    learner = TorchLearner(study, settings.data, settings.plugin, "cpu", seed, journal.folder, settings.sources)
     finish = finish_table(journal)
-    return TorchLearner(study, settings.data, settings.plugin, "cpu", seed, journal.folder, settings.sources, finish)
+    return learner if finish is None else learner.hold_out(finish)
 
 
 def with_odd(odd: Mapping[str, type[Odd]], learner: Learners = light_learner) -> Learners:
