@@ -70,22 +70,6 @@ class Learner(Protocol):
 
     def final_scores(self, model: Vector, samples: int) -> FinalScores | None: ...
 
-    def hold_out(self, finish: FinishTable) -> Self:
-        """What is held out for a local finish takes part in no round from here on.
-
-        Drawn from the study's seed or, where it pins none, from this site's own.
-        Raises: ConfigurationError where nothing is left on either side, or the model has no local finish
-        """
-        from client_agent.architectures.statistics import require_batches
-        from client_agent.learning.plugin import site_loss
-
-        seen, self._held = finish.parts(self._data.train, self._seed if self._study.seed is None else self._study.seed)
-        require_batches(self._model, len(seen), self._study.training.batch_size)
-        self._data = replace(self._data, train=seen)
-        self._loss = site_loss(self._study, self._plugin, seen.y)
-        self._local_finish().require_possible()
-        return self
-
     def finish(self, model: Vector) -> Finished: ...
 
 
