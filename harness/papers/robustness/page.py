@@ -83,7 +83,7 @@ def write(page: Page, lies: Sequence[LyingLine], located: Sequence[LocatingLine]
     versions = sorted({f"{name} {version}" for line in everything for name, version in line.versions.items()})
     hours = sum(line.seconds for line in everything) / 3600
     page.text(
-        "```sh\nmoiety results robustness\n```\n\n"
+        "```sh\nmoiety results --only robustness --data DATA\n```\n\n"
         f"{len(lies)} runs with and without liars, {len(located)} with located updates, {hours:.1f} hours of one core. "
         f"{', '.join(versions)}."
     )
