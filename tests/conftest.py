@@ -32,12 +32,13 @@ settings.load_profile("busy")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Fixtures of an uncounted test are not counted either."""
-    counting = Coverage.current() if item.get_closest_marker("uncounted") else None
-    if counting is None:
-        return (yield)
-    counting.stop()
+    """Fixtures of an uncounted test are not counted either. A worker's coverage runs on top of another one's."""
+    stopped: list[Coverage] = []
+    while item.get_closest_marker("uncounted") and (counting := Coverage.current()) is not None:
+        counting.stop()
+        stopped.append(counting)
     try:
         return (yield)
     finally:
-        counting.start()
+        for counting in reversed(stopped):
+            counting.start()
