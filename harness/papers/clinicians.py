@@ -202,11 +202,11 @@ def _answers(found: Found) -> list[str]:
             )
     best = [one for _, lines in found for one in beside_better(lines, "mallows")]
     if best:
+        most = max(0.0, *(one.difference.mean for one in best))
         sentences.append(
             "- Nobody knows beforehand which of the two, training alone or FedAvg, is the better one. Beside whichever "
             f"turned out to be, Mallows averaging was clearly better for {_better(best)} of {len(best)}, clearly worse "
-            f"for {_worse(best)}, and not clearly different for the others. It asks you to choose nothing; where "
-            "FedAvg is right for you, it costs a little beside FedAvg."
+            f"for {_worse(best)} (its loss is up to {most:.3f} larger), and not clearly different for the others."
         )
     return sentences
 

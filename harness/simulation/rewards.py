@@ -60,11 +60,12 @@ def _mean(variant: str, requester: str, given: Sequence[Reward]) -> SiteReward:
 
 
 def _sums(line: RunLine) -> list[dict[str, float | None]]:
-    """Every released sum's weights, the requester first."""
+    """Every released sum's weights, the requester first; 1 for all of a baseline's, which hands out no list."""
     known = line.rule not in _SELF_WEIGHTED
+    alike = (1.0,) * len(line.kind)
     return [
         {line.requester: 1.0 if known else None}
-        | {name: (line.weight[name][place] or 0.0) if known else None for name in names}
+        | {name: (line.weight.get(name, alike)[place] or 0.0) if known else None for name in names}
         for place, (kind, names) in enumerate(zip(line.kind, line.took_part, strict=True))
         if kind == _RELEASED
     ]

@@ -105,15 +105,20 @@ def test_the_page_counts_names_who_falls_short_and_says_what_was_not_done(tmp_pa
     text = page.path.read_text()
     assert "**Not done:** studies: Titanic by age, Titanic, two alike, breast cancer," in text
     assert "; rules: FedAvg by samples, Weight Erosion, Shrinkage, Mallows averaging, sums," in text
-    assert "; seeds: heart disease (2 of 20)." in text
-    assert "| **Mallows averaging** | 2 | 1 | 1 (50 %) | 1 (50 %) | 1 (50 %) | 1 (50 %) |" in text
-    assert "| **Local** | 2 | 1 | 0 (0 %) | 1 (50 %) |  |  |" in text
-    assert "| Mallows averaging | .405 | **+0.055 ± 0.005** | 1 / 0 / 1 | 1 / 0 / 1 |" in text
-    assert "| *better of both* | .350 |" in text
+    assert "; seeds: heart disease, Local (2 of 20), heart disease, FedAvg (2 of 20), heart" in text
+    assert "| **Mallows averaging** | 2 | 1 | 2 | 1 (50 %) | 1 (50 %) | 1 (50 %) | 1 (50 %) |" in text
+    assert "| **Local** | 2 | 1 | 2 | 0 (0 %) | 1 (50 %) |  |  |" in text
+    assert "| Mallows averaging | 2 | .405 | **+0.055 ± 0.005** | 1 / 0 / 1 | 1 / 0 / 1 |" in text
+    assert "| *better of both* |  | .350 |" in text
     assert "- heart disease: Mallows averaging is clearly below Local for b (**+0.205 ± 0.005**)." in text
     assert "- heart disease: Mallows averaging is clearly below the better of both for b" in text
-    assert "- Mallows averaging is clearly below training alone for 1 of 2 requesters (goal: none): **not reach" in text
-    assert "- Mallows averaging is clearly above it for 1 of 2 with few examples (goal: half): reached." in text
+    assert (
+        "- Mallows averaging (2 seeds) is clearly below training alone for 1 of 2 requesters (goal: none): **not"
+        in text
+    )
+    assert (
+        "- Mallows averaging (2 seeds) is clearly above it for 1 of 2 with few examples (goal: half): reached." in text
+    )
     (few,) = re.findall(r"^\| 10 \| ([+-][.0-9]+) \|", text, flags=re.MULTILINE)
     (many,) = re.findall(r"^\| 1000 \| ([+-][.0-9]+) \|", text, flags=re.MULTILINE)
     assert float(few) > 0.1 > 0.02 > float(many)
@@ -122,6 +127,24 @@ def test_the_page_counts_names_who_falls_short_and_says_what_was_not_done(tmp_pa
     does_it_pay.write(empty, {}, None)
     empty.write()
     assert "**Not run yet.**" in empty.path.read_text()
+
+
+def test_two_ways_of_averaging_are_compared_on_the_seeds_that_both_have(tmp_path: Path) -> None:
+    lines = [
+        *study(),
+        *(lost(rule, "a", 2, loss) for rule, loss in (("local", 0.6), ("fedavg", 0.4), ("mallows", 0.1))),
+        lost("mallows_sums", "a", 0, 0.32),
+        lost("mallows_sums", "a", 1, 0.44),
+        lost("mallows_sums", "b", 0, 0.30),
+        lost("mallows_sums", "b", 1, 0.42),
+    ]
+    page = Page(tmp_path / "does_it_pay.md", "Does it pay to join?")
+    does_it_pay.write(page, {"pays_heart_disease": lines}, None)
+    page.write()
+    text = page.path.read_text()
+    assert "clearly better for 1 of 2 requesters, clearly worse for 1 (heart disease: a (+0.025))" in text
+    assert "Clearly below the better of both are 1 by ratios and 1 by sums." in text
+    assert "| **Mallows averaging, sums** | 2 | 1 | 2 |" in text
 
 
 def test_ratios_beyond_the_axes_stand_at_their_edge_and_every_kind_is_in_the_legend() -> None:

@@ -113,6 +113,9 @@ def test_rewards_are_rounds_and_weights_in_released_sums(tmp_path: Path) -> None
     assert found == {"north": (2, 2), "west": (2, 1.5), "east": (1, (1 + 0.25) / 2)}
     secret = [one.model_copy(update={"rule": "wfedavg"}) for one in (first, second)]
     assert {one.weights for one in summarise_case(secret).rewards} == {None}
+    baseline = [one.model_copy(update={"rule": "ditto", "weight": {}}) for one in (first, second)]
+    alike = {one.site: (one.rounds, one.weights) for one in summarise_case(baseline).rewards}
+    assert alike == {"north": (2, 2), "west": (2, 2), "east": (1, 1)}
     alone = first.model_copy(update={"kind": ("alone",) * 4})
     assert summarise_case([alone]).rewards == ()
 
