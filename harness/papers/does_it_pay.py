@@ -254,7 +254,7 @@ def _one_study(page: Page, study: Asked, lines: Lines) -> None:
         gap = mean_beside_better(lines, rule)
         if gap is not None:
             counts = (_counts(beside_better(lines, rule)), "" if rule == LOCAL else _counts(beside_rule(lines, rule)))
-            metrics = (str(over_requesters(lines, rule, metric) or "none") for metric in study.beside)
+            metrics = (str(over_requesters(lines, rule, metric) or "not at every requester") for metric in study.beside)
             rows.append((title, str(_seeds(lines, rule)), _loss_over(lines, rule), signed(gap), *counts, *metrics))
     best = _best_loss(lines)
     rows.append(
