@@ -25,6 +25,7 @@ from harness.simulation.case import Case, read_case
 from harness.simulation.case_run import request_for, requesters_of
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import command, parse_names, parse_seeds
+from protocol.errors import ConfigurationError
 
 
 @dataclass(frozen=True)
@@ -115,6 +116,13 @@ def _reconstruct(asked: _Reconstruction) -> None:
                 _show(console, line)
 
 
+def _named(name: str) -> Lie:
+    """Raises: ConfigurationError"""
+    if name not in tuple(Lie):
+        raise ConfigurationError(f"--lies: found {name!r}; the lies are {', '.join(Lie)}")
+    return Lie(name)
+
+
 @dataclass(frozen=True)
 class _Lies(_OverCase):
     """Run a study honestly, then with sites that lie to gain weight and harm, and say what they gained."""
@@ -126,7 +134,7 @@ class _Lies(_OverCase):
 
 
 def _lie(asked: _Lies) -> None:
-    chosen = tuple(Lie) if asked.lies is None else tuple(Lie(name) for name in parse_names(asked.lies, "--lies"))
+    chosen = tuple(Lie) if asked.lies is None else tuple(_named(name) for name in parse_names(asked.lies, "--lies"))
     clip = asked.clip_norm
     setting = AS_IT_IS if clip is None else Setting("clipped", {"parameters": {"clip_norm": clip}})
     for case, seed, requester in asked.runs():

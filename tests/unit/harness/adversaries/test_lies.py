@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import moiety
 from harness.adversaries.attacked_study import AS_IT_IS, Setting
@@ -106,3 +107,9 @@ def test_the_command_writes_lines(tmp_path: Path, capsys: pytest.CaptureFixture[
     printed = capsys.readouterr().out.splitlines()
     assert "honest: share " in printed[0]
     assert LyingLine.model_validate_json(printed[-1]) == kept[-1]
+
+
+def test_a_lie_that_nobody_knows_is_refused_with_those_that_there_are() -> None:
+    told = ["attack", "lies", str(Path(__file__).parents[4] / "harness/studies/breast_cancer.toml"), "--lies", "nope"]
+    with pytest.raises(ConfigurationError, match="--lies: found 'nope'; the lies are reversed, near, small"):
+        CliRunner().invoke(moiety.build("attack"), told, catch_exceptions=False, standalone_mode=False)
