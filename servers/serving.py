@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from typing import Final
 
 import uvicorn
 from fastapi import FastAPI
@@ -16,6 +17,8 @@ from servers.metrics import Metrics
 from servers.settings import ServerSettings
 
 _FILES_BESIDE_CONNECTIONS = 512
+_OPERATIONS_PER_S: Final = 1000.0
+"""On the operator's own port, whose callers the operator chooses; what strangers may do is another port's setting."""
 
 
 def serve(settings: ServerSettings) -> None:
@@ -37,7 +40,7 @@ def serve(settings: ServerSettings) -> None:
         _config(create_operations(application), settings, tls=False),
         own,
         limits,
-        Admission(limits),
+        Admission(limits.model_copy(update={"unsigned_per_s": _OPERATIONS_PER_S})),
         refused,
         hears_signals=False,
     )

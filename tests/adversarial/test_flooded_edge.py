@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 
+import httpx
 import pytest
 
 from protocol.sharing import Side
@@ -203,6 +204,12 @@ def test_what_nobody_signed_has_a_rate(counts: Stranger) -> None:
             answers.append(raw.answer(connection)[0])
     assert answers[-1] == 429
     assert counts.ask(HEALTH, "127.0.2.2")[0] == 200
+
+
+def test_the_operators_own_port_has_a_rate_of_its_own(federation: Federation) -> None:
+    url = federation.servers[Side.A].operations_url + "/readyz"
+    answers = [httpx.get(url, trust_env=False).status_code for _ in range(40)]
+    assert answers == [200] * 40
 
 
 def test_what_a_site_signed_has_none(federation: Federation) -> None:
