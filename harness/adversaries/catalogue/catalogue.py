@@ -7,6 +7,7 @@ from functools import cache
 from harness.adversaries.catalogue.altered_sums import altered_sums
 from harness.adversaries.catalogue.attack import Attack
 from harness.adversaries.catalogue.curious import curious_servers
+from harness.adversaries.catalogue.falsified import falsified_measurements
 from harness.adversaries.catalogue.lists import hostile_lists
 from harness.adversaries.catalogue.messages import hostile_messages
 from harness.adversaries.catalogue.models import crafted_models
@@ -30,6 +31,7 @@ def catalogue() -> dict[str, Attack]:
         crafted_models(),
         chosen_queries(),
         curious_servers(),
+        falsified_measurements(),
         altered_sums(),
         poisonings(),
     )
