@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
@@ -68,6 +69,9 @@ def create_app(
     app.state.server = server
     for router in (studies.router, contributions.router, mail.router, rounds.router, peer.router, health.alive):
         app.include_router(router)
+    names = [route.name for route in app.routes if isinstance(route, APIRoute)]
+    of_the_peer = [route.name for route in peer.router.routes if isinstance(route, APIRoute)]
+    server.metrics.expect_routes([name for name in names if name not in of_the_peer], of_the_peer)
     app.add_middleware(Envelope, server=server)
     app.add_middleware(CountTraffic, metrics=server.metrics)
     _handle_errors(app, server)

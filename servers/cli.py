@@ -26,8 +26,9 @@ def run(
     """Upgrade the database, then serve until stopped."""
     from host import log
     from host.private_files import UMASK
+    from servers.certificate import check_tls
     from servers.serving import serve
-    from servers.settings import check_tls, load_settings
+    from servers.settings import load_settings
 
     os.umask(UMASK)
     log.configure()

@@ -34,6 +34,12 @@ class Readiness:
         if self._found is not None:
             raise self._found
 
+    def remarks(self) -> dict[str, str]:
+        """What does not keep this server from serving, and soon will."""
+        server: Server = self._app.state.server
+        found = None if server.certificate is None else server.certificate.remark(server.clock())
+        return {} if found is None else {"certificate": found}
+
     async def _look(self) -> MoietyError | None:
         try:
             await self._require_now()
@@ -42,9 +48,12 @@ class Readiness:
         return None
 
     async def _require_now(self) -> None:
-        """The database answers, the peer can be reached, an OT session is open."""
+        """Room is left, sites can connect, the database answers, the peer can be reached, an OT session is open."""
         state = self._app.state
         server: Server = state.server
+        server.files.require_room(0)
+        if server.certificate is not None:
+            server.certificate.require_valid(server.clock())
         server.store.ready()
         if server.side is Side.A:
             await state.peer.reachable()

@@ -18,6 +18,7 @@ from protocol.wire.authentic import countersign, require_roster, sign, signature
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.messages import Message, Party, Roster, Signature, Signed, StudyView
+from servers.certificate import ServedCertificate
 from servers.ckks.process import CkksProcess
 from servers.metrics import Metrics
 from servers.notifications import Changes
@@ -55,6 +56,8 @@ class Server:
     clock: Callable[[], float] = time.time
     failpoints: Failpoints = field(default_factory=Failpoints)
     ckks: CkksProcess = field(default_factory=lambda: CkksProcess(CkksParameters()))
+    certificate: ServedCertificate | None = None
+    """None where nothing is served under TLS."""
 
     def __post_init__(self) -> None:
         self.pictures: dict[str, StudyPicture] = {}
@@ -115,6 +118,8 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     failpoints = failpoints_of(settings.failpoint)
     files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints)
     files.sweep(store.files())
+    metrics = Metrics()
+    metrics.watch_disk(files.free_bytes, settings.limits.disk_reserve_bytes)
     return Server(
         settings=settings,
         roster=roster,
@@ -124,6 +129,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
         randomness=server_randomness(settings.seed, keys.name),
         boot=store.next_boot(),
         changes=changes,
+        metrics=metrics,
         clock=clock,
         failpoints=failpoints,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import resource
+from contextlib import suppress
 from typing import Final
 
 import uvicorn
@@ -11,14 +12,17 @@ from fastapi import FastAPI
 
 from protocol.errors import ErrorCode
 from servers.app import create_app, create_operations
+from servers.certificate import ServedCertificate
 from servers.http.admission import Admission
 from servers.http.listening import BoundedServer, listen
-from servers.metrics import Metrics
+from servers.server import Server
 from servers.settings import ServerSettings
 
 _FILES_BESIDE_CONNECTIONS = 512
 _OPERATIONS_PER_S: Final = 1000.0
 """On the operator's own port, whose callers the operator chooses; what strangers may do is another port's setting."""
+_LOOKED_AT_EVERY_S: Final = 30.0
+"""The certificate's files."""
 
 
 def serve(settings: ServerSettings) -> None:
@@ -27,7 +31,10 @@ def serve(settings: ServerSettings) -> None:
     Raises: ConfigurationError
     """
     application = create_app(settings)
-    metrics: Metrics = application.state.server.metrics
+    served: Server = application.state.server
+    metrics = served.metrics
+    certificate = served.certificate = ServedCertificate(settings)
+    metrics.certificate_expires_s.set_function(lambda: certificate.expires_s)
     _allow_files(2 * settings.limits.connections + _FILES_BESIDE_CONNECTIONS)
     public = listen("port", settings.host, settings.port)
     own = listen("operations_port", settings.operations_host, settings.operations)
@@ -47,17 +54,39 @@ def serve(settings: ServerSettings) -> None:
     admission = Admission(limits, settings.forwarded_by, on_refused=metrics.connections_refused.inc)
     metrics.connections.set_function(lambda: admission.connections)
     server = BoundedServer(
-        _config(application, settings, tls=True), public, limits, admission, refused, beside=operations
+        _config(application, settings, tls=True),
+        public,
+        limits,
+        admission,
+        refused,
+        beside=operations,
+        tls=certificate.context,
     )
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(server.serve())
+        runner.run(_serve(server, served, certificate))
+
+
+async def _serve(server: BoundedServer, served: Server, certificate: ServedCertificate) -> None:
+    keeping = asyncio.create_task(_keep(server, served, certificate))
+    try:
+        await server.serve()
+    finally:
+        keeping.cancel()
+        with suppress(asyncio.CancelledError):
+            await keeping
+
+
+async def _keep(server: BoundedServer, served: Server, certificate: ServedCertificate) -> None:
+    """A certificate that was renewed on disk is shown from then on; one that ends soon is in the log."""
+    while True:
+        certificate.renew(server.show)
+        certificate.warn(served.clock())
+        await asyncio.sleep(_LOOKED_AT_EVERY_S)
 
 
 def _config(application: FastAPI, settings: ServerSettings, *, tls: bool) -> uvicorn.Config:
     return uvicorn.Config(
         application,
-        ssl_certfile=settings.tls_certificate if tls else None,
-        ssl_keyfile=settings.tls_key if tls else None,
         loop="uvloop",
         http="httptools",
         ws="none",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import json
-import ssl
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -15,7 +14,6 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from host.loopback import is_loopback
-from host.private_files import read_secret
 from host.settings import file_table
 from protocol.configuration import describe
 from protocol.errors import ConfigurationError
@@ -151,33 +149,3 @@ def _wrong_types(table: Mapping[str, Any]) -> Iterator[ErrorDetails]:
             for detail in error.errors(include_url=False):
                 detail["loc"] = (key, *detail["loc"])
                 yield detail
-
-
-def check_tls(settings: ServerSettings) -> None:
-    """Read the TLS files once, before anything is served with them.
-
-    Raises: ConfigurationError that names the key and the file
-    """
-    for key in ("tls_certificate", "tls_key", "peer_ca"):
-        path: Path | None = getattr(settings, key)
-        try:
-            if path is not None:
-                read_secret(path) if key == "tls_key" else path.read_bytes()
-        except OSError as error:
-            raise ConfigurationError(f"key '{key}': {path}: cannot be read: {error.strerror}") from None
-        except ConfigurationError as error:
-            raise ConfigurationError(f"key '{key}': {error.detail}") from None
-    certificate, key_file = settings.tls_certificate, settings.tls_key
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key_file)
-    except ssl.SSLError as error:
-        raise ConfigurationError(
-            f"keys 'tls_certificate' and 'tls_key': {certificate} and {key_file} are not a certificate chain and its "
-            f"private key, both PEM ({error.reason or error})"
-        ) from None
-    try:
-        ssl.create_default_context(cafile=settings.peer_ca)
-    except ssl.SSLError as error:
-        raise ConfigurationError(
-            f"key 'peer_ca': {settings.peer_ca} holds no CA certificate in PEM ({error.reason or error})"
-        ) from None

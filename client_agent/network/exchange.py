@@ -16,6 +16,7 @@ from client_agent.network.answer import (
     UnsignedAnswer,
 )
 from client_agent.network.clock import wrong_clock
+from host.unreachable import why_unreachable
 from protocol import errors
 from protocol.errors import (
     BadSignature,
@@ -105,7 +106,7 @@ class Exchange:
 
     def _failure(self, error: httpx.TransportError) -> TransportFailure:
         what = "cannot be reached" if self._response is None else "broke off"
-        return TransportFailure(f"server {self._server!r} {what}: {type(error).__name__}: {printable(str(error))}")
+        return TransportFailure(f"server {self._server!r} {what}: {why_unreachable(error)}")
 
 
 class AlteredBody(Unavailable):

@@ -10,7 +10,6 @@ from typing import Final, TypeVar
 import structlog
 
 from client_agent.network.complaints import Complaints
-from client_agent.network.exchange import TransportFailure
 from client_agent.network.server_client import ServerClient
 from host.clock import SYSTEM, Clock
 from protocol.errors import MoietyError, UnknownStudy
@@ -39,7 +38,7 @@ class StudyWatch:
         say: Callable[[str, str], None] = lambda server, text: None,
         clock: Clock = SYSTEM,
     ) -> None:
-        """``say`` hears once what keeps a server's views from coming, other than that it cannot be reached."""
+        """``say`` hears once what keeps a server's views from coming."""
         self._study = study
         self._clients = clients
         self._stop = stop
@@ -99,7 +98,7 @@ class StudyWatch:
             except UnknownStudy:
                 self._clock.wait(self._stop, _UNKNOWN_PAUSE_S)
             except MoietyError as error:
-                if not isinstance(error, TransportFailure):
+                if not (self._stop.is_set() or self._closed):  # then its connections are closed
                     self._complaints.about(side.value, error.detail)
                 self._clock.wait(self._stop, _PROBLEM_PAUSE_S)
             except Exception:  # whatever came from there, the next view is asked for all the same

@@ -57,9 +57,10 @@ class Listener:
         listener: socket.socket,
         admission: Admission,
         make: MakeProtocol,
-        tls: ssl.SSLContext | None,
+        tls: Callable[[], ssl.SSLContext | None],
         limits: Limits,
     ) -> None:
+        """``tls`` is asked for every connection: another certificate may be shown than to the one before."""
         self._listener = listener
         self._admission = admission
         self._make = make
@@ -99,13 +100,14 @@ class Listener:
         loop = asyncio.get_running_loop()
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
-            if self._tls is None:
+            tls = self._tls()
+            if tls is None:
                 await loop.connect_accepted_socket(lambda: self._make(visit), connection)
             else:
                 await loop.connect_accepted_socket(
                     lambda: self._make(visit),
                     connection,
-                    ssl=self._tls,
+                    ssl=tls,
                     ssl_handshake_timeout=self._handshake_s,
                     ssl_shutdown_timeout=_TLS_SHUTDOWN_S,
                 )
@@ -129,6 +131,7 @@ class BoundedServer(uvicorn.Server):
         *,
         hears_signals: bool = True,
         beside: BoundedServer | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         super().__init__(config)
         self._hears_signals = hears_signals
@@ -138,13 +141,18 @@ class BoundedServer(uvicorn.Server):
         self._limits = limits
         self._admission = admission
         self._on_refusal = on_refusal
+        self._tls = tls
+
+    def show(self, tls: ssl.SSLContext) -> None:
+        """Connections from here on are made under this; open ones stay as they are."""
+        self._tls = tls
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """As uvicorn's, with a listener of our own."""
         await self.lifespan.startup()
         if self.lifespan.should_exit:
             sys.exit(STARTUP_FAILURE)
-        listening = Listener(self._listener, self._admission, self._protocol, self.config.ssl, self._limits)
+        listening = Listener(self._listener, self._admission, self._protocol, lambda: self._tls, self._limits)
         self.servers = cast("list[asyncio.Server]", [listening])
         self.started = True
         if self._beside is not None:

@@ -18,6 +18,7 @@ from typing import Final, Literal
 
 import httpx
 
+from host.unreachable import why_unreachable
 from protocol.errors import PeerUnreachable
 from protocol.wire import paths
 from protocol.wire.channel.envelope import SEALED_TYPE, Correspondence, EnclosedRequest, close_request
@@ -184,7 +185,7 @@ class PeerClient:
 
     def _unreachable(self, error: Exception) -> PeerUnreachable:
         return PeerUnreachable(
-            f"the peer at {self._server.settings.peer_url} is out of reach ({type(error).__name__}); it is tried again"
+            f"the peer at {self._server.settings.peer_url} is out of reach: {why_unreachable(error)}. It is tried again"
         )
 
 

@@ -21,10 +21,10 @@ async def healthz() -> dict[str, str]:
 
 @router.get("/readyz", responses=PROBLEM)
 async def readyz(request: Request) -> dict[str, str]:
-    """The database answers, the peer can be reached, an OT session is open; as it was some seconds ago."""
+    """Room on the disk, a certificate that holds, the database, the peer, an OT session; as it was some seconds ago."""
     readiness: Readiness = request.app.state.readiness
     await readiness.require()
-    return {"status": "ready", "database": "ok", "peer": "ok", "ot_session": "open"}
+    return {"status": "ready", "database": "ok", "peer": "ok", "ot_session": "open"} | readiness.remarks()
 
 
 @router.get("/metrics")

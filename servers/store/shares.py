@@ -32,9 +32,13 @@ class ShareFiles:
     def path(self, name: str) -> Path:
         return self._folder / name
 
+    def free_bytes(self) -> int:
+        """Of the disk that the files are on."""
+        return shutil.disk_usage(self._folder).free
+
     def require_room(self, size_bytes: int) -> None:
         """Raises: StorageFull, when the disk could not hold so many more bytes and the reserve"""
-        free = shutil.disk_usage(self._folder).free
+        free = self.free_bytes()
         if free < size_bytes + self._reserve_bytes:
             raise StorageFull(
                 f"{size_bytes} bytes are to be stored, {max(free - self._reserve_bytes, 0)} are free; nothing was "

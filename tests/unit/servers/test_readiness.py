@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trustme
 
-from protocol.errors import PeerUnreachable
+from protocol.errors import PeerUnreachable, StorageFull, Unavailable
 from protocol.sharing import Side
+from servers.certificate import ServedCertificate
 from servers.readiness import Readiness
+from servers.store.shares import ShareFiles
+from tests.kit.certificates import DAY_S, write_certificate
 
 
 class Peer:
@@ -25,8 +31,19 @@ class Peer:
             raise self.error
 
 
-def app_with(peer: Peer) -> Any:
-    server = SimpleNamespace(store=SimpleNamespace(ready=lambda: None), side=Side.A)
+def room(size_bytes: int) -> None:
+    """There is enough."""
+
+
+def app_with(peer: Peer, **parts: Any) -> Any:
+    usual = {
+        "store": SimpleNamespace(ready=lambda: None),
+        "side": Side.A,
+        "files": SimpleNamespace(require_room=room),
+        "certificate": None,
+        "clock": lambda: 1000.0,
+    }
+    server = SimpleNamespace(**{**usual, **parts})
     return SimpleNamespace(state=SimpleNamespace(server=server, peer=peer, pool=SimpleNamespace(session_open=True)))
 
 
@@ -56,3 +73,21 @@ def test_what_is_not_ready_is_asked_again_after_half_a_second() -> None:
 
     asyncio.run(ask())
     assert peer.calls == 2
+
+
+def test_a_full_disk_is_not_ready(tmp_path: Path) -> None:
+    files = ShareFiles(tmp_path / "shares", reserve_bytes=2**62)
+    with pytest.raises(StorageFull, match=r"0 are free.*operator"):
+        asyncio.run(Readiness(app_with(Peer(), files=files)).require())
+
+
+def test_an_expired_certificate_is_not_ready_and_one_that_ends_soon_is_remarked(tmp_path: Path) -> None:
+    chain, key = write_certificate(tmp_path, trustme.CA(), ends_in_days=6.0)
+    certificate = ServedCertificate(SimpleNamespace(tls_certificate=chain, tls_key=key))  # type: ignore[arg-type]
+    soon = Readiness(app_with(Peer(), certificate=certificate, clock=time.time))
+    asyncio.run(soon.require())
+    assert "in 6.0 days" in soon.remarks()["certificate"]
+    later = Readiness(app_with(Peer(), certificate=certificate, clock=lambda: time.time() + 7 * DAY_S))
+    with pytest.raises(Unavailable, match="expired"):
+        asyncio.run(later.require())
+    assert Readiness(app_with(Peer())).remarks() == {}

@@ -11,7 +11,8 @@ from harness.federation.processes import write_secret
 from host.loopback import is_loopback
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
-from servers.settings import ServerSettings, check_tls, load_settings
+from servers.certificate import check_tls
+from servers.settings import ServerSettings, load_settings
 
 GOOD = """
 side = "a"
