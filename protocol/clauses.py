@@ -42,6 +42,7 @@ class Clause(StrEnum):
     LARGEST_PATH = "largest_path"
     MAY_PRETRAIN = "may_pretrain"
     FIRST_MODEL = "first_model"
+    LEFT = "left"
 
     @property
     def passes(self) -> bool:

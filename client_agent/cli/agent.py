@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
+from client_agent.cli.leaving import leave_study
 from client_agent.cli.lines import round_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.memory import forget_memory
-from client_agent.cli.options import ConfigOption, JsonLinesOption
+from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
 from client_agent.daemon import run_agent
@@ -68,6 +69,17 @@ def ranking(
 ) -> None:
     """Whose data resemble this site's: the other sites by transfer loss, at the requester of a study that ranks."""
     show_rankings(load_settings(config).state_dir, study, json_output=json_output)
+
+
+@app.command()
+def leave(
+    study: NameArgument,
+    config: ConfigOption,
+    reason: Annotated[str, typer.Option(help="Sealed to the requester, who reads it.")] = "",
+    json_output: JsonLinesOption = False,
+) -> None:
+    """Take this site out of a study, for good: its agent contributes to no further round and tells the requester."""
+    leave_study(load_settings(config), study, reason, json_output=json_output)
 
 
 @app.command(name="forget-memory")

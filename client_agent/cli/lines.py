@@ -7,10 +7,11 @@ import sys
 from typing import Final
 
 from client_agent.scoring.score import shown_score
-from client_agent.site.events import RoundRecord
+from client_agent.site.events import RoundEnd, RoundRecord
 from protocol.wire.messages import Purpose
 
 SHOWN_SCORES: Final = 2
+_WEIGHED: Final = frozenset({RoundEnd.RELEASED, RoundEnd.RANKED, RoundEnd.CLOSED})
 _PURPOSES: Final = {
     Purpose.UPDATE: "",
     Purpose.COUNTS: " (class counts)",
@@ -27,11 +28,16 @@ def json_line(values: dict[str, object]) -> None:
 
 def round_line(record: RoundRecord) -> str:
     """State, cost, scores on this site's test data, weights."""
-    alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in record.alphas)
+    weighed = record.alphas if record.state in _WEIGHED else ()  # nobody's weight counts where nothing was shared
+    alphas = " ".join(f"{entry.site}={entry.value:.3f}" for entry in weighed)
     scored = "".join(f", {shown_score(score)}" for score in record.test_scores[:SHOWN_SCORES])
     kilobytes = (record.bytes_up + record.bytes_down) / 1000
     reason = f" ({record.reason})" if record.reason else ""
     what = record.state.value + _PURPOSES[record.purpose]
     cost = f"{record.seconds:.2f} s, {kilobytes:.0f} kB"
     isolated = "" if record.isolation is None else f", isolation {record.isolation:.3f}"
-    return f"round {record.round} {what}{reason}: {cost}{scored}{isolated} {alphas}"
+    taken = f", took part: {' '.join(record.took_part)}" if record.took_part else ""
+    weights = f", weights: {alphas}" if alphas else ""
+    without = ", ".join(one.said for one in record.absences)
+    left = f", without: {without}" if without else ""
+    return f"round {record.round} {what}{reason}: {cost}{scored}{isolated}{taken}{left}{weights}"

@@ -21,11 +21,18 @@ from client_agent.product.predict import features_of, write_predictions
 from client_agent.scoring.score import Score
 from client_agent.settings import load_settings
 from client_agent.site.identity import load_identity
+from client_agent.site.kept_model import Kept
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError
 
 UnfinishedOption = Annotated[
     bool, typer.Option("--unfinished", help="The shared model, where this site finished it alone.")
+]
+FederatedOption = Annotated[
+    bool, typer.Option("--federated", help="The last shared model, where this site went on alone after it.")
+]
+BestOption = Annotated[
+    bool, typer.Option("--best", help="Of the shared models, the best by this site's validation examples.")
 ]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -43,12 +50,14 @@ def export_command(
     out: Annotated[Path, typer.Option(help="The new folder.")],
     torch_export: Annotated[bool, typer.Option("--torch-export", help="Also model.pt2, which runs by itself.")] = False,
     unfinished: UnfinishedOption = False,
+    federated: FederatedOption = False,
+    best: BestOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """The model as a folder: values, the model card, the study, the transformation of rows."""
     settings = load_settings(config)
     roster, _ = load_identity(settings)
-    held = held_model(settings, name, unfinished=unfinished)
+    held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))
     card = export(held, settings.data, out, is_requester=settings.site == roster.requester, program=torch_export)
     sys.stdout.write(card.model_dump_json() + "\n" if json_output else _exported(card, out))
 
@@ -79,15 +88,26 @@ def compare_command(
     config: ConfigOption,
     samples: Annotated[int, typer.Option(min=0, help="Bootstrap draws.")] = 1000,
     unfinished: UnfinishedOption = False,
+    federated: FederatedOption = False,
+    best: BestOption = False,
     json_output: JsonOption = False,
 ) -> None:
     """The study's model beside one that this site trains alone for as many rounds, on this site's test part."""
     settings = load_settings(config)
-    found = compare(held_model(settings, name, unfinished=unfinished), settings, samples)
+    held = held_model(settings, name, unfinished=unfinished, which=_which(unfinished, federated, best))
+    found = compare(held, settings, samples)
     if json_output:
         sys.stdout.write(found.model_dump_json() + "\n")
     else:
         _show(found)
+
+
+def _which(unfinished: bool, federated: bool, best: bool) -> Kept | None:
+    if unfinished + federated + best > 1:
+        raise ConfigurationError("--unfinished, --federated and --best name different models: give one of them")
+    if best:
+        return Kept.BEST
+    return Kept.FEDERATED if federated else None
 
 
 def _exported(card: ModelCard, out: Path) -> str:

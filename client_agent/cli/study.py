@@ -10,9 +10,11 @@ from typing import Annotated
 
 import typer
 
+from client_agent.cli.foreseen import require_federated
 from client_agent.cli.lines import json_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
+from client_agent.cli.outcome import EXIT_NOT_AS_ASKED
 from client_agent.cli.summaries import show_summary
 from client_agent.cli.watching import follow
 from client_agent.data.kept import require_made_by_schema
@@ -29,12 +31,16 @@ from host.private_files import UMASK
 from host.settings import read_text
 from protocol.errors import ConfigurationError, ConflictingMessage, UnknownStudy
 from protocol.first_model import model_digest_of
-from protocol.policy.study_clauses import check_study_allowed
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import EndCause, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState
 from protocol.wire.names import NamesKind
 
+PretrainedOption = Annotated[Path | None, typer.Option(help="Begin with this model: float32 values in numpy's format.")]
+SitePolicyOption = Annotated[
+    list[Path] | None,
+    typer.Option(help="Another site's [policy], as it has shown it to you: settings file; once for each site."),
+]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 _NAMED = ": every site compares its own with them, and both operators can read them"
 _NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
@@ -50,26 +56,13 @@ def _study() -> None:
 def create(
     study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What to study.")],
     config: ConfigOption,
-    pretrained: Annotated[
-        Path | None, typer.Option(help="Begin with this model: float32 values in numpy's format.")
-    ] = None,
+    pretrained: PretrainedOption = None,
+    site_policy: SitePolicyOption = None,
     json_output: JsonLinesOption = False,
 ) -> None:
     """Hand a study to this site's agent, which creates it at both servers and runs it."""
     settings = load_settings(config)
-    roster, _ = load_identity(settings)
-    _require_requester(settings, roster)
-    text, source = read_text(study_file), str(study_file)
-    study = study_from_toml(text, source, roster, settings.plugin, settings.data, settings.sources)
-    finish = finish_from_toml(text, source)
-    _refuse_dealer(study, study_file)
-    if pretrained is not None:
-        model = load_pretrained(pretrained, study.model_dimension)
-        study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
-    require_made_by_schema(study, settings.data)
-    check_study_allowed(study, settings.policy)
-    for remark in _tried(study, settings, finish):
-        sys.stderr.write(f"{remark}\n")
+    study, finish = _checked(study_file, settings, pretrained, tuple(site_policy or ()))
     journal = settings.state_dir / "studies" / study.name
     if journal.exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
@@ -84,11 +77,31 @@ def create(
 
 
 @app.command()
+def check(
+    study_file: Annotated[Path, typer.Argument(metavar="STUDY.TOML", help="What to study.")],
+    config: ConfigOption,
+    pretrained: PretrainedOption = None,
+    site_policy: SitePolicyOption = None,
+    json_output: JsonLinesOption = False,
+) -> None:
+    """Look at a study file as 'create' would: file, data, model and policies; nothing is sent or kept."""
+    study, _ = _checked(study_file, load_settings(config), pretrained, tuple(site_policy or ()))
+    if json_output:
+        json_line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension})
+    else:
+        sys.stdout.write(f"study {study.name} can be created: {study.parameters.dimension} parameters are shared\n")
+
+
+@app.command()
 def watch(name: NameArgument, config: ConfigOption, json_output: JsonLinesOption = False) -> None:
-    """Follow a study until it ends: this site's rounds as they are recorded, and the servers' state."""
+    """Follow a study until it ends: this site's rounds as they are recorded, and the servers' state.
+
+    Ends with status 3 when the study did not end as asked: failed, or trained alone.
+    """
     settings = load_settings(config)
     log_to_stderr()
-    follow(settings, name, json_output=json_output)
+    if not follow(settings, name, json_output=json_output):
+        raise typer.Exit(EXIT_NOT_AS_ASKED)
 
 
 @app.command()
@@ -128,6 +141,26 @@ def cancel(
         json_line({"study": name, "state": "cancelled", "reason": reason})
     else:
         sys.stdout.write(f"study {name} is cancelled at both servers\n")
+
+
+def _checked(
+    study_file: Path, settings: AgentSettings, pretrained: Path | None, shown: tuple[Path, ...]
+) -> tuple[Study, FinishTable | None]:
+    """The study in a file, and its local finish; remarks go to standard error. Raises: ConfigurationError"""
+    roster, _ = load_identity(settings)
+    _require_requester(settings, roster)
+    text, source = read_text(study_file), str(study_file)
+    study = study_from_toml(text, source, roster, settings.plugin, settings.data, settings.sources)
+    finish = finish_from_toml(text, source)
+    _refuse_dealer(study, study_file)
+    if pretrained is not None:
+        model = load_pretrained(pretrained, study.model_dimension)
+        study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
+    require_made_by_schema(study, settings.data)
+    remarks = require_federated(study, roster, settings.policy, shown)
+    for remark in (*remarks, *_tried(study, settings, finish)):
+        sys.stderr.write(f"{remark}\n")
+    return study, finish
 
 
 def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) -> tuple[str, ...]:

@@ -9,11 +9,12 @@ from pathlib import Path
 import stamina
 
 from client_agent.cli.lines import SHOWN_SCORES, json_line, round_line
+from client_agent.cli.outcome import federated, outcome_text, sums_of
 from client_agent.cli.tables import add_row, console, table
 from client_agent.scoring.score import FinalScores, shown_score
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site
-from client_agent.site.events import RoundRecord, read_metrics
+from client_agent.site.events import METRICS, RoundRecord, read_metrics
 from client_agent.site.finished_model import finished_model
 from client_agent.site.journal import FINAL_SCORES, STOPPED, StudyJournal
 from client_agent.site.outbox import REFUSAL, queued
@@ -25,14 +26,18 @@ from protocol.wire.messages import StudyView
 _POLL_S = 0.5
 
 
-def follow(settings: AgentSettings, name: str, *, json_output: bool) -> None:
-    """This site's rounds as they are recorded, and the servers' state, to standard output; tables at the end."""
+def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
+    """This site's rounds as they are recorded, and the servers' state, to standard output; tables at the end.
+
+    Whether the study ended as its requester asked; what it came to otherwise is said last.
+    """
     stamina.instrumentation.set_on_retry_hooks(())  # said once below, not at every try
-    metrics = settings.state_dir / "studies" / name / "metrics.jsonl"
+    metrics = settings.state_dir / "studies" / name / METRICS
     shown, state = 0, None
+    view: StudyView | None = None
     stop = threading.Event()
     with Site(settings) as site:
-        server = _PatientView(site, name)
+        server, at_requester = _PatientView(site, name), site.is_requester
         while not stop.is_set():
             records = read_metrics(metrics)
             for record in records[shown:]:
@@ -50,6 +55,7 @@ def follow(settings: AgentSettings, name: str, *, json_output: bool) -> None:
         _print_table(read_metrics(metrics))
         _print_finish(StudyJournal(settings.state_dir, name))
         _print_final_scores(metrics.with_name(FINAL_SCORES))
+    return _print_outcome(view, read_metrics(metrics), json_output, at_requester)
 
 
 class _PatientView:
@@ -110,6 +116,19 @@ def _print_state(view: StudyView, json_output: bool) -> None:
         sys.stdout.write(f"study {view.study}: {view.state.value}{reason}\n")
 
 
+def _print_outcome(
+    view: StudyView | None, records: tuple[RoundRecord, ...], json_output: bool, at_requester: bool
+) -> bool:
+    if view is None:
+        return True
+    text, how = outcome_text(view, records, at_requester=at_requester), federated(view, records)
+    if json_output:
+        json_line({"study": view.study, "federated": how.value, "sums": sums_of(records), "outcome": text})
+    elif text:
+        sys.stdout.write(f"{text}\n")
+    return not text
+
+
 def _print_finish(journal: StudyJournal) -> None:
     facts = finished_model(journal)
     if facts is not None:
@@ -127,7 +146,7 @@ def _print_final_scores(path: Path) -> None:
 
 
 def _print_table(records: tuple[RoundRecord, ...]) -> None:
-    shown = table("round", "state", "took part", "failed check", "isolation", "on its own test data", "seconds")
+    shown = table("round", "state", "took part", "not in it", "isolation", "on its own test data", "seconds")
     for record in records:
         scored = ", ".join(shown_score(score) for score in record.test_scores[:SHOWN_SCORES])
         add_row(
@@ -135,7 +154,7 @@ def _print_table(records: tuple[RoundRecord, ...]) -> None:
             str(record.round),
             record.state.value,
             ", ".join(record.took_part),
-            ", ".join(record.failed_check),
+            ", ".join(one.said for one in record.absences) or ", ".join(record.failed_check),
             "" if record.isolation is None else f"{record.isolation:.3f}",
             scored,
             f"{record.seconds:.2f}",

@@ -39,6 +39,8 @@ from protocol.evidence import PastRelease
 from protocol.policy.check import Terms, check_weight_list
 from protocol.policy.clauses import check_discarded_sums
 from protocol.policy.memory import remember_contribution, remember_skip
+from protocol.policy.refusals import refusal
+from protocol.printable import printable
 from protocol.protection.ckks import check_key
 from protocol.rounds.agree import model_digest
 from protocol.rules.registry import rule_for
@@ -90,6 +92,7 @@ class Decisions:
         try:
             self._check_announced(a, b)
             owner.saw(announcement)
+            self.check_stays()
             mail = self._weight_mail(announcement)
             weight_list = mail.weight_list
             self._catch_up(mail)
@@ -255,6 +258,12 @@ class Decisions:
         return past.round > state.last_recorded_round and self._context.site in past.listed
 
     # --- model and policy ---
+
+    def check_stays(self) -> None:
+        """Raises: PolicyRefusal once a person has taken this site out of the study"""
+        reason = self._owner.journal.left
+        if reason is not None:
+            raise refusal(Clause.LEFT, f"this site has left the study{': ' if reason else ''}{printable(reason)}")
 
     def _check_purpose(self, announcement: Announcement) -> None:
         """What the study has its rounds do, and no more updates than it has rounds."""

@@ -229,6 +229,7 @@ class Contributor(Participant):
             return decision
         numerator = decision.weight_list.numerator_of(self.context.site)
         try:
+            self.decisions.check_stays()
             self.encode(announcement, numerator or 0)
             self.contribute(announcement, attempt)
         except Unavailable:

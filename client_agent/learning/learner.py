@@ -66,6 +66,8 @@ class Learner(Protocol):
 
     def judging_form(self) -> JudgingForm: ...
 
+    def validation_loss(self, model: Vector) -> float | None: ...
+
     def scores(self, model: Vector) -> tuple[Score, ...]: ...
 
     def final_scores(self, model: Vector, samples: int) -> FinalScores | None: ...
@@ -139,6 +141,13 @@ class TorchLearner:
             )
         self._load(model, None if self._personal is None else self._personal.latest())
         return loss_gradient(self._model, self._data.validation, self._device, self._assessor.loss)
+
+    def validation_loss(self, model: Vector) -> float | None:
+        """Mean loss on this site's validation examples; None where it sets none apart."""
+        if self._data.validation is None or len(self._data.validation) == 0:
+            return None
+        self._load(model, None if self._personal is None else self._personal.latest())
+        return self._assessor.evaluate(self._model, self._data.validation).loss
 
     def update_noise(self, model: Vector, round_number: int) -> UpdateNoise:
         """How noisy this site's clipped update of a round is; a requester asks it of itself. Raises: UnusableUpdate"""

@@ -21,9 +21,10 @@ from client_agent.learning.personal_state import PersonalState
 from client_agent.learning.plugin import Plugin, load_plugin
 from client_agent.scoring.score import FinalScores
 from client_agent.settings import AgentSettings
-from client_agent.site.events import RoundRecord, read_metrics
+from client_agent.site.events import METRICS, RoundRecord, read_metrics
 from client_agent.site.finished_model import SHARED_SCORES, FinishedModel, finished_model, load_finished
 from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
+from client_agent.site.kept_model import Kept, kept_model, load_kept
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import Signed, Study, StudyState
 
@@ -59,8 +60,10 @@ class HeldModel:
         return "" if self.state.ended_by is None else self.state.ended_by.message.reason
 
 
-def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False) -> HeldModel:
+def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False, which: Kept | None = None) -> HeldModel:
     """The study's model, finished where this site finished it; ``unfinished``: the shared one behind that.
+
+    ``which``: an earlier one that the requester kept, as it was after that round.
 
     Raises: ConfigurationError when this site has no such study, no model of it yet, or could not finish it
     """
@@ -70,13 +73,16 @@ def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False) 
     journal = StudyJournal(settings.state_dir, name)
     signed = journal.read(folder / "study.json", Signed[Study])
     state = journal.site_state()
-    finish = None if unfinished else finished_model(journal)
+    finish = None if unfinished or which else finished_model(journal)
     if signed is None or state is None or not (state.model_version or finish):
         raise ConfigurationError(f"study {name!r} has no model here yet: no sum was applied at this site")
     if finish is not None and finish.failed:
         raise ConfigurationError(f"study {name!r}: {finish.text}; --unfinished takes the shared model as it is")
     study, version = signed.message, state.model_version or 0
-    model = journal.load_model(version) if finish is None else load_finished(journal)
+    if which is not None:
+        version, model = _kept(journal, name, which)
+    else:
+        model = journal.load_model(version) if finish is None else load_finished(journal)
     network = empty_network(study, settings.plugin, settings.sources)
     load_vector(network, model)
     if len(personal_vector(network)):
@@ -84,10 +90,24 @@ def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False) 
         if own is None:
             raise ConfigurationError(f"study {name!r} has layers that stay at their site, and this site trained none")
         load_personal(network, own)
-    records = read_metrics(folder / "metrics.jsonl")
+    records = read_metrics(folder / METRICS)
+    if which is not None:
+        until = tuple(record for record in records if record.model_version <= version)
+        return HeldModel(study, state, version, model, network.eval(), until)
     of_shared = unfinished and finished_model(journal) is not None
     scores = journal.read(folder / (SHARED_SCORES if of_shared else FINAL_SCORES), FinalScores)
     return HeldModel(study, state, version, model, network.eval(), records, scores, finish)
+
+
+def _kept(journal: StudyJournal, name: str, which: Kept) -> tuple[int, NDArray[np.float32]]:
+    facts = kept_model(journal, which)
+    if facts is None:
+        why = {
+            Kept.FEDERATED: "this site did not go on alone after the shared part; the model is the federated one",
+            Kept.BEST: "no sum was applied at this site as a requester with a validation part",
+        }
+        raise ConfigurationError(f"study {name!r} has no such model here: {why[which]}; leave --{which.value} out")
+    return facts.version, load_kept(journal, which, facts)
 
 
 def empty_network(study: Study, plugin: Path | None, sources: ModelSources) -> nn.Module:

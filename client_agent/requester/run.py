@@ -13,6 +13,8 @@ from client_agent.learning.learner import Vector
 from client_agent.points import Point
 from client_agent.requester.attestations import welcome
 from client_agent.requester.await_sites import admit, await_contributors, bring_up_to_date
+from client_agent.requester.best_model import keep_best
+from client_agent.requester.cohort import absences, given_up
 from client_agent.requester.local_finish import finish_locally
 from client_agent.requester.measurement import MeasuringRound, after_measurement
 from client_agent.requester.measuring.own_noise import keep_from_mean, learns_from
@@ -25,7 +27,7 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RELEASES_KEPT, RequesterStudy, StudyOver, declared_samples
 from client_agent.requester.summary import after_summary, plan_round, summary_missing
 from client_agent.requester.train_alone import go_alone
-from client_agent.site.events import EventKind, RoundEnd, RoundRecord, opened_values, site_values
+from client_agent.site.events import Absence, EventKind, RoundEnd, RoundRecord, opened_values, site_values
 from client_agent.study.pretrained import PRETRAINED, load_pretrained
 from protocol.ckks.scheme import KEY_SEED_BYTES
 from protocol.clauses import Clause
@@ -213,11 +215,14 @@ class Requester(RequesterStudy):
 
     def settle(self, plan: RoundPlan, settled: Settled) -> None:
         """Rule, memory and list of absentees after a round; then its record."""
+        absent = absences(self._contributors(), self.progress, plan.announcement.message, settled)
         changes = self._after(plan, settled)
         # The record comes before the durable write: a crash in between settles the round again, and records it once.
         changes["next_round"] = plan.announcement.message.round + 1
         self.progress = self.progress.model_copy(update=changes)
-        self._record_round(plan, settled)
+        self._record_round(plan, settled, absent)
+        if settled.end is RoundEnd.RELEASED and plan.announcement.message.purpose.plan.steps_model:
+            keep_best(self)
         self.journal.reach(Point.BEFORE_SETTLED)
         self.keep()
         self.journal.reach(Point.AFTER_SETTLED)
@@ -285,9 +290,11 @@ class Requester(RequesterStudy):
             and (refused.site not in unusable or self.progress.unusable.count(refused.site) + 1 >= _UNUSABLE_TIMES)
         ]
         dropped = (*self.progress.dropped, *(site for site in gone if site not in self.progress.dropped))
-        return {"unusable": unusable, "dropped": dropped}
+        new = [site for site in gone if site not in self.progress.dropped]
+        left = (*self.progress.given_up, *given_up(settled.declines, new, self.progress.next_round))
+        return {"unusable": unusable, "dropped": dropped, "given_up": left}
 
-    def _record_round(self, plan: RoundPlan, settled: Settled) -> None:
+    def _record_round(self, plan: RoundPlan, settled: Settled, absent: tuple[Absence, ...]) -> None:
         released = None if settled.past is None else settled.past.release_set.message
         self.record(
             RoundRecord(
@@ -312,8 +319,12 @@ class Requester(RequesterStudy):
                 **opened_values(settled.measured or _NOTHING_OPENED),
                 requester_norm=settled.requester_norm,
                 clipped=settled.clipped,
+                absences=absent,
             )
         )
+
+    def _contributors(self) -> tuple[str, ...]:
+        return tuple(party.name for party in self.context.roster.contributors)
 
     # --- the end ---
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from client_agent.site.events import Absence
 from client_agent.site.letter import CountedClasses
 from protocol.evidence import PastRelease
 from protocol.policy.candidates import Candidate
@@ -29,6 +30,7 @@ class RequesterState(BaseModel):
     memory: SiteMemory = SiteMemory()
     welcomed: tuple[Welcomed, ...] = ()
     dropped: tuple[str, ...] = ()
+    given_up: tuple[Absence, ...] = Field(default=(), description="what sites said that are not listed any more")
     unusable: tuple[str, ...] = Field(default=(), description="sites whose update was unusable in the last round")
     short_rounds: int = 0
     too_few: bool = Field(default=False, description="whether the last round of updates came to no sum")

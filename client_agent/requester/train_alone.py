@@ -6,7 +6,8 @@ import math
 
 from client_agent.network.watch import Stopped
 from client_agent.requester.study import RequesterStudy
-from client_agent.site.events import EventKind, RoundEnd, RoundRecord, site_values
+from client_agent.site.events import METRICS, EventKind, RoundEnd, RoundRecord, read_metrics, site_values
+from client_agent.site.kept_model import Kept, KeptModel, kept_model, save_kept
 from protocol.arithmetic.fixed_point import check_finite, clip
 
 
@@ -14,11 +15,20 @@ def go_alone(owner: RequesterStudy) -> None:
     """The remaining rounds with this site's own clipped updates. Raises: Stopped, UnusableUpdate"""
     reason = owner.progress.why
     if owner.progress.alone:
+        _keep_federated(owner)
         owner.event(EventKind.STUDY, owner.progress.next_round, "going on alone with this site's own data")
     while owner.progress.alone and owner.progress.updates_done < owner.study.rounds:
         if owner.context.stop.is_set():
             raise Stopped
         _round_alone(owner, owner.progress.next_round, reason)
+
+
+def _keep_federated(owner: RequesterStudy) -> None:
+    """The last model of the shared part stays, whatever this site makes of it alone; once, before the first round."""
+    journal, version = owner.journal, owner.state.model_version or 0
+    begun = any(record.state is RoundEnd.ALONE for record in read_metrics(journal.folder / METRICS))
+    if version and not begun and kept_model(journal, Kept.FEDERATED) is None:
+        save_kept(journal, Kept.FEDERATED, KeptModel(version=version), owner.require_model())
 
 
 def _round_alone(owner: RequesterStudy, number: int, reason: str) -> None:

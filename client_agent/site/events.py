@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
@@ -15,6 +15,8 @@ from protocol.printable import printable, printable_lines
 from protocol.rules.interface import Measured
 from protocol.wire.messages import ListedWeight, Purpose
 
+METRICS: Final = "metrics.jsonl"
+"""The file of round records in a study's journal."""
 Shown = Annotated[str, AfterValidator(printable)]
 ShownLines = Annotated[str, AfterValidator(printable_lines)]
 """Texts that may hold another party's words, as they can be shown."""
@@ -61,6 +63,31 @@ class SitePair(BaseModel):
     first: str
     second: str
     value: float
+
+
+class Absent(StrEnum):
+    """Why a site is not in what a round came to."""
+
+    NOT_READY = "not_ready"
+    NOT_LISTED = "not_listed"
+    DECLINED = "declined"
+    GIVEN_UP = "given_up"
+    NO_CONTRIBUTION = "no_contribution"
+    FAILED_CHECK = "failed_check"
+
+
+class Absence(BaseModel):
+    """A site that is not in a round; ``text`` is what it said of it, where it said something."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    why: Absent
+    text: Shown = ""
+
+    @property
+    def said(self) -> str:
+        """For people."""
+        return f"{self.site} ({self.why.value.replace('_', ' ')}{': ' if self.text else ''}{self.text})"
 
 
 class RoundValues(BaseModel):
@@ -124,7 +151,8 @@ class RoundRecord(RoundValues, _RoundAtSite):
     weights has anybody's update, this round's sum included, as far as this site can tell from its own
     (docs/protocol.md 13). Bytes are socket bytes since the record before, of all studies. ``test_scores`` are the
     metrics of the study's task on this site's test part, of which accuracy stands by itself too. ``pull`` is that of a
-    local finish, None where it kept the shared model.
+    local finish, None where it kept the shared model. ``absences`` names every contributor of the roster that is not
+    in the round, at the requester alone.
     """
 
     requester_norm: float | None = None
@@ -136,6 +164,7 @@ class RoundRecord(RoundValues, _RoundAtSite):
     test_accuracy: float | None = None
     test_scores: tuple[Score, ...] = ()
     pull: float | None = None
+    absences: tuple[Absence, ...] = ()
 
 
 class EventKind(StrEnum):

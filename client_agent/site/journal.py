@@ -7,9 +7,11 @@
                  model-000003.safetensors
                  rounds/000004/     decision, encoded update, mail, queries, release set of that round
                  rounds/000004/attempt-01/   sealed shares and their record: resent, never re-made
+                 federated.*, best.*   other models that the requester keeps (client_agent/site/kept_model.py)
                  metrics.jsonl      one line per round
                  stopped.txt        why the agent stopped this study until a person mends something
                  withdrawn          the study was cancelled before a server had it
+                 left.txt           why a person took this site out of the study
                  scores.json        the last model's metrics on this site's test part, with intervals
                  finish.json, finished.*   the requester's local finish (client_agent/site/finished_model.py)
 
@@ -38,6 +40,7 @@ B = TypeVar("B", bound=BaseModel)
 FINAL_SCORES: Final = "scores.json"
 STOPPED: Final = "stopped.txt"
 _WITHDRAWN: Final = "withdrawn"
+_LEFT: Final = "left.txt"
 _MODELS_KEPT: Final = 2
 _ROUNDS_KEPT: Final = 2
 _MODEL: Final = "model"
@@ -125,6 +128,16 @@ class StudyJournal:
     def withdraw(self) -> None:
         """The study was cancelled before a server had it: no agent begins it any more."""
         write_durably(self.folder / _WITHDRAWN, b"")
+
+    def leave(self, reason: str) -> None:
+        """A person takes this site out of the study: its agent contributes to no further round."""
+        write_durably(self.folder / _LEFT, reason.encode())
+
+    @property
+    def left(self) -> str | None:
+        """Why this site left; None while it takes part."""
+        path = self.folder / _LEFT
+        return path.read_text(encoding="utf-8") if path.exists() else None
 
     @property
     def is_withdrawn(self) -> bool:

@@ -10,7 +10,7 @@ from client_agent.network.watch import StudyWatch
 from client_agent.points import Point
 from client_agent.scoring.score import MetricName, value_of
 from client_agent.site.context import SiteContext
-from client_agent.site.events import AgentEvent, EventKind, Metrics, RoundRecord
+from client_agent.site.events import METRICS, AgentEvent, EventKind, Metrics, RoundRecord
 from client_agent.site.finished_model import SHARED_SCORES, FinishedModel, finished_model, load_finished, save_finished
 from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
 from client_agent.site.stopwatch import Stopwatch
@@ -41,7 +41,7 @@ class StudyAtSite:
         facts = finished_model(journal)
         self._finished: Vector | None = None if facts is None or facts.failed else load_finished(journal)
         self._named: set[tuple[int | None, str]] = set()
-        self._metrics = Metrics(journal.folder / "metrics.jsonl")
+        self._metrics = Metrics(journal.folder / METRICS)
         self._billed: Totals = context.ledger.totals
 
     @property

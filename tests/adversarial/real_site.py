@@ -45,6 +45,9 @@ class Untrained:
     def apply(self, model: np.ndarray, aggregate: np.ndarray) -> np.ndarray:
         return model - aggregate
 
+    def validation_loss(self, model: np.ndarray) -> float | None:
+        return None
+
     def scores(self, model: np.ndarray) -> tuple[Score, ...]:
         return ()
 

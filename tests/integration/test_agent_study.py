@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 from client_agent.cli.study import app as study_app
 from client_agent.network.ledger import read_ledger
-from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.events import Absent, EventKind, RoundEnd
+from client_agent.site.kept_model import Kept, KeptModel, kept_model, load_kept
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, light_learner, with_odd
 from harness.federation.processes import RunningFederation
@@ -81,6 +82,14 @@ def test_a_study_with_a_broken_site_and_a_refusing_one(federation: InMemoryFeder
     assert [r.declined for r in records] == [("c5",), ("c4",), ()]
     assert [len(r.weights) for r in records] == [5, 4, 4]
     assert all(len(r.distances) == len(r.took_part) - 1 for r in records)
+
+    absent = [[(one.site, one.why) for one in record.absences] for record in records]
+    assert absent == [
+        [("c5", Absent.DECLINED)],
+        [("c4", Absent.DECLINED), ("c5", Absent.GIVEN_UP)],
+        [("c5", Absent.GIVEN_UP)],
+    ]
+    assert records[2].absences[0].text.startswith("since round 1, enough_contributors: ")
 
     refusal = federation.texts(EventKind.DECLINED, "c5")
     assert len(refusal) == 1
@@ -163,6 +172,28 @@ def test_eroded_weights_leave_the_requester_alone(federation: InMemoryFederation
     assert contributor.finished is not None
     assert contributor.finished == "local_only: too few contributors are left"
     assert records[-1].model_version == 6
+    kept = journal(federation, REQUESTER, "harsh")
+    facts = kept_model(kept, Kept.FEDERATED)
+    assert facts == KeptModel(version=len(shared))
+    assert np.array_equal(
+        load_kept(kept, Kept.FEDERATED, facts), journal(federation, "c1", "harsh").load_model(len(shared))
+    )
+
+
+def test_a_site_that_leaves_contributes_no_more_and_the_others_go_on(federation: InMemoryFederation) -> None:
+    everybody = (REQUESTER, "c1", "c2", "c3", "c4")
+    with federation.agents():
+        federation.hand_in(study_for(federation, "left", RuleSpec(name=RuleName.FEDAVG), 6, 60.0))
+        federation.until("round 1", lambda: len(rounds_of(federation, "c4", "left")) >= 1)
+        journal(federation, "c4", "left").leave("the permit has ended")
+        federation.until("the end", finished(federation, "left", *everybody))
+    records = rounds_of(federation, REQUESTER, "left")
+    said = [one for record in records for one in record.absences if one.site == "c4"]
+    assert said[0].why is Absent.DECLINED
+    assert said[0].text == "left: left: this site has left the study: the permit has ended"
+    assert {one.why for one in said[1:]} == {Absent.GIVEN_UP}
+    assert sum("c4" in record.took_part for record in records) < 6
+    assert [record.state for record in records[-2:]] == [RoundEnd.RELEASED] * 2
 
 
 STUDY_TOML = """
@@ -215,7 +246,9 @@ def _create_watch_and_cancel(federation: Federation, tmp_path: Path) -> None:
     command("cancel", "cancelled", "--reason", "a test", "--config", config)
     wait_for("the end", finished(federation, "cancelled", REQUESTER))
     lines = [json.loads(line) for line in command("watch", "cancelled", "--config", config, "--json")]
-    assert [(entry["state"], entry["reason"]) for entry in lines] == [("cancelled", "a test")]
+    *states, outcome = lines
+    assert [(entry["state"], entry["reason"]) for entry in states] == [("cancelled", "a test")]
+    assert outcome == {"study": "cancelled", "federated": "not", "sums": 0, "outcome": ""}
     assert "cancelled (a test)" in "\n".join(command("watch", "cancelled", "--config", config))
 
 

@@ -106,6 +106,9 @@ class Quadratic:
     def class_counts(self) -> tuple[int, ...]:
         return (10, 40)
 
+    def validation_loss(self, model: np.ndarray) -> float | None:
+        return None
+
     def scores(self, model: np.ndarray) -> tuple[Score, ...]:
         return ()
 

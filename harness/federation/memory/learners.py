@@ -70,6 +70,9 @@ class LightLearner:
         """One per site, whose vector is no longer than a ranking's default clip norm."""
         return np.random.default_rng(self._place).normal(size=(self._inputs + 1, 2))
 
+    def validation_loss(self, model: Vector) -> float | None:
+        return None
+
     def judging_form(self) -> JudgingForm:
         drawn = np.random.default_rng(7).normal(size=(9, self._inputs)).astype(np.float32)
         return judging_form(Examples(drawn, np.arange(9) % 2), None, 2)
@@ -113,6 +116,9 @@ class Odd:
 
     def apply(self, model: Vector, aggregate: Vector) -> Vector:
         return self._inner.apply(model, aggregate)
+
+    def validation_loss(self, model: Vector) -> float | None:
+        return None
 
     def scores(self, model: Vector) -> tuple[Score, ...]:
         return self._inner.scores(model)

@@ -99,6 +99,9 @@ class FakeLearner:
     def class_counts(self) -> tuple[int, ...]:
         return self._counts
 
+    def validation_loss(self, model: np.ndarray) -> float | None:
+        return None
+
     def scores(self, model: np.ndarray) -> tuple[Score, ...]:
         return ()
 

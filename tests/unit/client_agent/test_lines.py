@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from client_agent.cli.lines import round_line
-from client_agent.site.events import RoundEnd, RoundRecord
+from client_agent.site.events import Absence, Absent, RoundEnd, RoundRecord, site_values
 from protocol.wire.messages import Purpose
 
 
@@ -19,8 +19,24 @@ def test_a_round_of_every_purpose_has_a_line(purpose: Purpose) -> None:
     assert (" (" in line) is (purpose is not Purpose.UPDATE)
 
 
+def test_a_round_without_others_shows_no_weights_and_who_is_missing() -> None:
+    weights = site_values([("c1", 1.0), ("c2", 0.5)])
+    absent = (
+        Absence(site="c2", why=Absent.DECLINED, text="isolation: too close"),
+        Absence(site="c3", why=Absent.NOT_READY),
+    )
+    record = RoundRecord(
+        time_s=0, study="heart", site="c0", round=7, state=RoundEnd.ALONE, model_version=1, alphas=weights
+    )
+    assert "c1" not in round_line(record)
+    released = record.model_copy(update={"state": RoundEnd.RELEASED, "took_part": ("c0", "c1"), "absences": absent})
+    assert round_line(released).endswith(
+        ", took part: c0 c1, without: c2 (declined: isolation: too close), c3 (not ready), weights: c1=1.000 c2=0.500"
+    )
+
+
 def test_a_measurement_is_told_from_a_sum() -> None:
     record = RoundRecord(
         time_s=0.0, study="heart", site="c1", round=7, state=RoundEnd.CLOSED, purpose=Purpose.MEASURE, model_version=1
     )
-    assert round_line(record) == "round 7 closed (measured, nothing summed): 0.00 s, 0 kB "
+    assert round_line(record) == "round 7 closed (measured, nothing summed): 0.00 s, 0 kB"

@@ -12,12 +12,14 @@ import numpy as np
 import pytest
 
 from client_agent.requester.attestations import welcome
+from client_agent.requester.best_model import keep_best
 from client_agent.requester.plan import hindrance, new_plan
 from client_agent.requester.round import RequesterRound
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.run import Requester
 from client_agent.requester.state import RoundPlan
-from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.events import Absence, Absent, EventKind, RoundEnd
+from client_agent.site.kept_model import Kept, KeptModel, kept_model, load_kept
 from client_agent.site.letter import Attestation, WeightMail, Welcome
 from client_agent.study.attestation import checkpoint_digest
 from harness.federation.memory.clocks import ToldClock
@@ -122,12 +124,35 @@ def test_a_site_without_the_evidence_stays_listed(requester: Requester, clause: 
     assert changes["dropped"] == (() if clause in lacks else ("c2",))
 
 
+def test_the_best_model_by_validation_examples_is_kept(requester: Requester, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses = iter((0.5, 0.4, 0.4, float("nan"), 0.6))
+    monkeypatch.setattr(requester.learner, "validation_loss", lambda _: next(losses))
+    found = []
+    for version in range(1, 6):
+        model = np.full(PARAMETERS.dimension, version, dtype=np.float32)
+        requester.adopt_model(model, version)
+        keep_best(requester)
+        found.append(kept_model(requester.journal, Kept.BEST))
+    second = KeptModel(version=2, validation_loss=0.4)
+    assert found == [KeptModel(version=1, validation_loss=0.5), *[second] * 4]
+    assert set(load_kept(requester.journal, Kept.BEST, second)) == {2.0}
+    assert len(list(requester.journal.folder.glob("best-*.safetensors"))) == 1
+
+
+def test_nothing_is_the_best_without_validation_examples(requester: Requester) -> None:
+    requester.adopt_model(np.ones(PARAMETERS.dimension, dtype=np.float32), 1)
+    keep_best(requester)
+    assert kept_model(requester.journal, Kept.BEST) is None
+
+
 def test_an_unusable_update_drops_a_site_the_second_time(requester: Requester) -> None:
     refused = Refused("c2", ErrorCode.UNUSABLE_UPDATE, None, "NaN")
     first = requester.after_declines(skipped(1, (refused,)))
-    assert first == {"unusable": ("c2",), "dropped": ()}
+    assert first == {"unusable": ("c2",), "dropped": (), "given_up": ()}
     requester.keep(**first)
-    assert requester.after_declines(skipped(2, (refused,)))["dropped"] == ("c2",)
+    second = requester.after_declines(skipped(2, (refused,)))
+    assert second["dropped"] == ("c2",)
+    assert second["given_up"] == (Absence(site="c2", why=Absent.GIVEN_UP, text="since round 1, unusable_update: NaN"),)
 
 
 def attested(requester: Requester, past: PastRelease, site: str, **changes: object) -> str:

@@ -1,0 +1,72 @@
+"""What the policies say about a study before it is created: whether it can be federated with this roster at all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from host.settings import read_text
+from protocol.configuration import parse_toml, validated
+from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.policy.foreseen import foresee
+from protocol.policy.list_terms import list_terms
+from protocol.policy.site_policy import SitePolicy
+from protocol.policy.study_clauses import check_study_allowed
+from protocol.rules.registry import rule_for
+from protocol.wire.messages import Roster, RuleName, Study
+
+
+class _Shown(BaseModel):
+    """The one table that is read of what another site shows."""
+
+    model_config = ConfigDict(extra="ignore")
+    policy: SitePolicy
+
+
+def require_federated(study: Study, roster: Roster, own: SitePolicy, shown: tuple[Path, ...] = ()) -> tuple[str, ...]:
+    """Remarks for the requester about a study that this policy and those in ``shown`` let begin.
+
+    Raises: PolicyRefusal of the own policy; ConfigurationError when a policy would decline every list
+    """
+    check_study_allowed(study, own)
+    remarks = _foreseen(study, roster, own, "this site's policy")
+    for path in shown:
+        policy = _policy_in(path)
+        try:
+            check_study_allowed(study, policy)
+        except PolicyRefusal as refused:
+            raise ConfigurationError(f"the policy in {path} refuses the study: {refused.detail}") from None
+        _foreseen(study, roster, policy, f"the policy in {path}")
+    return remarks
+
+
+def _foreseen(study: Study, roster: Roster, policy: SitePolicy, whose: str) -> tuple[str, ...]:
+    if study.rule.name is RuleName.LOCAL:
+        return ()
+    contributors = tuple(party.name for party in roster.contributors)
+    rule = rule_for(
+        study.rule,
+        batch_size=study.training.batch_size,
+        grid=study.parameters.weight_grid,
+        terms=list_terms(study, policy, 1),
+    )
+    found = foresee(study, contributors, rule, policy)
+    count = len(contributors)
+    if found.refused is not None:
+        raise ConfigurationError(
+            f"NOT FEDERATED: {whose} declines every list that the roster's {count} contributors allow, so this site "
+            f"would train alone: {found.refused.detail}; enrol more sites, or lower what the policy asks for "
+            "(assumed_colluders, least_contributors; a larger largest_share) where that may be"
+        )
+    if not found.spare:
+        return (
+            f"each of the roster's {count} contributors must be in every sum: when one stays away, fails a check or is "
+            "given no weight by the rule, the shared part ends and this site trains alone (LOCAL_ONLY)",
+        )
+    return ()
+
+
+def _policy_in(path: Path) -> SitePolicy:
+    """The [policy] of another site's settings, or of a file that has nothing else. Raises: ConfigurationError"""
+    return validated(_Shown, parse_toml(read_text(path), str(path)), str(path)).policy
