@@ -8,8 +8,9 @@ from pydantic import BaseModel, ConfigDict
 
 from harness.adversaries.reconstruction import Prior
 from harness.simulation.runs import Values
+from protocol.clauses import Clause
 
-FORMAT: Final = "moiety-attack/1"
+FORMAT: Final = "moiety-attack/2"
 
 
 class PartyErrors(BaseModel):
@@ -36,7 +37,8 @@ class AttackLine(BaseModel):
 
     ``setting`` names what was changed about the study, ``rounds`` are the numbers of the released rounds, ``weight``
     the weights in the sums, ``lists`` how many different ones there were. ``isolation`` is what each site worked out
-    before it contributed, the requester's own among them.
+    before it contributed, the requester's own among them. ``ended_by`` is the
+    policy's clause that ended the shared part, None where none did.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -49,6 +51,7 @@ class AttackLine(BaseModel):
     rule: str
     end: str
     reason: str
+    ended_by: Clause | None
     parameters: int
     test_accuracy: float
     rounds: tuple[int, ...]

@@ -90,6 +90,7 @@ class AttackedRun:
             rule=history.rule.value,
             end=history.end.value,
             reason=history.reason,
+            ended_by=history.ended_by,
             parameters=dimension,
             test_accuracy=history.test_accuracy,
             rounds=tuple(one.round for one in sums),

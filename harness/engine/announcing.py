@@ -26,11 +26,11 @@ NO_SECRET: Final = "00" * 32
 
 @dataclass(frozen=True)
 class Answers:
-    """Who contributes, in roster order; who declines, with the first refusal's text ('' without one)."""
+    """Who contributes, in roster order; who declines, with the first refusal (None without one)."""
 
     taking_part: tuple[str, ...]
     declined: tuple[str, ...] = ()
-    why: str = ""
+    why: PolicyRefusal | None = None
 
 
 Demand: TypeAlias = Callable[[Announced], None]
@@ -123,7 +123,7 @@ def answers(run: Run, state: RunState, announced: Announced) -> Answers:
     nobody but the site knows.
     """
     taking_part: list[str] = []
-    refusals: dict[str, str] = {}
+    refusals: dict[str, PolicyRefusal] = {}
     for site in present(run, announced.announcement.listed, announced.announcement.round):
         own_weight = run.own_weight(site, state)
         try:
@@ -132,10 +132,10 @@ def answers(run: Run, state: RunState, announced: Announced) -> Answers:
                     site.name, announced.announcement, announced.weight_list, _terms(run), state.memory, own_weight
                 )
         except PolicyRefusal as refusal:
-            refusals[site.name] = refusal.detail
+            refusals[site.name] = refusal
         else:
             taking_part.append(site.name)
-    return Answers(tuple(taking_part), tuple(refusals), next(iter(refusals.values()), ""))
+    return Answers(tuple(taking_part), tuple(refusals), next(iter(refusals.values()), None))
 
 
 def present(run: Run, listed: Collection[str], round_number: int) -> tuple[SiteData, ...]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.events import RoundValues, SiteValue
+from protocol.clauses import Clause
 from protocol.wire.messages import ListedWeight, RuleName
 
 
@@ -65,7 +66,7 @@ class RoundRecord(RoundValues):
 
 @dataclass(frozen=True)
 class RunHistory:
-    """A whole run with one seed."""
+    """A whole run with one seed. ``ended_by`` is the policy's clause that ended the shared part, where one did."""
 
     study: str
     rule: RuleName
@@ -78,6 +79,7 @@ class RunHistory:
     rounds: tuple[RoundRecord, ...]
     final_model: NDArray[np.float32] = field(repr=False)
     final_scores: FinalScores | None = None
+    ended_by: Clause | None = None
 
     @property
     def test_accuracy(self) -> float:

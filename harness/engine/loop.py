@@ -120,6 +120,7 @@ def run_rounds(
         progress.records,
         run.model_of(progress.state),
         final_scores(run, progress.state, conditions.bootstrap),
+        ended_by=progress.state.alone_by if end is RunEnd.LOCAL_ONLY else None,
     )
 
 
@@ -205,7 +206,7 @@ def plain_round(run: Run, state: RunState, round_number: int) -> tuple[RunState,
         try:
             announced, trained = _planned(run, state, round_number)
         except PolicyRefusal as refusal:
-            state = replace(state, alone_because=refusal.detail)
+            state = replace(state, alone_because=refusal.detail, alone_by=refusal.clause)
         else:
             return _announced_round(run, state, announced, trained)
     return _round_alone(run, state, round_number)
@@ -341,12 +342,13 @@ def _applied(run: Run, state: RunState, aggregate: Vector) -> Vector:
     return apply_aggregate(state.vector, aggregate, run.study.rule, run.study.training.server_learning_rate)
 
 
-def _out_of_sites(run: Run, state: RunState, why: str) -> RunState:
+def _out_of_sites(run: Run, state: RunState, why: PolicyRefusal | None) -> RunState:
     """Once the sites that declined leave too few, the shared part is over, and their reason is the run's."""
     willing = len(run.contributors) - len(state.declined)
-    if not why or willing >= run.study.parameters.least_contributors:
+    if why is None or willing >= run.study.parameters.least_contributors:
         return state
-    return replace(state, alone_because=f"{willing} contributors are willing: {why}")
+    told = f"{willing} contributors are willing: {why.detail}"
+    return replace(state, alone_because=told, alone_by=why.clause)
 
 
 def _round_alone(run: Run, state: RunState, round_number: int) -> tuple[RunState, RoundRecord]:

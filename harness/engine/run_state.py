@@ -20,6 +20,7 @@ from harness.engine.history import RoundRecord
 from harness.engine.site_updates import CPU, Training, own_weight
 from harness.engine.summing import Summing
 from harness.training.device import ON_CPU, Computing
+from protocol.clauses import Clause
 from protocol.policy.candidates import Candidate
 from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
@@ -89,15 +90,16 @@ class Announced:
 class RunState:
     """What moves from round to round.
 
-    ``vector`` is the model, followed by a server optimiser's moments, float32[S * D]. ``alone_because`` is set once
-    the shared part is over. ``class_totals`` are the summed class counts; ``counts_rounds`` the rounds that tried to
-    sum them, which do not count among the study's. ``declined`` are sites that refused a list and are not listed again.
-    ``personal`` are all sites' personal layers, the requester's first, float32[sites, P]; they move on whenever a site
-    trains, whether or not the round is released. ``sums`` are the sums that were opened, ``kept`` what each site, the
-    requester first, keeps of its own updates in them, float32[sums, sites, at most 4096]. ``list_kept`` counts the
-    sums in a row by the last sum's list; ``exposing`` is what a site declined since then for isolation,
-    ``too_few`` says that the last round of updates had no sum. ``measured_rounds`` measured updates without summing
-    them, or tried to, and do not count among the study's either; ``measure_tries`` of them failed since the last sum.
+    ``vector`` is the model, followed by a server optimiser's moments, float32[S * D]. ``alone_because`` is set once the
+    shared part is over, ``alone_by`` where a clause of a policy ended it. ``class_totals`` are the summed class counts;
+    ``counts_rounds`` the rounds that tried to sum them, which do not count among the study's. ``declined`` are sites
+    that refused a list and are not listed again. ``personal`` are all sites' personal layers, the requester's first,
+    float32[sites, P]; they move on whenever a site trains, whether or not the round is released. ``sums`` are the sums
+    that were opened, ``kept`` what each site, the requester first, keeps of its own updates in them, float32[sums,
+    sites, at most 4096]. ``list_kept`` counts the sums in a row by the last sum's list; ``exposing`` is what a site
+    declined since then for isolation, ``too_few`` says that the last round of updates had no sum. ``measured_rounds``
+    measured updates without summing them, or tried to, and do not count among the study's either; ``measure_tries`` of
+    them failed since the last sum.
     """
 
     vector: Vector = field(repr=False)
@@ -105,6 +107,7 @@ class RunState:
     memory: SiteMemory
     model_version: int = 0
     alone_because: str | None = None
+    alone_by: Clause | None = None
     class_totals: tuple[int, ...] = ()
     counts_rounds: int = 0
     declined: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from harness.papers.page import Page
 from harness.simulation.drawing.charts import Panel, curves_chart, heatmap_chart
 from harness.simulation.drawing.spread import Spread, curve, number
 from harness.simulation.runs import Values
+from protocol.clauses import Clause
 
 _CURVES: Final = (
     ("remedies-titanic", "full batches", "Titanic by age: slow lists over full batches"),
@@ -227,7 +228,7 @@ def _signed(gains: Sequence[float]) -> str:
 
 
 def _ended(lines: Sequence[AttackLine]) -> str:
-    return f"{sum(line.reason.startswith('isolation') for line in lines)} of {len(lines)}"
+    return f"{sum(line.ended_by is Clause.ISOLATION for line in lines)} of {len(lines)}"
 
 
 def _figures(page: Page, lines: Sequence[AttackLine]) -> None:

@@ -17,6 +17,7 @@ from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from harness.engine.history import RoundKind, RunEnd, RunHistory
 from harness.engine.run_state import Attendance, Progress
+from protocol.clauses import Clause
 from protocol.errors import ConfigurationError
 from protocol.parameters import Needs, StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -157,6 +158,7 @@ def test_too_many_that_decline_end_the_shared_part_with_their_reason() -> None:
     assert history.rounds[0].declined == NAMES[1:]
     assert history.end is RunEnd.LOCAL_ONLY
     assert history.reason.startswith("0 contributors are willing: largest_share")
+    assert history.ended_by is Clause.LARGEST_SHARE
 
 
 def test_fedadam_keeps_its_moments_from_round_to_round() -> None:

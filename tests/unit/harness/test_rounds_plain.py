@@ -20,6 +20,7 @@ from harness.demo.plots import RULE_NAMES
 from harness.demo.studies import BREAST_CANCER, DIGITS, study_of
 from harness.engine.history import RoundKind, RunEnd, RunHistory, alpha_series, distance_series
 from harness.engine.run_state import Attendance, Progress
+from protocol.clauses import Clause
 from protocol.errors import ConfigurationError
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -185,6 +186,7 @@ def test_a_stricter_site_policy_is_obeyed_from_the_first_round() -> None:
     assert history.end is RunEnd.LOCAL_ONLY
     assert history.shared_rounds == 0
     assert history.reason.startswith("enough_contributors")
+    assert history.ended_by is Clause.ENOUGH_CONTRIBUTORS
 
 
 def test_a_round_without_enough_contributors_is_skipped_without_erosion() -> None:
