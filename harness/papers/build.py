@@ -18,7 +18,6 @@ from harness.papers import (
     titanic,
 )
 from harness.papers.attacked.inference import InferencePage
-from harness.papers.attacked.poisoning import PoisoningPage
 from harness.papers.attacked.privacy import PrivacyPage
 from harness.papers.making import Making
 from harness.papers.page import Page
@@ -183,9 +182,8 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     PersonalPage("har_ifedavg", "HAR: personal layers", (har_ifedavg.CASE, *har_ifedavg.TAMPERED)),
     CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
     PrivacyPage("privacy", "What sums give away", STUDIES),
-    PoisoningPage("poisoning", "What poisoners reach", STUDIES),
     InferencePage("inference", "What a model, weights and distances tell", STUDIES),
-    RobustnessPage("robustness", "What liars and distances can do", STUDIES),
+    RobustnessPage("robustness", "What poisoners, liars and distances can do", STUDIES),
     CasesPage("does_it_pay", "Does it pay to join?", _PAYS, does_it_pay.write),
     CasesPage("clinicians", "Which rule for my patients?", _PAYS_FEW, clinicians.write),
 )

@@ -1,7 +1,7 @@
 """Sites that poison the model, two of ten, in a study of handwritten digits (``harness/studies/poisoning.toml``).
 
 Under plain FedAvg nothing stands in their way but that no update counts for more than its weight; what other rules do
-about each of them is in docs/results/poisoning.md. One site's length is another matter: norms that are opened show it.
+about each of them is in docs/results/robustness.md. One site's length is another matter: norms that are opened show it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class UnderFedAvg(Attack):
     """What the requester's model is worth less; nothing is opened about single sites."""
 
     party = Party.SITES
-    defence = "no site counts for more than its weight; rules that measure, see docs/results/poisoning.md"
+    defence = "no site counts for more than its weight; rules that measure, see docs/results/robustness.md"
     figure = "points of accuracy that the requester's model loses, two poisoners of ten under FedAvg"
     promised = False
     without: Mapping[str, object] = {}

@@ -29,8 +29,7 @@ class PoisonedSum:
         honest = [update.values for site, update in inputs.updates.items() if site not in self._poisoners]
         sent: dict[str, Reals] = {}
         if self._poison is not None and own and len(honest) > 1:
-            known = Known(own, honest, self._last, inputs.clip_norm, self._draw)
-            sent = written(self._poison, known)
+            sent = written(self._poison, self._known(inputs, own, honest))
         changed = {site: replace(inputs.updates[site], values=vector) for site, vector in sent.items()}
         result = self._inner.updates(replace(inputs, updates={**inputs.updates, **changed}))
         if result.average is not None and result.judgement is not None:
@@ -40,6 +39,19 @@ class PoisonedSum:
 
     def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
         return self._inner.counts(announcement, counts)
+
+    def _known(self, inputs: RoundInputs, own: Mapping[str, Reals], honest: list[Reals]) -> Known:
+        announced = inputs.announcement
+        return Known(
+            own,
+            honest,
+            self._last,
+            inputs.clip_norm,
+            self._draw,
+            inputs.own.values.astype(np.float64),
+            announced.opens,
+            announced.purpose.plan.summed,
+        )
 
     def _share(self, inputs: RoundInputs, took_part: tuple[str, ...], sum_of_weights: float) -> float:
         taken = (w for w, _ in inputs.contributed if w.site in self._poisoners and w.site in took_part)

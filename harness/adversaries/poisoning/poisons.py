@@ -1,7 +1,8 @@
 """What sites that poison a model send, as the literature has it.
 
-Poisoners know all honest contributors' updates of the round (never the requester's), which is more than any site here
-ever sees: what they reach is an upper bound. They work together and send the same vector, but for noise.
+Poisoners know all honest contributors' updates of the round, which is more than any site here ever sees: what they
+reach is an upper bound. Two of them know the rule and the requester's own update as well, which nobody has: the worst
+case. They work together and send the same vector, but for noise.
 
 Source: Blanchard et al. 2017 (sign flip, noise); Bagdasaryan et al. 2020 (scaling); Baruch et al. 2019 (a little is
         enough); Shejwalkar and Houmansadr 2021 (min-max, min-sum); Fraboni et al. 2021 (free riders)
@@ -18,15 +19,19 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import norm
 
+from protocol.parameters import Needs
+
 Reals = NDArray[np.float64]
 _LONGEST: Final = 3.0
 """So many clip norms pass the range check in 99 of 100 rounds, whatever is opened; of five, one in three passes."""
 _HALVINGS: Final = 20
+_MEASURED: Final = frozenset({Needs.DISTANCES, Needs.PAIRS, Needs.INNER_PRODUCTS})
 
 
 class Poison(StrEnum):
     """SCALED is the honest update turned around and three clip norms long, which only what is opened can show; ZEROS
-    and COPY are free riders; LABELS and TRIGGER train honestly on data that were tampered with."""
+    and COPY are free riders; LABELS and TRIGGER train honestly on data that were tampered with. JUST_INSIDE and
+    TWO_FACED know the rule and the requester's update: they keep just under what makes a site lose weight."""
 
     SIGN_FLIP = "sign_flip"
     SCALED = "scaled"
@@ -38,6 +43,8 @@ class Poison(StrEnum):
     COPY = "copy"
     LABELS = "label_flip"
     TRIGGER = "backdoor"
+    JUST_INSIDE = "just_inside"
+    TWO_FACED = "two_faced"
 
     @property
     def by_data(self) -> bool:
@@ -47,13 +54,20 @@ class Poison(StrEnum):
 
 @dataclass(frozen=True, eq=False)
 class Known:
-    """What poisoners know of a round: their own honest updates, the others', the last average, C, and a seed."""
+    """What poisoners know of a round: their own honest updates, the others', the last average, C, and a seed.
+
+    ``requester`` is the requester's update, which only JUST_INSIDE and TWO_FACED look at; ``opens`` what the round
+    opens, ``summed`` whether it sums what it measures.
+    """
 
     own: Mapping[str, Reals] = field(repr=False)
     honest: Sequence[Reals] = field(repr=False)
     last_average: Reals | None = field(repr=False)
     clip_norm: float
     draw: np.random.Generator
+    requester: Reals = field(repr=False)
+    opens: Needs = Needs.NOTHING
+    summed: bool = True
 
     @property
     def mean(self) -> Reals:
@@ -119,13 +133,32 @@ def _farthest(known: Known, looks_honest: Callable[[Reals], bool]) -> Reals:
     return mean - low * direction
 
 
+def _just_inside(known: Known) -> Reals:
+    """As far from the requester's update as the middle honest one is, straight against it: half of the honest sites
+    lose more weight by their distance. No longer than a clipped update, as lengths are checked too."""
+    apart = float(np.median([np.linalg.norm(one - known.requester) for one in known.honest]))
+    length = max(float(np.linalg.norm(known.requester)), 1e-12)
+    return _clipped(known.requester * (1 - apart / length), known)
+
+
+def _two_faced(known: Known) -> Reals:
+    """The requester's own update where a round measures and sums nothing; where it sums and nobody sees distances, the
+    longest vector against it that passes. Where what is summed is measured it can only be JUST_INSIDE."""
+    if not known.summed:
+        return known.requester
+    if known.opens in _MEASURED:
+        return _just_inside(known)
+    reach = 1.0 if known.opens.of_norms else _LONGEST
+    return -_as_long_as(known.requester, known) * reach
+
+
 def _clipped(vector: Reals, known: Known) -> Reals:
     return np.asarray(vector * min(1.0, known.clip_norm / max(float(np.linalg.norm(vector)), 1e-12)))
 
 
 def _as_long_as(direction: Reals, known: Known) -> Reals:
     """A clip norm long."""
-    return np.asarray(direction * (known.clip_norm / float(np.linalg.norm(direction))))
+    return np.asarray(direction * (known.clip_norm / max(float(np.linalg.norm(direction)), 1e-12)))
 
 
 _ALONE: Final[Mapping[Poison, Callable[[Reals, Known], Reals]]] = {
@@ -138,4 +171,6 @@ _TOGETHER: Final[Mapping[Poison, Callable[[Known], Reals]]] = {
     Poison.A_LITTLE: _a_little,
     Poison.MIN_MAX: _min_max,
     Poison.MIN_SUM: _min_sum,
+    Poison.JUST_INSIDE: _just_inside,
+    Poison.TWO_FACED: _two_faced,
 }

@@ -1,1 +1,1 @@
-"""Pages about attacks: what sums give away, and what poisoners reach."""
+"""Pages about attacks on privacy: what sums give away, and what can be inferred from models."""

@@ -1,1 +1,1 @@
-"""The robustness page: sites that lie to gain weight, and updates located by their distances."""
+"""The robustness page: sites that poison, sites that lie to gain weight, updates located by their distances."""

@@ -1,4 +1,4 @@
-"""The robustness page: what sites that lie to gain weight can do, and how well opened distances locate an update."""
+"""The robustness page: what sites that poison or lie can do, and how well opened distances locate an update."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Final
 from harness.adversaries.gaining.lies import Lie
 from harness.adversaries.gaining.lying_line import LyingLine
 from harness.adversaries.locating.locating_line import Located, LocatingLine
+from harness.adversaries.poisoning.lines import PoisonedLine
 from harness.papers.making import Making
 from harness.papers.page import Page
+from harness.papers.robustness import poisoning, poisoning_runs
 from harness.papers.robustness.runs import (
     FINISHED,
     FINISHED_LIES,
@@ -26,7 +28,7 @@ from harness.papers.robustness.runs import (
     locating_lines,
     lying_lines,
 )
-from harness.papers.robustness.texts import DISTANCES, DISTANCES_SAY, INTRODUCTION, LIARS, LIES_SAY
+from harness.papers.robustness.texts import DISTANCES, DISTANCES_SAY, INTRODUCTION, LIARS, LIES_SAY, POISONS_SAY
 from harness.simulation.case import read_case
 from harness.simulation.drawing.spread import Spread
 
@@ -54,38 +56,56 @@ class RobustnessPage:
             making.get_data(data)
         for one in (*LYING, *LOCATING):
             one.run_missing(self.studies, making.runs, making.data, making.tell)
+        poisoning_runs.run_missing(self.studies, making.runs, making.tell)
 
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
         """The page from the recorded lines. Returns the file."""
         page = Page(out / f"{self.name}.md", self.title)
         names = {one.case: read_case(self.studies / f"{one.case}.toml").name for one in LYING}
-        write(page, lying_lines(runs), locating_lines(runs), names)
+        found = Found(poisoning_runs.recorded(runs), lying_lines(runs), locating_lines(runs))
+        write(page, found, names, self.studies)
         page.write()
         return page.path
 
 
-def write(page: Page, lies: Sequence[LyingLine], located: Sequence[LocatingLine], names: dict[str, str]) -> None:
+@dataclass(frozen=True)
+class Found:
+    """Everything that has run."""
+
+    poisoned: Sequence[PoisonedLine]
+    lies: Sequence[LyingLine]
+    located: Sequence[LocatingLine]
+
+
+def write(page: Page, found: Found, names: dict[str, str], studies: Path) -> None:
     """Everything; what has not run is named."""
     page.text(INTRODUCTION)
+    poisoning.write(page, found.poisoned, studies)
+    if found.poisoned:
+        page.text(POISONS_SAY)
     page.heading("Sites that lie to gain weight")
     page.text(LIARS)
     for lying in LYING:
-        _lying(page, lying, [line for line in lies if line.study == names[lying.case]])
-    if lies:
+        _lying(page, lying, [line for line in found.lies if line.study == names[lying.case]])
+    if found.lies:
         page.text(LIES_SAY)
     page.heading("What distances tell a requester with accomplices")
     page.text(DISTANCES)
-    _located(page, located)
-    if located:
+    _located(page, found.located)
+    if found.located:
         page.text(DISTANCES_SAY)
     page.heading("How this page was made")
-    everything: list[LyingLine | LocatingLine] = [*lies, *located]
+    _made(page, found)
+
+
+def _made(page: Page, found: Found) -> None:
+    everything: list[LyingLine | LocatingLine] = [*found.lies, *found.located]
     versions = sorted({f"{name} {version}" for line in everything for name, version in line.versions.items()})
     hours = sum(line.seconds for line in everything) / 3600
     page.text(
         "```sh\nmoiety results --only robustness --data DATA\n```\n\n"
-        f"{len(lies)} runs with and without liars, {len(located)} with located updates, {hours:.1f} hours of one core. "
-        f"{', '.join(versions)}."
+        f"{poisoning.made(found.poisoned)}; {len(found.lies)} runs with and without liars, {len(found.located)} with "
+        f"located updates, {hours:.1f} hours of one core. {', '.join(versions)}."
     )
 
 

@@ -5,10 +5,32 @@ from __future__ import annotations
 from typing import Final
 
 INTRODUCTION: Final = (
-    "A site writes its update itself, and nobody can look inside. Under rules that weigh sites by their updates "
-    "a site that lies may gain weight and then harm. How much, for a requester whose rule is one of these?"
+    "A site writes its update itself, and nobody can look inside. So what is a requester's model worth if some sites "
+    "send what they like (the first part), or if they lie to gain weight and then harm (the second)? And what do the "
+    "distances that some rules open tell a requester with accomplices (the third)?"
+)
+POISONS_SAY: Final = (
+    "What the tables say:\n\n"
+    "- **Where nothing is opened one site is enough.** Under FedAvg one of ten that knows the requester's update and "
+    "sends three clip norms against it leaves less than a fifth of the accuracy. Opening norms takes about half of "
+    "that back from one attacker, and little from four.\n"
+    "- **The literature's poisons flatter Mallows averaging.** The worst of them costs it a point where sites differ "
+    "and 8 where they are alike, with four of ten. But it weighs by rounds that it does not sum: where sites are alike "
+    "one `two_faced` site of ten costs it 31 points, two of ten 64; where they differ 1, 5 and 28.\n"
+    "- **Multi-Krum falls to whoever keeps inside the middle distance.** Where sites are alike it stands one of ten "
+    "and loses 6 points to two that are `just_inside`, 28 to four, though it is told their number. Where they differ "
+    "it is worse than FedAvg even without an attacker, and one of ten costs it 30 points, two 44.\n"
+    "- **Weight Erosion measures what it sums, so there is nothing to be two-faced about.** The worst of all attacks "
+    "costs it 4 points with one of ten, 6 with two, 20 with four, where sites are alike. What only reduces its weight "
+    "slowly is paid for slowly: `min_max`, `min_sum` and `just_inside` cost 2 to 9 points, no less than under FedAvg. "
+    "Where sites differ it leaves the requester alone with its own data, with an attacker or without.\n"
+    "- **Backdoors follow the share of the sum.** Where sites are alike a trigger of four of ten works in two of three "
+    "cases under Weight Erosion, always under FedAvg, hardly ever under multi-Krum and Mallows averaging.\n\n"
+    "The last two attacks need the requester's update of the round, which no site has; what liars reach by what they "
+    "can know is in the next part."
 )
 LIARS: Final = (
+    "Under rules that weigh sites by their updates a site that lies may gain weight and then harm. How much?\n\n"
     "The liars know the model, the lists, the opened averages and their own honest updates. The harm is the "
     "direction against their own gradient. **Where sums are not measured** (FedAvg opens nothing; Mallows "
     "averaging opens norms there and measures in rounds of their own, the first and every tenth) they send it "

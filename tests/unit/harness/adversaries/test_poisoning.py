@@ -11,21 +11,26 @@ from harness.adversaries.poisoning.poisoned_run import Poisoned
 from harness.adversaries.poisoning.poisons import Known, Poison, written
 from harness.adversaries.poisoning.tampered import TARGET, tampered, with_trigger
 from harness.datasets.digits import digits_sites
-from harness.papers.attacked import poisoning, poisoning_runs
 from harness.papers.page import Page
+from harness.papers.robustness import poisoning, poisoning_runs
 from harness.simulation.case import Case, read_case
+from harness.simulation.files.study_files import STUDIES
 from protocol.errors import ConfigurationError
+from protocol.parameters import Needs
 
 C = 2.0
 RNG = np.random.default_rng(5)
 HONEST = [RNG.normal(size=40) * 0.2 + 0.1 for _ in range(6)]
 OWN = {"one": RNG.normal(size=40) * 0.2, "two": RNG.normal(size=40) * 0.2}
 LAST = RNG.normal(size=40)
+REQUESTER = RNG.normal(size=40) * 0.2 + 0.1
 FEW_ROUNDS = 3
 
 
-def sent(poison: Poison, last: np.ndarray | None = LAST) -> dict[str, np.ndarray]:
-    return written(poison, Known(OWN, HONEST, last, C, np.random.default_rng(1)))
+def sent(
+    poison: Poison, last: np.ndarray | None = LAST, opens: Needs = Needs.NOTHING, summed: bool = True
+) -> dict[str, np.ndarray]:
+    return written(poison, Known(OWN, HONEST, last, C, np.random.default_rng(1), REQUESTER, opens, summed))
 
 
 def apart(vector: np.ndarray) -> list[float]:
@@ -64,6 +69,24 @@ def test_a_little_is_less_than_a_standard_deviation_off_where_few_lie() -> None:
     assert 0 <= off[0] < 1
 
 
+def test_just_inside_is_as_far_from_the_requester_as_the_middle_honest_site_and_goes_against_it() -> None:
+    vector = sent(Poison.JUST_INSIDE)["one"]
+    middle = np.median([np.linalg.norm(one - REQUESTER) for one in HONEST])
+    assert np.linalg.norm(vector - REQUESTER) == pytest.approx(middle)
+    assert np.dot(vector - REQUESTER, REQUESTER) == pytest.approx(-middle * np.linalg.norm(REQUESTER))
+    assert np.linalg.norm(vector) <= C
+
+
+def test_two_faced_shows_the_requesters_update_and_sends_the_opposite_as_long_as_what_is_opened_lets_through() -> None:
+    np.testing.assert_array_equal(sent(Poison.TWO_FACED, opens=Needs.PAIRS, summed=False)["one"], REQUESTER)
+    for opens, length in ((Needs.NORMS, C), (Needs.NOTHING, 3 * C)):
+        vector = sent(Poison.TWO_FACED, opens=opens)["two"]
+        assert np.linalg.norm(vector) == pytest.approx(length)
+        assert np.dot(vector, REQUESTER) == pytest.approx(-length * np.linalg.norm(REQUESTER))
+    inside = sent(Poison.JUST_INSIDE)["one"]
+    np.testing.assert_array_equal(sent(Poison.TWO_FACED, opens=Needs.DISTANCES)["one"], inside)
+
+
 def test_data_are_tampered_with_at_the_poisoners_alone() -> None:
     honest = digits_sites(0, 5)
     flipped = tampered(honest, Poison.LABELS, ["site-2"])
@@ -83,7 +106,7 @@ def test_data_are_tampered_with_at_the_poisoners_alone() -> None:
 
 @pytest.fixture(scope="module")
 def case(tmp_path_factory: pytest.TempPathFactory) -> Case:
-    text = (Path(__file__).parents[4] / "harness" / "studies" / "poisoning.toml").read_text()
+    text = (STUDIES / "poisoning.toml").read_text()
     path = tmp_path_factory.mktemp("case") / "poisoning.toml"
     path.write_text(text.replace("rounds = 20", f"rounds = {FEW_ROUNDS}").replace("[0, 1, 2, 3, 4]", "[0]"))
     return read_case(path)
@@ -99,6 +122,14 @@ def test_poisoners_show_in_what_they_do_and_honest_ones_in_nothing(case: Case) -
     assert liars.log_loss > honest.log_loss
     bounded = Poisoned(case, "norm_bounded_fedavg", 0, 4, Poison.SCALED).line()
     assert bounded.weight == 0.0
+
+
+def test_under_mallows_two_faced_ones_keep_their_weight_and_are_summed(case: Case) -> None:
+    """Measured they are the requester itself; with two of ten that is worth more than an even share."""
+    reversed_, two_faced = (
+        Poisoned(case, "mallows", 0, 2, poison).line() for poison in (Poison.SIGN_FLIP, Poison.TWO_FACED)
+    )
+    assert two_faced.weight > 0.2 > reversed_.weight
 
 
 def test_more_liars_than_multi_krum_stands_leave_the_requester_alone(case: Case) -> None:
@@ -120,11 +151,12 @@ def test_too_many_poisoners_are_refused(case: Case) -> None:
 
 def test_the_page_says_what_was_not_run(case: Case, tmp_path: Path) -> None:
     lines = [Poisoned(case, "fedavg", 0, number, poison).line() for number, poison in ((0, None), (1, Poison.ZEROS))]
-    page = Page(tmp_path / "poisoning.md", "What poisoners reach")
-    poisoning.write(page, lines)
+    page = Page(tmp_path / "robustness.md", "What poisoners reach")
+    poisoning.write(page, lines, STUDIES)
     page.write()
-    text = (tmp_path / "poisoning.md").read_text()
+    text = (tmp_path / "robustness.md").read_text()
     assert "not run" in text
     assert f"{lines[1].accuracy:.3f}".lstrip("0") in text
     assert all(f"`{poison.value}`" in text for poison in Poison)
+    assert "Poisoners among sites that are alike" in text
     assert len({one.key for one in poisoning_runs.runs(case)}) == len(list(poisoning_runs.runs(case)))

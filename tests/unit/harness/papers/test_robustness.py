@@ -18,7 +18,7 @@ from harness.simulation.files.json_lines import append_line
 from harness.simulation.files.study_files import STUDIES
 from harness.simulation.simulated_study import simulated_study
 
-PAGE = RobustnessPage("robustness", "What liars and distances can do", STUDIES)
+PAGE = RobustnessPage("robustness", "What poisoners, liars and distances can do", STUDIES)
 
 
 def lying(variant: str, lie: Lie | None, seed: int, **changes: object) -> LyingLine:
@@ -80,7 +80,7 @@ def write(path: Path, *lines: LyingLine | LocatingLine) -> None:
 
 def test_without_runs_it_says_so(tmp_path: Path) -> None:
     text = PAGE.write_page(tmp_path / "runs", tmp_path / "out", None).read_text()
-    assert text.count("**Not run yet:** 0 runs.") == 3
+    assert text.count("**Not run yet:** 0 runs.") == 5  # two studies with poisoners, three with liars
     assert "heart disease, full batches, 30 rounds: not run yet" in text
 
 
@@ -110,6 +110,7 @@ def test_what_is_missing_is_run_and_nothing_twice(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(robustness_runs, "FINISHED_RULES", ("fedavg",))
     monkeypatch.setattr("harness.papers.robustness.page.LYING", (lying_one,))
     monkeypatch.setattr("harness.papers.robustness.page.LOCATING", (locating,))
+    monkeypatch.setattr("harness.papers.robustness.poisoning_runs.run_missing", lambda *given: None)
     monkeypatch.setattr(robustness_runs, "LYING", (lying_one,))
     monkeypatch.setattr(robustness_runs, "LOCATING", (locating,))
     for module in ("harness.adversaries.gaining.lying_run", "harness.adversaries.locating.locating_run"):

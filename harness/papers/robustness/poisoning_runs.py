@@ -13,6 +13,8 @@ from harness.simulation.case import Case, read_case
 from harness.simulation.files.json_lines import append_line, read_lines
 
 LINES: Final = Path("poisoning") / "lines.jsonl"
+CASES: Final = {"poisoning": "sites that differ", "poisoning_alike": "sites that are alike"}
+"""By file, how the page calls them."""
 POISONERS: Final = (1, 2, 4)
 """Of ten sites: 10, 20 and 40 %."""
 ALONE: Final = "local"
@@ -39,11 +41,12 @@ def run_missing(studies: Path, out: Path, tell: Callable[[str], None]) -> None:
     path = out / LINES
     path.parent.mkdir(parents=True, exist_ok=True)
     done = {line.key for line in recorded(out)}
-    for one in runs(read_case(studies / "poisoning.toml")):
-        if one.key not in done:
-            line = one.line()
-            append_line(path, line)
-            tell(f"{' '.join(map(str, line.key))}: accuracy {line.accuracy:.3f}, {line.seconds:.1f} s")
+    for case in CASES:
+        for one in runs(read_case(studies / f"{case}.toml")):
+            if one.key not in done:
+                line = one.line()
+                append_line(path, line)
+                tell(f"{' '.join(map(str, line.key))}: accuracy {line.accuracy:.3f}, {line.seconds:.1f} s")
 
 
 def recorded(out: Path) -> tuple[PoisonedLine, ...]:
