@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.adversaries.catalogue.attack import Attack, taken_out
+from harness.adversaries.catalogue.by_network.outside import Deployment, OutsideAttack
 from harness.adversaries.catalogue.catalogue import catalogue
 from harness.adversaries.catalogue.outcome import tried
-from harness.adversaries.catalogue.outside import Deployment, OutsideAttack
 from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM
 from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from protocol.errors import ConfigurationError

@@ -1,4 +1,4 @@
-"""Rounds that open norms, pairs or inner products, over running servers: exact, and closed to wrap-around."""
+"""Rounds that open norms, pairs or inner products, at both servers: exact, and closed to wrap-around."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from harness.adversaries import vectors
 from harness.adversaries.scripted.rounds import REQUESTER, SITES, SMALL, VICTIM, OpenRound, Pair, Phase, small_update
+from harness.federation.memory.servers import ServersInMemory
 from protocol.arithmetic.ring import Ring
 from protocol.errors import ErrorCode
 from protocol.mpc.measurement import OpenedSite
@@ -19,7 +20,6 @@ from protocol.parameters import Needs
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import RuleName, RuleSpec
-from tests.kit.processes import start_servers
 
 RULES = {
     Needs.NORMS: RuleSpec(name=RuleName.FEDAVG, norm_bound=0.5),
@@ -32,7 +32,7 @@ OPENS = pytest.mark.parametrize("opens", RULES)
 
 @pytest.fixture(scope="module")
 def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
-    with start_servers(tmp_path_factory.mktemp("measurements"), SITES) as federation:
+    with ServersInMemory(tmp_path_factory.mktemp("measurements"), SITES) as federation:
         made = Pair(federation)
         yield made
         made.close()

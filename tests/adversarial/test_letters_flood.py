@@ -93,14 +93,6 @@ def test_a_chunked_refusal_is_read_up_to_its_cap(flood: Flood) -> None:
     assert flood.files() == []
 
 
-@pytest.mark.parametrize("size", [74, NOTICE - 1])
-def test_a_notice_has_one_length(flood: Flood, size: int) -> None:
-    """A short letter fills a view like a long one; and one that is not padded would show its reason's length."""
-    answer = flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(size))
-    assert (answer.status_code, code(answer)) == (400, "malformed_message")
-    assert flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(NOTICE)).status_code == 204
-
-
 def test_small_letters_of_made_up_topics_fill_no_view(flood: Flood) -> None:
     """56,000 letters of 74 bytes made the view longer than a control message: now a topic stands for something."""
     flood.sites.announce(flood.sites.announcement(1, listed=SITES[1:]))
@@ -113,12 +105,6 @@ def test_small_letters_of_made_up_topics_fill_no_view(flood: Flood) -> None:
         assert flood.put(CONTRIBUTOR, topic, REQUESTER, bytes(NOTICE)).status_code == 204
     assert len(flood.shown(REQUESTER)) == 2
     assert len(flood.files()) == 2
-
-
-def test_who_is_not_listed_declines_nothing(flood: Flood) -> None:
-    flood.sites.announce(flood.sites.announcement(1, listed=SITES[1:4]))
-    answer = flood.put(SITES[4], "decline-1", REQUESTER, bytes(NOTICE))
-    assert (answer.status_code, code(answer)) == (403, "not_listed")
 
 
 def test_an_ended_study_takes_no_letters(flood: Flood) -> None:
@@ -195,18 +181,6 @@ def test_a_chunked_upload_finds_no_room_while_it_is_written(flood: Flood, monkey
     assert flood.files() == []
     disk.free += 1
     assert flood.put(REQUESTER, "checkpoint-0", paths.EVERY_SITE, body, chunked=True).status_code == 204
-
-
-def test_records_of_conflicting_letters_are_bounded(flood: Flood) -> None:
-    """Other bytes under the same topic are refused and recorded; somebody who sends a million adds a hundred rows."""
-    server = flood.apps.servers[Side.A]
-    assert flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(NOTICE)).status_code == 204
-    for n in range(105):
-        answer = flood.put(CONTRIBUTOR, "refusal", REQUESTER, n.to_bytes(2, "big") * (NOTICE // 2))
-        assert n == 0 or code(answer) == "conflicting_message"
-    assert len(server.store.refusals(flood.sites.study.digest())) == 100
-    other = flood.put(SITES[2], "refusal", REQUESTER, bytes(NOTICE))
-    assert other.status_code == 204
 
 
 def test_a_letter_of_a_large_federation_fits_its_cap(flood: Flood) -> None:

@@ -25,10 +25,14 @@ class Party(StrEnum):
 
 @dataclass(frozen=True)
 class Found:
-    """How far an attack came: whether it reached what it tries, and its figure, in the attack's own unit."""
+    """How far an attack came: whether it reached what it tries, and its figure, in the attack's own unit.
+
+    ``note`` says more in words where there is more to say: an interval, or which of several messages went through.
+    """
 
     succeeded: bool
     figure: float
+    note: str = ""
 
 
 class Attack(ABC):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from functools import cache
 
-from harness.adversaries.catalogue.altered_sums import altered_sums
 from harness.adversaries.catalogue.attack import Attack
-from harness.adversaries.catalogue.curious import curious_servers
-from harness.adversaries.catalogue.falsified import falsified_measurements
-from harness.adversaries.catalogue.lists import hostile_lists
-from harness.adversaries.catalogue.messages import hostile_messages
-from harness.adversaries.catalogue.models import crafted_models
-from harness.adversaries.catalogue.outside import outside_attacks
-from harness.adversaries.catalogue.poisoning import poisonings
-from harness.adversaries.catalogue.queries import chosen_queries
-from harness.adversaries.catalogue.sums import subtractions
-from harness.adversaries.catalogue.vectors import vector_attacks
+from harness.adversaries.catalogue.by_network.outside import outside_attacks
+from harness.adversaries.catalogue.by_network.requests import hostile_requests
+from harness.adversaries.catalogue.by_requester.lists import hostile_lists
+from harness.adversaries.catalogue.by_requester.messages import hostile_messages
+from harness.adversaries.catalogue.by_requester.models import crafted_models
+from harness.adversaries.catalogue.by_requester.queries import chosen_queries
+from harness.adversaries.catalogue.by_requester.sums import subtractions
+from harness.adversaries.catalogue.by_servers.altered_sums import altered_sums
+from harness.adversaries.catalogue.by_servers.curious import curious_servers
+from harness.adversaries.catalogue.by_servers.falsified import falsified_measurements
+from harness.adversaries.catalogue.by_servers.frames import hostile_frames
+from harness.adversaries.catalogue.by_sites.flooding import floods
+from harness.adversaries.catalogue.by_sites.poisoning import poisonings
+from harness.adversaries.catalogue.by_sites.shares import hostile_shares
+from harness.adversaries.catalogue.by_sites.vectors import vector_attacks
 from protocol.errors import ConfigurationError
 
 
@@ -24,15 +28,19 @@ def catalogue() -> dict[str, Attack]:
     """Name -> attack, the families one after the other. Raises: ConfigurationError, when two have one name"""
     families = (
         vector_attacks(),
-        hostile_messages(),
-        outside_attacks(),
+        hostile_shares(),
+        floods(),
         hostile_lists(),
+        hostile_messages(),
         subtractions(),
         crafted_models(),
         chosen_queries(),
         curious_servers(),
         falsified_measurements(),
         altered_sums(),
+        hostile_frames(),
+        outside_attacks(),
+        hostile_requests(),
         poisonings(),
     )
     found: dict[str, Attack] = {}

@@ -10,9 +10,9 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.adversaries.catalogue.attack import Attack
+from harness.adversaries.catalogue.by_network.outside import Deployment
 from harness.adversaries.catalogue.catalogue import catalogue
 from harness.adversaries.catalogue.outcome import Outcome, Outcomes, collected, table, tried, verdict
-from harness.adversaries.catalogue.outside import Deployment
 from harness.demo.live import console_for
 from host.durable import write_durably
 from protocol.errors import ConfigurationError

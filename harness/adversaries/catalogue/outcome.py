@@ -14,7 +14,7 @@ from rich.table import Table
 from structlog.testing import capture_logs
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, taken_out
-from harness.adversaries.catalogue.outside import Deployment, OutsideAttack
+from harness.adversaries.catalogue.by_network.outside import Deployment, OutsideAttack
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.printable import printable
@@ -26,6 +26,7 @@ class Outcome(BaseModel):
     """One attack. ``held``: it did not reach what it tries; ``error``: it could not be tried, so nothing held.
 
     ``promised``: whether docs/threat_model.md promises that it fails. ``defended``: whether the defence was there.
+    ``note``: the figure's interval, or which of several messages went through, where there is such a thing.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -39,6 +40,7 @@ class Outcome(BaseModel):
     figure: float | None
     figure_is: str
     seconds: float
+    note: str = ""
     error: str = ""
 
     @property
@@ -68,7 +70,7 @@ def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None
             "out --roster"
         )
     began = time.perf_counter()
-    error, figure, held = "", None, False
+    error, figure, held, note = "", None, False, ""
     with tempfile.TemporaryDirectory(prefix="moiety-attack-") as folder:
         try:
             with capture_logs(), nullcontext() if defended else taken_out(attack.without):
@@ -76,7 +78,7 @@ def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None
         except Exception as failure:  # whatever it is, the attack was not tried, and that is no defence
             error = printable(f"{type(failure).__name__}: {failure}")
         else:
-            figure, held = found.figure, not found.succeeded
+            figure, held, note = found.figure, not found.succeeded, printable(found.note)
     return Outcome(
         name=attack.name,
         party=attack.party,
@@ -88,6 +90,7 @@ def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None
         figure=figure,
         figure_is=attack.figure,
         seconds=round(time.perf_counter() - began, 3),
+        note=note,
         error=error,
     )
 

@@ -1,0 +1,1 @@
+"""Attacks by the requester: lists, models, queries, sums and releases of its choice."""

@@ -1,0 +1,113 @@
+"""Letters and conflicts by which one site would fill the servers' disks and everybody's views."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
+from harness.adversaries.catalogue.refused import Refused, Row, Words
+from harness.adversaries.hostile.act import Act
+from harness.adversaries.scripted.rounds import EARLY, REQUESTER, SITES, SMALL, STRANGER, VICTIM, Pair, Phase, refusals
+from harness.federation.memory.servers import ServersInMemory
+from protocol.bodies.letter import NOTICE_BYTES
+from protocol.errors import ErrorCode as E
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.channel.sealing import sealed_length, sealed_small_length
+
+_NOTICE: Final = sealed_small_length(NOTICE_BYTES)
+_MODEL: Final = sealed_length(4 * SMALL)
+_MEGABYTE: Final = 2**20
+_CONFLICTS: Final = 105
+_MOST_RECORDED: Final = 100
+_WORDS: Final = ("decline", "x", "refusal", "weights", "welcome")
+_TOPICS: Final = (
+    *(f"{word}-{number}" for number in range(2, 12) for word in _WORDS),
+    *("decline", "decline-01", "decline-1-1", "decline--1", "refusal-0", "checkpoint", "every-site"),
+)
+_LENGTHS: Final[Mapping[str, object]] = {
+    "servers.routes.mail.most_bytes": lambda *_: 2**22,
+    "servers.routes.mail.require_length": passes,
+}
+
+
+def _letter(topic: str, size: int, sender: str = VICTIM, recipient: str = REQUESTER) -> Act:
+    return lambda r: r.client(sender).send(
+        Side.A, "PUT", r.path(paths.MAIL, topic=topic, recipient=recipient), bytes(size)
+    )
+
+
+def _sizes() -> Refused:
+    settled, short, long = Phase.SETTLED, "a notice of {} bytes", (413, E.TOO_LARGE)
+    return Refused(
+        Words(
+            "letters-of-every-size",
+            Party.SITE,
+            "leaves letters that are empty, short, a byte too long or a megabyte long",
+            "letters have one length, which is checked before a byte of them is read",
+        ),
+        _LENGTHS,
+        (
+            *(
+                Row(short.format(size), _letter("refusal", size), 400, E.MALFORMED_MESSAGE, settled)
+                for size in (0, 1, 74, _NOTICE - 1)
+            ),
+            *(
+                Row(short.format(size), _letter("refusal", size), *long, settled)
+                for size in (_NOTICE + 1, 2 * _NOTICE, _MEGABYTE)
+            ),
+            Row("a model a byte too long", _letter("checkpoint-0", _MODEL + 1, REQUESTER, paths.EVERY_SITE), *long),
+            Row("fifty models in one", _letter("checkpoint-0", 50 * _MODEL, REQUESTER, paths.EVERY_SITE), *long),
+        ),
+    )
+
+
+def _topics() -> Refused:
+    model = _letter("checkpoint-1", _MODEL, REQUESTER, paths.EVERY_SITE)
+    return Refused(
+        Words(
+            "letters-of-made-up-topics",
+            Party.SITE,
+            "leaves letters about rounds and models that are not there, or to whom nobody writes so",
+            "letters that the study calls for now, from whom it expects them",
+        ),
+        {"servers.routes.mail.require_announced": passes},
+        (
+            *(Row(f"topic {topic}", _letter(topic, _NOTICE), 0, None) for topic in _TOPICS),
+            Row("a model that no round made", model, 409, E.WRONG_ROUND),
+            Row("a welcome to it", _letter("welcome-1", 1000, REQUESTER, VICTIM), 409, E.WRONG_ROUND),
+            Row("a model for one site", _letter("checkpoint-0", _MODEL, REQUESTER, VICTIM), 403, E.NOT_LISTED),
+            Row("a decline of who is not listed", _letter("decline-1", _NOTICE, STRANGER), 403, E.NOT_LISTED),
+        ),
+    )
+
+
+class Conflicts(Attack):
+    """A letter under a topic that is taken, again and again with other bytes: each is refused, and recorded."""
+
+    name = "letters-that-conflict"
+    party = Party.SITE
+    tries = f"sends {_CONFLICTS} other letters in place of the first, each of which a server records"
+    defence = f"at most {_MOST_RECORDED} refusals are recorded of one party in one study"
+    figure = "records that one site left at a server"
+    without: Mapping[str, object] = {"servers.store.requests.MOST_REFUSALS": 10**6}
+
+    def attempt(self, folder: Path) -> Found:
+        with ServersInMemory(folder, [*SITES, STRANGER]) as servers:
+            pair = Pair(servers)
+            try:
+                opened = pair.round()
+                path = opened.path(paths.MAIL, topic="refusal", recipient=REQUESTER)
+                for number in range(1 + _CONFLICTS):
+                    opened.client(EARLY).send(Side.A, "PUT", path, number.to_bytes(2, "big") * (_NOTICE // 2))
+                kept = len(refusals(servers))
+            finally:
+                pair.close()
+        return Found(kept > _MOST_RECORDED, kept)
+
+
+def floods() -> tuple[Attack, ...]:
+    """Every attack of this family."""
+    return _sizes(), _topics(), Conflicts()

@@ -1,0 +1,1 @@
+"""Messages that servers refuse, one function each; the catalogue says which defence refuses them."""
