@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pydantic import Field
+
 from protocol.errors import AnnouncementMismatch, BadSignature, ProtocolViolation, TranscriptMismatch
 from protocol.protection.plan import RoundStep
+from protocol.tags.verdicts import require_judged
 from protocol.wire.authentic import require_signatures
 from protocol.wire.message import Message
-from protocol.wire.messages import AgreedSet, Announcement, ReleaseSet, Roster, Signed, SumRelease, WeightList
+from protocol.wire.messages import AgreedSet, Announcement, Go, ReleaseSet, Roster, Signed, SumRelease, WeightList
 
 
 class PastRelease(Message):
@@ -24,6 +27,7 @@ class PastRelease(Message):
     agreed_set: Signed[AgreedSet]
     release_set: Signed[ReleaseSet]
     sum_release: Signed[SumRelease] | None = None
+    go: Signed[Go] | None = Field(default=None, exclude_if=lambda found: found is None)
 
 
 def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
@@ -58,6 +62,8 @@ def check_release(past: PastRelease, roster: Roster, study_digest: str) -> None:
         )
     if RoundStep.COUNTERSIGN in announcement.protection.plan.steps:
         require_sum_release(past, roster)
+    if announcement.tagged:
+        require_go(past, roster)
     if roster.requester not in release.sites or len(release.sites) - 1 < announcement.least_contributors:
         raise ProtocolViolation(
             f"round {announcement.round}: {len(release.sites)} sites were released, needed are the requester and "
@@ -78,6 +84,18 @@ def require_sum_release(past: PastRelease, roster: Roster) -> SumRelease:
     if named != (release.study_digest, release.round, release.attempt, release.digest()):
         raise AnnouncementMismatch(f"round {number}: what both servers signed is the sum of another round or release")
     return ended
+
+
+def require_go(past: PastRelease, roster: Roster) -> Go:
+    """What lets the servers serve a release with tags: go, and both servers' word for what they serve.
+
+    Raises: BadSignature, AnnouncementMismatch, ProtocolViolation
+    """
+    if past.go is None:
+        raise BadSignature(
+            f"round {past.announcement.round}: its sum has tags and comes without the requester's go; it is not opened"
+        )
+    return require_judged(past.go, past.release_set.message, roster)
 
 
 def sum_of_numerators(past: PastRelease, roster: Roster) -> int:

@@ -16,6 +16,7 @@ class RoundState(StrEnum):
     COLLECTING = "collecting"
     LOCKED = "locked"
     MEASURED = "measured"
+    COMMITTED = "committed"
     RELEASED = "released"
     RANKED = "ranked"
     CLOSED = "closed"

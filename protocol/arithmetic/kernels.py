@@ -98,6 +98,18 @@ class Kernels:
         _require_same_length(total, x)
         self._module().add_into(total, x)
 
+    def multiply_into(self, totals: Ring, words: Ring, x: Ring) -> None:
+        """totals[j] += the inner product of ``x`` with ``words`` from place j on.
+
+        Shapes:   totals uint64[m], words uint64[n + m - 1], x uint64[n]
+        """
+        if totals.ndim != 1 or x.ndim != 1 or words.shape != (x.size + totals.size - 1,):
+            raise ProtocolViolation(
+                f"{totals.shape} products of a vector of shape {x.shape} take one word more for each after the first, "
+                f"found {words.shape}; expand as many"
+            )
+        self._module().multiply_into(totals, np.ascontiguousarray(words), np.ascontiguousarray(x))
+
     def sketch_into(self, buckets: Ring, words: Ring, x: Ring) -> None:
         """Add every ±x[i] to one bucket in each of the four blocks of ``buckets``.
 

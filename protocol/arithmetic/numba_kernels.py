@@ -48,6 +48,14 @@ def _add_into(total: Ring, x: Ring) -> None:  # pragma: no cover - compiled
         total[i] += x[i]
 
 
+def _multiply_into(totals: Ring, words: Ring, x: Ring) -> None:  # pragma: no cover - compiled
+    for j in range(totals.size):
+        total = np.uint64(0)
+        for i in range(x.size):
+            total += words[i + j] * x[i]
+        totals[j] += total
+
+
 def _sketch_into(buckets: Ring, words: Ring, x: Ring) -> None:  # pragma: no cover - compiled
     size = np.uint64(buckets.size // 4)
     low = size - np.uint64(1)
@@ -170,6 +178,9 @@ def _open_average(
 
 mask: Callable[[Ring, Ring, Ring], None] = njit(types.void(_IN, _IN, _OUT), cache=True, nogil=True)(_mask)
 add_into: Callable[[Ring, Ring], None] = njit(types.void(_OUT, _IN), cache=True, nogil=True)(_add_into)
+multiply_into: Callable[[Ring, Ring, Ring], None] = njit(types.void(_OUT, _IN, _IN), cache=True, nogil=True)(
+    _multiply_into
+)
 sketch_into: Callable[[Ring, Ring, Ring], None] = njit(types.void(_OUT, _IN, _IN), cache=True, nogil=True)(_sketch_into)
 project: Callable[[NDArray[np.int8], Ring, Ring], None] = njit(
     types.void(types.Array(types.int8, 2, "C", readonly=True), _IN, _OUT), cache=True, nogil=True

@@ -31,6 +31,12 @@ def add_into(total: Ring, x: Ring) -> None:
     np.add(total, x, out=total)
 
 
+def multiply_into(totals: Ring, words: Ring, x: Ring) -> None:
+    """totals[j] += <words[j:], x>."""
+    for j in range(totals.size):
+        totals[j : j + 1] += np.dot(words[j : j + x.size], x)
+
+
 def sketch_into(buckets: Ring, words: Ring, x: Ring) -> None:
     """Add every x[i], with its sign, to its bucket in each of the four blocks of ``buckets``."""
     size = buckets.size // LANES

@@ -49,12 +49,12 @@ class Shares:
     """Each share alone is uniform; both servers' halves of a masked sum make the average."""
 
     def whole(self, study: Study, purpose: Purpose) -> tuple[ShareKind, int]:
-        return ShareKind.VECTOR, study.parameters_in(purpose).dimension
+        return ShareKind.VECTOR, study.shared_length(purpose)
 
     def parts(
         self, study: Study, announcement: Announcement, attempt: int, site: str, roster: Roster
     ) -> dict[Side, Part]:
-        return share_parts(announcement, attempt, site, roster, study.parameters_in(announcement.purpose).dimension)
+        return share_parts(announcement, attempt, site, roster, study.shared_length(announcement.purpose))
 
     def encode(
         self, at: AtSite, announcement: Announcement, update: Update, weight: float, rounding_seed: bytes
@@ -77,7 +77,7 @@ class Shares:
         elements.finish()
 
     def served(self, study: Study, announcement: Announcement, side: Side) -> tuple[ShareKind, int]:
-        length = study.parameters_in(announcement.purpose).dimension
+        length = study.shared_length(announcement.purpose)
         return output.share_kind(side, announcement.round), length
 
     def open(self, at: AtSite, past: PastRelease, fetch: Fetch) -> NDArray[np.float32]:

@@ -36,6 +36,11 @@ def check_said(
         raise WrongRound(f"the announcement is for round {announcement.round}, the address names round {number}")
     _check_purpose(announcement, study, last)
     _check_key(announcement, study, last)
+    if announcement.tagged is not study.tagged(announcement.purpose):
+        raise MalformedMessage(
+            f"the announcement names {'a' if announcement.tagged else 'no'} seed of tags; by the study the round "
+            f"{'has' if study.tagged(announcement.purpose) else 'has no'} tags"
+        )
     places = [p.name for p in roster.contributors]
     order = [places.index(site) for site in announcement.listed if site in places]
     if order != sorted(order):

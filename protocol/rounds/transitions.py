@@ -4,6 +4,9 @@
          \\____________\\__________\\________\\-> skipped      (never after a release)
                                   \\-> burnt -> announced     (the next attempt, never after an opening has left)
 
+    With tags, nothing is served of a measured round before the requester's go: measured -> committed -> released, or
+    committed -> skipped. What is served is fixed by then (docs/protocol.md 15).
+
     A ranking releases nothing: locked or measured -> ranked, and never skipped by a server that has measured it. A
     measurement of updates likewise: locked or measured -> closed.
 
@@ -29,6 +32,7 @@ class RoundEvent(StrEnum):
     LOCKED = "locked"
     AGREED = "agreed"
     MEASURED = "measured"
+    COMMITTED = "committed"
     RELEASED = "released"
     RANKED = "ranked"
     CLOSED = "closed"
@@ -44,6 +48,8 @@ TRANSITIONS: Final[dict[tuple[RoundState, RoundEvent], RoundState]] = {
     (RoundState.ANNOUNCED, RoundEvent.AGREED): RoundState.MEASURED,
     (RoundState.LOCKED, RoundEvent.MEASURED): RoundState.MEASURED,
     (RoundState.MEASURED, RoundEvent.RELEASED): RoundState.RELEASED,
+    (RoundState.MEASURED, RoundEvent.COMMITTED): RoundState.COMMITTED,
+    (RoundState.COMMITTED, RoundEvent.RELEASED): RoundState.RELEASED,
     (RoundState.LOCKED, RoundEvent.RANKED): RoundState.RANKED,
     (RoundState.MEASURED, RoundEvent.RANKED): RoundState.RANKED,
     (RoundState.LOCKED, RoundEvent.CLOSED): RoundState.CLOSED,
@@ -52,6 +58,7 @@ TRANSITIONS: Final[dict[tuple[RoundState, RoundEvent], RoundState]] = {
     (RoundState.COLLECTING, RoundEvent.SKIPPED): RoundState.SKIPPED,
     (RoundState.LOCKED, RoundEvent.SKIPPED): RoundState.SKIPPED,
     (RoundState.MEASURED, RoundEvent.SKIPPED): RoundState.SKIPPED,
+    (RoundState.COMMITTED, RoundEvent.SKIPPED): RoundState.SKIPPED,
     (RoundState.LOCKED, RoundEvent.BURNT): RoundState.BURNT,
     (RoundState.BURNT, RoundEvent.RETRIED): RoundState.ANNOUNCED,
 }

@@ -12,6 +12,8 @@ class OutcomeCause(StrEnum):
     REQUESTER_MISSING = "requester_missing"
     QUERIES_MISSING = "queries_missing"
     RELEASE_SET_MISSING = "release_set_missing"
+    GO_MISSING = "go_missing"
+    TAGS_FAILED = "tags_failed"
     TOO_FEW_CONTRIBUTORS = "too_few_contributors"
     ANNOUNCED_AT_ONE_SERVER = "announced_at_one_server"
     NOT_AGREED_IN_TIME = "not_agreed_in_time"
@@ -29,7 +31,12 @@ class OutcomeCause(StrEnum):
 
 
 _REQUESTER_ABSENT: Final = frozenset(
-    {OutcomeCause.REQUESTER_MISSING, OutcomeCause.QUERIES_MISSING, OutcomeCause.RELEASE_SET_MISSING}
+    {
+        OutcomeCause.REQUESTER_MISSING,
+        OutcomeCause.QUERIES_MISSING,
+        OutcomeCause.RELEASE_SET_MISSING,
+        OutcomeCause.GO_MISSING,
+    }
 )
 SKIP_CAUSES: Final = frozenset(OutcomeCause) - {
     OutcomeCause.CORRELATIONS_LOST,
@@ -45,6 +52,8 @@ _TEXTS: Final = {
     OutcomeCause.REQUESTER_MISSING: "the requester's own contribution is missing",
     OutcomeCause.QUERIES_MISSING: "the requester's queries are missing",
     OutcomeCause.RELEASE_SET_MISSING: "the requester's release set is missing",
+    OutcomeCause.GO_MISSING: "the requester's word that the sum's tags are right is missing",
+    OutcomeCause.TAGS_FAILED: "the sum's tags are wrong; nothing was opened",
     OutcomeCause.TOO_FEW_CONTRIBUTORS: "{found} contributors, the announcement asks for at least {needed}",
     OutcomeCause.ANNOUNCED_AT_ONE_SERVER: "the other server never got the announcement",
     OutcomeCause.NOT_AGREED_IN_TIME: "the two servers could not agree on the set in time",

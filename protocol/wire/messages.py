@@ -65,6 +65,7 @@ from protocol.wire.studies.study import (
 from protocol.wire.studies.summary import LEAST_EXAMPLES, MOST_SUMMARY_ROUNDS, SummarySpec
 from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType, MissingRule
 from protocol.wire.table.schema import Scaling, SplitOrder, SplitSpec, TableSchema
+from protocol.wire.tags import Go, HalvesChecked, OutputCommitment, TagCheck, TagSeed, TagsFailed, TagShares
 from protocol.wire.task import LossName, TaskKind, TaskSpec
 
 __all__ = [
@@ -89,6 +90,8 @@ __all__ = [
     "Decline",
     "Digest",
     "EndCause",
+    "Go",
+    "HalvesChecked",
     "KeyId",
     "LayerShape",
     "ListedWeight",
@@ -98,6 +101,7 @@ __all__ = [
     "ModelSpec",
     "OpeningHeader",
     "OutcomeCause",
+    "OutputCommitment",
     "OutputHeader",
     "Party",
     "PartyName",
@@ -137,6 +141,10 @@ __all__ = [
     "SumRelease",
     "SummarySpec",
     "TableSchema",
+    "TagCheck",
+    "TagSeed",
+    "TagShares",
+    "TagsFailed",
     "TaskKind",
     "TaskSpec",
     "TrainingSpec",
@@ -146,7 +154,10 @@ __all__ = [
 
 
 class RoundView(Message):
-    """One server's view of the current round, as served to the study's sites."""
+    """One server's view of the current round, as served to the study's sites.
+
+    ``commitment`` is this server's own, in a round with tags; ``go`` is there once this server serves its half.
+    """
 
     KIND: ClassVar[str] = "round_view"
     round: RoundNumber
@@ -158,6 +169,8 @@ class RoundView(Message):
     release_set: Signed[ReleaseSet] | None = None
     sum_release: Signed[SumRelease] | None = None
     outcome: Signed[RoundOutcome] | None = None
+    commitment: Signed[OutputCommitment] | None = Field(default=None, exclude_if=lambda found: found is None)
+    go: Signed[Go] | None = Field(default=None, exclude_if=lambda found: found is None)
 
 
 class PauseCause(StrEnum):

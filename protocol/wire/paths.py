@@ -22,6 +22,9 @@ CONTRIBUTION = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/contributi
 QUERIES = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/queries"
 OPENING = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/opening"
 RELEASE_SET = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/release-set"
+TAG_SEED = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/tag-seed"
+GO = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/go"
+TAGS_FAILED = "/v1/studies/{study}/rounds/{round}/attempts/{attempt}/tags-failed"
 OUTPUT = "/v1/studies/{study}/rounds/{round}/output"
 
 PEER_SESSION = "/v1/peer/sessions/{session}"
@@ -36,6 +39,7 @@ PEER_PRODUCTS = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/prod
 PEER_RELEASE_SET = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/release-set"
 PEER_SUM_RELEASE = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/sum-release"
 PEER_MASKED_SUM = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/masked-sum"
+PEER_GO = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/go"
 PEER_OUTCOME = "/v1/peer/studies/{study}/rounds/{round}/attempts/{attempt}/outcome"
 
 CHECKPOINT_TOPIC = "checkpoint-{version}"

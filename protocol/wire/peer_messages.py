@@ -19,6 +19,7 @@ from protocol.wire.messages import (
     ChallengeTranscript,
     CollectedContribution,
     Digest,
+    Go,
     Message,
     PartyName,
     RoundNumber,
@@ -128,6 +129,13 @@ class ProductsHeader(Message):
     KIND: ClassVar[str] = "products"
     transcript_digest: Digest
     correlations: tuple[CorrelationRef, ...]
+
+
+class HandOver(Message):
+    """A has stored the requester's go and signs no skip of the round any more: B may serve."""
+
+    KIND: ClassVar[str] = "hand_over"
+    go: Signed[Go]
 
 
 class MaskedSumHeader(Message):

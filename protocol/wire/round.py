@@ -23,7 +23,8 @@ class Announcement(Message):
     ``opens`` is what the requester learns about single sites. The vectors are updates, to be summed or measured, every
     site's class counts or summary, or its ridge regression (each once per study, docs/protocol.md 8, 9 and 17).
     ``model_version`` counts the aggregates applied so far; ``model_digest`` is an HMAC that only sites can check.
-    ``ckks_key_id`` names the sites' key when they send ciphertexts instead of shares.
+    ``ckks_key_id`` names the sites' key when they send ciphertexts instead of shares, ``tag_seed_hash`` the seed of the
+    round's tags, where it has tags (docs/protocol.md 15).
     """
 
     KIND: ClassVar[str] = "announcement"
@@ -38,6 +39,7 @@ class Announcement(Message):
     weight_list_digest: Digest
     closes_at_s: Annotated[int, Field(ge=0, le=2**53)]
     ckks_key_id: KeyId | None = None
+    tag_seed_hash: Digest | None = Field(default=None, exclude_if=lambda found: found is None)
 
     @model_validator(mode="after")
     def _consistent(self) -> Announcement:
@@ -50,12 +52,19 @@ class Announcement(Message):
             raise ValueError(plan.opens_alone)
         if self.protection.plan.keyed and (not plan.steps_model or self.measured):
             raise ValueError("only updates about which nothing is opened travel under CKKS")
+        if self.tagged and (not plan.summed or self.protection.plan.keyed):
+            raise ValueError("only sums of shares carry tags: leave tag_seed_hash out")
         return self
 
     @property
     def protection(self) -> StudyProtection:
         """What hides the vectors of this round."""
         return StudyProtection.under(self.ckks_key_id)
+
+    @property
+    def tagged(self) -> bool:
+        """Whether the round's vectors end with tags."""
+        return self.tag_seed_hash is not None
 
     @property
     def measured(self) -> bool:
@@ -73,7 +82,7 @@ class WeightList(Message):
     """Every listed site's weight as a numerator over the study's grid; sealed to each listed site, never to a server.
 
     ``requester`` is the requester's own numerator; None, for rules that do not choose it, is the grid. ``salt`` makes
-    the announced digest hiding; ``digest()`` covers it.
+    the announced digest hiding; ``digest()`` covers it. ``tag_seed`` is the seed of the round's tags, if any.
     """
 
     KIND: ClassVar[str] = "weight_list"
@@ -83,6 +92,7 @@ class WeightList(Message):
     weights: tuple[ListedWeight, ...]
     salt: Secret32
     requester: Annotated[int, Field(ge=0)] | None = Field(default=None, exclude_if=lambda found: found is None)
+    tag_seed: Digest | None = Field(default=None, repr=False, exclude_if=lambda found: found is None)
 
     @property
     def own_numerator(self) -> int:

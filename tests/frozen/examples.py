@@ -43,7 +43,14 @@ ROSTER: Final[Fields] = {
 }
 
 WEIGHTS: Final = [{"site": name, "numerator": 32 - place} for place, name in enumerate(SITES)]
-WEIGHT_LIST: Final[Fields] = {**PLACE, "grid": 32, "weights": WEIGHTS, "salt": digest("salt"), "requester": 7}
+WEIGHT_LIST: Final[Fields] = {
+    **PLACE,
+    "grid": 32,
+    "weights": WEIGHTS,
+    "salt": digest("salt"),
+    "requester": 7,
+    "tag_seed": digest("seed of tags"),
+}
 ANNOUNCEMENT: Final[Fields] = {
     **PLACE,
     "listed": list(SITES),
@@ -55,6 +62,7 @@ ANNOUNCEMENT: Final[Fields] = {
     "weight_list_digest": digest("weight list"),
     "closes_at_s": 2_000_000_000,
     "ckks_key_id": key_id("ckks"),
+    "tag_seed_hash": None,  # ciphertexts have no tags
 }
 COLLECTED: Final[Fields] = {
     "site": "clinic-1",
@@ -94,6 +102,19 @@ END: Final[Fields] = {
     "site": "clinic-3",
     "reason": "zu wenige: 2 – “two”",
 }
+RELEASED: Final[Fields] = {**ROUND, "release_digest": digest("release")}
+COMMITMENTS: Final = [
+    signed({**RELEASED, "side": side, "share_kind": kind, "half_digest": digest(kind)}, f"operator-{side}")
+    for side, kind in (("a", "seed"), ("b", "vector"))
+]
+CHECKS: Final = [
+    signed(
+        {**ROUND, "side": side, "commitment_digest": digest(f"commitment of {side}"), "values": values},
+        f"operator-{side}",
+    )
+    for side, values in (("a", ["0123456789abcdef", "8000000000000000"]), ("b", ["fedcba9876543211"] * 2))
+]
+HALVES: Final[Fields] = {**RELEASED, "commitments": COMMITMENTS, "checks": CHECKS}
 ROUND_VIEW: Final[Fields] = {
     "round": 7,
     "attempt": 2,
@@ -104,6 +125,8 @@ ROUND_VIEW: Final[Fields] = {
     "release_set": signed(RELEASE_SET, "clinic-0"),
     "sum_release": signed(SUM_RELEASE, *BOTH),
     "outcome": signed(OUTCOME, *BOTH),
+    "commitment": COMMITMENTS[0],
+    "go": signed(HALVES, "clinic-0"),
 }
 PAUSE: Final[Fields] = {"cause": "requester_away", "skips": 3}
 CONTRIBUTED: Final[Fields] = {**ROUND, "study": "lungs", "body_digest": digest("body")}
@@ -114,6 +137,7 @@ PAST_RELEASE: Final[Fields] = {
     "agreed_set": signed(AGREED_SET, *BOTH),
     "release_set": signed(RELEASE_SET, "clinic-0"),
     "sum_release": signed(SUM_RELEASE, *BOTH),
+    "go": signed(HALVES, "clinic-0"),
 }
 COUNTED: Final[Fields] = {**PLACE, "totals": [0, 12, 345]}
 READY: Final[Fields] = {"study_digest": STUDY_DIGEST, "site": "clinic-1"}
@@ -171,6 +195,9 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "argument": ARGUMENT,
     "architecture": ARCHITECTURE,
     "frozen": FROZEN,
+    "go": HALVES,
+    "halves_checked": HALVES,
+    "hand_over": {"go": signed(HALVES, "clinic-0")},
     "layer": LAYER,
     "listed_weight": {"site": "clinic-1", "numerator": 31},
     "lock_reply": {"signature": signature("operator-b"), "nonce_b": digest("nonce b")},
@@ -192,6 +219,7 @@ EXAMPLES: Final[dict[str, Fields]] = {
         "recipient": key_id("recipient"),
         "length": 7,
     },
+    "output_commitment": COMMITMENTS[0]["message"],
     "party": party("clinic-9", "site", url="https://c.example", samples=12),
     "past_release": PAST_RELEASE,
     "pause": PAUSE,
@@ -242,6 +270,15 @@ EXAMPLES: Final[dict[str, Fields]] = {
         "current": ROUND_VIEW,
     },
     "sum_release": SUM_RELEASE,
+    "tag_check": CHECKS[0]["message"],
+    "tag_seed": {**ROUND, "seed": digest("seed of tags")},
+    "tag_shares": {
+        **RELEASED,
+        "side": "a",
+        "sites": ["clinic-0", "clinic-1"],
+        "values": [["0000000000000000", "ffffffffffffffff"], ["0123456789abcdef", "8000000000000000"]],
+    },
+    "tags_failed": HALVES,
     "training": TRAINING,
     "weight_list": WEIGHT_LIST,
     "weight_mail": {

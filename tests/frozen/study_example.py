@@ -145,4 +145,5 @@ STUDY: Final[Fields] = {
     "task": {"kind": "classes", "loss": None, "huber_delta": 1.0, "ties": "efron"},
     "data_schema": SCHEMA,
     "summary": SUMMARY,
+    "tags": True,
 }

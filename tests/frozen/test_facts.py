@@ -18,6 +18,7 @@ from tests.frozen.record import RECORDED
 NAMES = sorted(path.stem for path in RECORDED.glob("*.json"))
 ONE_VALUE = {
     ("announcement", "purpose"),
+    ("announcement", "tag_seed_hash"),
     ("rule", "erosion_applies"),
     ("study", "protection"),
     ("study", "task"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 
-from tests.vectors import build_arithmetic, build_measurement, build_quantity, build_release, build_transfer
+from tests.vectors import build_arithmetic, build_measurement, build_quantity, build_release, build_tags, build_transfer
 from tests.vectors.material import FOLDER
 
 BUILDERS = {
@@ -23,6 +23,7 @@ BUILDERS = {
     "distance": build_measurement.distances,
     "quantity": build_quantity.quantities,
     "release": build_release.releases,
+    "tags": build_tags.tagged_rounds,
     "transfer": build_transfer.transfers,
     "weights": build_release.weights,
 }

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Final, Literal
 from pydantic import AfterValidator, Field, model_validator
 
 from protocol.clauses import Clause
-from protocol.parameters import Needs, StudyParameters
+from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
 from protocol.purpose import Purpose
 from protocol.ranking import LONGEST, ranking_parameters, vector_length
@@ -116,6 +116,7 @@ class Study(Message):
     site. ``pretrained_digest`` pins another version 0, for sites whose policy lets it. The weight list changes at most
     every ``list_every`` sums (section 13); the rule's own weights go on in full precision in between. With ``ranking``
     the sites are ranked once, before the first update. ``task`` says what is predicted: classes, unless it is given.
+    With ``tags`` vectors that are summed end with two tags, checked before anything is served (section 15).
     ``data_schema`` says what table the examples are made from, ``summary`` which sums of it are opened first. A study
     of 0 ``rounds`` is a summary alone.
     """
@@ -139,6 +140,7 @@ class Study(Message):
     task: TaskSpec = Field(default=CLASSES, exclude_if=is_classes)
     data_schema: TableSchema | None = Field(default=None, exclude_if=lambda schema: schema is None)
     summary: SummarySpec | None = Field(default=None, exclude_if=lambda summary: summary is None)
+    tags: bool = Field(default=False, exclude_if=lambda tags: not tags)
 
     @property
     def least_weight(self) -> float:
@@ -167,6 +169,10 @@ class Study(Message):
         self._require_task()
         if not self.protection.plan.opens:
             self._require_averaging()
+        if self.tags and self.protection.plan.keyed:
+            raise ValueError(
+                "protection 'ckks' has check values of its own in every ciphertext: leave tags out, or take 'shares'"
+            )
         if self.ranking is not None:
             self._require_rankable()
         if self.data_schema is not None:
@@ -277,6 +283,14 @@ class Study(Message):
             least_contributors=self.parameters.least_contributors,
             assumed_colluders=self.parameters.assumed_colluders,
         )
+
+    def tagged(self, purpose: Purpose) -> bool:
+        """Whether vectors of rounds of this purpose end with tags: those that are summed, where the study says so."""
+        return self.tags and purpose.plan.summed
+
+    def shared_length(self, purpose: Purpose) -> int:
+        """How long the vectors are that sites share in rounds of this purpose, their tags among them."""
+        return self.parameters_in(purpose).dimension + (TAG_COORDINATES if self.tagged(purpose) else 0)
 
     def last_round(self, purpose: Purpose) -> int:
         """The largest number that a round of this purpose can have; 0: the study has none.

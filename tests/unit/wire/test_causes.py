@@ -12,6 +12,7 @@ def test_only_the_requesters_own_silence_pauses_a_study() -> None:
         OutcomeCause.REQUESTER_MISSING,
         OutcomeCause.QUERIES_MISSING,
         OutcomeCause.RELEASE_SET_MISSING,
+        OutcomeCause.GO_MISSING,
     }
 
 

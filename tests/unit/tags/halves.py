@@ -1,0 +1,154 @@
+"""A release of three sites whose sum has tags: what each side serves, commits to and checks, and who signed it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from protocol.arithmetic.prg import Usage, expand
+from protocol.arithmetic.ring import Ring, to_bytes
+from protocol.evidence import PastRelease
+from protocol.release import masking_side
+from protocol.sharing import Side, VectorShare, chunk_source
+from protocol.tags.halves import VectorDigest, mask_digest
+from protocol.tags.keys import attempt_key, seed_hash
+from protocol.tags.sums import TagSums, errors_of
+from protocol.tags.verdicts import check_of, commitment_to, judged, shares_of
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.messages import (
+    AgreedSet,
+    Announcement,
+    CollectedContribution,
+    Go,
+    ListedWeight,
+    Message,
+    OutputCommitment,
+    ReleaseSet,
+    Roster,
+    Signed,
+    TagCheck,
+    TagShares,
+    WeightList,
+)
+from tests.unit.parties import REQUESTER, SITES, announcement, parties
+
+PARTIES = parties()
+ROSTER: Roster = PARTIES.roster.message
+STUDY, SEED, T = "d" * 64, bytes(range(32)), bytes(range(32, 64))
+DIMENSION = 9
+
+
+def by(signer: str, message: Message) -> Signed:
+    """Signed as that party does."""
+    return sign(message, signer, PARTIES.keys[signer].signing)
+
+
+def by_side(side: Side, message: Message) -> Signed:
+    return by(f"operator-{side.value}", message)
+
+
+@dataclass
+class Release:
+    """``wrong``: what is added to a site's first tag; ``changed``: to an element of the masked vector."""
+
+    number: int = 1
+    wrong: tuple[int, int, int] = (0, 0, 0)
+    changed: int = 0
+
+    def __post_init__(self) -> None:
+        sites = (REQUESTER, *SITES[1:3])
+        self.weight_list = WeightList(
+            study_digest=STUDY,
+            round=self.number,
+            grid=1,
+            weights=tuple(ListedWeight(site=site, numerator=1) for site in sites[1:]),
+            salt="5a" * 32,
+            tag_seed=SEED.hex(),
+        )
+        self.announcement: Announcement = announcement(
+            STUDY,
+            self.number,
+            listed=sites[1:],
+            least_contributors=2,
+            weight_list_digest=self.weight_list.digest(),
+            tag_seed_hash=seed_hash(STUDY, self.number, SEED),
+        )
+        self.agreed = AgreedSet(
+            study_digest=STUDY,
+            round=self.number,
+            attempt=1,
+            announcement_digest=self.announcement.digest(),
+            contributions=tuple(
+                CollectedContribution(
+                    site=site,
+                    announcement_digest=self.announcement.digest(),
+                    commitment_a="a" * 64,
+                    commitment_b="b" * 64,
+                )
+                for site in sites
+            ),
+        )
+        self.release = ReleaseSet(
+            study_digest=STUDY, round=self.number, attempt=1, agreed_set_digest=self.agreed.digest(), sites=sites
+        )
+        self.key = attempt_key(self.announcement, 1, SEED)
+        self.length = DIMENSION + 2
+        rng = np.random.default_rng(self.number)
+        self.shares: list[tuple[Ring, Ring]] = []
+        for off in self.wrong:
+            sums, x = TagSums(self.key), rng.integers(0, 2**64, DIMENSION, dtype=np.uint64)
+            sums.add(x)
+            tags = sums.values()[0]
+            tags[:1] += np.uint64(off)
+            vector, share = np.concatenate([x, tags]), rng.integers(0, 2**64, self.length, dtype=np.uint64)
+            self.shares.append((share, vector - share))
+        total = np.sum([a + b for a, b in self.shares], axis=0, dtype=np.uint64)
+        self.pad = expand(T, Usage.OUTPUT_MASK, self.length)
+        self.vector = total - self.pad
+        self.vector[:1] += np.uint64(self.changed)
+
+    def half(self, side: Side) -> Ring:
+        return self.pad if masking_side(self.number) is side else self.vector
+
+    def errors(self, *vectors: Ring) -> Ring:
+        return errors_of(self.key, self.length, [chunk_source(VectorShare(vector)) for vector in vectors])
+
+    def commitment(self, side: Side) -> OutputCommitment:
+        if masking_side(self.number) is side:
+            return commitment_to(self.release, side, mask_digest(T))
+        digest = VectorDigest()
+        digest.update(to_bytes(self.vector))
+        return commitment_to(self.release, side, digest.hexdigest())
+
+    def check(self, side: Side) -> TagCheck:
+        return check_of(self.commitment(side), self.errors(self.half(side))[0])
+
+    def signed_commitments(self) -> tuple[Signed[OutputCommitment], Signed[OutputCommitment]]:
+        a, b = (by_side(side, self.commitment(side)) for side in Side)
+        return a, b
+
+    def signed_checks(self) -> tuple[Signed[TagCheck], Signed[TagCheck]]:
+        a, b = (by_side(side, self.check(side)) for side in Side)
+        return a, b
+
+    def verdict(self) -> Signed:
+        """Go, or that tags failed, as an honest requester signs it."""
+        return by(REQUESTER, judged(self.release, self.signed_commitments(), self.signed_checks()))
+
+    def tag_shares(self) -> tuple[Signed[TagShares], Signed[TagShares]]:
+        a, b = (
+            by_side(side, shares_of(self.release, side, self.errors(*(pair[place] for pair in self.shares))))
+            for place, side in enumerate(Side)
+        )
+        return a, b
+
+    def evidence(self, go: Signed[Go] | None) -> PastRelease:
+        agreed = countersign(by_side(Side.A, self.agreed), "operator-b", PARTIES.keys["operator-b"].signing)
+        return PastRelease(
+            announcement=self.announcement,
+            weight_list=self.weight_list,
+            agreed_set=agreed,
+            release_set=by(REQUESTER, self.release),
+            go=go,
+        )
