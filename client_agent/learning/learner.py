@@ -18,10 +18,12 @@ from client_agent.learning.at_requester.finish_table import Finished, FinishTabl
 from client_agent.learning.data import VALIDATION_FILE, Examples
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form, ridge_model
 from client_agent.scoring.score import FinalScores, Score
+from host.randomness import SystemRandomness
+from protocol.arithmetic.prg import SEED_BYTES
 from protocol.errors import ConfigurationError
 from protocol.first_model import first_model
 from protocol.rules.server_optimiser import apply_aggregate
-from protocol.wire.messages import Study
+from protocol.wire.messages import PrivacySpec, Study
 
 if TYPE_CHECKING:
     import torch
@@ -236,15 +238,32 @@ class TorchLearner:
         return LocalFinish(self._model, self._loss, self._study.training.l2, self._data.train, self._held)
 
     def _train(self, model: Vector, round_number: int) -> LocalRound:
-        from client_agent.learning.trainer import train_round
+        from client_agent.learning.trainer import LocalRound, train_round
 
         self._load(model, None if self._personal is None else self._personal.before(round_number))
+        if self._study.privacy is not None:
+            return LocalRound(self._noised(self._study.privacy, round_number), self._first_personal)
         return train_round(
             self._model,
             self._data.train,
             self._study.training,
             round=round_number,
             seed=self._seed,
+            device=self._device,
+            loss=self._loss,
+        )
+
+    def _noised(self, privacy: PrivacySpec, round_number: int) -> Vector:
+        """From bytes of the operating system, whatever seed the study or this site's settings have."""
+        from client_agent.learning.private.private_round import private_round
+
+        return private_round(
+            self._model,
+            self._data.train,
+            self._study.training,
+            privacy,
+            round=round_number,
+            seed=SystemRandomness().bytes(SEED_BYTES, "noise"),
             device=self._device,
             loss=self._loss,
         )

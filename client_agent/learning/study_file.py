@@ -21,6 +21,7 @@ from protocol.protection.plan import USUAL, StudyProtection
 from protocol.rules.registry import require_sites, rule_for
 from protocol.wire.messages import (
     ModelSpec,
+    PrivacySpec,
     RankingSpec,
     Roster,
     RuleSpec,
@@ -50,6 +51,7 @@ _AS_WRITTEN: Final = {
     "task",
     "data_schema",
     "summary",
+    "privacy",
 }
 """What a study has from its file as it stands there."""
 
@@ -141,6 +143,7 @@ class StudyTable(_Table):
     seed: int | None = None
     data_schema: TableSchema | None = Field(default=None, alias="schema")
     summary: SummarySpec | None = None
+    privacy: PrivacySpec | None = None
     model: ModelTable
     rule: RuleSpec
     training: TrainingSpec = TrainingSpec()

@@ -20,11 +20,12 @@ def round_updates(run: Run, state: RunState, sites: Sequence[SiteData], round_nu
 
     One gradient of one mini-batch is not batched: there is next to nothing to gain. Nor is a loss that compares
     examples, Cox's, or a plug-in's, whose code is not known, nor a model with batch
-    norm, whose statistics one call would mix up.
+    norm, whose statistics one call would mix up; nor training with noise, which clips record by record.
 
     Raises: UnusableUpdate
     """
     possible = batchable(run.study.task, run.plugin) and not has_statistics(run.model)
+    possible = possible and run.study.privacy is None
     if run.computing.batched and run.study.training.update == "local_sgd" and possible:
         return _in_one_call(run, state, sites, round_number)
     return {site.name: _by_itself(run, state, site, round_number) for site in sites}

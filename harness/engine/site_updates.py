@@ -11,10 +11,12 @@ from torch import nn
 
 from client_agent.learning.flat_vector import ModelParts, Vector, layer_sizes
 from client_agent.learning.plugin import Plugin, assessor, site_loss
+from client_agent.learning.private.private_round import private_round
 from client_agent.learning.trainer import loss_gradient, train_round
 from client_agent.learning.training_seeds import site_seed
 from harness.datasets.site_data import SiteData
 from protocol.arithmetic.fixed_point import check_finite, clip
+from protocol.arithmetic.prg import derive
 from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.wire.messages import RuleName, Study
 
@@ -75,12 +77,27 @@ def clipped_update(
 ) -> ClippedUpdate:
     """The site's update of a round from the model ``vector``, float32[D], and its ``personal`` layers, float32[P].
 
+    In a study with ``privacy`` the noise is drawn from the run's seed, so that runs can be repeated; a site's agent
+    draws it from its system.
+
     Raises: UnusableUpdate
     """
     study, model = training.study, training.model
     load_site(model, vector, personal)
     seed = site_seed(study.seed or 0, site.name)
     loss = site_loss(study, training.plugin, site.train.y)
+    if study.privacy is not None:
+        update = private_round(
+            model,
+            site.train,
+            study.training,
+            study.privacy,
+            round=round_number,
+            seed=derive(seed.to_bytes(32, "big"), f"noise of round {round_number}"),
+            device=training.device,
+            loss=loss,
+        )
+        return clipped(study, update, own_weight, np.zeros(0, np.float32))
     trained = train_round(
         model, site.train, study.training, round=round_number, seed=seed, device=training.device, loss=loss
     )

@@ -92,7 +92,8 @@ class VariantTable(_Table):
 
     After ``alone_after`` rounds the requester goes on alone: local fine-tuning. ``pooled``: it trains alone on all
     sites' training parts together, which only a simulation can. ``baseline`` takes FedAvg's place.
-    ``published_mistake`` repeats one of a paper's code, to compare with its table. ``finish`` is the study's table.
+    ``published_mistake`` repeats one of a paper's code, to compare with its table. ``finish`` and ``privacy`` are the
+    study's tables.
     ``policy`` is the sites' in place of the case's: for rules from before there were any.
     """
 
@@ -104,6 +105,7 @@ class VariantTable(_Table):
     published_mistake: PublishedMistake | None = None
     rounds: Annotated[int, Field(ge=1)] | None = None
     finish: dict[str, Any] | None = None
+    privacy: dict[str, Any] | None = None
     policy: PolicyTable | None = None
     model: dict[str, Any] = {}
     rule: dict[str, Any] = {}
@@ -238,6 +240,8 @@ def _variant(variant: VariantTable, base: Mapping[str, Any], case: Mapping[str, 
         tables["rounds"] = variant.rounds
     if variant.finish is not None:
         tables["finish"] = variant.finish
+    if variant.privacy is not None:
+        tables["privacy"] = variant.privacy
     where = f"{source}: variant {variant.name!r}"
     for key, values in variant.tune.items():
         _check_tuned(key, values, bool(case.get("tuning_seeds")), variant.baseline is not None, where)

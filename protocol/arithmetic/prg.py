@@ -45,6 +45,7 @@ class Usage(IntEnum):
     MEMORY = 16
     FIRST_MODEL = 17
     CHECKS = 18
+    NOISE = 19
 
 
 def expand(seed: bytes, usage: Usage, length: int, *, start: int = 0) -> Ring:

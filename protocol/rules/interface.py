@@ -178,6 +178,8 @@ class Declared:
     the sites' class counts are summed once, before the first update (docs/protocol.md 9). ``measures``: what rounds of
     their own open, in which all weights are 1 and nothing is summed. ``only_averages``: sums of
     weighted updates are all that it asks of a server, so ciphertexts will do. ``alone``: it has no contributors.
+    ``looks_at_examples``: weights follow from some site's examples by another way than the updates that are shared, so
+    noise in those does not cover them (docs/protocol.md 19).
     ``check`` refuses options, ``check_sites`` options for these contributors and this least number of them, both by a
     ConfigurationError before a study starts.
     """
@@ -192,6 +194,7 @@ class Declared:
     measures: Needs = Needs.NOTHING
     only_averages: bool = False
     alone: bool = False
+    looks_at_examples: bool = False
     check: Callable[[Any], None] = nothing
     check_sites: Callable[[Any, Sequence[str], int], None] = nothing
 

@@ -49,6 +49,7 @@ from protocol.wire.round import (
     SumRelease,
     WeightList,
 )
+from protocol.wire.studies.privacy import PrivacySpec, PrivacyUnit
 from protocol.wire.studies.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.studies.rule import RuleName, RuleSpec
 from protocol.wire.studies.study import (
@@ -107,6 +108,8 @@ __all__ = [
     "PartyName",
     "PauseCause",
     "PauseNotice",
+    "PrivacySpec",
+    "PrivacyUnit",
     "Purpose",
     "QueryHeader",
     "RankingSpec",

@@ -239,5 +239,6 @@ DECLARED: Final = Declared(
     options=tuple(MallowsOptions.model_fields),
     opens=Needs.NORMS,
     measures=Needs.PAIRS,
+    looks_at_examples=True,
     check=_require_factor,
 )

@@ -19,6 +19,7 @@ from protocol.wire.causes import EndCause
 from protocol.wire.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version
 from protocol.wire.names import require_layer_name, require_model_names
 from protocol.wire.studies.architecture import ArchitectureSpec, FrozenSpec
+from protocol.wire.studies.privacy import PrivacySpec, require_public_preparation
 from protocol.wire.studies.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.studies.rule import RuleName, RuleSpec
 from protocol.wire.studies.summary import MOST_SUMMARY_ROUNDS, SummarySpec
@@ -118,7 +119,7 @@ class Study(Message):
     the sites are ranked once, before the first update. ``task`` says what is predicted: classes, unless it is given.
     With ``tags`` vectors that are summed end with two tags, checked before anything is served (section 15).
     ``data_schema`` says what table the examples are made from, ``summary`` which sums of it are opened first. A study
-    of 0 ``rounds`` is a summary alone.
+    of 0 ``rounds`` is a summary alone. With ``privacy`` every site adds noise to its updates (section 19).
     """
 
     KIND: ClassVar[str] = "study"
@@ -141,6 +142,7 @@ class Study(Message):
     data_schema: TableSchema | None = Field(default=None, exclude_if=lambda schema: schema is None)
     summary: SummarySpec | None = Field(default=None, exclude_if=lambda summary: summary is None)
     tags: bool = Field(default=False, exclude_if=lambda tags: not tags)
+    privacy: PrivacySpec | None = Field(default=None, exclude_if=lambda privacy: privacy is None)
 
     @property
     def least_weight(self) -> float:
@@ -186,6 +188,8 @@ class Study(Message):
             _ = self.summary_layout
         elif not self.rounds:
             raise ValueError("rounds is 0, and there is no [summary] either: a study does one or the other")
+        if self.privacy is not None:
+            self._require_covered_by_noise()
         if self.rule.erosion_applies == "same_round":
             raise ValueError(
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
@@ -207,6 +211,29 @@ class Study(Message):
         ):
             if asked:
                 raise ValueError(f"{what}, and task {kind.value!r} has none: leave it out, or take task 'classes'")
+
+    def _require_covered_by_noise(self) -> None:
+        """Nothing about a record leaves a site but by clipped and noised gradients."""
+        rule, model = self.rule.name, self.model
+        for asked, what in (
+            (self.ranking is not None, "a ranking opens a loss of each site's own model: leave ranking out"),
+            (self.summary is not None, "a summary opens sums without noise: leave summary out"),
+            (rule.counts_classes, f"rule {rule.value!r} opens class counts without noise: take another rule"),
+            (rule.declared.looks_at_examples, f"rule {rule.value!r} weighs by examples as they are: take another rule"),
+            (bool(model.personal), "personal layers are trained without noise: leave them out"),
+            (model.buffers is not None, "batch norm mixes the records of a batch: take group norm"),
+            (
+                model.kind == "plugin",
+                "what a plug-in does with records is not known: take a built-in model",
+            ),
+            (self.task.kind is TaskKind.SURVIVAL, "Cox's loss compares records, and each is clipped alone"),
+            (self.training.class_weights != "none", "class_weights follow from all records: take 'none'"),
+            (self.training.batches == "cycled", "batches are drawn: take batches = 'shuffled'"),
+        ):
+            if asked:
+                raise ValueError(f"privacy: {what}")
+        if self.data_schema is not None:
+            require_public_preparation(self.data_schema)
 
     def _require_averaging(self) -> None:
         allowed = ", ".join(repr(name.value) for name in RuleName if name.only_averages)

@@ -1,0 +1,70 @@
+"""What is spent, against closed forms that do not come from the accountant."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from client_agent.site.accounting import ORDERS, Steps, accountant, epsilon_of, noise_for
+from protocol.errors import ConfigurationError
+
+DELTA = 1e-5
+
+
+def epsilon_by_hand(renyi: list[float], delta: float) -> float:
+    """Canonne, Kamath, Steinke 2020, proposition 12, the best over the orders."""
+    return min(
+        r + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1) for a, r in zip(ORDERS, renyi, strict=True)
+    )
+
+
+def sampled_gaussian(order: int, probability: float, noise: float) -> float:
+    """Mironov, Talwar, Zhang 2019, section 3.3: the binomial sum, term by term."""
+    logs = [
+        math.lgamma(order + 1) - math.lgamma(k + 1) - math.lgamma(order - k + 1)
+        + (order - k) * math.log1p(-probability) + k * math.log(probability)
+        + k * (k - 1) / (2 * noise**2)
+        for k in range(order + 1)
+    ]  # fmt: skip
+    most = max(logs)
+    return (most + math.log(math.fsum(math.exp(one - most) for one in logs))) / (order - 1)
+
+
+@pytest.mark.parametrize(("noise", "count"), [(1.0, 1), (2.5, 30), (20.0, 1000)])
+def test_all_records_in_every_step_is_the_gaussian_mechanism(noise, count):
+    renyi = [count * order / (2 * noise**2) for order in ORDERS]
+    assert epsilon_of([Steps(1.0, noise, count)], DELTA) == pytest.approx(epsilon_by_hand(renyi, DELTA), rel=1e-9)
+
+
+@pytest.mark.parametrize(("probability", "noise", "count"), [(0.1, 1.0, 100), (0.01, 0.8, 2000), (0.5, 3.0, 30)])
+def test_drawn_records_are_the_sampled_gaussian_mechanism(probability, noise, count):
+    renyi = [count * sampled_gaussian(order, probability, noise) for order in ORDERS]
+    found = epsilon_of([Steps(probability, noise, count)], DELTA)
+    assert found == pytest.approx(epsilon_by_hand(renyi, DELTA), rel=1e-6)
+
+
+def test_studies_with_other_noise_and_other_data_sizes_add_up():
+    one, other = Steps(0.1, 1.0, 50), Steps(0.3, 2.0, 20)
+    renyi = [50 * sampled_gaussian(order, 0.1, 1.0) + 20 * sampled_gaussian(order, 0.3, 2.0) for order in ORDERS]
+    assert epsilon_of([one, other], DELTA) == pytest.approx(epsilon_by_hand(renyi, DELTA), rel=1e-6)
+    assert epsilon_of([one, other], DELTA) == epsilon_of([other, *(Steps(0.1, 1.0, 10) for _ in range(5))], DELTA)
+    alone = epsilon_of([one], DELTA), epsilon_of([other], DELTA)
+    assert max(alone) < epsilon_of([one, other], DELTA) < sum(alone)
+
+
+def test_nothing_spent_is_nothing():
+    assert epsilon_of([], DELTA) == 0
+
+
+def test_the_noise_for_an_epsilon_is_the_smallest_that_keeps_it():
+    found = noise_for(3.0, DELTA, 0.1, 200, most=100.0)
+    assert epsilon_of([Steps(0.1, found, 200)], DELTA) <= 3.0
+    assert epsilon_of([Steps(0.1, found * 0.997, 200)], DELTA) > 3.0
+    with pytest.raises(ConfigurationError, match="takes more noise than 2"):
+        noise_for(0.1, DELTA, 1.0, 200, most=2.0)
+
+
+def test_the_accountant_is_named_with_its_version():
+    assert accountant().startswith("dp-accounting 0.")
+    assert "whole orders 2 to 256" in accountant()

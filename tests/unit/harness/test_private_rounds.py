@@ -1,0 +1,65 @@
+"""A run in one process under a study with noise."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.datasets.breast_cancer import HOSPITALS
+from harness.engine.loop import run_plain
+from harness.simulation.case import parse_case
+from harness.simulation.run_one import Protection
+from harness.simulation.simulated_study import simulated_study
+from protocol.errors import ConfigurationError
+
+CASE = """
+name = "noised"
+rounds = 2
+[case]
+data = "breast_cancer"
+seeds = [0]
+[model]
+kind = "linear"
+inputs = [30]
+classes = 2
+[rule]
+name = "fedavg"
+[training]
+batch_size = 40
+[parameters]
+clip_norm = 64.0
+[[variant]]
+name = "plain"
+[[variant]]
+name = "noised"
+privacy = { record_clip = 1.0, noise_multiplier = 0.5 }
+[[variant]]
+name = "loud"
+privacy = { record_clip = 1.0, noise_multiplier = 50.0 }
+[[variant]]
+name = "weighed"
+rule = { name = "mallows" }
+privacy = { record_clip = 1.0, noise_multiplier = 1.0 }
+"""
+
+
+def runs(name: str, seed: int = 0):
+    from harness.datasets.registry import DataRequest, load_data
+
+    case = parse_case(CASE, "here")
+    federation = load_data(DataRequest("breast_cancer", 0))
+    study = simulated_study(Protection.PLAIN.of(case.variant(name).study), "here", federation, seed)
+    return run_plain(study, federation.sites)
+
+
+def test_noise_is_the_seeds_and_its_size_is_the_studys():
+    assert len(HOSPITALS) == 5
+    plain, noised, again, loud = (runs(name).final_model for name in ("plain", "noised", "noised", "loud"))
+    assert np.array_equal(noised, again)
+    assert not np.array_equal(noised, runs("noised", seed=1).final_model)
+    assert np.linalg.norm(loud - plain) > 3 * np.linalg.norm(noised - plain) > 0
+
+
+def test_a_variant_that_noise_does_not_cover_is_refused():
+    with pytest.raises(ConfigurationError, match="weighs by examples"):
+        runs("weighed")
