@@ -1,9 +1,10 @@
-# mypy: disable-error-code="no-untyped-def"
 """The compiled draws of the discrete Gaussian (discrete_gaussian.py), imported on first use as numba takes a while.
 
 They take words of a stream from left to right; ``tests/reference/discrete_gaussian.py`` takes the same words in slow
 whole numbers and must draw the same. A place of -1 says that the words ran out, -2 that a draw left 64 bits.
 """
+
+# mypy: disable-error-code="no-untyped-def"
 
 from __future__ import annotations
 

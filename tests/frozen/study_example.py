@@ -116,6 +116,7 @@ SUMMARY: Final[Fields] = {
     "rounded_to": 10,
     "second_moments": True,
 }
+PRIVACY: Final[Fields] = {"unit": "record", "record_clip": 0.5, "noise_multiplier": 1.25}
 RANKING: Final[Fields] = {"penalty": 0.02, "clip_norm": 8.0}
 TASK: Final[Fields] = {"kind": "survival", "loss": "cox", "huber_delta": 1.0, "ties": "breslow"}
 STUDY: Final[Fields] = {
@@ -139,6 +140,7 @@ STUDY: Final[Fields] = {
     "round_deadline_s": 120.5,
     "correlation_source": "dealer",
     "protection": "shares",
+    "privacy": None,  # what noise does not cover stands beside
     "ranking": RANKING,
     "seed": 11,
     "pretrained_digest": digest("pretrained"),

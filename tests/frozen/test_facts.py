@@ -19,7 +19,9 @@ NAMES = sorted(path.stem for path in RECORDED.glob("*.json"))
 ONE_VALUE = {
     ("announcement", "purpose"),
     ("announcement", "tag_seed_hash"),
+    ("privacy", "unit"),
     ("rule", "erosion_applies"),
+    ("study", "privacy"),
     ("study", "protection"),
     ("study", "task"),
     ("task", "huber_delta"),

@@ -1,16 +1,28 @@
 """The discrete Gaussian of Canonne, Kamath and Steinke (2020) in whole numbers and fractions, one draw at a time.
 
-Words are 64 bits, taken from an iterator; a uniform number below m takes the top bits of a word until it is below m,
+Words are 64 bits, taken one after the other; a uniform number below m takes the top bits of a word until it is below m,
 and no word where m is 1.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 
 
-def draw(words: Iterator[int], sigma: int) -> int:
+@dataclass
+class Words:
+    """A stream of 64-bit words and the place in it."""
+
+    values: list[int]
+    at: int = 0
+
+    def next(self) -> int:
+        self.at += 1
+        return self.values[self.at - 1]
+
+
+def draw(words: Words, sigma: int) -> int:
     """Algorithm 3 with t = sigma."""
     while True:
         value = laplace(words, sigma)
@@ -19,7 +31,7 @@ def draw(words: Iterator[int], sigma: int) -> int:
             return value
 
 
-def laplace(words: Iterator[int], t: int) -> int:
+def laplace(words: Words, t: int) -> int:
     """Algorithm 2 with s = 1."""
     while True:
         rest = below(words, t)
@@ -35,7 +47,7 @@ def laplace(words: Iterator[int], t: int) -> int:
         return -size if negative else size
 
 
-def bernoulli_exp(words: Iterator[int], exponent: Fraction, den: int) -> bool:
+def bernoulli_exp(words: Words, exponent: Fraction, den: int) -> bool:
     """Algorithm 1: heads with probability exp(-exponent), a fraction of denominator ``den``."""
     if exponent > 1:
         whole = exponent.numerator // exponent.denominator
@@ -48,11 +60,11 @@ def bernoulli_exp(words: Iterator[int], exponent: Fraction, den: int) -> bool:
     return k % 2 == 1
 
 
-def below(words: Iterator[int], bound: int) -> int:
+def below(words: Words, bound: int) -> int:
     """A uniform whole number below ``bound``."""
     bits = (bound - 1).bit_length()
     while bits:
-        drawn = next(words) >> (64 - bits)
+        drawn = words.next() >> (64 - bits)
         if drawn < bound:
             return drawn
     return 0

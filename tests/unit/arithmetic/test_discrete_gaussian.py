@@ -10,7 +10,7 @@ from scipy import stats
 from protocol.arithmetic.discrete_gaussian import LARGEST_SIGMA, discrete_gaussian
 from protocol.arithmetic.prg import Usage, derive, expand
 from protocol.errors import ProtocolViolation
-from tests.reference.discrete_gaussian import draw
+from tests.reference.discrete_gaussian import Words, draw
 
 SEED = bytes(range(32))
 FALSE_ALARM = 1e-6
@@ -18,7 +18,7 @@ FALSE_ALARM = 1e-6
 
 @pytest.mark.parametrize("sigma", [1, 2, 3, 10, 2**24, LARGEST_SIGMA - 1, LARGEST_SIGMA])
 def test_the_fast_draws_are_those_of_slow_fractions(sigma):
-    words = iter(int(word) for word in expand(SEED, Usage.NOISE, 60_000))
+    words = Words(expand(SEED, Usage.NOISE, 60_000).tolist())
 
     assert discrete_gaussian(1000, sigma, SEED).tolist() == [draw(words, sigma) for _ in range(1000)]
 
