@@ -25,6 +25,7 @@ class Clause(StrEnum):
     MAY_OPEN = "may_open"
     ALLOW_CKKS = "allow_ckks"
     DISCARDED_SUMS = "discarded_sums"
+    ALTERED_SUM = "altered_sum"
     MEASURED_TWICE = "measured_twice"
     COUNTED_ONCE = "counted_once"
     COHORT = "cohort"

@@ -20,7 +20,8 @@
     │   ├── CorrelationReused       a correlation may serve one product, ever
     │   ├── TranscriptMismatch      the two servers say different things
     │   ├── AggregateOutOfBounds    the opened sum breaks its coordinate bound: model left unchanged
-    │   │   └── SumForged           a sum of ciphertexts is not that of the released sites
+    │   │   ├── SumForged           a sum of ciphertexts is not that of the released sites
+    │   │   └── SumAltered          a sum's tags are wrong, against what a server signed; it names the server
     │   └── ModelDiverged           the model digest differs from the announced one
     └── Unavailable                 try again later
         ├── StorageFull
@@ -61,6 +62,7 @@ class ErrorCode(StrEnum):
     TRANSCRIPT_MISMATCH = "transcript_mismatch"
     AGGREGATE_OUT_OF_BOUNDS = "aggregate_out_of_bounds"
     SUM_FORGED = "sum_forged"
+    SUM_ALTERED = "sum_altered"
     MODEL_DIVERGED = "model_diverged"
     PROTOCOL_VIOLATION = "protocol_violation"
     UNAVAILABLE = "unavailable"
@@ -186,6 +188,16 @@ class AggregateOutOfBounds(ProtocolViolation):
 
 class SumForged(AggregateOutOfBounds):
     code = ErrorCode.SUM_FORGED
+
+
+class SumAltered(AggregateOutOfBounds):
+    """The tags of an opened sum are wrong; ``sides`` signed otherwise, "a" or "b"."""
+
+    code = ErrorCode.SUM_ALTERED
+
+    def __init__(self, detail: str, sides: tuple[str, ...]) -> None:
+        super().__init__(detail)
+        self.sides = sides
 
 
 class ModelDiverged(ProtocolViolation):

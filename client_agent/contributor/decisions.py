@@ -37,13 +37,14 @@ from protocol.errors import (
 )
 from protocol.evidence import PastRelease
 from protocol.policy.check import Terms, check_weight_list
-from protocol.policy.clauses import check_discarded_sums
+from protocol.policy.clauses import check_altered_sums, check_discarded_sums
 from protocol.policy.memory import remember_contribution, remember_skip
 from protocol.policy.refusals import refusal
 from protocol.printable import printable
 from protocol.protection.ckks import check_key
 from protocol.rounds.agree import model_digest
 from protocol.rules.registry import rule_for
+from protocol.tags.keys import require_seed
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import Announcement, Decline, RoundView, Signed, WeightList
@@ -97,6 +98,7 @@ class Decisions:
             weight_list = mail.weight_list
             self._catch_up(mail)
             self._check_purpose(announcement)
+            self._check_tags(announcement, weight_list)
             check_key(announcement, owner.study, owner.ckks_key())
             check_discarded_sums(announcement, owner.state.discarded)
             self._check_model(announcement)
@@ -273,6 +275,17 @@ class Decisions:
         number = self._owner.update_number(round_number, announcement.model_version) if plan.steps_model else 0
         if number > study.rounds:
             raise AnnouncementMismatch(f"round {round_number} is update {number} of a study with {study.rounds} rounds")
+
+    def _check_tags(self, announcement: Announcement, weight_list: WeightList) -> None:
+        """Tags where the study has them, by the announced seed, and no earlier sum whose tags were wrong."""
+        owner, tagged = self._owner, self._owner.study.tagged(announcement.purpose)
+        if announcement.tagged is not tagged:
+            raise AnnouncementMismatch(
+                f"round {announcement.round} is announced {'with' if announcement.tagged else 'without'} tags, the "
+                f"study has {'them' if tagged else 'none'} in rounds of this purpose; nothing is contributed"
+            )
+        require_seed(announcement, weight_list.tag_seed)
+        check_altered_sums(announcement, owner.state.altered)
 
     def _check_model(self, announcement: Announcement) -> None:
         owner = self._owner

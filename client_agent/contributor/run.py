@@ -21,7 +21,6 @@ from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
 from client_agent.study.ends import ShownEnds, shown_ends
 from client_agent.study.evidence import shown_outcome
-from client_agent.study.hindrance import send_hindrance
 from client_agent.study.isolating import show_sum
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
@@ -67,11 +66,7 @@ class Contributor(Participant):
         if refusal is not None:
             self._refuse(refusal)
             return
-        try:
-            self.prepare()
-        except ConfigurationError:
-            self._tell_hindrance()
-            raise
+        self.prepare()
         self._say_ready()
         self.watch.start()
         try:
@@ -109,13 +104,6 @@ class Contributor(Participant):
                 break
         self.save(finished=f"refused: {refusal.detail}", refused=True)
         self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
-
-    def _tell_hindrance(self) -> None:
-        """Once; whether it arrives or not, this site's own log has the reason."""
-        try:
-            send_hindrance(self)
-        except MoietyError as later:
-            self.problem(None, f"the requester was not told that this site cannot begin: {later.detail}")
 
     def _say_ready(self) -> None:
         notice = ReadyNotice(study_digest=self.study_digest, site=self.context.site)
@@ -243,7 +231,7 @@ class Contributor(Participant):
         try:
             self.decisions.check_stays()
             self.encode(announcement, numerator or 0)
-            self.contribute(announcement, attempt)
+            self.contribute(announcement, attempt, decision.weight_list)
         except Unavailable:
             raise
         except RefusedMessage as refused:  # late, or the servers' view moved on: the round goes on without this site
@@ -274,6 +262,7 @@ class Contributor(Participant):
             agreed_set=view.agreed_set,
             release_set=view.release_set,
             sum_release=view.sum_release,
+            go=view.go or other.go,
         )
         end = RoundEnd.RELEASED if applied_before_a_crash else self.take_release(past)
         if end is RoundEnd.RELEASED:
@@ -296,6 +285,7 @@ class Contributor(Participant):
             agreed_set=view.agreed_set,
             release_set=view.release_set,
             sum_release=view.sum_release,
+            go=view.go or other.go,
         )
         try:
             show_sum(self, past)

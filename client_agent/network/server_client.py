@@ -43,6 +43,7 @@ from protocol.wire.messages import (
     Announcement,
     ContributedRound,
     ContributedRounds,
+    Go,
     Message,
     Party,
     ReadyNotice,
@@ -53,6 +54,10 @@ from protocol.wire.messages import (
     StudyEnd,
     StudyList,
     StudyView,
+    TagCheck,
+    TagSeed,
+    TagsFailed,
+    TagShares,
 )
 
 M = TypeVar("M", bound=Message)
@@ -182,6 +187,20 @@ class ServerClient:
         message = release.message
         path = paths.fill(paths.RELEASE_SET, study=name, round=message.round, attempt=message.attempt)
         self._send("PUT", path, Body.of(release.canonical()), "release set", NOTHING_BYTES)
+
+    def tag_seed(self, name: str, seed: TagSeed) -> Signed[TagCheck]:
+        """Show the seed of the tags; the server says by how much those of its half are off."""
+        path = paths.fill(paths.TAG_SEED, study=name, round=seed.round, attempt=seed.attempt)
+        return Signed[TagCheck].parse(self._send("PUT", path, Body.of(seed.canonical()), "tag seed"))
+
+    def go(self, name: str, go: Signed[Go]) -> None:
+        path = paths.fill(paths.GO, study=name, round=go.message.round, attempt=go.message.attempt)
+        self._send("PUT", path, Body.of(go.canonical()), "go", NOTHING_BYTES)
+
+    def tags_failed(self, name: str, failed: Signed[TagsFailed]) -> Signed[TagShares]:
+        """Say that tags are wrong; the server shows its share of every site's error."""
+        path = paths.fill(paths.TAGS_FAILED, study=name, round=failed.message.round, attempt=failed.message.attempt)
+        return Signed[TagShares].parse(self._send("POST", path, Body.of(failed.canonical()), "tags failed"))
 
     def fetch_output(self, name: str, round_number: int, take: Callable[[Iterator[bytes]], T], most_bytes: int) -> T:
         """This side's half of a released sum, sealed to this site: what ``take`` makes of its pieces.

@@ -12,6 +12,7 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from client_agent.study.isolating import colluders, propose_sum
 from client_agent.study.known_sums import agree_to_cohort
+from protocol.arithmetic.prg import SEED_BYTES
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal
 from protocol.policy.candidates import Candidate
@@ -19,6 +20,7 @@ from protocol.policy.check import Terms, check_for_every_site
 from protocol.policy.clauses import MOST_DISCARDED_SUMS
 from protocol.rounds.agree import model_digest
 from protocol.rounds.planning import Done, Situation, lists_to_try, next_purpose
+from protocol.tags.keys import seed_hash
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
     MOST_COUNTS_ROUNDS,
@@ -47,6 +49,12 @@ def hindrance(owner: RequesterStudy) -> Hindrance | None:
 
 
 def _discarded(owner: RequesterStudy) -> Hindrance | None:
+    if owner.state.altered:
+        text = (
+            f"the sum of round {owner.state.altered[0]} had wrong tags, against what a server had signed; verify the "
+            "kept messages (moiety study verify), compare the operators' records, and start another study"
+        )
+        return Hindrance(cause=EndCause.SERVER_DEVIATED, public=text, why=text)
     if len(owner.state.discarded) >= MOST_DISCARDED_SUMS:
         text = (
             f"the sums of rounds {list(owner.state.discarded)} were not those of the released sites and were "
@@ -126,7 +134,9 @@ def _plan_over_cohort(owner: RequesterStudy, purpose: Purpose, everybody: Candid
 
 def _announced(owner: RequesterStudy, purpose: Purpose, chosen: Candidate) -> tuple[Announcement, WeightList]:
     number, study = owner.progress.next_round, owner.study
-    salt = owner.context.randomness.bytes(32, f"weight list salt {owner.study_digest} round {number}")
+    randomness, label = owner.context.randomness, f"{owner.study_digest} round {number}"
+    salt = randomness.bytes(32, f"weight list salt {label}")
+    seed = randomness.bytes(SEED_BYTES, f"tag seed {label}") if study.tagged(purpose) else None
     weight_list = WeightList(
         study_digest=owner.study_digest,
         round=number,
@@ -134,6 +144,7 @@ def _announced(owner: RequesterStudy, purpose: Purpose, chosen: Candidate) -> tu
         weights=chosen.weights,
         requester=chosen.requester,
         salt=salt.hex(),
+        tag_seed=None if seed is None else seed.hex(),
     )
     announcement = Announcement(
         study_digest=owner.study_digest,
@@ -147,6 +158,7 @@ def _announced(owner: RequesterStudy, purpose: Purpose, chosen: Candidate) -> tu
         weight_list_digest=weight_list.digest(),
         closes_at_s=math.ceil(owner.context.clock.now() + study.round_deadline_s),
         ckks_key_id=owner.ckks_key_id(purpose),
+        tag_seed_hash=None if seed is None else seed_hash(owner.study_digest, number, seed),
     )
     return announcement, weight_list
 
@@ -189,7 +201,7 @@ def situation(owner: RequesterStudy) -> Situation:
         rule_state=progress.rule_state,
         memory=progress.memory,
         contributors=tuple(party.name for party in owner.context.roster.contributors),
-        away=progress.dropped,
+        away=(*progress.dropped, *progress.tags_wrong),
         model_version=state.model_version or 0,
         least_isolation=owner.context.policy.least_isolation,
         list_kept=progress.list_kept,

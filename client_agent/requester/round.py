@@ -20,6 +20,7 @@ from client_agent.requester.measuring.probe import Probe, make_probe, probe_file
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
+from client_agent.requester.tag_checks import TagChecks, Wrong
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.letter import WeightMail
 from client_agent.study.contribute import EncodedUpdate
@@ -72,6 +73,8 @@ class RequesterRound:
         self._shared: set[int] = set()
         self._queried: set[int] = set()
         self._released: set[int] = set()
+        self._checked: set[int] = set()
+        self._tags = TagChecks(owner, plan)
 
     def run(self) -> Settled:
         """Announce, then follow both views until the round is over at both servers.
@@ -155,6 +158,8 @@ class RequesterRound:
         summed = self._announcement.purpose.plan.summed
         if summed and states == {RoundState.MEASURED} and a.attempt not in self._released:
             return self.release
+        if states == {RoundState.COMMITTED} and a.attempt not in self._checked:
+            return self._check_tags
         return None
 
     def once(self, step: Callable[[RoundView, RoundView], None], a: RoundView, b: RoundView) -> None:
@@ -172,7 +177,7 @@ class RequesterRound:
             raise ProtocolViolation(f"round {self._number}: {refused.detail}") from refused
 
     def _contribute(self, a: RoundView, b: RoundView) -> None:
-        self._owner.contribute(self._announcement, a.attempt)
+        self._owner.contribute(self._announcement, a.attempt, self.plan.weight_list)
         self._shared.add(a.attempt)
         self._owner.event(EventKind.PHASE, self._number, "contributed")
         if learns_from(self._owner.rule, self._announcement.purpose):
@@ -243,6 +248,20 @@ class RequesterRound:
         else:
             owner.event(EventKind.PHASE, self._number, f"release of {len(release.message.sites)} sites signed")
 
+    def _check_tags(self, a: RoundView, b: RoundView) -> None:
+        """Both servers have fixed what they will serve: whether its tags are right, and what follows."""
+        owner = self._owner
+        release = self._openings.opened(a, b, self._facts()).release_set
+        if release is None:
+            raise ProtocolViolation(f"round {self._number}: the servers sum a release that this requester did not sign")
+        with owner.stopwatch.phase("tags"):
+            said = self._tags.take(release, a, b)
+        self._checked.add(a.attempt)
+        if said.go is not None:
+            owner.event(EventKind.PHASE, self._number, "the sum's tags are right: go")
+        else:
+            owner.problem(self._number, "the sum's tags are wrong: nothing is opened, and the round ends without a sum")
+
     def _read_declines(self, view: StudyView) -> None:
         prefix = _DECLINE_PREFIX.format(round=self._number)
         for entry in view.mail:
@@ -284,15 +303,25 @@ class RequesterRound:
         skip = self._shown_end(a, b, RoundState.SKIPPED)
         if skip is None:
             return None
+        wrong = self._wrong_tags(a, b)
         return Settled(
             end=RoundEnd.SKIPPED,
             attempt=a.attempt,
             reason=skip.message.reason,
             skip=skip,
+            failed_check=() if wrong is None else wrong.sites,
+            server_lied=wrong is not None and wrong.server_lied,
             declines=tuple(self._declines.values()),
             clipped=self._encoded.clipped if self._encoded is not None else None,
             requester_norm=self._encoded.norm if self._encoded is not None else None,
         )
+
+    def _wrong_tags(self, a: RoundView, b: RoundView) -> Wrong | None:
+        """Whose tags were wrong; None where the attempt did not come so far."""
+        if self._tags.said(a.attempt).failed is None:
+            return None
+        release = self._openings.opened(a, b, self._facts()).release_set
+        return None if release is None else self._owner.retried(lambda: self._tags.wrong(release, a.attempt))
 
     def _finish(self, a: RoundView, b: RoundView) -> Settled:
         """Open the average like every site, and hand the measurement to the rule."""
@@ -306,6 +335,7 @@ class RequesterRound:
             agreed_set=a.agreed_set,
             release_set=opened.release_set,
             sum_release=a.sum_release,
+            go=self._tags.said(a.attempt).go,
         )
         end, found = RoundEnd.RELEASED, {"requester_norm": encoded.norm}
         if learns_from(owner.rule, self._announcement.purpose):

@@ -32,7 +32,8 @@ class Settled:
     """How a round ended. ``past`` is set when a sum was released, ``measured`` when the rule can be applied.
 
     ``skip`` is set when the round was skipped, with both servers' signatures. ``failed_check`` are agreed sites that
-    failed one in a round that sums nothing; the release set of any other names them.
+    failed one in a round that sums nothing, or whose tags were wrong; the release set of any other names them.
+    ``server_lied``: the servers' words about tags do not fit each other.
     """
 
     end: RoundEnd
@@ -45,3 +46,4 @@ class Settled:
     measured: Measured | None = None
     skip: Signed[RoundOutcome] | None = None
     failed_check: tuple[str, ...] = ()
+    server_lied: bool = False

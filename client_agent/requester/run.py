@@ -229,6 +229,8 @@ class Requester(RequesterStudy):
         behind = [refused.site for refused in settled.declines if refused.clause is Clause.MODEL_BEHIND]
         if behind and self.progress.end is None:
             welcome(self, behind)
+        if settled.server_lied and self.progress.end is None:
+            self._end_by_server(plan.announcement.message.round)
         if self.progress.short_rounds >= _SHORT_ROUNDS and self.progress.end is None:
             self.end_study(
                 StudyEndState.LOCAL_ONLY,
@@ -264,6 +266,7 @@ class Requester(RequesterStudy):
     def _after_release(self, plan: RoundPlan, past: PastRelease) -> dict[str, object]:
         memory = self.remembered(self.progress.memory, past)
         changes: dict[str, object] = {"memory": memory, "previous": past, "skipped": (), "short_rounds": 0}
+        changes["tags_wrong"] = ()
         if past.announcement.purpose.plan.steps_model:
             before, weight_list = self.progress.memory, plan.weight_list
             again = (weight_list.weights, weight_list.requester) == (before.summed_list, before.summed_requester)
@@ -272,10 +275,16 @@ class Requester(RequesterStudy):
         return changes
 
     def _after_no_sum(self, plan: RoundPlan, settled: Settled) -> dict[str, object]:
-        announcement = plan.announcement.message
+        announcement, before = plan.announcement.message, self.progress.tags_wrong_before
+        again = [site for site in settled.failed_check if site in before and site not in self.progress.dropped]
         willing = len(plan.weight_list.weights) - len(settled.declines)
         short_rounds = self.progress.short_rounds + 1 if willing < announcement.least_contributors else 0
-        return self.after_skip(settled, announcement.round) | {"short_rounds": short_rounds, "too_few": True}
+        changes: dict[str, object] = {"short_rounds": short_rounds, "too_few": True}
+        if settled.failed_check:
+            changes["tags_wrong"] = tuple(sorted({*self.progress.tags_wrong, *settled.failed_check}))
+            changes["tags_wrong_before"] = tuple(sorted({*before, *settled.failed_check}))
+            changes["dropped"] = (*self.progress.dropped, *again)
+        return self.after_skip(settled, announcement.round) | changes
 
     def after_declines(self, settled: Settled) -> dict[str, object]:
         """Who is not listed again: a refusal or a diverged model at once, an unusable update the second time.
@@ -336,6 +345,15 @@ class Requester(RequesterStudy):
             cause = EndCause.ISOLATION if refusal.clause is Clause.ISOLATION else EndCause.POLICY
             reason = f"the next weight list would break the sites' policy ({refusal.clause.value})"
         self.end_study(StudyEndState.LOCAL_ONLY, cause, reason, refusal.detail, clause=refusal.clause)
+
+    def _end_by_server(self, number: int) -> None:
+        """Nothing was opened; which of the two it was, their records say."""
+        text = (
+            f"round {number}: the two servers' words about the sum's tags do not fit each other, so one of them "
+            "deviated; nothing was opened. Verify the kept messages (moiety study verify) and start another study when "
+            "the operators have compared their records"
+        )
+        self.end_study(StudyEndState.FAILED, EndCause.SERVER_DEVIATED, text)
 
     def _deliver_end(self) -> None:
         end = self.progress.end

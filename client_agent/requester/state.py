@@ -32,6 +32,8 @@ class RequesterState(BaseModel):
     dropped: tuple[str, ...] = ()
     given_up: tuple[Absence, ...] = Field(default=(), description="what sites said that are not listed any more")
     unusable: tuple[str, ...] = Field(default=(), description="sites whose update was unusable in the last round")
+    tags_wrong: tuple[str, ...] = Field(default=(), description="sites whose tags were wrong since the last sum")
+    tags_wrong_before: tuple[str, ...] = Field(default=(), description="sites whose tags were ever wrong")
     short_rounds: int = 0
     too_few: bool = Field(default=False, description="whether the last round of updates came to no sum")
     list_kept: int = Field(default=0, description="how many sums in a row had the last sum's list")

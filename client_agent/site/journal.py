@@ -54,6 +54,7 @@ class SiteState(BaseModel):
     ``summarised`` is the round whose summary this site opened. ``ranked_before`` is the first round that this site saw
     announced as something else than a ranking or a summary, in a study that has either, whether it took part or not.
     ``discarded`` are the rounds whose sum of ciphertexts was none that the released sites' updates can make.
+    ``altered`` are the rounds whose sum of shares had wrong tags although both servers' checks said otherwise.
     ``opened_round`` is the last one whose sum of updates this site opened,
     whether it was applied or discarded. ``ended_by`` is what ended the study,
     ``refused`` that this site takes no part.
@@ -71,6 +72,7 @@ class SiteState(BaseModel):
     summarised: int | None = None
     ranked_before: int | None = None
     discarded: tuple[int, ...] = ()
+    altered: tuple[int, ...] = ()
     last_recorded_round: int = 0
     opened_round: int = 0
     finished: str | None = None

@@ -27,6 +27,7 @@ from protocol.bodies.contribution import Part, PartSealing
 from protocol.errors import ConfigurationError, TranscriptMismatch
 from protocol.protection.interface import AtSite, Encoded
 from protocol.protection.known import encoded_bytes, protection_of
+from protocol.protection.tagged import with_tags
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import Octets
@@ -121,10 +122,15 @@ def make_contribution(
     attempt: int,
     randomness: Randomness,
     journal: StudyJournal,
+    tag_seed: str | None = None,
 ) -> ContributionRecord:
     """Split, seal and commit the journalled encoding; the journalled record when this attempt was made before.
 
+    ``tag_seed`` is the weight list's, hexadecimal, where the round has tags: they are the attempt's own, and follow
+    the encoding.
+
     Reveals:  what the parts do, each to the server that opens it; to others the length
+    Raises:   CommitmentMismatch, when the seed is not the announced one
     """
     parts = protection_of(announcement).parts(at.study, announcement, attempt, at.site, at.roster)
     folder = journal.attempt_folder(announcement.round, attempt)
@@ -137,7 +143,11 @@ def make_contribution(
     files = {side: folder / _sealed_file(side, alone=len(parts) == 1) for side in parts}
     seed, size = randomness.bytes(32, f"share seed {label}"), encoded_bytes(at.study, announcement)
     encoded, split = encoded_path(journal, at.study, announcement), protection_of(announcement).content
-    digests = _seal_into(files, sealing, lambda part: split(part, pieces_of(encoded, size), seed))
+
+    def content(part: Part) -> Iterator[Octets]:
+        return split(part, with_tags(pieces_of(encoded, size), announcement, attempt, tag_seed), seed)
+
+    digests = _seal_into(files, sealing, content)
     record = ContributionRecord(
         round=announcement.round,
         attempt=attempt,

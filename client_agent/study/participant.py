@@ -38,7 +38,7 @@ from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import Layers, clip, encode
 from protocol.bodies.letter import LetterKind, most_bytes
 from protocol.ckks.scheme import SecretKey
-from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation
+from protocol.errors import AggregateOutOfBounds, AnnouncementMismatch, ProtocolViolation, SumAltered
 from protocol.evidence import PastRelease
 from protocol.first_model import first_model
 from protocol.policy.memory import SiteMemory, remember_left_out, remember_release
@@ -50,7 +50,7 @@ from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.rules.server_optimiser import initial_state
 from protocol.sharing import split_chunk
 from protocol.summary.question import Question
-from protocol.wire.messages import Announcement, Party, Purpose
+from protocol.wire.messages import Announcement, Party, Purpose, WeightList
 
 ENCODED_RECORD: Final = "encoded.json"
 
@@ -224,10 +224,11 @@ class Participant(StudyAtSite):
         length = self.study.parameters_in(announcement.purpose).dimension
         return EncodedFile(encoded_path(self.journal, self.study, announcement), length)
 
-    def contribute(self, announcement: Announcement, attempt: int) -> None:
+    def contribute(self, announcement: Announcement, attempt: int, weight_list: WeightList) -> None:
         """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""
+        randomness, seed = self.context.randomness, weight_list.tag_seed
         with self.stopwatch.phase("sharing"):
-            record = make_contribution(self.at, announcement, attempt, self.context.randomness, self.journal)
+            record = make_contribution(self.at, announcement, attempt, randomness, self.journal, seed)
         with self.stopwatch.phase("upload"):
             send_contribution(record, self.at, self.study_digest, self.context.clients, self.journal)
 
@@ -254,9 +255,12 @@ class Participant(StudyAtSite):
             stepped = self._stepped(past)
         except AggregateOutOfBounds as broken:
             settle_sum(self.context, self.study_digest, past)
-            doubts = {number} if past.announcement.protection.plan.keyed else set()
-            discarded = {*self.state.discarded, *doubts}
-            self.save(memory=memory, discarded=tuple(sorted(discarded)), opened_round=number)
+            found: dict[str, object] = {"memory": memory, "opened_round": number}
+            if past.announcement.protection.plan.keyed:
+                found["discarded"] = tuple(sorted({*self.state.discarded, number}))
+            if isinstance(broken, SumAltered):
+                found["altered"] = tuple(sorted({*self.state.altered, number}))
+            self.save(**found)
             self.problem(number, broken.detail)
             return RoundEnd.DISCARDED
         settle_sum(self.context, self.study_digest, past)

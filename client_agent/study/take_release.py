@@ -51,12 +51,12 @@ class Outputs:
     def open_counts(self, past: PastRelease) -> tuple[int, ...]:
         """The class counts of all sites in a released round of counts together. Raises: as :meth:`open`"""
         check_release(past, self.at.roster, self.study_digest)
-        return open_counts(self.at.study, past, partial(self._fetch, past))
+        return open_counts(self.at, past, partial(self._fetch, past))
 
     def open_summary(self, past: PastRelease) -> TableOne:
         """What all sites of a released round summarised together. Raises: as :meth:`open`"""
         check_release(past, self.at.roster, self.study_digest)
-        return open_summary(self.at.study, past, partial(self._fetch, past))
+        return open_summary(self.at, past, partial(self._fetch, past))
 
     def _fetch(self, past: PastRelease, side: Side, take: Callable[[OutputHeader, Iterator[bytes]], T]) -> T:
         """What ``take`` makes of a side's output, anew where the connection breaks."""

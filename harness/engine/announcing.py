@@ -111,6 +111,7 @@ def _announced(run: Run, state: RunState, round_number: int, candidate: Candidat
         model_digest=NO_SECRET,
         weight_list_digest=weight_list.digest(),
         closes_at_s=0,
+        tag_seed_hash=NO_SECRET if run.study.tagged(purpose) else None,
     )
     check_for_every_site(announcement, weight_list, _terms(run), state.memory)
     return Announced(announcement, weight_list)

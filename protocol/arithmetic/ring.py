@@ -40,6 +40,11 @@ def to_bytes(x: Ring) -> bytes:
     return x.astype(_WIRE, copy=False).tobytes()
 
 
+def octets(x: Ring) -> memoryview:
+    """As :func:`to_bytes`, without a copy where the machine writes numbers so."""
+    return np.ascontiguousarray(x.astype(_WIRE, copy=False)).view(np.uint8).data
+
+
 def from_bytes(b: bytes | bytearray | memoryview, length: int) -> Ring:
     """Read ``length`` elements; the result may be a read-only view of ``b``.
 

@@ -275,6 +275,16 @@ def check_discarded_sums(announcement: Announcement, discarded: tuple[int, ...])
         )
 
 
+def check_altered_sums(announcement: Announcement, altered: tuple[int, ...]) -> None:
+    """After a sum whose tags contradict what a server signed, a site contributes to nothing more of the study."""
+    if altered:
+        raise refusal(
+            Clause.ALTERED_SUM,
+            f"the sum of round {altered[0]} had wrong tags, against a server's signature: this site's log says whose; "
+            "verify the kept messages with moiety study verify, and start another study when it is cleared up",
+        )
+
+
 def check_left_out_twice(announcement: Announcement, memory: SiteMemory) -> None:
     """A site that was left out of the sum twice without a failed check is not listed again."""
     for record in memory.left_out:

@@ -8,6 +8,7 @@ from typing import Final
 from protocol.bodies import sealed
 from protocol.bodies.contribution import Part, content_bytes
 from protocol.errors import MalformedMessage
+from protocol.parameters import TAG_COORDINATES
 from protocol.protection.ckks import Ciphertexts
 from protocol.protection.interface import Protection
 from protocol.protection.plan import StudyProtection
@@ -37,8 +38,9 @@ def expected(study: Study, announcement: Announcement, attempt: int, site: str, 
 
 
 def encoded_bytes(study: Study, announcement: Announcement) -> int:
-    """How long a round's encoded vector is before it is split."""
-    return content_bytes(*protection_of(announcement).whole(study, announcement.purpose))
+    """How long a round's encoded vector is before it is split, without tags, which each attempt has its own of."""
+    kind, length = protection_of(announcement).whole(study, announcement.purpose)
+    return content_bytes(kind, length - TAG_COORDINATES if announcement.tagged else length)
 
 
 def most_bytes(study: Study) -> int:

@@ -22,6 +22,7 @@ from protocol.bodies.sealed import ElementReader
 from protocol.evidence import PastRelease, sum_of_numerators
 from protocol.parameters import StudyParameters
 from protocol.protection.interface import AtSite, Encoded, Fetch
+from protocol.protection.tagged import CheckedHalves
 from protocol.release import (
     AverageOpener,
     average_chunk,
@@ -82,7 +83,7 @@ class Shares:
 
     def open(self, at: AtSite, past: PastRelease, fetch: Fetch) -> NDArray[np.float32]:
         opened = _own_weighted if at.study.rule.name.self_weighted else _average
-        return _fetched(past, fetch, lambda vector: opened(at, vector))
+        return _fetched(at, past, fetch, lambda vector: opened(at, vector))
 
 
 # --- encoding ---------------------------------------------------------------------------------------------------------
@@ -164,13 +165,17 @@ class _Vector:
         return len(self.past.release_set.message.sites)
 
 
-def _fetched(past: PastRelease, fetch: Fetch, take: Callable[[_Vector], T]) -> T:
-    """What ``take`` makes of the masked vector, once the mask's seed is here."""
+def _fetched(at: AtSite, past: PastRelease, fetch: Fetch, take: Callable[[_Vector], T]) -> T:
+    """What ``take`` makes of the masked vector, once the mask's seed is here; with tags, once both are checked."""
     mask_from = masking_side(past.announcement.round)
     seed = fetch(mask_from, output.seed_in)
 
     def taken(header: OutputHeader, content: Iterator[bytes]) -> T:
-        return take(_Vector(past, output.elements_in(header, content), seed))
+        pieces = output.elements_in(header, content)
+        if not past.announcement.tagged:
+            return take(_Vector(past, pieces, seed))
+        halves = CheckedHalves(past, at.roster, seed, header.length)
+        return halves.opened(pieces, lambda values: take(_Vector(past, values, seed)))
 
     return fetch(mask_from.other, taken)
 
@@ -208,22 +213,22 @@ def _whole(vector: _Vector, parameters: StudyParameters) -> Signed:
     return out
 
 
-def open_summary(study: Study, past: PastRelease, fetch: Fetch) -> TableOne:
+def open_summary(at: AtSite, past: PastRelease, fetch: Fetch) -> TableOne:
     """What all sites of a released round summarised together.
 
     Reveals:  the table, to this site
     Raises:   as :meth:`Protection.open`
     """
-    parameters = study.parameters_in(past.announcement.purpose)
-    signed = _fetched(past, fetch, lambda vector: _whole(vector, parameters))
-    return table_one(signed, study.summary_layout, len(past.release_set.message.sites))
+    parameters = at.study.parameters_in(past.announcement.purpose)
+    signed = _fetched(at, past, fetch, lambda vector: _whole(vector, parameters))
+    return table_one(signed, at.study.summary_layout, len(past.release_set.message.sites))
 
 
-def open_counts(study: Study, past: PastRelease, fetch: Fetch) -> tuple[int, ...]:
+def open_counts(at: AtSite, past: PastRelease, fetch: Fetch) -> tuple[int, ...]:
     """The class counts of all sites in a released round of counts together.
 
     Reveals:  the totals, to this site
     Raises:   as :meth:`Protection.open`
     """
-    signed = _fetched(past, fetch, lambda vector: _whole(vector, study.parameters))
-    return class_totals(signed, study.model.classes, len(past.release_set.message.sites))
+    signed = _fetched(at, past, fetch, lambda vector: _whole(vector, at.study.parameters))
+    return class_totals(signed, at.study.model.classes, len(past.release_set.message.sites))

@@ -90,4 +90,5 @@ class EndCause(StrEnum):
     ISOLATION = "isolation"
     SUM_TOO_LONG = "sum_too_long"
     SUMS_DISCARDED = "sums_discarded"
+    SERVER_DEVIATED = "server_deviated"
     CANCELLED = "cancelled"

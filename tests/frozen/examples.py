@@ -254,7 +254,6 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "task": TASK,
     "study_end": END,
     "study_list": {"studies": [signed(STUDY, "clinic-0", *BOTH)], "more": True},
-    "hindrance": {"study_digest": STUDY_DIGEST, "site": "clinic-2", "since_s": 1760000000},
     "study_refusal": {
         "study_digest": STUDY_DIGEST,
         "site": "clinic-2",

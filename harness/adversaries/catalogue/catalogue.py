@@ -20,6 +20,7 @@ from harness.adversaries.catalogue.by_sites.flooding import floods
 from harness.adversaries.catalogue.by_sites.poisoning import poisonings
 from harness.adversaries.catalogue.by_sites.shares import hostile_shares
 from harness.adversaries.catalogue.by_sites.vectors import vector_attacks
+from harness.adversaries.catalogue.tags import tagged_sums
 from protocol.errors import ConfigurationError
 
 
@@ -41,6 +42,7 @@ def catalogue() -> dict[str, Attack]:
         hostile_frames(),
         outside_attacks(),
         hostile_requests(),
+        tagged_sums(),
         poisonings(),
     )
     found: dict[str, Attack] = {}

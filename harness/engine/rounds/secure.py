@@ -1,14 +1,14 @@
 """One secure round of all parties in one process, with the protocol's own functions (docs/protocol.md 3 to 9).
 
 Real: encoding, shares, commitments, agreed set, coin toss, sketch, products from OT or a dealer, range check, what
-the rule has opened, the requester's judgement, masked sum and the sites' check of it. Left out, since nothing leaves
-the process: sealing, signatures, files.
+the rule has opened, the requester's judgement, tags, masked sum and the sites' check of it. Left out, since nothing
+leaves the process: sealing, signatures, files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -24,13 +24,16 @@ from protocol.arithmetic.kernels import NUMBA
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, Signed
 from protocol.mpc import distance, measurement, sketch
-from protocol.parameters import StudyParameters
+from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.rounds import agree
 from protocol.sharing import ChunkSource, Share, Side
+from protocol.tags.keys import attempt_key
+from protocol.tags.sums import TagSums, errors_of
 from protocol.wire.commitment import commitment_to
 from protocol.wire.messages import AgreedSet, Announcement, CollectedContribution, Roster
 
 _ATTEMPT = 1
+_TAGS = "the sum's tags are wrong; nothing was opened"
 
 
 Tamper: TypeAlias = Callable[[str, Ring], Ring]
@@ -101,13 +104,16 @@ class SecureRound:
             return SecureResult(None, judgement=judgement, skipped_because="too few sites are left after the checks")
         kept = (self.roster.requester, *judgement.measured.took_part)
         released = tuple(site for site in agreed.sites if site in kept)
+        wrong = self._wrong_tags(released, contributions)
+        if wrong is not None:
+            return SecureResult(None, judgement=wrong_tags_left_out(judgement, wrong), skipped_because=_TAGS)
         return SecureResult(self._release(released, contributions), released, judgement)
 
     def _contribute(self, given: Given) -> _Contribution:
         """The site: scale, encode, split, commit."""
         rand = derive(self.seed, f"contribution of {given.site}")
         encoded = self.tamper(given.site, given.encoded(self.parameters, derive(rand, "rounding")))
-        seed_share, vector_share = sharing.split(encoded, derive(rand, "share"))
+        seed_share, vector_share = sharing.split(self._tagged(encoded), derive(rand, "share"))
         vector_side = sharing.vector_side(self.roster.place(given.site))
         shares: dict[Side, Share] = {vector_side: vector_share, vector_side.other: seed_share}
         collected = CollectedContribution(
@@ -117,6 +123,30 @@ class SecureRound:
             commitment_b=_commitment(shares[Side.B], rand, "b"),
         )
         return _Contribution(given.site, encoded, shares, collected)
+
+    def _tagged(self, encoded: Ring) -> Ring:
+        """With its tags behind it, in a round that has them."""
+        if not self.announcement.tagged:
+            return encoded
+        tags = TagSums(self._tag_key)
+        tags.add(encoded)
+        return np.concatenate([encoded, tags.values()[0]])
+
+    @property
+    def _tag_key(self) -> bytes:
+        return attempt_key(self.announcement, _ATTEMPT, derive(self.seed, "tag seed"))
+
+    def _wrong_tags(self, released: tuple[str, ...], contributions: dict[str, _Contribution]) -> tuple[str, ...] | None:
+        """Before anything is served: None where the sum's tags are right, else whose are not, by both sides' shares."""
+        if not self.announcement.tagged:
+            return None
+        length = self.parameters.dimension + TAG_COORDINATES
+        errors = np.zeros((len(released), TAG_COORDINATES), dtype=np.uint64)
+        for side in Side:
+            errors += errors_of(self._tag_key, length, _sources(side, contributions, released))
+        if not np.any(errors.sum(axis=0, dtype=np.uint64)):
+            return None
+        return tuple(site for site, error in zip(released, errors, strict=True) if np.any(error))
 
     def _measure(
         self,
@@ -185,6 +215,11 @@ class SecureRound:
         sums = {side: release.sum_chunk(_sources(side, contributions, released), 0, stop) for side in Side}
         vector = release.combine_chunk(release.masked_sum_chunk(sums[Side.A], t_seed, 0), sums[Side.B])
         return release.open_aggregate_chunk(vector, t_seed, 0, self.bound(released), NUMBA)
+
+
+def wrong_tags_left_out(judgement: Judgement, wrong: tuple[str, ...]) -> Judgement:
+    """The judgement of a round that ends without a sum, as its tags are wrong: who failed, and nobody took part."""
+    return replace(judgement, failed=wrong, measured=judgement.measured.model_copy(update={"took_part": ()}))
 
 
 def _numerator(given: Given, parameters: StudyParameters) -> int:

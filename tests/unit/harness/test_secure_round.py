@@ -115,6 +115,38 @@ def test_the_sum_is_the_weighted_sum(dimension: int, source: SourceName) -> None
     assert np.max(np.abs(found - expected)) < 5
 
 
+def tagged_round(round_number: int = 1) -> SecureRound:
+    told = announced(Needs.NOTHING).model_copy(update={"round": round_number, "tag_seed_hash": "ab" * 32})
+    return secure_round(told, 20)
+
+
+def test_with_tags_the_sum_is_the_same_bits() -> None:
+    plain, _ = measured(20, Needs.NOTHING)
+    with_tags = tagged_round().run(inputs(20), Recording())
+    assert with_tags.total is not None
+    assert plain.total is not None
+    np.testing.assert_array_equal(with_tags.total, plain.total)
+
+
+@pytest.mark.parametrize("site", ["user", NAMES[2]])
+def test_a_wrong_tag_leaves_no_sum_and_names_its_site(site: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    turn, place = tagged_round(), iter(NAMES)
+    right = SecureRound._tagged
+
+    def wrong(self: SecureRound, encoded: np.ndarray) -> np.ndarray:
+        tagged = right(self, encoded)
+        tagged[-1:] += np.uint64(next(place) == site)
+        return tagged
+
+    monkeypatch.setattr(SecureRound, "_tagged", wrong)
+    result = turn.run(inputs(20), Recording())
+    assert result.total is None
+    assert result.skipped_because == "the sum's tags are wrong; nothing was opened"
+    assert result.judgement is not None
+    assert result.judgement.failed == (site,)
+    assert result.judgement.measured.took_part == ()
+
+
 @pytest.mark.parametrize("source", ["ot", "dealer"])
 def test_distances_are_exact_for_small_models(source: SourceName) -> None:
     _, opened = measured(20, Needs.DISTANCES, source)

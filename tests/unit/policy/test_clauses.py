@@ -12,6 +12,7 @@ from protocol.parameters import Needs
 from protocol.policy.check import Terms, check_for_every_site
 from protocol.policy.clauses import (
     MOST_DISCARDED_SUMS,
+    check_altered_sums,
     check_discarded_sums,
     check_first_model,
     check_grid,
@@ -361,3 +362,10 @@ class TestDiscardedSums:
 
     def test_rounds_of_shares_are_not_asked(self) -> None:
         check_discarded_sums(announcement(self.OF), (1, 4, 9))
+
+
+def test_after_a_sum_with_wrong_tags_nothing_is_contributed() -> None:
+    announced = announcement(weight_list(EVEN))
+    check_altered_sums(announced, ())
+    with refused(Clause.ALTERED_SUM, "the sum of round 4 had wrong tags", "moiety study verify"):
+        check_altered_sums(announced, (4,))

@@ -1,0 +1,118 @@
+"""What a site does with tags: appends them to its vector, and checks those of a sum while it opens it (section 15).
+
+Order of a site's checks: the halves are those that both servers signed, else they are fetched again; then the
+coordinates and the length, then the tags. A sum whose tags are wrong although the servers' checks added up to zero
+contradicts the check of a server, which is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from protocol.arithmetic.prg import Usage, expand_into
+from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, octets, to_bytes
+from protocol.errors import AggregateOutOfBounds, SumAltered, Unavailable
+from protocol.evidence import PastRelease, require_go
+from protocol.parameters import TAG_COORDINATES
+from protocol.release import masking_side
+from protocol.sharing import Side
+from protocol.tags.halves import VectorDigest, mask_digest
+from protocol.tags.keys import attempt_key, require_seed
+from protocol.tags.sums import TagErrors, TagSums
+from protocol.tags.verdicts import contradicted
+from protocol.wire.channel.sealing import Octets
+from protocol.wire.messages import Announcement, Go, Roster
+
+T = TypeVar("T")
+Pieces = Iterator[tuple[int, Ring]]
+
+
+def with_tags(
+    encoded: Iterable[Octets], announcement: Announcement, attempt: int, seed: str | None
+) -> Iterator[Octets]:
+    """The encoding as it is, and its tags behind it where the round has tags.
+
+    Requires: every piece holds whole elements; ``seed`` of the weight list, hexadecimal
+    Raises:   CommitmentMismatch, when it is not the announced one
+    """
+    drawn = require_seed(announcement, seed)
+    if drawn is None:
+        yield from encoded
+        return
+    tags = TagSums(attempt_key(announcement, attempt, drawn))
+    for piece in encoded:
+        tags.add(from_bytes(piece, memoryview(piece).nbytes // ELEMENT_BYTES))
+        yield piece
+    yield to_bytes(tags.values()[0])
+
+
+class CheckedHalves:
+    """Both halves of a released sum with tags, held against what their servers signed, while the sum is opened.
+
+    Raises: Unavailable, when a half is not the signed one; BadSignature, AnnouncementMismatch, CommitmentMismatch
+    """
+
+    def __init__(self, past: PastRelease, roster: Roster, mask_seed: bytes, length: int) -> None:
+        self._go: Go = require_go(past, roster)
+        self._mask_seed = mask_seed
+        self._from_vector = masking_side(past.announcement.round).other
+        self._values = length - TAG_COORDINATES
+        self._digest = VectorDigest()
+        seed = require_seed(past.announcement, past.weight_list.tag_seed)
+        key = attempt_key(past.announcement, self._go.attempt, seed or b"")
+        self._errors = TagErrors(key, length, vectors=2)
+        self._pad = np.empty(0, dtype=np.uint64)
+        self._require_half(self._from_vector.other, mask_digest(mask_seed))
+
+    def opened(self, pieces: Pieces, take: Callable[[Pieces], T]) -> T:
+        """What ``take`` makes of the pieces without the tags, once all of them are the signed ones and the tags right.
+
+        Raises: as the class; what ``take`` raises; SumAltered
+        """
+        passing = self._values_of(pieces)
+        try:
+            taken, broken = take(passing), None
+        except AggregateOutOfBounds as beyond:  # whether it is the signed half is known at its end
+            broken = beyond
+        for _ in passing:
+            pass
+        self._require_half(self._from_vector, self._digest.hexdigest())
+        if broken is not None:
+            raise broken
+        self._require_tags()
+        return taken
+
+    def _values_of(self, pieces: Pieces) -> Pieces:
+        for start, masked in pieces:
+            if self._pad.size < masked.size:
+                self._pad = np.empty(masked.size, dtype=np.uint64)
+            pad = self._pad[: masked.size]
+            expand_into(self._mask_seed, Usage.OUTPUT_MASK, pad, start=start)
+            self._digest.update(octets(masked))
+            self._errors.add(masked, pad)
+            values = masked[: max(0, self._values - start)]
+            if values.size:
+                yield start, values
+
+    def _require_tags(self) -> None:
+        of_vector, of_mask = self._errors.values()
+        if not np.any(of_vector + of_mask):
+            return
+        sides = contradicted(self._go, of_mask, of_vector)
+        named = " and ".join(f"server {side.value.upper()}" for side in sides)
+        raise SumAltered(
+            f"round {self._go.round}: the tags of the sum are wrong, and {named} signed that its half's are other than "
+            "they are: it altered the sum, or its check. The model stays as it was; compare records with the other "
+            "operator before another study is begun",
+            tuple(side.value for side in sides),
+        )
+
+    def _require_half(self, side: Side, found: str) -> None:
+        if found != self._go.commitments[list(Side).index(side)].message.half_digest:
+            raise Unavailable(
+                f"round {self._go.round}: server {side.value.upper()} serves another half of the sum than it signed; "
+                "nothing of it is used, and it is fetched again: if this goes on, ask its operator for the signed one"
+            )
