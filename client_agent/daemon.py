@@ -5,12 +5,10 @@ A study begins at the requester as a file in ``state_dir/outbox``; contributors 
 
 from __future__ import annotations
 
-import fcntl
 import threading
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TextIO
 
 import structlog
 
@@ -23,7 +21,7 @@ from client_agent.network.watch import Stopped
 from client_agent.points import failpoints_of
 from client_agent.requester.run import Requester
 from client_agent.settings import AgentSettings
-from client_agent.site.connections import Connect, Site
+from client_agent.site.connections import Connect, Site, one_agent
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.finished_model import FINISH, finish_table
@@ -33,7 +31,6 @@ from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
 from host.clock import SYSTEM, Clock
 from host.durable import write_durably
-from host.private_files import private_folder
 from host.randomness import site_randomness
 from protocol.errors import (
     AnnouncementMismatch,
@@ -289,8 +286,7 @@ def run_agent(
     """
     if make_learner is None:
         _require_training(settings)
-    private_folder(settings.state_dir)
-    with only_one(settings.state_dir), Site(settings, connect, clock) as site:
+    with one_agent(settings), Site(settings, connect, clock) as site:
         Agent(site, stop, emit, make_learner).run()
 
 
@@ -302,14 +298,3 @@ def _require_training(settings: AgentSettings) -> None:
         from client_agent.learning.flat_vector import pick_device
 
         pick_device(settings.device)
-
-
-def only_one(state_dir: Path) -> TextIO:
-    """The lock on the state folder; ConfigurationError when another agent holds it."""
-    file = (state_dir / "lock").open("w", encoding="utf-8")
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        file.close()
-        raise ConfigurationError(f"key 'state_dir': another agent is running in {state_dir}") from None
-    return file

@@ -6,9 +6,10 @@ import itertools
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from host.failpoints import Failpoints
+from host.one_holder import Owner, require_owner
 from host.private_files import private_folder, read_secret, take_back
 from host.randomness import Randomness, server_randomness
 from protocol.ckks.parameters import CkksParameters
@@ -30,6 +31,9 @@ from servers.store.shares import ShareFiles
 from servers.store.sql import SqlStore
 
 M = TypeVar("M", bound=Message)
+_ANOTHER_FOLDER: Final = (
+    "give this server a folder and a database of its own; after new keys, too, since studies of before cannot go on"
+)
 
 
 @dataclass(frozen=True)
@@ -111,10 +115,13 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     """
     roster, keys = _identity(settings)
     private_folder(settings.data_dir)
+    owner = Owner(f"server {settings.side.value}", keys.name, keys.key_id, roster.federation)
+    require_owner(settings.data_dir, "data_dir", owner, _ANOTHER_FOLDER)
     upgrade(settings.database)
     take_back(sorted(settings.data_dir.glob("server.db*")))
     changes = Changes()
     store = SqlStore(settings.database, changes.notify)
+    _require_own(store, owner)
     failpoints = failpoints_of(settings.failpoint)
     files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints)
     files.sweep(store.files())
@@ -135,6 +142,26 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     )
 
 
+def _require_own(store: Store, owner: Owner) -> None:
+    known = store.owned_by(owner)
+    if known != owner:
+        store.close()
+        raise ConfigurationError(
+            f"key 'data_dir' or 'database_url': the database belongs to {known}; this is {owner}: {_ANOTHER_FOLDER}"
+        )
+
+
+def _require_addresses(settings: ServerSettings, roster: Roster) -> None:
+    """Signatures cover the roster's addresses: with another one every request is refused, first by the sites."""
+    for key, side in (("public_url", settings.side), ("peer_url", settings.side.other)):
+        operator, found = roster.operator(side), getattr(settings, key)
+        if found != operator.url:
+            raise ConfigurationError(
+                f"key '{key}': found {found!r}; the roster has {operator.url!r} for {operator.name!r}, operator of "
+                f"side {side.value!r}, letter by letter: set that, or have a new roster signed if it is wrong"
+            )
+
+
 def _identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
     try:
         roster = require_roster(parse_roster(settings.roster.read_text(encoding="utf-8"), str(settings.roster)))
@@ -151,4 +178,5 @@ def _identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
             f"{settings.keys}: these are the keys of {keys.name!r}; the roster's operator of side "
             f"{settings.side.value!r} is {mine.name!r}, with other keys: check 'side' and 'keys'"
         )
+    _require_addresses(settings, roster)
     return roster, keys

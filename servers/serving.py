@@ -10,6 +10,7 @@ from typing import Final
 import uvicorn
 from fastapi import FastAPI
 
+from host.one_holder import one_process
 from protocol.errors import ErrorCode
 from servers.app import create_app, create_operations
 from servers.certificate import ServedCertificate
@@ -28,8 +29,13 @@ _LOOKED_AT_EVERY_S: Final = 30.0
 def serve(settings: ServerSettings) -> None:
     """Serve both ports until a signal.
 
-    Raises: ConfigurationError
+    Raises: ConfigurationError, also while another server runs in ``data_dir``
     """
+    with one_process(settings.data_dir, "data_dir", f"the server of side {settings.side.value!r}"):
+        _serve_alone(settings)
+
+
+def _serve_alone(settings: ServerSettings) -> None:
     application = create_app(settings)
     served: Server = application.state.server
     metrics = served.metrics

@@ -6,7 +6,7 @@ import ipaddress
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
@@ -18,12 +18,12 @@ from host.settings import file_table
 from protocol.configuration import describe
 from protocol.errors import ConfigurationError
 from protocol.sharing import Side
+from protocol.wire.address import ServerUrl
 
 ENVIRONMENT_PREFIX = "MOIETY_SERVER_"
 _OPERATIONS_ABOVE: Final = 1000
 _LAST_PORT: Final = 65535
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
-_HttpsUrl = Annotated[str, Field(pattern=r"^https://[^\s/?#]+$")]
 
 
 class Limits(BaseModel):
@@ -63,8 +63,8 @@ class ServerSettings(BaseSettings):
     side: Side
     host: str = "127.0.0.1"
     port: int = Field(ge=1, le=65535)
-    public_url: _HttpsUrl
-    peer_url: _HttpsUrl
+    public_url: ServerUrl
+    peer_url: ServerUrl
     roster: Path
     keys: Path
     data_dir: Path

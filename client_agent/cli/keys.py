@@ -6,7 +6,6 @@ A secret key file stays on the machine where it was made. What travels is the pu
 from __future__ import annotations
 
 import json
-import os
 import secrets
 import sys
 from pathlib import Path
@@ -16,7 +15,8 @@ import typer
 from pydantic import ValidationError
 
 from client_agent.cli.options import JsonOption
-from client_agent.cli.tables import add_row, console, table
+from client_agent.cli.tables import console, plain
+from host.placed_files import rewrite, write_new
 from host.private_files import read_secret
 from host.settings import read_text
 from protocol.configuration import explain
@@ -70,8 +70,7 @@ def new(
         raise ConfigurationError(f"option --name (lower-case letters, digits, '-'): {explain(Party, wrong)}") from None
     secret, public = out / f"{name}.secret.toml", out / f"{name}.public.toml"
     out.mkdir(parents=True, exist_ok=True)
-    _write_new(secret, dump_party_keys(keys), 0o600)
-    _write_new(public, dump_party(party), 0o644)
+    write_new((secret, dump_party_keys(keys), 0o600), (public, dump_party(party), 0o644))
     if json_output:
         _print({"name": name, "secret": str(secret), "public": str(public)})
     else:
@@ -100,7 +99,7 @@ def roster(
         )
     except ValidationError as wrong:
         raise ConfigurationError(f"no roster can be made of these files: {explain(Roster, wrong)}") from None
-    _write_new(out, dump_roster(Signed[Roster](message=made)), 0o644)
+    write_new((out, dump_roster(Signed[Roster](message=made)), 0o644))
     if json_output:
         _print({"roster": str(out), "digest": made.digest()})
     else:
@@ -123,9 +122,7 @@ def sign_roster(
             f"{key} holds the keys of {keys.name!r}, which the roster does not name with these keys"
         )
     signed = countersign(signed, keys.name, keys.signing)
-    temporary = roster_file.with_name(roster_file.name + ".tmp")
-    temporary.write_text(dump_roster(signed), encoding="utf-8")
-    temporary.replace(roster_file)
+    rewrite(roster_file, dump_roster(signed))
     if json_output:
         _print(_summary(signed))
     else:
@@ -139,15 +136,21 @@ def show(roster_file: RosterArgument, json_output: JsonOption = False) -> None:
     if json_output:
         _print(_summary(signed))
         return
-    shown = table("party", "role", "signing key", "url", "samples", "signature")
     for party in signed.message.parties:
-        samples = "" if party.samples is None else str(party.samples)
-        standing = _standing(signed, party)
-        add_row(shown, party.name, party.role.value, party.signing_key[:16], party.url or "", samples, standing)
-    console().print(shown)
+        _print_party(signed, party)
     console().print(f"federation {signed.message.federation}, requester {signed.message.requester}")
     console().print(f"digest {signed.message.digest()}")
     console().print("complete" if _complete(signed) else "not complete: both operators and the requester must sign")
+
+
+def _print_party(signed: Signed[Roster], party: Party) -> None:
+    """All of what has to be compared, on lines of any length: a terminal's width cuts nothing off."""
+    lines = [f"{party.name}: {party.role.value}"]
+    lines += [f"  address      {party.url}"] if party.url else []
+    lines += [f"  samples      {party.samples}"] if party.samples is not None else []
+    lines += [f"  signing key  {party.signing_key}", f"  signature    {_standing(signed, party) or 'none'}"]
+    for line in lines:
+        console().print(plain(line), soft_wrap=True)
 
 
 def _require_role_options(role: Role, url: str | None, samples: int | None) -> None:
@@ -193,18 +196,6 @@ def _read_party(path: Path) -> Party:
 
 def _read_roster(path: Path) -> Signed[Roster]:
     return parse_roster(read_text(path), str(path))
-
-
-def _write_new(path: Path, text: str, mode: int) -> None:
-    """Never overwrite: a lost key cannot be made again."""
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    except FileExistsError:
-        raise ConfigurationError(f"{path} exists already; choose another place or name") from None
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be written: {error}") from None
-    with os.fdopen(handle, "w", encoding="utf-8") as file:
-        file.write(text)
 
 
 def _print(values: dict[str, Any]) -> None:

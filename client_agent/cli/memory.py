@@ -6,9 +6,8 @@ import sys
 from functools import partial
 from typing import Final
 
-from client_agent.daemon import only_one
 from client_agent.settings import AgentSettings
-from client_agent.site.connections import Site
+from client_agent.site.connections import Site, one_agent
 from client_agent.site.reconciling import lost_rounds
 from client_agent.site.remembered_sums import sum_memory
 from host.randomness import SystemRandomness
@@ -25,7 +24,7 @@ def forget_memory(settings: AgentSettings, *, yes: bool) -> None:
 
     Raises: ConfigurationError while the agent runs; Unavailable while a server is away
     """
-    with only_one(settings.state_dir), Site(settings) as site:
+    with one_agent(settings), Site(settings) as site:
         draw = partial(SystemRandomness().bytes, 32, "sketch")
         sums = sum_memory(settings.state_dir, site.keys, draw)
         lost = lost_rounds(sums, site.clients, site.roster, settings.site)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final
 
 import httpx
 
@@ -12,11 +14,23 @@ from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from host.clock import SYSTEM, Clock
+from host.one_holder import OWNER, Owner, one_process, require_owner
 from host.private_files import private_folder
 from protocol.sharing import Side
 
 Connect = Callable[[str, Ledger], httpx.BaseTransport]
 """The way to the server of that name."""
+
+
+_ANOTHER_FOLDER: Final = (
+    f"give this agent a folder of its own. If it is the same hospital with new keys or another name (docs/joining.md, "
+    f"'New keys'), delete {OWNER} there and start again"
+)
+
+
+def one_agent(settings: AgentSettings) -> AbstractContextManager[None]:
+    """While it is entered no other process uses this site's state folder. Raises: ConfigurationError"""
+    return one_process(settings.state_dir, "state_dir", f"the agent of {settings.site!r}")
 
 
 class Site:
@@ -27,6 +41,8 @@ class Site:
         self.clock = clock
         self.roster, self.keys = load_identity(settings)
         private_folder(settings.state_dir)
+        owner = Owner("site", self.keys.name, self.keys.key_id)  # of all federations: it remembers sums over the data
+        require_owner(settings.state_dir, "state_dir", owner, _ANOTHER_FOLDER)
         self.ledger = Ledger(settings.state_dir / "ledger.jsonl")
         connect = connect or _over_tls(settings)
         self.clients: dict[Side, ServerClient] = {}

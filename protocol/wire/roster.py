@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import Field, model_validator
 
 from protocol.sharing import Side
+from protocol.wire.address import ServerUrl
 from protocol.wire.keys import SealingPublicKey, key_id_of
 from protocol.wire.message import Digest, Message, PartyName, StudyName
 
@@ -25,7 +26,7 @@ class Party(Message):
     role: Role
     signing_key: Digest
     sealing_key: Annotated[str, Field(pattern=r"^[0-9a-f]{2432}$")]
-    url: Annotated[str, Field(pattern=r"^https://[^\s/?#]+$")] | None = None
+    url: ServerUrl | None = None
     samples: Annotated[int, Field(ge=1)] | None = None
 
     @property

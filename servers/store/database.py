@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, OperationalError
 
+from host.one_holder import Owner
 from protocol.errors import StorageFull, Unavailable
 from protocol.rounds.states import RoundKey
 from servers.store import tables as t
@@ -58,6 +60,15 @@ class Database:
         with self._begin() as connection:
             made = connection.execute(insert(t.boots).values())
             return int(made.inserted_primary_key[0])  # type: ignore[index]  # an insert of one row has a key
+
+    def owned_by(self, owner: Owner) -> Owner:
+        """Whose this database is: ``owner``'s, if it was nobody's."""
+        with self._begin() as connection:
+            row = connection.execute(select(t.owner)).first()
+            if row is None:
+                connection.execute(insert(t.owner).values(asdict(owner)))
+                return owner
+        return Owner(**row._mapping)
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+from host.one_holder import Owner
 from protocol.rounds.states import Attempt, RoundKey
 from protocol.rounds.transitions import RoundProgress
 from protocol.wire.messages import (
@@ -217,6 +218,10 @@ class Store(Protocol):
 
     def next_boot(self) -> int:
         """How often a server has been started on this store, this time included."""
+        ...
+
+    def owned_by(self, owner: Owner) -> Owner:
+        """Whose this store is: ``owner``'s, if it was nobody's."""
         ...
 
     # studies

@@ -19,6 +19,15 @@ METADATA = MetaData()
 
 boots = Table("boots", METADATA, Column("boot", Integer, primary_key=True, autoincrement=True))
 
+owner = Table(
+    "owner",
+    METADATA,
+    Column("kind", String(63), primary_key=True),
+    Column("name", String(63), nullable=False),
+    Column("key_id", String(64), nullable=False),
+    Column("federation", String(63), nullable=False),
+)
+
 studies = Table(
     "studies",
     METADATA,

@@ -57,6 +57,16 @@ def test_every_service_is_confined(name: str) -> None:
         assert [to for to in mounts.values() if not to.endswith(":ro")] == ["var/lib/moiety"]
 
 
+def test_compose_files_in_one_folder_do_not_take_each_others_place() -> None:
+    """Without a name a project is called after its folder, and the second file's service replaces the first's."""
+    files = [compose(name) for name in DEPLOYED]
+    projects = [file.get("name") for file in files]
+    assert None not in projects
+    assert len(set(projects)) == len(projects)
+    volumes = [volume["name"] for file in files for volume in file["volumes"].values() if volume]
+    assert len(set(volumes)) == len(volumes) == len(DEPLOYED)
+
+
 def test_the_demonstration_separates_the_sites() -> None:
     file = compose("compose.demo.yaml")
     operators = set(OPERATOR_NAMES.values())

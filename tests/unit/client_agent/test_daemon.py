@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,11 +10,11 @@ from pathlib import Path
 import pytest
 import trustme
 
-from client_agent.daemon import Agent, only_one, run_agent
+from client_agent.daemon import Agent, run_agent
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.training_seeds import site_seed, training_seed
 from client_agent.settings import AgentSettings
-from client_agent.site.connections import Site
+from client_agent.site.connections import Site, one_agent
 from client_agent.site.events import AgentEvent
 from client_agent.site.finished_model import finish_table
 from client_agent.site.identity import load_identity
@@ -62,12 +63,28 @@ def test_an_identity_that_does_not_fit(tmp_path: Path) -> None:
 
 def test_one_agent_for_a_state_folder(tmp_path: Path) -> None:
     own = settings(tmp_path, "c1")
-    own.state_dir.mkdir()
-    with only_one(own.state_dir), pytest.raises(ConfigurationError, match="another agent is running"):
+    held = rf"key 'state_dir': .* in use by the agent of 'c1', process {os.getpid()} on .*, since 20.*stop that one"
+    with one_agent(own), pytest.raises(ConfigurationError, match=held):
         run_agent(own, threading.Event())
     stopped = threading.Event()
     stopped.set()
     run_agent(own, stopped)
+
+
+def test_a_state_folder_is_one_sites_with_one_key(tmp_path: Path) -> None:
+    for name in ("c1", "c2"):
+        (tmp_path / name).mkdir()
+    own = settings(tmp_path / "c1", "c1")
+    with Site(own):
+        pass
+    with Site(own):
+        pass
+    others = settings(tmp_path / "c2", "c2").model_copy(update={"state_dir": own.state_dir})
+    with pytest.raises(ConfigurationError, match=r"belongs to site 'c1' with key \w+; this is site 'c2'.*owner\.json"):
+        Site(others)
+    (own.state_dir / "owner.json").unlink()
+    with Site(others):
+        pass
 
 
 def test_a_seed_needs_servers_on_this_machine(tmp_path: Path) -> None:

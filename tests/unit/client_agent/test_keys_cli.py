@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import re
 import stat
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli.keys import app
+from host import placed_files
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.authentic import require_roster
 from protocol.wire.keyfile import parse_party_keys, parse_roster
@@ -81,6 +85,63 @@ def test_secret_files_are_private_and_never_overwritten(folder: Path) -> None:
     assert secret.read_text() == content
 
 
+def test_a_public_file_in_the_way_leaves_no_stray_secret(tmp_path: Path) -> None:
+    (tmp_path / "c1.public.toml").write_text("another's")
+    with pytest.raises(ConfigurationError, match=r"c1\.public\.toml exists already"):
+        run("new", "--name", "c1", "--role", "site", "--out", str(tmp_path), "--samples", "40")
+    assert [path.name for path in tmp_path.iterdir()] == ["c1.public.toml"]
+    assert (tmp_path / "c1.public.toml").read_text() == "another's"
+
+
+def test_what_has_to_be_compared_is_shown_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    address = "https://moiety.research-computing.a-university-hospital-with-a-long-name.example.org:8443"
+    new = ("new", "--out", str(tmp_path), "--name")
+    run(*new, "op-a", "--role", "operator", "--url", address)
+    run(*new, "op-b", "--role", "operator", "--url", "https://b.example")
+    for site in SITES:
+        run(*new, site, "--role", "site", "--samples", "40")
+    shown = run("show", str(make_roster(tmp_path))).splitlines()
+    assert f"  address      {address}" in shown
+    for name in ("op-a", "op-b", *SITES):
+        key = parse_party_keys((tmp_path / f"{name}.secret.toml").read_text(), name).party().signing_key
+        assert f"  signing key  {key}" in shown
+
+
+def mounted_alone(target: Path) -> None:
+    raise OSError(errno.EBUSY, os.strerror(errno.EBUSY))
+
+
+def test_a_roster_that_is_mounted_alone_is_signed_in_place(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    roster = make_roster(folder)
+    file = roster.stat().st_ino
+    monkeypatch.setattr(Path, "replace", lambda self, target: mounted_alone(target))
+    signed = json.loads(run("sign", str(roster), "--key", str(folder / "op-a.secret.toml"), "--json"))
+    assert signed["signatures"] == {"op-a": "valid"}
+    assert roster.stat().st_ino == file
+    assert not list(folder.glob("*.tmp"))
+
+
+def test_a_roster_that_cannot_be_written_is_as_it_was_and_the_text_says_what_to_do(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roster = make_roster(folder)
+    before = roster.read_bytes()
+    monkeypatch.setattr(Path, "replace", lambda self, target: mounted_alone(target))
+    full = iter([OSError(errno.EIO, os.strerror(errno.EIO))])
+
+    def fails_once(handle: int) -> None:
+        for error in full:
+            raise error
+
+    with monkeypatch.context() as within:
+        within.setattr(placed_files.os, "fsync", fails_once)  # type: ignore[attr-defined]
+        within.setattr(placed_files, "write_durably", lambda path, data: mounted_alone(path))
+        with pytest.raises(ConfigurationError, match=r"nothing was changed: copy it to a folder"):
+            run("sign", str(roster), "--key", str(folder / "op-a.secret.toml"))
+    assert roster.read_bytes() == before
+
+
 def test_an_altered_roster_shows_its_signatures_as_not_valid(folder: Path) -> None:
     roster = make_roster(folder)
     run("sign", str(roster), "--key", str(folder / "op-a.secret.toml"))
@@ -102,6 +163,8 @@ def test_an_altered_roster_shows_its_signatures_as_not_valid(folder: Path) -> No
         ),
         (("--name", "x", "--role", "site", "--samples", "0"), "samples"),
         (("--name", "x", "--role", "operator", "--url", "http://a.example"), "url"),
+        (("--name", "x", "--role", "operator", "--url", "https://:8443"), "https://HOST"),
+        (("--name", "x", "--role", "operator", "--url", "https://me:secret@a.example"), "https://HOST"),
     ],
 )
 def test_wrong_new_keys(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
@@ -120,3 +183,12 @@ def test_wrong_rosters(folder: Path) -> None:
     roster = make_roster(folder, sites=("r0", "c1"))
     with pytest.raises(ConfigurationError, match="which the roster does not name"):
         run("sign", str(roster), "--key", str(folder / "c3.secret.toml"))
+
+
+def test_an_address_with_more_than_host_and_port_gets_into_no_roster(folder: Path) -> None:
+    public = folder / "op-a.public.toml"
+    for address in ("https://a.example/moiety", "https://:8443", "https://me:word@a.example", "https://a.example:0"):
+        public.write_text(re.sub(r'url = ".*"', f'url = "{address}"', public.read_text()))
+        with pytest.raises(MoietyError, match="no user or password, no path"):
+            make_roster(folder)
+    assert not (folder / "roster.toml").exists()

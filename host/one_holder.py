@@ -1,0 +1,88 @@
+"""A folder that lasts is one process's at a time and one party's for ever: a lock, and a file that says whose it is.
+
+The lock is flock(2) on the file ``lock``, which ends with the process however that ends. On one machine, containers
+included, it always holds; over NFS it holds between machines where the mount passes locks on, over a file system that
+cannot lock nothing starts. SQLite asks for a local disk anyway (docs/operating.md).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from pydantic import TypeAdapter, ValidationError
+
+from host.durable import write_durably
+from host.private_files import private_folder
+from protocol.errors import ConfigurationError
+
+LOCK: Final = "lock"
+OWNER: Final = "owner.json"
+_HELD: Final = frozenset({errno.EWOULDBLOCK, errno.EACCES})
+_SHOWN_BYTES: Final = 400
+
+
+@dataclass(frozen=True)
+class Owner:
+    """Whose a folder or database is: what kind of process (``server a``, ``site``), its party and key, and where."""
+
+    kind: str
+    name: str
+    key_id: str
+    federation: str = ""
+
+    def __str__(self) -> str:
+        where = f" in federation {self.federation!r}" if self.federation else ""
+        return f"{self.kind} {self.name!r} with key {self.key_id}{where}"
+
+
+@contextmanager
+def one_process(folder: Path, setting: str, who: str) -> Iterator[None]:
+    """While the block runs no other process enters it for this folder, which is made if need be.
+
+    Raises: ConfigurationError that names ``setting``, and who holds it
+    """
+    private_folder(folder)
+    with (folder / LOCK).open("a+b") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigurationError(f"key '{setting}': {_refusal(folder, error)}") from None
+        file.truncate(0)
+        began = datetime.now(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        file.write(f"{who}, process {os.getpid()} on {socket.gethostname()}, since {began}".encode())
+        file.flush()
+        yield
+
+
+def _refusal(folder: Path, error: OSError) -> str:
+    if error.errno not in _HELD:
+        return f"{folder} is on a file system that cannot lock ({error.strerror}); put it on a disk of this machine"
+    holder = (folder / LOCK).read_bytes()[:_SHOWN_BYTES].decode(errors="replace") or "another process"
+    return f"{folder} is in use by {holder}; stop that one, or give this one a folder of its own"
+
+
+def require_owner(folder: Path, setting: str, owner: Owner, otherwise: str) -> None:
+    """The folder becomes ``owner``'s the first time, and is nobody else's from then on; ``otherwise`` says what to do.
+
+    Raises: ConfigurationError
+    """
+    path = folder / OWNER
+    if not path.exists():
+        write_durably(path, TypeAdapter(Owner).dump_json(owner) + b"\n")
+        return
+    try:
+        known = TypeAdapter(Owner).validate_json(path.read_bytes())
+    except (OSError, ValidationError) as error:
+        said = error.strerror if isinstance(error, OSError) else "it is not what was written"
+        raise ConfigurationError(f"{path} cannot be read ({said}); restore it from a backup of the folder") from None
+    if known != owner:
+        raise ConfigurationError(f"key '{setting}': {folder} belongs to {known}; this is {owner}: {otherwise}")

@@ -1,0 +1,80 @@
+"""A folder is one process's at a time, whatever ends it, and one party's for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from host import one_holder
+from host.one_holder import Owner, one_process, require_owner
+from protocol.errors import ConfigurationError
+
+OWN = Owner("server a", "op-a", "1f" * 8, "first")
+HOLD = """
+import sys, time
+from pathlib import Path
+from host.one_holder import one_process
+with one_process(Path(sys.argv[1]), "data_dir", "the server of side 'a'"):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_second_process_is_refused_with_who_holds_it_and_a_killed_one_holds_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(folder)], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        held = rf"'data_dir': .*data is in use by the server of side 'a', process {holder.pid} on .*since \d{{4}}"
+        with pytest.raises(ConfigurationError, match=held), one_process(folder, "data_dir", "another"):
+            pass
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait(10)
+        if holder.stdout is not None:
+            holder.stdout.close()
+    until = time.monotonic() + 5
+    while True:
+        try:
+            with one_process(folder, "data_dir", "the next"):
+                assert (folder / "lock").read_text().startswith(f"the next, process {os.getpid()} on ")
+            return
+        except ConfigurationError:
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+
+def test_a_file_system_that_cannot_lock_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(handle: object, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(one_holder.fcntl, "flock", no_locks)  # type: ignore[attr-defined]
+    with (
+        pytest.raises(ConfigurationError, match=r"cannot lock \(No locks available\); put it on a disk"),
+        one_process(tmp_path, "data_dir", "a server"),
+    ):
+        pass
+
+
+def test_a_folder_is_one_partys(tmp_path: Path) -> None:
+    require_owner(tmp_path, "data_dir", OWN, "take another")
+    require_owner(tmp_path, "data_dir", OWN, "take another")
+    for other in (
+        Owner("server b", "op-a", "1f" * 8, "first"),
+        Owner("server a", "op-a", "2f" * 8, "first"),
+        Owner("server a", "op-a", "1f" * 8, "second"),
+    ):
+        with pytest.raises(ConfigurationError, match=r"belongs to server a 'op-a' with key 1f") as refused:
+            require_owner(tmp_path, "data_dir", other, "take another")
+        assert str(other) in refused.value.detail
+    (tmp_path / "owner.json").write_text("{")
+    with pytest.raises(ConfigurationError, match=r"owner\.json cannot be read"):
+        require_owner(tmp_path, "data_dir", OWN, "take another")
