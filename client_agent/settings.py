@@ -12,8 +12,11 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from client_agent.architectures.sources import ModelSources
+from host.private_files import read_secret
 from host.settings import file_table
+from host.web_proxy import WebProxy
 from protocol.configuration import validated
+from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import PartyName, StudyName
 
@@ -59,7 +62,9 @@ class AgentSettings(BaseSettings):
     ``start_when`` (requester only): how many contributors must be ready before round 1, ``"all"`` of the roster or a
     number; after ``start_timeout_s`` the study's least number of contributors suffices. ``bootstrap_samples`` are drawn
     for the intervals of the last model's metrics; 0 leaves intervals out. ``failpoint`` is for tests: it
-    names the place at which this agent kills itself, and is refused without a seed.
+    names the place at which this agent kills itself, and is refused without a seed. ``proxy`` is the HTTP proxy on the
+    way to both servers, http://HOST:PORT, and ``proxy_credentials`` a file with user:password for it; none is taken
+    from the environment.
     """
 
     model_config = SettingsConfigDict(
@@ -76,6 +81,8 @@ class AgentSettings(BaseSettings):
     data: Path
     state_dir: Path
     ca: Path
+    proxy: str | None = None
+    proxy_credentials: Path | None = None
     device: Device = "auto"
     plugin: Path | None = None
     architectures: tuple[ArchitectureName, ...] = ()
@@ -105,6 +112,16 @@ class AgentSettings(BaseSettings):
     def sources(self) -> ModelSources:
         """What this site lets a study's networks be made of."""
         return ModelSources(self.architectures, self.weights)
+
+    @property
+    def web_proxy(self) -> WebProxy | None:
+        """The proxy on the way to both servers. Raises: ConfigurationError"""
+        if self.proxy is None:
+            if self.proxy_credentials is not None:
+                raise ConfigurationError("key 'proxy_credentials': there is no 'proxy' that they are for")
+            return None
+        told = None if self.proxy_credentials is None else read_secret(self.proxy_credentials).strip()
+        return WebProxy.parse(self.proxy, told)
 
     def takes_part_in(self, study: str) -> bool:
         """Whether this site lets itself be listed in a study of that name."""

@@ -8,6 +8,7 @@ import ssl
 from collections.abc import Iterator
 from typing import Final
 
+from host.web_proxy import ProxyRefused
 from protocol.printable import printable
 
 _LONGEST: Final = 200
@@ -43,6 +44,9 @@ _BY_NUMBER: Final = {
 def why_unreachable(error: BaseException) -> str:
     """The most precise cause among those that led to ``error``, in words; else the library's own."""
     causes = list(_causes(error))
+    refused = next((cause for cause in causes if isinstance(cause, ProxyRefused)), None)
+    if refused is not None:
+        return str(refused)
     for find in (_of_tls, _of_the_network):
         for cause in causes:
             found = find(cause)

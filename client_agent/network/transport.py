@@ -21,6 +21,7 @@ import httpcore
 import httpx
 
 from client_agent.network.ledger import CONNECTION, HANDSHAKE, Ledger, LedgerEntry
+from host.web_proxy import WebProxy, open_tunnel
 from protocol.errors import ConfigurationError, TooLarge
 
 T = TypeVar("T")
@@ -217,9 +218,12 @@ def _mapped(timeout: type[Exception], failure: type[Exception]) -> Iterator[None
 class CountingBackend(httpcore.NetworkBackend):
     """Opens counted connections for httpcore's pool."""
 
-    def __init__(self, meter: Meter, on_handshake: Callable[[Account, str | None], None]) -> None:
+    def __init__(
+        self, meter: Meter, on_handshake: Callable[[Account, str | None], None], proxy: WebProxy | None = None
+    ) -> None:
         self._meter = meter
         self._on_handshake = on_handshake
+        self._proxy = proxy
 
     def connect_tcp(
         self,
@@ -230,9 +234,16 @@ class CountingBackend(httpcore.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore.NetworkStream:
         with _mapped(httpcore.ConnectTimeout, httpcore.ConnectError):
-            sock = socket.create_connection((host, port), timeout)
+            if self._proxy is None:
+                sock = socket.create_connection((host, port), timeout)
+            else:
+                sock = open_tunnel(self._proxy, (host, port), timeout, self._tunnelled)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return CountedStream(sock, self._meter, self._on_handshake)
+
+    def _tunnelled(self, sent: int, received: int) -> None:
+        self._meter.sent(sent)
+        self._meter.received(received)
 
 
 class CountingTransport(httpx.BaseTransport):
@@ -242,14 +253,19 @@ class CountingTransport(httpx.BaseTransport):
     """
 
     def __init__(
-        self, server: str, context: ssl.SSLContext, ledger: Ledger, clock: Callable[[], float] = time.time
+        self,
+        server: str,
+        context: ssl.SSLContext,
+        ledger: Ledger,
+        clock: Callable[[], float] = time.time,
+        proxy: WebProxy | None = None,
     ) -> None:
         self._server = server
         self._ledger = ledger
         self._clock = clock
         self._meter = Meter()
         self._tls_version: str | None = None
-        backend = CountingBackend(self._meter, self._handshake_done)
+        backend = CountingBackend(self._meter, self._handshake_done, proxy)
         self._pool = httpcore.ConnectionPool(
             ssl_context=context, max_connections=16, keepalive_expiry=30.0, network_backend=backend
         )

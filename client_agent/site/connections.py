@@ -72,5 +72,5 @@ class Site:
 
 
 def _over_tls(settings: AgentSettings) -> Connect:
-    context = tls_context(settings.ca, settings.tls.minimum)
-    return lambda server, ledger: CountingTransport(server, context, ledger)
+    context, proxy = tls_context(settings.ca, settings.tls.minimum), settings.web_proxy
+    return lambda server, ledger: CountingTransport(server, context, ledger, proxy=proxy)

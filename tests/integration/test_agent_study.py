@@ -16,7 +16,7 @@ from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.kept_model import Kept, KeptModel, kept_model, load_kept
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, light_learner, with_odd
-from harness.federation.processes import RunningFederation
+from harness.federation.processes import RunningFederation, write_secret
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
@@ -33,6 +33,7 @@ from tests.integration.agents import (
     wait_for,
 )
 from tests.kit.processes import Federation
+from tests.kit.web_proxy import TunnellingProxy, tunnelling_proxy
 
 
 class BrokenInRound2(Odd):
@@ -255,12 +256,13 @@ def _create_watch_and_cancel(federation: Federation, tmp_path: Path) -> None:
 def test_killed_processes_come_back(tmp_path: Path) -> None:
     """kill -9 of a site and of server B in the middle of a study: it goes on, and no share is made twice.
 
-    A site's ledger names every purpose, and its key is in no metric.
+    A site's ledger names every purpose, and its key is in no metric. One site reaches the servers through its
+    hospital's proxy alone, which wants a password.
     """
     federation = RunningFederation(
         spec({f"c{i}": SitePolicy(least_isolation=0.0) for i in range(1, 4)}, seed=None), tmp_path
     )
-    with federation:
+    with tunnelling_proxy("ward:secret") as proxy, federation_behind(federation, "c3", proxy):
         federation.hand_in(study_for(federation, "erosion", EROSION, 5, 60.0))
         recorded = lambda site, count: lambda: len(rounds_of(federation, site, "erosion")) >= count  # noqa: E731
         wait_for("round 1", recorded(REQUESTER, 1))
@@ -282,6 +284,19 @@ def test_killed_processes_come_back(tmp_path: Path) -> None:
         states = [json.loads(line) for line in watched.splitlines() if "ready" in json.loads(line)]
         assert states[-1]["state"] == "completed"
         _require_ledger(federation)
+        assert {line.split(" ")[1] for line in proxy.asked} == {
+            federation.url(side).removeprefix("https://") for side in Side
+        }
+        totals = read_ledger(federation.state("c3") / "ledger.jsonl")
+        assert sum(entry.socket_sent_bytes for entry in totals) <= proxy.bytes_up
+
+
+def federation_behind(federation: RunningFederation, site: str, proxy: TunnellingProxy) -> RunningFederation:
+    """Not started yet; the site's settings name the proxy and its password's file."""
+    config, told = federation.config(site), federation.config(site).with_name("proxy.txt")
+    write_secret(told, "ward:secret\n")
+    config.write_text(f'proxy = "{proxy.url}"\nproxy_credentials = "{told.name}"\n{config.read_text()}')
+    return federation
 
 
 def _require_ledger(federation: RunningFederation) -> None:

@@ -16,7 +16,10 @@ import trustme
 
 from client_agent.network.ledger import CONNECTION, HANDSHAKE, Ledger, read_ledger
 from client_agent.network.transport import CountingTransport, tls_context
+from host.unreachable import why_unreachable
+from host.web_proxy import WebProxy
 from protocol.errors import ConfigurationError
+from tests.kit.web_proxy import tunnelling_proxy
 
 
 class Echo(http.server.BaseHTTPRequestHandler):
@@ -152,6 +155,34 @@ def test_totals_are_the_bytes_at_the_socket(
     assert (first.status, first.method, first.path) == (200, "PUT", "/x")
     assert first.tls_version == connected.transport.tls_version == "TLSv1.3"
     assert first.time_s == 12.0
+
+
+def test_totals_are_the_bytes_at_the_socket_behind_a_proxy_too(
+    tmp_path: Path, ca: trustme.CA, forwarder: Forwarder
+) -> None:
+    """The request for the tunnel and its answer are among them; TLS ends at the server, whose name the proxy learns."""
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    with tunnelling_proxy("ward:secret") as proxy:
+        way = WebProxy.parse(proxy.url, "ward:secret")
+        transport = CountingTransport("server", tls_context(tmp_path / "ca.pem"), ledger, proxy=way)
+        with httpx.Client(transport=transport, trust_env=False, timeout=10.0) as client:
+            body = bytes(100_000)
+            assert client.put(f"https://127.0.0.1:{forwarder.port}/x", content=body).content == body
+            totals = ledger.totals
+            assert totals.socket_received_bytes == proxy.bytes_down
+        assert proxy.asked == [f"CONNECT 127.0.0.1:{forwarder.port} HTTP/1.1"]
+    ledger.close()
+    assert ledger.totals.socket_sent_bytes == proxy.bytes_up
+
+
+def test_a_proxy_that_wants_a_password_is_named(tmp_path: Path, ca: trustme.CA, forwarder: Forwarder) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl")
+    with tunnelling_proxy("ward:secret") as proxy:
+        transport = CountingTransport("s", tls_context(tmp_path / "ca.pem"), ledger, proxy=WebProxy.parse(proxy.url))
+        with httpx.Client(transport=transport, trust_env=False) as client, pytest.raises(httpx.ConnectError) as refused:
+            client.get(f"https://127.0.0.1:{forwarder.port}/x")
+    ledger.close()
+    assert "it asks for a user name and password" in why_unreachable(refused.value)
 
 
 def test_a_streamed_answer_is_counted_as_far_as_it_was_read(forwarder: Forwarder, connected: Connected) -> None:

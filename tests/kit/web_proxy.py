@@ -1,0 +1,87 @@
+"""An HTTP proxy for CONNECT on the loopback, with a password if asked to; it counts the bytes of the client's side."""
+
+from __future__ import annotations
+
+import base64
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+
+class TunnellingProxy:
+    """Speaks for itself until the tunnel stands; ``answer`` replaces its answer, byte for byte."""
+
+    def __init__(self, credentials: str | None = None, answer: bytes | None = None) -> None:
+        self.asked: list[str] = []
+        self.bytes_up = self.bytes_down = 0
+        self._told = None if credentials is None else base64.b64encode(credentials.encode()).decode()
+        self._answer = answer
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        for one in (self._listener, *self._open):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                self._open.append(client)
+                threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with suppress(OSError):
+            head = b""
+            while not head.endswith(b"\r\n\r\n"):
+                piece = client.recv(4096)
+                if not piece:
+                    return
+                head += piece
+            self.bytes_up += len(head)
+            lines = head.decode("latin-1").split("\r\n")
+            self.asked.append(lines[0])
+            if self._answer is not None:
+                return self._say(client, self._answer)
+            if self._told is not None and f"Proxy-Authorization: Basic {self._told}" not in lines:
+                return self._say(client, b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
+            host, _, port = lines[0].split(" ")[1].rpartition(":")
+            server = socket.create_connection((host.strip("[]"), int(port)))
+            self._open.append(server)
+            answer = b"HTTP/1.1 200 Connection established\r\n\r\n"
+            self.bytes_down += len(answer)
+            client.sendall(answer)
+            threading.Thread(target=self._pump, args=(server, client, False), daemon=True).start()
+            self._pump(client, server, True)
+
+    def _say(self, client: socket.socket, answer: bytes) -> None:
+        client.sendall(answer)
+        client.close()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        with suppress(OSError):
+            while piece := source.recv(65536):
+                if up:
+                    self.bytes_up += len(piece)
+                else:
+                    self.bytes_down += len(piece)
+                sink.sendall(piece)
+            sink.shutdown(socket.SHUT_WR)
+
+
+@contextmanager
+def tunnelling_proxy(credentials: str | None = None, answer: bytes | None = None) -> Iterator[TunnellingProxy]:
+    """Runs as long as the block."""
+    proxy = TunnellingProxy(credentials, answer)
+    try:
+        yield proxy
+    finally:
+        proxy.close()
