@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from typer.testing import CliRunner
 
 import moiety
 from harness.adversaries.catalogue.attack import Attack, taken_out
-from harness.adversaries.catalogue.by_network.outside import Deployment, OutsideAttack
+from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
 from harness.adversaries.catalogue.catalogue import catalogue
 from harness.adversaries.catalogue.outcome import tried
 from harness.adversaries.scripted.rounds import SITES, SMALL, VICTIM
@@ -18,9 +19,13 @@ from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from protocol.errors import ConfigurationError
 from tests.kit.processes import start_servers
 
-THREAT_MODEL = (Path(__file__).parents[2] / "docs" / "threat_model.md").read_text()
+DOCS = Path(__file__).parents[2] / "docs"
+THREAT_MODEL = (DOCS / "threat_model.md").read_text()
 ATTACKS = tuple(catalogue().values())
 LEAST = 45
+AS_DEPLOYED = {"connections_per_address": 64, "unsigned_per_s": 20.0}
+AS_DEPLOYED |= {"header_s": 1.0, "handshake_s": 1.0, "idle_s": 1, "stall_s": 1.0}
+"""Counts as a server has them unless it is told otherwise, and short times."""
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
@@ -41,6 +46,20 @@ def test_there_are_enough_and_what_does_not_hold_is_named() -> None:
             assert f"`{attack.name}`" in THREAT_MODEL, f"docs/threat_model.md does not name {attack.name}"
         if attack.promised:
             assert attack.without, f"{attack.name} says nothing of what its defence is in the code"
+
+
+def test_attacks_that_documents_name_are_there() -> None:
+    pages = {
+        page: page.read_text() for page in (*DOCS.glob("*.md"), *DOCS.glob("results/*.md"), *DOCS.glob("adr/*.md"))
+    }
+    named = {
+        (page.name, name)
+        for page, text in pages.items()
+        for names in re.findall(r"attacks? ((?:`[a-z0-9-]+`(?:, | and )?)+)", text)
+        for name in re.findall(r"`([a-z0-9-]+)`", names)
+    }
+    assert {one for one in named if one[1] not in catalogue()} == set()
+    assert len(named) > 3
 
 
 def test_a_defence_that_the_product_does_not_have_any_more_is_an_error() -> None:
@@ -83,13 +102,13 @@ def test_the_list_names_every_attack_and_an_unknown_name_is_refused() -> None:
 
 
 def test_outside_attacks_run_against_servers_that_are_there(tmp_path: Path) -> None:
-    with start_servers(tmp_path, SITES) as federation:
+    with start_servers(tmp_path, SITES, limits=AS_DEPLOYED) as federation:
         sites = ScriptedSites(federation, make_study(federation, SMALL))
         sites.create()
         folder = federation.folder
         named = ["--roster", str(folder / "roster.toml"), "--keys", str(folder / VICTIM / "keys.toml")]
         named += ["--ca", str(federation.ca_file), "--study", sites.study.name]
-        outside = [attack.name for attack in ATTACKS if isinstance(attack, OutsideAttack)]
+        outside = [attack.name for attack in ATTACKS if isinstance(attack, DeployedAttack)]
         assert len(outside) >= 4
         for name in outside:
             code, said = run(name, *named)

@@ -6,8 +6,6 @@ Side B is generous with connections and strict with times; side A the other way 
 from __future__ import annotations
 
 import itertools
-import json
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,10 +14,10 @@ from contextlib import ExitStack, suppress
 import httpx
 import pytest
 
+from harness.adversaries.scripted import raw_connections as raw
+from harness.adversaries.scripted.raw_connections import HEALTH, PROXY, Stranger
 from protocol.sharing import Side
 from protocol.wire import paths
-from tests.adversarial import raw_connections as raw
-from tests.adversarial.raw_connections import HEALTH, PROXY, Stranger
 from tests.kit.processes import Federation, prepare_servers, running_servers
 
 SITES = ("hospital-0", "hospital-1", "hospital-2", "hospital-3")
@@ -67,11 +65,6 @@ def test_many_small_headers_take_no_memory(federation: Federation, times: Strang
     assert times.ask(HEALTH)[0] == 200
 
 
-def test_more_headers_than_a_request_has_are_named(times: Stranger) -> None:
-    status, body = times.ask(REQUEST + b"a: b\r\n" * 100 + b"\r\n")
-    assert (status, json.loads(body)["code"]) == (431, "too_large")
-
-
 def test_a_header_value_without_an_end_stalls_nobody(federation: Federation, times: Stranger) -> None:
     over, waited = threading.Event(), [0.0]
 
@@ -95,27 +88,6 @@ def test_a_header_value_without_an_end_stalls_nobody(federation: Federation, tim
     assert raw.resident_mb(pid(federation, Side.B)) - before < 20
 
 
-@pytest.mark.parametrize(
-    ("request_", "status"),
-    [
-        (b"GET /" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
-        (b"GET /healthz?" + b"a" * 5000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 414),
-        (REQUEST + b"x: " + b"a" * 40_000 + b"\r\n\r\n", 431),
-        (b"POST /v1/studies HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", 411),
-        (REQUEST + b"Connection: upgrade\r\nUpgrade: websocket\r\n\r\n", 400),
-        (b"CONNECT example.org:80 HTTP/1.1\r\nHost: x\r\n\r\n", 400),
-        (b"nonsense\r\n\r\n", 400),
-        (HEALTH + HEALTH, 0),
-    ],
-    ids=["path", "query", "header", "chunks", "upgrade", "connect", "nonsense", "pipeline"],
-)
-def test_what_no_party_sends_is_refused_at_the_edge(request_: bytes, status: int, times: Stranger) -> None:
-    found, body = times.ask(request_)
-    assert found == status, body
-    if status:
-        assert json.loads(body)["status"] == status
-
-
 def test_a_pipeline_of_requests_is_not_queued(federation: Federation, times: Stranger) -> None:
     before = raw.resident_mb(pid(federation, Side.B))
     with ExitStack() as held:
@@ -129,35 +101,6 @@ def test_a_pipeline_of_requests_is_not_queued(federation: Federation, times: Str
 # --- time -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("begun", [b"", b"\r\n", b"GET", REQUEST], ids=["nothing", "newline", "method", "headers"])
-def test_half_sent_requests_are_closed_in_time(begun: bytes, times: Stranger) -> None:
-    with ExitStack() as held:
-        connections = [held.enter_context(times.dial()) for _ in range(200 if begun == REQUEST else 20)]
-        for connection in connections:
-            raw.pour(connection, [begun] if begun else [])
-        assert raw.closed_within(connections, TIMES["header_s"] + SLACK_S) == len(connections)
-
-
-def test_a_head_that_trickles_has_the_same_time(times: Stranger) -> None:
-    with times.dial() as connection:
-        begun = time.monotonic()
-        connection.sendall(REQUEST)
-        with suppress(OSError):
-            while time.monotonic() < begun + 20:
-                connection.sendall(b"a: b\r\n")
-                time.sleep(0.1)
-        assert time.monotonic() - begun < TIMES["header_s"] + SLACK_S
-
-
-@pytest.mark.parametrize("request_", [b"POST /v1/studies", b"GET /healthz"], ids=["refused", "answered"])
-def test_a_body_that_does_not_come_holds_no_connection(request_: bytes, times: Stranger) -> None:
-    with ExitStack() as held:
-        connections = [held.enter_context(times.dial()) for _ in range(20)]
-        for connection in connections:
-            connection.sendall(request_ + b" HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\nabc")
-        assert raw.closed_within(connections, TIMES["stall_s"] + SLACK_S) == len(connections)
-
-
 def test_idle_connections_are_closed_whatever_came_before(times: Stranger) -> None:
     with ExitStack() as held:
         connections = [held.enter_context(times.dial()) for _ in range(20)]
@@ -168,42 +111,13 @@ def test_idle_connections_are_closed_whatever_came_before(times: Stranger) -> No
         assert raw.closed_within(connections, TIMES["idle_s"] + SLACK_S) == len(connections)
 
 
-def test_a_handshake_that_is_never_made_is_closed(times: Stranger) -> None:
-    with ExitStack() as held:
-        connections = [held.enter_context(times.bare()) for _ in range(50)]
-        for connection in connections[:25]:
-            connection.sendall(b"\x16\x03\x01")
-        assert raw.closed_within(connections, TIMES["handshake_s"] + SLACK_S) == len(connections)
-    assert times.ask(HEALTH)[0] == 200
-
-
 # --- addresses --------------------------------------------------------------------------------------------------------
-
-
-def test_one_address_leaves_room_for_the_others(counts: Stranger) -> None:
-    flooding = "127.0.1.1"
-    with ExitStack() as held:
-        connections: list[socket.socket] = [held.enter_context(counts.bare(flooding)) for _ in range(20)]
-        assert raw.until(lambda: raw.closed_within(connections, 0.05) >= 12)
-        assert not _let_in(counts, flooding)
-        assert counts.ask(HEALTH, "127.0.1.2")[0] == 200
-    assert raw.until(lambda: _let_in(counts, flooding))
 
 
 def _let_in(stranger: Stranger, source: str) -> bool:
     with suppress(OSError):
         return stranger.ask(HEALTH, source)[0] == 200
     return False
-
-
-def test_what_nobody_signed_has_a_rate(counts: Stranger) -> None:
-    answers: list[int] = []
-    with counts.dial("127.0.2.1") as connection:
-        while len(answers) < 80 and answers[-1:] != [429]:
-            connection.sendall(HEALTH)
-            answers.append(raw.answer(connection)[0])
-    assert answers[-1] == 429
-    assert counts.ask(HEALTH, "127.0.2.2")[0] == 200
 
 
 def test_the_operators_own_port_has_a_rate_of_its_own(federation: Federation) -> None:

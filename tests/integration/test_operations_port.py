@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from harness.adversaries.scripted.raw_connections import until
 from protocol.sharing import Side
-from tests.adversarial.raw_connections import until
 from tests.kit.processes import Federation, start_servers
 from tests.ports import HOST
 

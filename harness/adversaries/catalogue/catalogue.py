@@ -5,6 +5,9 @@ from __future__ import annotations
 from functools import cache
 
 from harness.adversaries.catalogue.attack import Attack
+from harness.adversaries.catalogue.by_network.altered import altered_requests
+from harness.adversaries.catalogue.by_network.edge import floods_at_the_edge
+from harness.adversaries.catalogue.by_network.made_up import made_up_answers
 from harness.adversaries.catalogue.by_network.outside import outside_attacks
 from harness.adversaries.catalogue.by_network.requests import hostile_requests
 from harness.adversaries.catalogue.by_requester.lists import hostile_lists
@@ -43,6 +46,9 @@ def catalogue() -> dict[str, Attack]:
         outside_attacks(),
         hostile_requests(),
         tagged_sums(),
+        made_up_answers(),
+        altered_requests(),
+        floods_at_the_edge(),
         poisonings(),
     )
     found: dict[str, Attack] = {}

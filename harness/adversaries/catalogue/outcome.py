@@ -14,7 +14,7 @@ from rich.table import Table
 from structlog.testing import capture_logs
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, taken_out
-from harness.adversaries.catalogue.by_network.outside import Deployment, OutsideAttack
+from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
 from harness.versions import versions
 from protocol.errors import ConfigurationError
 from protocol.printable import printable
@@ -64,7 +64,7 @@ def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None
 
     Raises: ConfigurationError for an attack that runs on no servers but its own
     """
-    if on is not None and (not defended or not isinstance(attack, OutsideAttack)):
+    if on is not None and (not defended or not isinstance(attack, DeployedAttack)):
         raise ConfigurationError(
             f"{attack.name} runs on a federation of its own alone, and so does any attack without its defence: leave "
             "out --roster"
@@ -96,7 +96,7 @@ def tried(attack: Attack, *, defended: bool = True, on: Deployment | None = None
 
 
 def _found(attack: Attack, folder: Path, on: Deployment | None) -> Found:
-    if on is not None and isinstance(attack, OutsideAttack):
+    if on is not None and isinstance(attack, DeployedAttack):
         return attack.on(on)
     return attack.attempt(folder)
 

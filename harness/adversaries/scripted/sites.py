@@ -117,10 +117,14 @@ class ScriptedSites(Generic[R]):
                 client.ok(side, "POST", self.path(paths.READY), notice)
 
     def end(self, state: StudyEndState = StudyEndState.COMPLETED, reason: str = "done") -> None:
-        message = StudyEnd(study_digest=self.study.digest(), state=state, cause=EndCause.ALL_ROUNDS_DONE, reason=reason)
-        body = sign(message, self.requester, self.me.keys.signing).canonical()
+        body = self.ended(state, reason).canonical()
         for side in Side:
             self.me.ok(side, "POST", self.path(paths.END), body)
+
+    def ended(self, state: StudyEndState = StudyEndState.COMPLETED, reason: str = "done") -> Signed[StudyEnd]:
+        """The requester's word that the study is over."""
+        message = StudyEnd(study_digest=self.study.digest(), state=state, cause=EndCause.ALL_ROUNDS_DONE, reason=reason)
+        return sign(message, self.requester, self.me.keys.signing)
 
     def view(self, side: Side, name: str | None = None, after: int = 0, wait_s: float = 0) -> StudyView:
         client = self.me if name is None else self.clients[name]

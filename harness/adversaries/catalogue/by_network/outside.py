@@ -67,7 +67,15 @@ class Deployment:
         return ""
 
 
-class OutsideAttack(Attack):
+class DeployedAttack(Attack):
+    """An attack that needs no more than a site's keys, or none, and so runs on servers that run somewhere too."""
+
+    @abstractmethod
+    def on(self, place: Deployment) -> Found:
+        """Against servers that run somewhere."""
+
+
+class OutsideAttack(DeployedAttack):
     """Requests that need no more than a site's keys, or none; it succeeds when one of them is taken."""
 
     figure = "hostile requests that a server took"
@@ -82,7 +90,6 @@ class OutsideAttack(Attack):
                 sites.close()
 
     def on(self, place: Deployment) -> Found:
-        """The same against servers that run somewhere."""
         client = SignedClient(place, place.own)
         try:
             return self.at(client, place.study)

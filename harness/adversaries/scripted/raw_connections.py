@@ -30,19 +30,20 @@ def resident_mb(pid: int) -> float:
 
 
 class Stranger:
-    """Opens connections to one server."""
+    """Opens connections to one server; ``local``: to one on this machine, where it has addresses of its own."""
 
     def __init__(self, url: str, ca: Path) -> None:
         host, port = url.removeprefix("https://").split(":")
         self._to = (host, int(port))
+        self.local = host == ME
         self._context = ssl.create_default_context(cafile=str(ca))
         self._context.check_hostname = False
 
-    def bare(self, source: str = ME) -> socket.socket:
-        """A connection that never begins TLS."""
-        return socket.create_connection(self._to, timeout=20, source_address=(source, 0))
+    def bare(self, source: str | None = None) -> socket.socket:
+        """A connection that never begins TLS, from an address of this machine; whichever it is where none is said."""
+        return socket.create_connection(self._to, timeout=20, source_address=None if source is None else (source, 0))
 
-    def dial(self, source: str = ME) -> ssl.SSLSocket:
+    def dial(self, source: str | None = None) -> ssl.SSLSocket:
         """A connection under TLS. Raises: OSError when it is not let in"""
         plain = self.bare(source)
         try:
@@ -51,7 +52,7 @@ class Stranger:
             plain.close()
             raise
 
-    def ask(self, request: bytes, source: str = ME) -> tuple[int, bytes]:
+    def ask(self, request: bytes, source: str | None = None) -> tuple[int, bytes]:
         """One request on a connection of its own: status and body."""
         with self.dial(source) as connection:
             connection.sendall(request)
