@@ -7,11 +7,13 @@ A server therefore needs neither torch nor the harness, an agent needs neither F
 from __future__ import annotations
 
 import importlib
+import importlib.metadata
 import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -41,6 +43,9 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "study": Subcommand("client_agent.cli.study", "app", "Create, watch and cancel studies, at the requester."),
     "data": Subcommand("client_agent.cli.data", "app", "Check a site's table and make its data folder."),
     "model": Subcommand("client_agent.cli.model", "app", "Export a study's model, predict with it, compare it."),
+    "doctor": Subcommand(
+        "moiety", "doctor", "Look at everything that a server or a site needs, before it runs.", False
+    ),
     "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and make and sign the roster."),
     "attack": Subcommand(
         "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."
@@ -120,8 +125,39 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sys.exit(130)
 
 
-def _root() -> None:
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from protocol.parameters import PROTOCOL_VERSION
+
+        sys.stdout.write(f"moiety {importlib.metadata.version('moiety')}, protocol {PROTOCOL_VERSION}\n")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
     """Federated learning through two servers that see nothing."""
+
+
+def doctor(
+    config: Annotated[Path, typer.Option("--config", help="The settings file of a server or of an agent.")],
+    json_output: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,
+) -> None:
+    """Look at everything that a server or a site needs; each failure says what to do. Status 1 when something failed.
+
+    Which of both the settings are of is seen by their key 'side', which a server's have.
+    """
+    from host.doctor.finding import show
+    from host.settings import read_text
+    from protocol.configuration import parse_toml
+
+    of_server = "side" in parse_toml(read_text(config), str(config))
+    place = ("servers.doctor", "examine_server") if of_server else ("client_agent.doctor.look", "examine_site")
+    examine = getattr(importlib.import_module(place[0]), place[1])
+    if not show(examine(config), json_output=json_output):
+        raise typer.Exit(1)
 
 
 def _not_loaded() -> None:

@@ -195,7 +195,7 @@ class SumAltered(AggregateOutOfBounds):
 
     code = ErrorCode.SUM_ALTERED
 
-    def __init__(self, detail: str, sides: tuple[str, ...]) -> None:
+    def __init__(self, detail: str, sides: tuple[str, ...] = ()) -> None:
         super().__init__(detail)
         self.sides = sides
 

@@ -10,17 +10,18 @@ from typing import Final, TypeVar
 
 from host.failpoints import Failpoints
 from host.one_holder import Owner, require_owner
-from host.private_files import private_folder, read_secret, take_back
+from host.private_files import private_folder, take_back
 from host.randomness import Randomness, server_randomness
 from protocol.ckks.parameters import CkksParameters
-from protocol.errors import ConfigurationError, MoietyError, UnknownParty
+from protocol.errors import ConfigurationError, UnknownParty
 from protocol.sharing import Side
-from protocol.wire.authentic import countersign, require_roster, sign, signature_by
-from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.wire.authentic import countersign, sign, signature_by
+from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.messages import Message, Party, Roster, Signature, Signed, StudyView
 from servers.certificate import ServedCertificate
 from servers.ckks.process import CkksProcess
+from servers.identity import load_identity
 from servers.metrics import Metrics
 from servers.notifications import Changes
 from servers.points import failpoints_of
@@ -113,7 +114,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
 
     Raises: ConfigurationError
     """
-    roster, keys = _identity(settings)
+    roster, keys = load_identity(settings)
     private_folder(settings.data_dir)
     owner = Owner(f"server {settings.side.value}", keys.name, keys.key_id, roster.federation)
     require_owner(settings.data_dir, "data_dir", owner, _ANOTHER_FOLDER)
@@ -149,34 +150,3 @@ def _require_own(store: Store, owner: Owner) -> None:
         raise ConfigurationError(
             f"key 'data_dir' or 'database_url': the database belongs to {known}; this is {owner}: {_ANOTHER_FOLDER}"
         )
-
-
-def _require_addresses(settings: ServerSettings, roster: Roster) -> None:
-    """Signatures cover the roster's addresses: with another one every request is refused, first by the sites."""
-    for key, side in (("public_url", settings.side), ("peer_url", settings.side.other)):
-        operator, found = roster.operator(side), getattr(settings, key)
-        if found != operator.url:
-            raise ConfigurationError(
-                f"key '{key}': found {found!r}; the roster has {operator.url!r} for {operator.name!r}, operator of "
-                f"side {side.value!r}, letter by letter: set that, or have a new roster signed if it is wrong"
-            )
-
-
-def _identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
-    try:
-        roster = require_roster(parse_roster(settings.roster.read_text(encoding="utf-8"), str(settings.roster)))
-        keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
-    except OSError as error:
-        raise ConfigurationError(f"{error.filename}: cannot be read: {error.strerror}") from None
-    except ConfigurationError:
-        raise
-    except MoietyError as error:
-        raise ConfigurationError(f"{settings.roster}: {error.detail}") from None
-    mine = roster.operator(settings.side)
-    if mine != keys.party(url=mine.url):
-        raise ConfigurationError(
-            f"{settings.keys}: these are the keys of {keys.name!r}; the roster's operator of side "
-            f"{settings.side.value!r} is {mine.name!r}, with other keys: check 'side' and 'keys'"
-        )
-    _require_addresses(settings, roster)
-    return roster, keys

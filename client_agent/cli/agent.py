@@ -14,13 +14,14 @@ from client_agent.cli.leaving import leave_study
 from client_agent.cli.lines import round_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.memory import forget_memory
-from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
+from client_agent.cli.options import ConfigOption, JsonLinesOption, JsonOption, NameArgument
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
 from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
 from client_agent.site.events import AgentEvent
 from client_agent.site.identity import load_identity
+from host.doctor.finding import show
 from host.private_files import UMASK
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -69,6 +70,15 @@ def ranking(
 ) -> None:
     """Whose data resemble this site's: the other sites by transfer loss, at the requester of a study that ranks."""
     show_rankings(load_settings(config).state_dir, study, json_output=json_output)
+
+
+@app.command()
+def doctor(config: ConfigOption, json_output: JsonOption = False) -> None:
+    """Look at everything that this site needs; each failure says what to do. Status 1 when something failed."""
+    from client_agent.doctor.look import examine_site
+
+    if not show(examine_site(config), json_output=json_output):
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -7,6 +7,7 @@ from pathlib import Path
 from client_agent.settings import AgentSettings
 from host.private_files import read_secret
 from host.settings import read_text
+from host.two_operators import require_apart
 from protocol.errors import BadSignature, ConfigurationError
 from protocol.wire.authentic import require_roster
 from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
@@ -20,6 +21,7 @@ def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
     """
     roster = _signed_roster(settings.roster)
     keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
+    require_apart((roster.operator_a.url or "", roster.operator_b.url or ""))
     party = roster.party(settings.site)
     if party is None or settings.site not in {site.name for site in roster.sites}:
         names = ", ".join(site.name for site in roster.sites)

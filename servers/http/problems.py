@@ -45,6 +45,7 @@ PROBLEMS: Final[dict[ErrorCode, Problem]] = {
     ErrorCode.TRANSCRIPT_MISMATCH: Problem(409, "The two servers say different things"),
     ErrorCode.AGGREGATE_OUT_OF_BOUNDS: Problem(409, "The aggregate breaks its bound"),
     ErrorCode.SUM_FORGED: Problem(409, "The sum is not that of the released sites"),
+    ErrorCode.SUM_ALTERED: Problem(409, "The sum is not what a server signed"),
     ErrorCode.MODEL_DIVERGED: Problem(409, "The model differs from the announced one"),
     ErrorCode.PROTOCOL_VIOLATION: Problem(409, "The protocol was broken"),
     ErrorCode.UNAVAILABLE: Problem(503, "Not available now; try again"),

@@ -11,16 +11,19 @@ import pytest
 from typer.testing import CliRunner
 
 from client_agent.cli.study import app as study_app
+from client_agent.doctor.look import examine_site
 from client_agent.network.ledger import read_ledger
 from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.kept_model import Kept, KeptModel, kept_model, load_kept
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import Odd, light_learner, with_odd
 from harness.federation.processes import RunningFederation, write_secret
+from host.doctor.finding import Verdict
 from protocol.errors import ConfigurationError, MoietyError, UnknownStudy
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.messages import RuleName, RuleSpec
+from servers.doctor import examine_server
 from tests.integration.agents import (
     EROSION,
     REQUESTER,
@@ -264,6 +267,7 @@ def test_killed_processes_come_back(tmp_path: Path) -> None:
     )
     with tunnelling_proxy("ward:secret") as proxy, federation_behind(federation, "c3", proxy):
         federation.hand_in(study_for(federation, "erosion", EROSION, 5, 60.0))
+        _require_healthy(federation, "c3")
         recorded = lambda site, count: lambda: len(rounds_of(federation, site, "erosion")) >= count  # noqa: E731
         wait_for("round 1", recorded(REQUESTER, 1))
         federation.kill("c1")
@@ -297,6 +301,20 @@ def federation_behind(federation: RunningFederation, site: str, proxy: Tunnellin
     write_secret(told, "ward:secret\n")
     config.write_text(f'proxy = "{proxy.url}"\nproxy_credentials = "{told.name}"\n{config.read_text()}')
     return federation
+
+
+def _require_healthy(federation: RunningFederation, site: str) -> None:
+    """As the doctor sees a site behind a proxy, and a server, while both run."""
+    found = examine_site(federation.config(site)).findings
+    assert [one for one in found if one.verdict is Verdict.FAILED] == []
+    checks = {one.check for one in found}
+    assert {"proxy", "data", "policy", "two operators", "roster and keys", "device"} <= checks
+    assert len([check for check in checks if check.endswith(": this site's key")]) == 2
+    of_server = examine_server(federation.config("operator-a")).findings
+    assert [one for one in of_server if one.verdict is Verdict.FAILED] == []
+    used = [one for one in of_server if one.check in ("port", "operations_port")]
+    assert [one.verdict for one in used] == [Verdict.WARNING] * 2
+    assert "peer (operator-b): clock" in {one.check for one in of_server}
 
 
 def _require_ledger(federation: RunningFederation) -> None:

@@ -1,0 +1,47 @@
+"""Which operator a server is: the signed roster and its keys, at the roster's addresses."""
+
+from __future__ import annotations
+
+from host.private_files import read_secret
+from host.two_operators import require_apart
+from protocol.errors import ConfigurationError, MoietyError
+from protocol.wire.authentic import require_roster
+from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.wire.messages import Roster
+from servers.settings import ServerSettings
+
+
+def _require_addresses(settings: ServerSettings, roster: Roster) -> None:
+    """Signatures cover the roster's addresses: with another one every request is refused, first by the sites."""
+    for key, side in (("public_url", settings.side), ("peer_url", settings.side.other)):
+        operator, found = roster.operator(side), getattr(settings, key)
+        if found != operator.url:
+            raise ConfigurationError(
+                f"key '{key}': found {found!r}; the roster has {operator.url!r} for {operator.name!r}, operator of "
+                f"side {side.value!r}, letter by letter: set that, or have a new roster signed if it is wrong"
+            )
+
+
+def load_identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
+    """The signed roster and this server's keys, which belong together, at the roster's addresses, on two machines.
+
+    Raises: ConfigurationError
+    """
+    try:
+        roster = require_roster(parse_roster(settings.roster.read_text(encoding="utf-8"), str(settings.roster)))
+        keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
+    except OSError as error:
+        raise ConfigurationError(f"{error.filename}: cannot be read: {error.strerror}") from None
+    except ConfigurationError:
+        raise
+    except MoietyError as error:
+        raise ConfigurationError(f"{settings.roster}: {error.detail}") from None
+    mine = roster.operator(settings.side)
+    if mine != keys.party(url=mine.url):
+        raise ConfigurationError(
+            f"{settings.keys}: these are the keys of {keys.name!r}; the roster's operator of side "
+            f"{settings.side.value!r} is {mine.name!r}, with other keys: check 'side' and 'keys'"
+        )
+    _require_addresses(settings, roster)
+    require_apart((roster.operator_a.url or "", roster.operator_b.url or ""))
+    return roster, keys

@@ -1,0 +1,74 @@
+"""``moiety doctor`` at a site whose settings, keys, data or policy are wrong: no server is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trustme
+from typer.testing import CliRunner
+
+from client_agent.cli.agent import app
+from client_agent.doctor.look import examine_site
+from host.doctor.finding import Finding, Report, Verdict
+from moiety import main
+from tests.unit.client_agent.federation import CONTRIBUTORS
+from tests.unit.client_agent.test_cli import write_config
+from tests.unit.client_agent.test_study_file import own_data
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    trustme.CA().cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    own_data(tmp_path)
+    return write_config(tmp_path)
+
+
+def found(config: Path) -> dict[str, Finding]:
+    return {one.check: one for one in examine_site(config).findings}
+
+
+def test_what_can_be_seen_without_a_server(config: Path) -> None:
+    seen = found(config)
+    for check in ("settings", "versions", "CA file", "device", "data", "roster and keys", "two operators"):
+        assert seen[check].verdict is Verdict.OK, seen[check]
+    assert f"{len(CONTRIBUTORS)} contributors" in seen["roster and keys"].found
+    assert not any(check.endswith("this site's key") for check in seen)
+
+
+def test_settings_that_cannot_be_read_are_all_that_is_said(tmp_path: Path) -> None:
+    (tmp_path / "wrong.toml").write_text("site = 3\n")
+    (only,) = examine_site(tmp_path / "wrong.toml").findings
+    assert (only.check, only.verdict) == ("settings", Verdict.FAILED)
+
+
+def test_each_wrong_thing_is_named(config: Path, tmp_path: Path) -> None:
+    (tmp_path / "ca.pem").write_text("no certificate")
+    (tmp_path / "data" / "train.npz").unlink()
+    more = f'device = "cuda:7"\n[policy]\nassumed_colluders = {len(CONTRIBUTORS)}\n'
+    config.write_text(config.read_text() + more)
+    seen = found(config)
+    assert "holds no certificates in PEM" in seen["CA file"].found
+    assert "has no train.npz" in seen["data"].found
+    assert "'cuda:7' was asked for" in seen["device"].found
+    assert "(NOT FEDERATED)" in seen["policy"].found
+    (tmp_path / "keys.toml").chmod(0o644)
+    seen = found(config)
+    assert "chmod 600" in seen["roster and keys"].found
+
+
+def test_the_command_ends_with_a_status_and_speaks_json(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = CliRunner().invoke(app, ["doctor", "--config", str(config), "--json"])
+    assert result.exit_code == 1
+    assert not Report.model_validate_json(result.stdout).healthy
+    with pytest.raises(SystemExit) as ended:
+        main(["doctor", "--config", str(config)])
+    assert ended.value.code == 1
+    assert "FAIL server a" in capsys.readouterr().out
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("moiety 0.")
