@@ -26,6 +26,7 @@ from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from client_agent.site.finished_model import FINISH, finish_table
 from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.site.known_studies import KnownStudies
 from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, outbox, withdraw
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
@@ -41,12 +42,15 @@ from protocol.errors import (
 from protocol.policy.study_clauses import check_study_allowed
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
-from protocol.wire.messages import Signed, Study
+from protocol.wire.messages import ListedStudy, Signed, Study, StudyIndex
 
 _JOIN_S = 10.0
 _LOOK_AGAIN_S = 60.0
 _FIRST_PAUSE_S = 5.0
 _LONGEST_PAUSE_S = 600.0
+_LONG_POLL_S = 30.0
+_FIRST_PATIENCE_S = 0.5
+_UNTIL_STOPPED_S = 3600.0
 _ALL_STUDIES = ""
 _log = structlog.get_logger("agent")
 
@@ -69,6 +73,11 @@ class Agent:
         self._participants: dict[str, Participant] = {}
         self._look_again_at_s: dict[str, float] = {}
         self._complaints = Complaints(self._report)
+        self._failure: BaseException | None = None
+        self._index: StudyIndex | None = None
+        self._over: set[str] = set()
+        self._patience_s = 0.0
+        self._known = KnownStudies(site.settings.state_dir)
         settings, roster = site.settings, site.roster
         self._failpoints = failpoints_of(settings.failpoint, seeded=settings.seed is not None)
         urls = tuple(operator.url or "" for operator in (roster.operator_a, roster.operator_b))
@@ -94,11 +103,30 @@ class Agent:
         _ = self._context.sums, self._context.cohorts  # read once, before studies run side by side
 
     def run(self) -> None:
-        """Look for studies every ``poll_s`` until stopped; then let every study's thread end.
+        """Look for studies until stopped, each look at least ``poll_s`` after the one before; then let every study's
+        thread end.
 
         Whatever a server answers, the agent looks again: a list that cannot be read, a clock that is off, a proxy in
-        between are mended without it.
+        between are mended without it. A look may wait at the server, in a thread of its own, until there is news.
         """
+        finding = threading.Thread(target=self._find, name="find studies", daemon=True)
+        finding.start()
+        try:
+            while not self._clock.wait(self._stop, _UNTIL_STOPPED_S):
+                pass
+        finally:
+            self._stop.set()
+            for participant in tuple(self._participants.values()):
+                participant.watch.wake()
+            self._site.disconnect()
+            for thread in (finding, *self._running.values()):
+                thread.join(_JOIN_S)
+            for participant in tuple(self._participants.values()):
+                participant.watch.join(_JOIN_S)
+        if self._failure is not None:
+            raise self._failure
+
+    def _find(self) -> None:
         find = self.find_own if self._site.is_requester else self.find_listed
         try:
             while not self._stop.is_set():
@@ -106,17 +134,12 @@ class Agent:
                     find()
                     self._complaints.mended(_ALL_STUDIES)
                 except MoietyError as later:
-                    self._complaints.about(_ALL_STUDIES, _text(later))
+                    if not self._stop.is_set():  # then the connections are closed
+                        self._complaints.about(_ALL_STUDIES, _text(later))
                 self._clock.wait(self._stop, self._site.settings.poll_s)
-        finally:
+        except BaseException as failure:  # an agent that looks no more must not seem to wait
+            self._failure = failure
             self._stop.set()
-            for participant in tuple(self._participants.values()):
-                participant.watch.wake()
-            self._site.disconnect()
-            for thread in self._running.values():
-                thread.join(_JOIN_S)
-            for participant in tuple(self._participants.values()):
-                participant.watch.join(_JOIN_S)
 
     # --- finding studies ---
 
@@ -164,22 +187,41 @@ class Agent:
             withdraw(self._context.state_dir, path.stem)
 
     def find_listed(self) -> None:
-        """Studies at the servers, countersigned by both, that this site takes part in."""
-        for signed in self._context.clients[Side.A].studies().studies:
-            name, digest, now = signed.message.name, signed.message.digest(), self._clock.monotonic()
-            if name in self._running or not self._site.settings.takes_part_in(name):
-                continue
-            if self._look_again_at_s.get(digest, now) > now:
-                continue
-            try:
-                self._take_up(name, signed)
-            except UnknownStudy:
-                continue  # server B does not have it yet
-            except MoietyError as refused:  # what a server answered once must not keep a site out for good
-                self._complaints.about(name, _text(refused))
-                self._look_again_at_s[digest] = now + _LOOK_AGAIN_S
+        """Studies at the servers, countersigned by both, that this site takes part in.
+
+        Server A is asked for names and digests, and answers when they are others than before. What it says of a study
+        is fetched once.
+        """
+        server = self._context.clients[Side.A]
+        index = server.studies(self._index, self._patience_s)
+        if index is not self._index:
+            self._index, self._patience_s = index, _FIRST_PATIENCE_S
+            self._known.keep_only(index)
+        waiting = [listed for listed in index.studies if self._is_waiting(listed)]
+        self._patience_s = min(2 * self._patience_s, _LONG_POLL_S) if waiting else _LONG_POLL_S
+
+    def _is_waiting(self, listed: ListedStudy) -> bool:
+        """Take a study up, or look again soon: True."""
+        name, digest, now = listed.name, listed.study_digest, self._clock.monotonic()
+        if name in self._running or name in self._over or not self._site.settings.takes_part_in(name):
+            return False
+        if self._look_again_at_s.get(digest, now) > now:
+            return True
+        try:
+            self._take_up(name, self._known.study(listed, self._context.clients[Side.A].study))
+        except UnknownStudy:
+            return True  # server B does not have it yet
+        except MoietyError as refused:  # what a server answered once must not keep a site out for good
+            self._complaints.about(name, _text(refused))
+            self._look_again_at_s[digest] = now + _LOOK_AGAIN_S
+            return True
+        return False
 
     def _take_up(self, name: str, signed: Signed[Study]) -> None:
+        known = StudyJournal(self._context.state_dir, name).site_state()
+        if known is not None and known.over and known.study_digest == signed.message.digest():
+            self._over.add(name)  # nothing is left to do for it, nor to ask server B
+            return
         self._check_study(signed)
         journal = self._journal(name)
         if journal.site_state() is None:

@@ -25,6 +25,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, signature_from
 from protocol.wire.messages import (
     MAX_CONTROL_BYTES,
+    ListedStudy,
     PauseCause,
     PauseNotice,
     ReadyNotice,
@@ -33,7 +34,7 @@ from protocol.wire.messages import (
     Signed,
     Study,
     StudyEnd,
-    StudyList,
+    StudyIndex,
     StudyState,
     StudyView,
 )
@@ -41,7 +42,7 @@ from protocol.wire.paths import EVERY_SITE
 from servers.ckks.process import require_tenseal
 from servers.notifications import wait_up_to
 from servers.server import Server, StudyPicture
-from servers.store.interface import Refusal, RoundRecord, StudyRecord
+from servers.store.interface import A_NEW_STUDY, Refusal, RoundRecord, StudyRecord
 
 _BOTH = 2
 _ENDED_BY_OUTCOME: Final = frozenset({RoundState.SKIPPED, RoundState.RANKED, RoundState.CLOSED})
@@ -120,19 +121,37 @@ def _require_products(server: Server, study: Study) -> None:
         )
 
 
-def studies_after(server: Server, name: str) -> StudyList:
+async def studies_after(server: Server, name: str, known: str, wait_s: float) -> StudyIndex:
     """The next studies by name, in pages that a control message holds; every caller is in all: one roster per server.
 
-    A page has at least one study: what a requester creates is itself a control message, far below a page.
+    ``known`` is the digest of the whole index that the caller has: while it is this one the answer waits, at most
+    ``wait_s``, and then says no more than that.
     """
-    found = sorted((r.signed for r in server.store.studies() if r.name > name), key=lambda signed: signed.message.name)
-    page, size = list[Signed[Study]](), 0
-    for signed in found:
-        size += len(signed.canonical())
+    clock = asyncio.get_running_loop().time
+    until = clock() + min(wait_s, server.settings.limits.long_poll_s)
+    while True:
+        change = server.changes.next(A_NEW_STUDY)
+        whole = _index(server)
+        if not known or whole.digest() != known:
+            return _page(whole, name)
+        if not await wait_up_to(change, until - clock()):
+            return StudyIndex(studies=(), unchanged=True)
+
+
+def _index(server: Server) -> StudyIndex:
+    return StudyIndex(studies=tuple(ListedStudy(name=n, study_digest=d) for n, d in server.store.study_digests()))
+
+
+def _page(whole: StudyIndex, after: str) -> StudyIndex:
+    page, size = list[ListedStudy](), 0
+    for listed in whole.studies:
+        if listed.name <= after:
+            continue
+        size += len(listed.canonical())
         if page and size > PAGE_BYTES:
-            return StudyList(studies=tuple(page), more=True)
-        page.append(signed)
-    return StudyList(studies=tuple(page))
+            return StudyIndex(studies=tuple(page), more=True)
+        page.append(listed)
+    return StudyIndex(studies=tuple(page))
 
 
 def note_ready(server: Server, record: StudyRecord, caller: str, notice: ReadyNotice) -> None:

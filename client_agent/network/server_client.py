@@ -44,6 +44,7 @@ from protocol.wire.messages import (
     ContributedRound,
     ContributedRounds,
     Go,
+    ListedStudy,
     Message,
     Party,
     ReadyNotice,
@@ -52,7 +53,7 @@ from protocol.wire.messages import (
     Signed,
     Study,
     StudyEnd,
-    StudyList,
+    StudyIndex,
     StudyView,
     TagCheck,
     TagSeed,
@@ -116,18 +117,27 @@ class ServerClient:
         answer = self._send("POST", paths.STUDIES, Body.of(study.canonical()), "create study")
         return Signed[Study].parse(answer)
 
-    def studies(self) -> StudyList:
-        """All studies, page by page. Raises: MalformedMessage, when a page brings nothing new"""
-        found: list[Signed[Study]] = []
-        after, more = "", True
-        while more:
-            page = StudyList.parse(self._send("GET", f"{paths.STUDIES}?after={after}", _EMPTY, "list studies"))
-            names = [signed.message.name for signed in page.studies]
-            if page.more and (not names or names[-1] <= after):
+    def studies(self, known: StudyIndex | None = None, wait_s: float = 0.0) -> StudyIndex:
+        """Names and digests of all studies, page by page; while they are the ``known`` ones the server waits, at most
+        ``wait_s``, and those come back.
+
+        Raises: MalformedMessage, when a page brings nothing new
+        """
+        found: list[ListedStudy] = []
+        digest = known.digest() if known is not None else ""
+        query, extra_s = f"after=&known={digest}&wait_s={wait_s:g}", wait_s
+        while True:
+            answer = self._send("GET", f"{paths.STUDIES}?{query}", _EMPTY, "list studies", extra_s=extra_s)
+            page = StudyIndex.parse(answer)
+            if page.unchanged and known is not None and not found:
+                return known
+            names = [listed.name for listed in page.studies]
+            if page.more and (not names or names[-1] <= (found[-1].name if found else "")):
                 raise MalformedMessage(f"server {self.operator.name!r} promises more studies and shows none: tell it")
-            found, more = [*found, *page.studies], page.more
-            after = names[-1] if names else after
-        return StudyList(studies=tuple(found))
+            found += page.studies
+            if not page.more:
+                return StudyIndex(studies=tuple(found))
+            query, extra_s = f"after={names[-1]}", 0.0
 
     def study(self, name: str) -> Signed[Study]:
         return Signed[Study].parse(self._send("GET", paths.fill(paths.STUDY, study=name), _EMPTY, "read study"))

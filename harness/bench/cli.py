@@ -133,6 +133,23 @@ def envelopes(
     typer.echo(envelopes_text(result))
 
 
+@app.command("idle")
+def idle(
+    past_studies: Annotated[int, typer.Option(min=0, help="Studies that ended before the agent starts.")] = 9,
+    seconds: Annotated[float, typer.Option(min=10, help="In which exchanges are counted.")] = 120.0,
+    json_file: JsonFile = None,
+    folder: Annotated[Path | None, typer.Option(help="Where the processes keep their files while it runs.")] = None,
+) -> None:
+    """What an agent without a study sends, receives and notes in a day."""
+    from harness.bench.idle import benchmark_idle, idle_text
+
+    signal.signal(signal.SIGTERM, _end)
+    result = benchmark_idle(past_studies, seconds, folder)
+    if json_file is not None:
+        json_file.write_text(json.dumps(asdict(result), indent=1) + "\n", encoding="utf-8")
+    typer.echo(idle_text(result))
+
+
 @app.command("simulate")
 def simulate(
     sites: Annotated[int, typer.Option(min=4, help="The requester and its contributors.")] = 4,

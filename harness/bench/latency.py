@@ -72,9 +72,15 @@ def small_federation(contributors: int) -> FederationSpec:
 
 def run_small_study(federation: RunningFederation, rounds: int) -> FederatedRun:
     """A Weight Erosion study of a linear model. Raises: Unavailable"""
-    study = Study(
+    study = small_study(federation.parties.roster.message.digest(), rounds)
+    return run_study(federation, study, lambda progress: None)
+
+
+def small_study(roster_digest: str, rounds: int) -> Study:
+    """The study that is run, for whoever wants one that is not."""
+    return Study(
         name="benchmark",
-        roster_digest=federation.parties.roster.message.digest(),
+        roster_digest=roster_digest,
         parameters=StudyParameters(dimension=dimension(_MODEL), clip_norm=4.0, least_contributors=3),
         rule=RuleSpec(name=RuleName.WEIGHT_EROSION),
         model=_MODEL,
@@ -82,7 +88,6 @@ def run_small_study(federation: RunningFederation, rounds: int) -> FederatedRun:
         rounds=rounds,
         seed=0,
     )
-    return run_study(federation, study, lambda progress: None)
 
 
 def _site(name: str, number: int) -> SiteSpec:

@@ -95,6 +95,7 @@ __all__ = [
     "HalvesChecked",
     "KeyId",
     "LayerShape",
+    "ListedStudy",
     "ListedWeight",
     "LossName",
     "Message",
@@ -136,7 +137,7 @@ __all__ = [
     "Study",
     "StudyEnd",
     "StudyEndState",
-    "StudyList",
+    "StudyIndex",
     "StudyName",
     "StudyProtection",
     "StudyState",
@@ -251,9 +252,21 @@ class ContributedRounds(Message):
     more: bool
 
 
-class StudyList(Message):
-    """One page of the studies whose roster holds the caller, by name; with ``more``, ask after the last one's name."""
+class ListedStudy(Message):
+    """A study by its name, and the digest by which its content is known."""
 
-    KIND: ClassVar[str] = "study_list"
-    studies: tuple[Signed[Study], ...]
+    KIND: ClassVar[str] = "listed_study"
+    name: StudyName
+    study_digest: Digest
+
+
+class StudyIndex(Message):
+    """One page of the studies whose roster holds the caller, by name; with ``more``, ask after the last one's name.
+
+    The digest of a whole index says which one a caller knows: ``unchanged`` is the answer while it is still that one.
+    """
+
+    KIND: ClassVar[str] = "study_index"
+    studies: tuple[ListedStudy, ...]
     more: bool = False
+    unchanged: bool = False

@@ -25,10 +25,15 @@ async def create_study(request: Request, server: ThisServer, caller: TheRequeste
 
 @router.get(STUDIES)
 async def list_studies(
-    server: ThisServer, caller: AnySite, after: Annotated[str, Query(pattern=r"^[a-z0-9-]{0,63}$")] = ""
+    server: ThisServer,
+    caller: AnySite,
+    after: Annotated[str, Query(pattern=r"^[a-z0-9-]{0,63}$")] = "",
+    known: Annotated[str, Query(pattern=r"^([0-9a-f]{64})?$")] = "",
+    wait_s: Annotated[float, Query(ge=0, le=300, allow_inf_nan=False)] = 0.0,
 ) -> Response:
-    """The studies that the caller's roster takes part in, by name, in pages: those after this name."""
-    return message_answer(studies.studies_after(server, after))
+    """Names and digests of the studies of the caller's roster, by name, in pages: those after this name; waits while
+    the digest of all of them is ``known``."""
+    return message_answer(await studies.studies_after(server, after, known, wait_s))
 
 
 @router.get(STUDY)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from host.one_holder import Owner
 from protocol.rounds.states import Attempt, RoundKey
@@ -33,6 +33,8 @@ from protocol.wire.messages import (
 )
 
 T = TypeVar("T")
+A_NEW_STUDY: Final = "new"
+"""In place of a study's digest where changes are told: there is one study more."""
 
 
 @dataclass(frozen=True)
@@ -229,6 +231,10 @@ class Store(Protocol):
     def study_named(self, name: str) -> StudyRecord | None: ...
     def study(self, digest: str) -> StudyRecord: ...
     def studies(self) -> list[StudyRecord]: ...
+    def study_digests(self) -> list[tuple[str, str]]:
+        """Name and digest of every study, by name."""
+        ...
+
     def change_study(self, digest: str, change: Callable[[StudyRecord], StudyRecord]) -> StudyRecord:
         """Apply ``change`` to the stored record and move the cursor."""
         ...

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, insert, select, update
 from protocol.errors import UnknownStudy
 from servers.store import tables as t
 from servers.store.database import Database
-from servers.store.interface import StudyRecord
+from servers.store.interface import A_NEW_STUDY, StudyRecord
 from servers.store.rows import study_record, study_row
 
 
@@ -19,7 +19,7 @@ class StudyRows(Database):
     def add_study(self, record: StudyRecord) -> None:
         with self._begin() as connection:
             connection.execute(insert(t.studies).values(study_row(record)))
-            self._touched.append(record.digest)
+            self._touched += [record.digest, A_NEW_STUDY]
 
     def study_named(self, name: str) -> StudyRecord | None:
         with self._begin() as connection:
@@ -34,6 +34,11 @@ class StudyRows(Database):
         with self._begin() as connection:
             rows = connection.execute(select(t.studies).order_by(t.studies.c.name)).all()
         return [study_record(row) for row in rows]
+
+    def study_digests(self) -> list[tuple[str, str]]:
+        with self._begin() as connection:
+            rows = connection.execute(select(t.studies.c.name, t.studies.c.digest)).all()
+        return sorted((str(name), str(digest)) for name, digest in rows)  # a database may order by its own alphabet
 
     def change_study(self, digest: str, change: Callable[[StudyRecord], StudyRecord]) -> StudyRecord:
         with self._begin() as connection:

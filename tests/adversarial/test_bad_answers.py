@@ -38,7 +38,7 @@ from protocol.errors import (
     WrongRound,
 )
 from protocol.sharing import Side
-from protocol.wire.messages import MAX_CONTROL_BYTES, Signed, Study, StudyList, StudyView
+from protocol.wire.messages import MAX_CONTROL_BYTES, Signed, Study, StudyIndex, StudyView
 from tests.unit.client_agent.benches import SITE, RequesterBench, contributor_bench, requester_bench
 from tests.unit.client_agent.federation import PARAMETERS, REQUESTER, ROSTER, keys, study
 from tests.unit.client_agent.test_daemon import FakeServer, settings, signed_at
@@ -64,9 +64,9 @@ class Moody(FakeServer):
         self.moods = list(moods)
         self.asked = 0
 
-    def studies(self) -> StudyList:
+    def studies(self, known: StudyIndex | None = None, wait_s: float = 0.0) -> StudyIndex:
         self._answer()
-        return super().studies()
+        return super().studies(known, wait_s)
 
     def study(self, name: str) -> Signed[Study]:
         self._answer()

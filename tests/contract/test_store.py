@@ -36,6 +36,7 @@ from protocol.wire.messages import (
 )
 from servers.store.database import open_engine
 from servers.store.interface import (
+    A_NEW_STUDY,
     Answer,
     AnswerKind,
     ContributionRecord,
@@ -151,7 +152,8 @@ def test_studies(store: Store, changed: list[str]) -> None:
     store.add_ready(RECORD.digest, "site-b")
     assert store.ready_sites(RECORD.digest) == ("site-b",)
     assert store.study(RECORD.digest).cursor == 3
-    assert changed == [RECORD.digest] * 3
+    assert store.study_digests() == [(RECORD.name, RECORD.digest)]
+    assert changed == [RECORD.digest, A_NEW_STUDY, RECORD.digest, RECORD.digest]
 
 
 def test_rounds_and_what_is_answered_again(store: Store, url: str) -> None:

@@ -151,6 +151,8 @@ ATTESTATION: Final[Fields] = {
 SIGNED_KIND: Final = "ready"
 """What the example of a signed message holds."""
 
+LISTED_STUDY: Final[Fields] = {"name": "heart-2026", "study_digest": digest("study")}
+
 EXAMPLES: Final[dict[str, Fields]] = {
     "agreed_set": AGREED_SET,
     "announcement": ANNOUNCEMENT,
@@ -253,7 +255,8 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "study": STUDY,
     "task": TASK,
     "study_end": END,
-    "study_list": {"studies": [signed(STUDY, "clinic-0", *BOTH)], "more": True},
+    "study_index": {"studies": [LISTED_STUDY], "more": True, "unchanged": True},
+    "listed_study": LISTED_STUDY,
     "study_refusal": {
         "study_digest": STUDY_DIGEST,
         "site": "clinic-2",

@@ -22,7 +22,7 @@ from servers.correlations.transfer import Transfer
 from servers.settings import load_settings as server_settings
 
 _REAL_S: Final = 60.0
-_LONG_POLL: Final = "view"
+_LONG_POLLS: Final = frozenset({"view", "list studies"})
 _MOMENT_S: Final = 0.01
 
 
@@ -40,7 +40,7 @@ class _ToApps(httpx.AsyncBaseTransport):
         host = f"{request.url.scheme}://{request.url.netloc.decode()}"
         if host not in self._apps:
             raise httpx.ConnectError("nobody is there", request=request)
-        if request.extensions.get("purpose") == _LONG_POLL:
+        if request.extensions.get("purpose") in _LONG_POLLS:
             await asyncio.sleep(_MOMENT_S)
         return await _answer(self._apps[host], request)
 

@@ -18,14 +18,26 @@ from client_agent.site.connections import Site, one_agent
 from client_agent.site.events import AgentEvent
 from client_agent.site.finished_model import finish_table
 from client_agent.site.identity import load_identity
-from client_agent.site.journal import StudyJournal
+from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.outbox import create_study, outbox
 from harness.federation.processes import write_secret
 from protocol.errors import BadSignature, ConfigurationError, UnknownStudy
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
 from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import RankingSpec, RuleName, RuleSpec, Signed, Study, StudyList, StudyProtection
+from protocol.wire.messages import (
+    EndCause,
+    ListedStudy,
+    RankingSpec,
+    RuleName,
+    RuleSpec,
+    Signed,
+    Study,
+    StudyEnd,
+    StudyEndState,
+    StudyIndex,
+    StudyProtection,
+)
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, operator_keys, study
 
 
@@ -101,16 +113,23 @@ def test_a_study_does_not_choose_the_order_of_a_sites_batches(sites: dict[str, S
     assert training_seed(1, "c1", bytes(8)) == site_seed(1, "c1")
 
 
+def listed(signed: Signed[Study]) -> ListedStudy:
+    return ListedStudy(name=signed.message.name, study_digest=signed.message.digest())
+
+
 class FakeServer:
     """Holds signed studies."""
 
     def __init__(self, *studies: Signed[Study]) -> None:
         self._studies = studies
+        self.fetched: list[str] = []
 
-    def studies(self) -> StudyList:
-        return StudyList(studies=self._studies)
+    def studies(self, known: StudyIndex | None = None, wait_s: float = 0.0) -> StudyIndex:
+        found = StudyIndex(studies=tuple(listed(signed) for signed in self._studies))
+        return known if known == found else found
 
     def study(self, name: str) -> Signed[Study]:
+        self.fetched.append(name)
         for signed in self._studies:
             if signed.message.name == name:
                 return signed
@@ -169,6 +188,102 @@ def test_a_study_that_both_servers_countersigned_is_taken_up_once(sites: dict[st
 
 def test_a_study_waits_until_server_b_has_it(sites: dict[str, Site]) -> None:
     assert offered(sites["c1"], signed_at(Side.A, study())) == ((), [])
+
+
+def test_what_server_a_lists_is_what_it_shows(sites: dict[str, Site]) -> None:
+    """A server that lists one study and shows another of that name is named, and nothing is taken up."""
+
+    class TwoFaced(FakeServer):
+        def studies(self, known: StudyIndex | None = None, wait_s: float = 0.0) -> StudyIndex:
+            return StudyIndex(studies=(listed(signed_at(Side.A, study(seed=2))),))
+
+    at_a, events = TwoFaced(signed_at(Side.A, study())), list[AgentEvent]()
+    for client in sites["c1"].clients.values():
+        client.close()
+    sites["c1"].clients.update({Side.A: at_a, Side.B: FakeServer()})  # type: ignore[dict-item]
+    made = agent(sites["c1"], events)
+    made.find_listed()
+    assert made.started == ()
+    assert "lists another one than it shows" in events[0].text
+
+
+def test_a_past_study_is_fetched_once_however_often_the_agent_looks_and_starts(sites: dict[str, Site]) -> None:
+    """Nine past studies cost an idle agent nothing: each is kept in the state folder."""
+    site = sites["c1"]
+    past = [study(seed=seed).model_copy(update={"name": f"past-{seed}"}) for seed in range(9)]
+    servers = {side: FakeServer(*(signed_at(side, one) for one in past)) for side in Side}
+    for client in site.clients.values():
+        client.close()
+    site.clients.update(servers)  # type: ignore[arg-type]
+    site.settings = site.settings.model_copy(update={"studies": "all"})
+    for one in past:
+        ended = StudyEnd(
+            study_digest=one.digest(), state=StudyEndState.COMPLETED, cause=EndCause.ALL_ROUNDS_DONE, reason="done"
+        )
+        over = sign(ended, REQUESTER, keys(REQUESTER).signing)
+        StudyJournal(site.settings.state_dir, one.name).write_site_state(
+            SiteState(study_digest=one.digest(), training_seed=0, finished="completed", ended_by=over)
+        )
+    for _ in range(3):  # three starts of the agent
+        made = agent(site, [])
+        for _ in range(5):
+            made.find_listed()
+        assert made.started == ()
+    assert sorted(servers[Side.A].fetched) == sorted(one.name for one in past)
+    assert servers[Side.B].fetched == []
+    assert len(list((site.settings.state_dir / "known").iterdir())) == 9
+    site.clients[Side.A] = FakeServer()  # type: ignore[assignment]
+    made.find_listed()
+    assert list((site.settings.state_dir / "known").iterdir()) == []
+
+
+def test_a_kept_study_that_cannot_be_read_is_fetched_again(sites: dict[str, Site]) -> None:
+    of = study()
+    assert offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of)) == (("unit",), [])
+    (kept,) = (sites["c1"].settings.state_dir / "known").iterdir()
+    kept.write_bytes(kept.read_bytes()[:100])
+    assert offered(sites["c1"], signed_at(Side.A, of), signed_at(Side.B, of)) == (("unit",), [])
+    assert Signed[Study].parse(kept.read_bytes()).message == of
+
+
+class Patient(FakeServer):
+    """Notes how long the agent would wait for news."""
+
+    def __init__(self, *studies: Signed[Study]) -> None:
+        super().__init__(*studies)
+        self.waited_s: list[float] = []
+
+    def studies(self, known: StudyIndex | None = None, wait_s: float = 0.0) -> StudyIndex:
+        self.waited_s.append(0.0 if known is None else wait_s)
+        return super().studies(known, wait_s)
+
+
+def test_an_agent_waits_for_news_and_looks_often_only_while_server_b_lags_behind(sites: dict[str, Site]) -> None:
+    for client in sites["c1"].clients.values():
+        client.close()
+    at_a = Patient()
+    sites["c1"].clients.update({Side.A: at_a, Side.B: FakeServer()})  # type: ignore[dict-item]
+    made = agent(sites["c1"], [])
+    for _ in range(3):
+        made.find_listed()
+    assert at_a.waited_s == [0.0, 30.0, 30.0]
+    at_a = Patient(signed_at(Side.A, study()))
+    sites["c1"].clients[Side.A] = at_a  # type: ignore[assignment]
+    for _ in range(9):
+        made.find_listed()
+    assert at_a.waited_s == [30.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+
+
+def test_an_agent_that_fails_while_it_looks_does_not_seem_to_wait(sites: dict[str, Site]) -> None:
+    class Broken(FakeServer):
+        def studies(self, known: StudyIndex | None = None, wait_s: float = 0.0) -> StudyIndex:
+            raise RuntimeError("nobody expected this")
+
+    for client in sites["c1"].clients.values():
+        client.close()
+    sites["c1"].clients.update({Side.A: Broken(), Side.B: FakeServer()})  # type: ignore[dict-item]
+    with pytest.raises(RuntimeError, match="nobody expected this"):
+        agent(sites["c1"], []).run()
 
 
 def test_studies_outside_the_settings_are_left_alone(sites: dict[str, Site]) -> None:

@@ -1,7 +1,8 @@
-"""However many studies a server holds, a list of them fits a control message, and a site sees them all."""
+"""However many studies a server holds, a list of them fits a control message; it waits while nothing is new."""
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,30 +12,22 @@ import pytest
 from client_agent.network.server_client import ServerClient
 from protocol.errors import MalformedMessage
 from protocol.sharing import Side
-from protocol.wire.authentic import sign
-from protocol.wire.messages import MAX_CONTROL_BYTES, Signed, Study, StudyList
+from protocol.wire.messages import MAX_CONTROL_BYTES, ListedStudy, StudyIndex
+from servers.notifications import Changes
+from servers.settings import Limits
+from servers.store.interface import A_NEW_STUDY
 from servers.studies import PAGE_BYTES, studies_after
 from tests.unit.client_agent.enveloped import NOW, enveloped
-from tests.unit.client_agent.federation import ROSTER, keys, study
+from tests.unit.client_agent.federation import ROSTER, keys
 
-COUNT = 40
-
-
-def long_study(number: int) -> Signed[Study]:
-    """Of about 60 kB: column names as long as a study may hold."""
-    one = study()
-    names = tuple(f"column {number:03d} {i:05d} {'x' * 180}" for i in range(280))
-    model = one.model.model_copy(update={"inputs": (280,), "feature_names": names})
-    named = one.model_copy(update={"name": f"study-{number:03d}", "model": model})
-    return sign(named, "r0", keys("r0").signing)
+COUNT = 25_000
+DIGESTS = [(f"study-{number:05d}", f"{number:064x}") for number in range(COUNT)]
+INDEX = StudyIndex(studies=tuple(ListedStudy(name=name, study_digest=digest) for name, digest in DIGESTS))
 
 
-STUDIES = [long_study(number) for number in range(COUNT)]
-
-
-def a_server(studies: list[Signed[Study]]) -> Any:
-    records = [SimpleNamespace(name=signed.message.name, signed=signed) for signed in reversed(studies)]
-    return SimpleNamespace(store=SimpleNamespace(studies=lambda: records))
+def a_server(digests: list[tuple[str, str]], **limits: float) -> Any:
+    store = SimpleNamespace(study_digests=lambda: digests)
+    return SimpleNamespace(store=store, changes=Changes(), settings=SimpleNamespace(limits=Limits(**limits)))
 
 
 def client_of(pages: Any) -> ServerClient:
@@ -42,28 +35,77 @@ def client_of(pages: Any) -> ServerClient:
     return ServerClient(Side.A, ROSTER.operator_a, keys("c1"), transport, clock=lambda: float(NOW))
 
 
-def test_pages_together_are_all_studies_and_each_fits() -> None:
-    assert sum(len(signed.canonical()) for signed in STUDIES) > 2 * PAGE_BYTES
-    server, sizes = a_server(STUDIES), list[int]()
-
+def answers_of(server: Any, sizes: list[int]) -> Any:
     def answer(request: httpx.Request) -> httpx.Response:
-        page = studies_after(server, request.url.params["after"])
+        asked = request.url.params
+        found = studies_after(server, asked["after"], asked.get("known", ""), float(asked.get("wait_s", 0)))
+        page = asyncio.run(found)
         sizes.append(len(page.canonical()))
         return httpx.Response(200, content=page.canonical())
 
-    client = client_of(answer)
-    assert [one.message.name for one in client.studies().studies] == [one.message.name for one in STUDIES]
+    return answer
+
+
+def test_pages_together_are_all_studies_and_each_fits() -> None:
+    assert len(INDEX.canonical()) > 2 * PAGE_BYTES
+    sizes = list[int]()
+    client = client_of(answers_of(a_server(DIGESTS), sizes))
+    assert client.studies() == INDEX
     assert len(sizes) > 2
     assert max(sizes) < MAX_CONTROL_BYTES // 2
     client.close()
 
 
-def test_no_study_is_an_empty_page() -> None:
-    assert studies_after(a_server([]), "") == StudyList(studies=())
+def test_what_is_known_is_not_said_again() -> None:
+    sizes = list[int]()
+    client = client_of(answers_of(a_server(DIGESTS), sizes))
+    assert client.studies(INDEX) is INDEX
+    assert len(sizes) == 1
+    assert sizes[0] < 200
+    client.close()
+
+
+def test_no_study_is_an_empty_page_and_a_server_that_lost_its_studies_says_so() -> None:
+    client = client_of(answers_of(a_server([]), []))
+    assert client.studies() == StudyIndex(studies=())
+    assert client.studies(INDEX) == StudyIndex(studies=())
+    client.close()
+
+
+def test_the_answer_waits_until_there_is_one_study_more() -> None:
+    """Other changes do not wake it, and it waits no longer than the caller and the server allow."""
+    digests = DIGESTS[:2]
+    known = StudyIndex(studies=INDEX.studies[:2]).digest()
+
+    async def wait() -> tuple[bool, StudyIndex]:
+        server = a_server(digests, long_poll_s=30.0)
+        asked = asyncio.create_task(studies_after(server, "", known, 20.0))
+        await asyncio.sleep(0.01)
+        server.changes.notify("a" * 64)  # a round goes on
+        await asyncio.sleep(0.01)
+        waited = not asked.done()
+        digests.append(DIGESTS[2])
+        server.changes.notify(A_NEW_STUDY)
+        return waited, await asyncio.wait_for(asked, 5)
+
+    waited, found = asyncio.run(wait())
+    assert waited
+    assert found == StudyIndex(studies=INDEX.studies[:3])
+    now_known = found.digest()
+    quick = a_server(digests, long_poll_s=0.05)
+    unchanged = asyncio.run(asyncio.wait_for(studies_after(quick, "", now_known, 300.0), 5))
+    assert unchanged == StudyIndex(studies=(), unchanged=True)
 
 
 def test_a_server_that_promises_more_for_ever_is_named() -> None:
-    client = client_of(lambda request: httpx.Response(200, content=StudyList(studies=(), more=True).canonical()))
+    client = client_of(lambda request: httpx.Response(200, content=StudyIndex(studies=(), more=True).canonical()))
     with pytest.raises(MalformedMessage, match="promises more studies and shows none"):
         client.studies()
+    client.close()
+
+
+def test_unchanged_is_no_answer_to_who_knows_nothing() -> None:
+    page = StudyIndex(studies=(), unchanged=True)
+    client = client_of(lambda request: httpx.Response(200, content=page.canonical()))
+    assert client.studies() == StudyIndex(studies=())
     client.close()
