@@ -100,7 +100,7 @@ class Agent:
             start_timeout_s=settings.start_timeout_s,
             bootstrap_samples=settings.bootstrap_samples,
         )
-        _ = self._context.sums, self._context.cohorts  # read once, before studies run side by side
+        _ = self._context.sums, self._context.cohorts, self._context.budget  # read once, before studies begin
 
     def run(self) -> None:
         """Look for studies until stopped, each look at least ``poll_s`` after the one before; then let every study's

@@ -11,6 +11,9 @@ from protocol.errors import ConfigurationError
 class Point(StrEnum):
     """Those of every site first, then the contributor's, then the requester's."""
 
+    BEFORE_BUDGET_SPENT = "before_budget_spent"
+    AFTER_BUDGET_SPENT = "after_budget_spent"
+    AFTER_UPDATE_NOISED = "after_update_noised"
     BEFORE_UPDATE_ENCODED = "before_update_encoded"
     AFTER_UPDATE_ENCODED = "after_update_encoded"
     BEFORE_SHARES_SEALED = "before_shares_sealed"

@@ -43,6 +43,9 @@ class Clause(StrEnum):
     LARGEST_PATH = "largest_path"
     MAY_PRETRAIN = "may_pretrain"
     FIRST_MODEL = "first_model"
+    NOISE = "noise"
+    BUDGET_SPENT = "budget_spent"
+    BUDGET_UNRECONCILED = "budget_unreconciled"
     LEFT = "left"
 
     @property
@@ -51,4 +54,12 @@ class Clause(StrEnum):
         return self in _PASSING
 
 
-_PASSING: Final = frozenset({Clause.MODEL_BEHIND, Clause.OUTCOME_UNKNOWN, Clause.MEMORY_UNRECONCILED, Clause.ISOLATION})
+_PASSING: Final = frozenset(
+    {
+        Clause.MODEL_BEHIND,
+        Clause.OUTCOME_UNKNOWN,
+        Clause.MEMORY_UNRECONCILED,
+        Clause.BUDGET_UNRECONCILED,
+        Clause.ISOLATION,
+    }
+)

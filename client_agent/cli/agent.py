@@ -10,10 +10,11 @@ from typing import Annotated
 
 import typer
 
+from client_agent.cli.kept.budget import begin_budget, show_budget
+from client_agent.cli.kept.memory import forget_memory
 from client_agent.cli.leaving import leave_study
 from client_agent.cli.lines import round_line
 from client_agent.cli.log import log_to_stderr
-from client_agent.cli.memory import forget_memory
 from client_agent.cli.options import ConfigOption, JsonLinesOption, JsonOption, NameArgument
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
@@ -99,6 +100,23 @@ def forget(
 ) -> None:
     """Rounds that the servers have this site's receipts for and its memory of sums lost; with --yes, do without."""
     forget_memory(load_settings(config), yes=yes)
+
+
+@app.command()
+def budget(config: ConfigOption, json_output: JsonOption = False) -> None:
+    """What this site has spent of its privacy budget, study by study and together."""
+    settings = load_settings(config)
+    _, keys = load_identity(settings)
+    show_budget(settings, keys, json_output=json_output)
+
+
+@app.command(name="begin-budget")
+def begin(
+    config: ConfigOption,
+    yes: Annotated[bool, typer.Option("--yes", help="Begin although these rounds are not covered.")] = False,
+) -> None:
+    """Rounds that the servers have this site's receipts for and no budget covers; with --yes, begin after them."""
+    begin_budget(load_settings(config), yes=yes)
 
 
 def _print_json(event: AgentEvent) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
+from client_agent.cli.kept.foreseen_budget import require_shown_budget
 from host.settings import read_text
 from protocol.configuration import parse_toml, validated
 from protocol.errors import ConfigurationError, PolicyRefusal
@@ -38,6 +39,7 @@ def require_federated(study: Study, roster: Roster, own: SitePolicy, shown: tupl
         except PolicyRefusal as refused:
             raise ConfigurationError(f"the policy in {path} refuses the study: {refused.detail}") from None
         _foreseen(study, roster, policy, f"the policy in {path}")
+        require_shown_budget(study, roster, policy, f"the policy in {path}")
     return remarks
 
 

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from client_agent.cli.foreseen import require_federated
+from client_agent.cli.kept.foreseen_budget import require_own_budget
 from client_agent.cli.lines import json_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
@@ -147,7 +148,7 @@ def _checked(
     study_file: Path, settings: AgentSettings, pretrained: Path | None, shown: tuple[Path, ...]
 ) -> tuple[Study, FinishTable | None]:
     """The study in a file, and its local finish; remarks go to standard error. Raises: ConfigurationError"""
-    roster, _ = load_identity(settings)
+    roster, keys = load_identity(settings)
     _require_requester(settings, roster)
     text, source = read_text(study_file), str(study_file)
     study = study_from_toml(text, source, roster, settings.plugin, settings.data, settings.sources)
@@ -160,6 +161,7 @@ def _checked(
     remarks = require_federated(study, roster, settings.policy, shown)
     for remark in (*remarks, *_tried(study, settings, finish)):
         sys.stderr.write(f"{remark}\n")
+    require_own_budget(study, settings, keys, finish)
     return study, finish
 
 

@@ -26,6 +26,7 @@ from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from client_agent.study.refusals import refused_study, send_refusal
 from host.durable import write_durably
+from protocol.clauses import Clause
 from protocol.errors import (
     ConfigurationError,
     MoietyError,
@@ -57,6 +58,7 @@ class Contributor(Participant):
         super().__init__(context, signed_study, journal)
         self.decisions = Decisions(self, self._take_missed)
         self._refused_welcome = -1
+        self._spent: str | None = None
 
     def run(self) -> None:
         """Raises: Stopped; ConfigurationError and other errors that end this site's part in the study"""
@@ -139,6 +141,10 @@ class Contributor(Participant):
         rounds = same_round(views)
         if rounds is not None:
             self.follow(*rounds)
+        if self._spent is not None:
+            self.finish(self._spent, None)
+            self.save(refused=True)
+            return True
         shown = shown_ends(views, self.context.roster, self.study_digest)
         for forged in shown.refused:
             self.problem_once(None, forged.detail)
@@ -195,6 +201,9 @@ class Contributor(Participant):
             return
         decision = self.decisions.decide(a, b)
         if not decision.listed:
+            return
+        if decision.clause is Clause.BUDGET_SPENT:
+            self._spent = decision.reason  # it begins with the clause
             return
         both_open = a.state in _OPEN and b.state in _OPEN and a.attempt == b.attempt
         if decision.accepted and both_open:

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.product.held import HeldModel
 from client_agent.scoring.score import FinalScores
+from client_agent.site.accounting import accountant, epsilon_of
 from client_agent.site.events import RoundEnd
 from client_agent.site.finished_model import FinishedModel
 from protocol.wire.messages import ModelSpec, RuleSpec, StudyState, TableSchema, TaskSpec
@@ -40,6 +41,25 @@ class Named(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str
     value: str
+
+
+class CardPrivacy(BaseModel):
+    """What bounds what the shared model tells about a ``unit`` of the site that exports: ``epsilon`` at ``delta``.
+
+    ``spent`` is the same over all of that site's studies. Other sites have other numbers of records, and so another
+    epsilon.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    unit: str
+    epsilon: float
+    delta: float
+    spent: float
+    budget: float | None
+    noise_multiplier: float
+    record_clip: float
+    trainings: int
+    accountant: str
 
 
 class ModelCard(BaseModel):
@@ -66,6 +86,7 @@ class ModelCard(BaseModel):
     data_schema: TableSchema | None
     transformation_digest: str | None
     scores: FinalScores | None
+    privacy: CardPrivacy | None = None
     finish: FinishedModel | None = None
     versions: tuple[Named, ...]
     files: tuple[Named, ...]
@@ -99,9 +120,28 @@ def card_of(
         data_schema=study.data_schema,
         transformation_digest=transformation_digest,
         scores=held.scores,
+        privacy=_privacy(held),
         finish=held.finish,
         versions=_versions(study.model),
         files=tuple(Named(name=name, value=digest) for name, digest in sorted(files.items())),
+    )
+
+
+def _privacy(held: HeldModel) -> CardPrivacy | None:
+    if held.study.privacy is None:
+        return None
+    own = [one for one in held.spent if one.study_digest == held.study.digest()]
+    delta = held.policy.delta
+    return CardPrivacy(
+        unit=held.study.privacy.unit,
+        epsilon=epsilon_of([one.times(1) for one in own], delta),
+        delta=delta,
+        spent=epsilon_of([one.times(1) for one in held.spent], delta),
+        budget=held.policy.epsilon,
+        noise_multiplier=held.study.privacy.noise_multiplier,
+        record_clip=held.study.privacy.record_clip,
+        trainings=len(own),
+        accountant=accountant(),
     )
 
 

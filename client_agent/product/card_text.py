@@ -15,6 +15,7 @@ def card_markdown(card: ModelCard) -> str:
         f"# Model {card.model_version} of study {card.study}",
         _warning(card),
         _origin(card),
+        "## What it may tell about a single record\n\n" + _privacy(card),
         "## Sites\n\n" + _sites(card),
         f"## How well it does at the {card.exported_at} that exported it\n\n" + _scores(card),
         "## What goes in and comes out\n\n" + _inputs(card),
@@ -42,6 +43,27 @@ def _origin(card: ModelCard) -> str:
         f"{_finish(card)}Trained by federated learning under rule `{card.rule.name.value}`, {card.released} rounds "
         f"released of {card.rounds}; every round's sum was opened, no site's update. The model itself may show what "
         "it was trained on: give it to nobody who may not learn about the patients."
+    )
+
+
+def _privacy(card: ModelCard) -> str:
+    if card.privacy is None:
+        return (
+            "No noise was added: nothing bounds what the model, or the sums that made it, tell about a single record "
+            "(no differential privacy)."
+        )
+    own = card.privacy
+    finished = (
+        " **This model was finished without noise on the requester's records, and the number does not hold for them.**"
+        if card.finish is not None
+        else ""
+    )
+    budget = "" if own.budget is None else f" of a budget of {own.budget:g}"
+    return (
+        f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each {own.unit} of the site that exported this "
+        f"({own.trainings} trainings, noise multiplier {own.noise_multiplier:g}, gradients clipped to "
+        f"{own.record_clip:g}); {own.spent:.2f}{budget} with its other studies. Accountant: {own.accountant}. Records "
+        f"of other sites have their own numbers. A patient with several records has that many times as much.{finished}"
     )
 
 

@@ -23,9 +23,12 @@ from client_agent.scoring.score import FinalScores
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, read_metrics
 from client_agent.site.finished_model import SHARED_SCORES, FinishedModel, finished_model, load_finished
+from client_agent.site.identity import load_identity
 from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
 from client_agent.site.kept_model import Kept, kept_model, load_kept
+from client_agent.site.spent_budget import Training, budget_memory
 from protocol.errors import ConfigurationError
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Signed, Study, StudyState
 
 _SEED: Final = 0
@@ -37,6 +40,7 @@ class HeldModel:
     """What the journal says about a study's model: ``model`` float32[D], and the network with all values in place.
 
     ``finish`` says how the requester finished it alone; None where it did not, or the shared model is asked for.
+    ``spent`` are this site's trainings with noise, in all studies, ``policy`` has its budget.
     """
 
     study: Study
@@ -47,6 +51,8 @@ class HeldModel:
     records: tuple[RoundRecord, ...] = field(repr=False)
     scores: FinalScores | None = None
     finish: FinishedModel | None = None
+    spent: tuple[Training, ...] = ()
+    policy: SitePolicy = field(default_factory=SitePolicy)
 
     @property
     def ended(self) -> StudyState:
@@ -96,7 +102,11 @@ def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False, 
         return HeldModel(study, state, version, model, network.eval(), until)
     of_shared = unfinished and finished_model(journal) is not None
     scores = journal.read(folder / (SHARED_SCORES if of_shared else FINAL_SCORES), FinalScores)
-    return HeldModel(study, state, version, model, network.eval(), records, scores, finish)
+    spent: tuple[Training, ...] = ()
+    if study.privacy is not None:
+        _, keys = load_identity(settings)
+        spent = budget_memory(settings.state_dir, keys).spent.trainings
+    return HeldModel(study, state, version, model, network.eval(), records, scores, finish, spent, settings.policy)
 
 
 def _kept(journal: StudyJournal, name: str, which: Kept) -> tuple[int, NDArray[np.float32]]:

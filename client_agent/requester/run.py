@@ -29,6 +29,7 @@ from client_agent.requester.summary import after_summary, plan_round, summary_mi
 from client_agent.requester.train_alone import go_alone
 from client_agent.site.events import Absence, EventKind, RoundEnd, RoundRecord, opened_values, site_values
 from client_agent.study.pretrained import PRETRAINED, load_pretrained
+from client_agent.study.spending import require_room_for
 from protocol.ckks.scheme import KEY_SEED_BYTES
 from protocol.clauses import Clause
 from protocol.errors import (
@@ -80,6 +81,8 @@ class Requester(RequesterStudy):
             self._weigh_by_own_samples(self.rule)
         if self.study.ranking is not None and self.state.model_version is None:
             try_judging(self)  # nor without examples to judge by and a model of its own
+        if self.state.model_version is None:
+            self._require_budget()
         self._first_model()
         self._create()
         self.watch.start()
@@ -110,6 +113,14 @@ class Requester(RequesterStudy):
         self.rule = rule.within(list_terms(self.study, self.context.policy, samples))
         if self.state.model_version is None:
             self.learner.update_noise(first_model(self.study), 1)
+
+    def _require_budget(self) -> None:
+        """Raises: ConfigurationError, before the study is begun, where this site's own budget does not hold it"""
+        if self.study.privacy is not None:
+            try:
+                require_room_for(self.study, self.learner.sample_count(), self.context.budget, self.context.policy)
+            except PolicyRefusal as refusal:
+                raise ConfigurationError(refusal.detail) from None
 
     def _first_model(self) -> None:
         if self.state.model_version is None:
@@ -341,6 +352,8 @@ class Requester(RequesterStudy):
         """No further weight list passes; the servers may know of it the clause, not the numbers."""
         if refusal.clause is Clause.ENOUGH_CONTRIBUTORS:
             cause, reason = EndCause.TOO_FEW_CONTRIBUTORS, "too few contributors are left"
+        elif refusal.clause is Clause.BUDGET_SPENT:
+            cause, reason = EndCause.BUDGET_SPENT, "the requester's privacy budget is spent"
         else:
             cause = EndCause.ISOLATION if refusal.clause is Clause.ISOLATION else EndCause.POLICY
             reason = f"the next weight list would break the sites' policy ({refusal.clause.value})"

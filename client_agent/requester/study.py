@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, TypeVar
 
+from client_agent.learning.learner import Vector
 from client_agent.network.clock import pause_after
 from client_agent.network.watch import Stopped
 from client_agent.points import Point
@@ -18,7 +19,7 @@ from client_agent.study.ends import shown_ends
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from protocol.clauses import Clause
-from protocol.errors import Unavailable
+from protocol.errors import ConfigurationError, PolicyRefusal, Unavailable
 from protocol.evidence import PastRelease
 from protocol.policy.list_terms import list_terms
 from protocol.policy.memory import remember_skip
@@ -64,6 +65,15 @@ class RequesterStudy(Participant):
         known = journal.read(self._path, RequesterState)
         self.progress = known if known is not None else RequesterState(rule_state=self.rule.init(()))
         self.postbox = Postbox(self)
+
+    def trained(self, round_number: int) -> Vector:
+        """As at every site. Raises: ConfigurationError, where a person must mend this site's count of its budget"""
+        try:
+            return self.retried(lambda: super(RequesterStudy, self).trained(round_number))
+        except PolicyRefusal as refusal:
+            if refusal.clause is Clause.BUDGET_UNRECONCILED:
+                raise ConfigurationError(refusal.detail) from None
+            raise
 
     def keep(self, **changes: object) -> None:
         """Replace fields of the requester's state, durably."""

@@ -12,8 +12,13 @@ from protocol.arithmetic.fixed_point import check_finite, clip
 
 
 def go_alone(owner: RequesterStudy) -> None:
-    """The remaining rounds with this site's own clipped updates. Raises: Stopped, UnusableUpdate"""
+    """The remaining rounds with this site's own clipped updates. Raises: Stopped, UnusableUpdate
+
+    Not in a study with noise: the model would be no better, and spend more of the budget.
+    """
     reason = owner.progress.why
+    if owner.study.privacy is not None:
+        return
     if owner.progress.alone:
         _keep_federated(owner)
         owner.event(EventKind.STUDY, owner.progress.next_round, "going on alone with this site's own data")

@@ -14,6 +14,7 @@ from client_agent.network.server_client import ServerClient
 from client_agent.site.events import EventSink
 from client_agent.site.remembered_cohorts import CohortMemory, cohort_memory
 from client_agent.site.remembered_sums import SumMemory, sum_memory
+from client_agent.site.spent_budget import BudgetMemory, budget_memory
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
 from protocol.policy.site_policy import SitePolicy
@@ -61,3 +62,8 @@ class SiteContext:
     def cohorts(self) -> CohortMemory:
         """Over whom this site's data were summed as they are; made before studies run side by side."""
         return cohort_memory(self.state_dir, self.keys, partial(self.randomness.bytes, 32, "rounding of counts"))
+
+    @cached_property
+    def budget(self) -> BudgetMemory:
+        """What this site's key has spent of its privacy budget; made before studies run side by side."""
+        return budget_memory(self.state_dir, self.keys)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Protocol
 
 from client_agent.network.server_client import ServerClient
 from client_agent.site.context import SiteContext
-from client_agent.site.remembered_sums import SumMemory
 from host.randomness import SystemRandomness
 from protocol.clauses import Clause
 from protocol.errors import PolicyRefusal, TranscriptMismatch
@@ -42,15 +41,43 @@ def reconcile(context: SiteContext) -> None:
     context.sums.reconciled_at_s = now_s
 
 
+def reconcile_budget(context: SiteContext) -> None:
+    """With a budget: every round that a server has this site's receipt for is in its count. As often as the sums.
+
+    So a count that was deleted or put back spends nothing twice. Raises: Unavailable while one of them cannot be
+    reached; PolicyRefusal, clause ``budget_unreconciled``
+    """
+    now_s, last_s = context.clock.now(), context.budget.reconciled_at_s
+    if context.policy.epsilon is None or (last_s is not None and abs(now_s - last_s) < _AGAIN_AFTER_S):
+        return
+    lost = lost_rounds(context.budget, context.clients, context.roster, context.site)
+    if lost:
+        names = ", ".join(f"{found.study} round {found.round}" for found in lost[:_NAMED])
+        more = f" and {len(lost) - _NAMED} more" if len(lost) > _NAMED else ""
+        what = f"this site's count of its privacy budget lacks {len(lost)} rounds that servers have its receipts for"
+        advice = (
+            "stop the agent and restore the newest backup of its state folder; where these rounds had no noise, or "
+            "there is no backup, read docs/joining.md and then run: moiety agent begin-budget"
+        )
+        raise PolicyRefusal(Clause.BUDGET_UNRECONCILED, f"{what}: {names}{more}; {advice}", what)
+    context.budget.reconciled_at_s = now_s
+
+
+class Remembering(Protocol):
+    """A memory of rounds in which this site contributed."""
+
+    def rounds(self) -> frozenset[tuple[str, int]]: ...
+
+
 def lost_rounds(
-    sums: SumMemory, clients: Mapping[Side, ServerClient], roster: Roster, site: str
+    memory: Remembering, clients: Mapping[Side, ServerClient], roster: Roster, site: str
 ) -> tuple[ContributedRound, ...]:
     """Rounds of updates for which a server has this site's receipt, and of which the memory knows nothing.
 
     Raises: Unavailable; BadSignature and TranscriptMismatch, when an answer is not this server's to this question
     """
     found = {(one.study_digest, one.round): one for side in Side for one in _contributed(clients[side], roster, site)}
-    known = sums.rounds()  # after the question: what another study contributes meanwhile was remembered before
+    known = memory.rounds()  # after the question: what another study contributes meanwhile was remembered before
     return tuple(one for name, one in sorted(found.items()) if name not in known)
 
 

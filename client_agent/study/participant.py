@@ -25,6 +25,7 @@ from client_agent.study.contribute import (
 )
 from client_agent.study.known_sums import settle_sum
 from client_agent.study.ranking import model_vector
+from client_agent.study.spending import spend
 from client_agent.study.summarising import (
     SUMMARY_FILE,
     asked_of_classes,
@@ -34,6 +35,7 @@ from client_agent.study.summarising import (
     site_columns,
 )
 from client_agent.study.take_release import Outputs
+from host.durable import write_durably
 from host.memory_file import MemoryFile
 from protocol.arithmetic.fixed_point import Layers, clip, encode
 from protocol.bodies.letter import LetterKind, most_bytes
@@ -53,6 +55,7 @@ from protocol.summary.question import Question
 from protocol.wire.messages import Announcement, Party, Purpose, WeightList
 
 ENCODED_RECORD: Final = "encoded.json"
+NOISED_UPDATE: Final = "noised.f32"
 
 
 class Participant(StudyAtSite):
@@ -216,8 +219,24 @@ class Participant(StudyAtSite):
         """This site's update of a round, before clipping; kept until it is encoded, and trained again after a crash."""
         if self._trained is None or self._trained[0] != round_number:
             with self.stopwatch.phase("training"):
-                self._trained = (round_number, self.learner.update(self.require_model(), round_number))
+                self._trained = (round_number, self._update(round_number))
         return self._trained[1]
+
+    def _update(self, round_number: int) -> Vector:
+        """In a study with noise the one update that a round has, whatever happens: spent for, then kept in the journal.
+
+        Raises: as client_agent.study.spending.spend
+        """
+        if self.study.privacy is None:
+            return self.learner.update(self.require_model(), round_number)
+        kept = self.journal.round_folder(round_number) / NOISED_UPDATE
+        if not kept.exists():
+            self.journal.reach(Point.BEFORE_BUDGET_SPENT)
+            spend(self.context, self.study, self.learner.sample_count(), round_number)
+            self.journal.reach(Point.AFTER_BUDGET_SPENT)
+            write_durably(kept, self.learner.update(self.require_model(), round_number).astype("<f4").tobytes())
+            self.journal.reach(Point.AFTER_UPDATE_NOISED)
+        return np.frombuffer(kept.read_bytes(), "<f4").astype(np.float32)
 
     def encoded_file(self, announcement: Announcement) -> EncodedFile:
         """The round's encoded vector, in the journal."""

@@ -13,6 +13,7 @@ from client_agent.network.body import Body
 from client_agent.site.context import RELAY
 from client_agent.site.letter import StudyRefusal, require_same
 from client_agent.study.participant import Participant
+from client_agent.study.spending import require_room_for
 from host.durable import write_durably
 from protocol.bodies.letter import NOTICE_SEALED_BYTES, open_letter, seal_letter, told
 from protocol.errors import PolicyRefusal
@@ -27,9 +28,15 @@ _NUMBER: Final = 0
 
 
 def refused_study(owner: Participant) -> PolicyRefusal | None:
-    """Why this site's policy forbids the study's protection, rule or ranking; None when it forbids none of them."""
+    """Why this site's policy forbids the study, or its privacy budget does not hold it; None where neither does.
+
+    Raises: ConfigurationError, where data that a budget is asked about do not fit
+    """
+    context = owner.context
     try:
-        check_study_allowed(owner.study, owner.context.policy)
+        check_study_allowed(owner.study, context.policy)
+        if owner.study.privacy is not None:
+            require_room_for(owner.study, owner.learner.sample_count(), context.budget, context.policy)
     except PolicyRefusal as refusal:
         return refusal
     return None
@@ -75,6 +82,9 @@ def public_text(study: Study, site: str) -> str:
         opened = f"{opened} or its {ranks}" if opens else ranks
     if study.summary is not None:
         opened = f"{opened}, or its summary sums,"
+    if study.privacy is not None:
+        asked = f"let the study's {opened} about it, or asks for other noise, or its privacy budget is too small"
+        return f"site {site!r} does not {asked}; no round was begun"
     return f"site {site!r} does not let the study's {opened} about it; no round was begun"
 
 

@@ -325,7 +325,7 @@ class RunningFederation:
             "poll_s": _POLL_S,
             "bootstrap_samples": self.spec.bootstrap_samples,
         }
-        self._write_settings(site.name, settings, {"policy": site.policy.model_dump()})
+        self._write_settings(site.name, settings, {"policy": site.policy.model_dump(exclude_none=True)})
 
     def _write_settings(
         self, name: str, settings: Mapping[str, object], tables: Mapping[str, Mapping[str, object]] | None = None

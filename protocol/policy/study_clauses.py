@@ -17,6 +17,7 @@ def check_study_allowed(study: Study, policy: SitePolicy) -> None:
     check_steps_allowed(study, policy)
     check_needs_allowed(study.rule.needs, policy)
     check_needs_allowed(study.rule.name.declared.measures, policy)
+    check_noise_allowed(study, policy)
     if study.ranking is not None:
         check_ranking_allowed(policy)
         check_penalty_allowed(study.ranking, policy)
@@ -59,6 +60,30 @@ def check_steps_allowed(study: Study, policy: SitePolicy) -> None:
         raise refusal(
             Clause.LARGEST_PATH,
             f"{found}, allowed is {policy.largest_path:g}: take a smaller rate, clip_norm, or fewer rounds",
+        )
+
+
+def check_noise_allowed(study: Study, policy: SitePolicy) -> None:
+    """Updates have the noise that the site asks for; asked before a study starts. What it spends is asked elsewhere."""
+    if policy.epsilon is None and policy.least_noise == 0:
+        return
+    if study.privacy is None:
+        raise refusal(
+            Clause.NOISE,
+            "the study's updates have no noise, and this site asks for some (epsilon, least_noise): ask for a "
+            "study with a [privacy] table",
+        )
+    if study.privacy.unit != policy.privacy_unit:
+        raise refusal(
+            Clause.NOISE,
+            f"the study's noise hides a {study.privacy.unit}, this site's policy asks for privacy_unit "
+            f"{policy.privacy_unit!r}; studies that hide a whole site are not built",
+        )
+    if study.privacy.noise_multiplier < policy.least_noise:
+        raise refusal(
+            Clause.NOISE,
+            f"the study has a noise multiplier of {study.privacy.noise_multiplier:g}, at least {policy.least_noise:g} "
+            "is demanded",
         )
 
 

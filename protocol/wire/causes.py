@@ -91,4 +91,5 @@ class EndCause(StrEnum):
     SUM_TOO_LONG = "sum_too_long"
     SUMS_DISCARDED = "sums_discarded"
     SERVER_DEVIATED = "server_deviated"
+    BUDGET_SPENT = "budget_spent"
     CANCELLED = "cancelled"

@@ -49,7 +49,7 @@ from protocol.wire.round import (
     SumRelease,
     WeightList,
 )
-from protocol.wire.studies.privacy import PrivacySpec, PrivacyUnit
+from protocol.wire.studies.privacy import MOST_NOISE, PrivacySpec, PrivacyUnit
 from protocol.wire.studies.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.studies.rule import RuleName, RuleSpec
 from protocol.wire.studies.study import (
@@ -74,6 +74,7 @@ __all__ = [
     "LEAST_PENALTY",
     "MAX_CONTROL_BYTES",
     "MOST_COUNTS_ROUNDS",
+    "MOST_NOISE",
     "MOST_RANKING_ROUNDS",
     "MOST_SUMMARY_ROUNDS",
     "NO_COMMITMENT",

@@ -67,4 +67,4 @@ def test_the_noise_for_an_epsilon_is_the_smallest_that_keeps_it():
 
 def test_the_accountant_is_named_with_its_version():
     assert accountant().startswith("dp-accounting 0.")
-    assert "whole orders 2 to 256" in accountant()
+    assert "whole orders from 2 to 256" in accountant()

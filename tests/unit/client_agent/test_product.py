@@ -21,14 +21,19 @@ from client_agent.scoring.paired import paired_scores
 from client_agent.scoring.predicted import Predicted
 from client_agent.scoring.scoring import scores
 from client_agent.settings import AgentSettings
+from client_agent.site.accounting import Steps, epsilon_of
 from client_agent.site.events import RoundEnd, RoundRecord, site_values
+from client_agent.site.finished_model import FinishedModel
 from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.study.spending import training_of
 from protocol.errors import ConfigurationError
 from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import (
     EndCause,
     ModelSpec,
+    PrivacySpec,
     RuleName,
     RuleSpec,
     Signed,
@@ -183,3 +188,31 @@ def test_no_calibration_slope_of_log_odds_that_do_not_differ() -> None:
     same = Predicted(CLASSES, np.zeros((8, 2), np.float32), np.arange(8) % 2)
     slope = next(score for score in scores(same) if score.name == "calibration_slope")
     assert (slope.value, slope.reason) == (None, "no slope found: the log odds hardly differ between examples")
+
+
+def test_a_card_says_plainly_that_nothing_bounds_what_a_model_tells(tmp_path: Path) -> None:
+    card = export(held(), tmp_path, tmp_path / "out", is_requester=True)
+    assert card.privacy is None
+    assert "No noise was added: nothing bounds what the model" in card_markdown(card)
+
+
+def test_a_card_of_a_study_with_noise_has_its_epsilon_and_by_what_it_was_counted(tmp_path: Path) -> None:
+    privacy = PrivacySpec(record_clip=0.5, noise_multiplier=2.0)
+    study = study_of().model_copy(update={"privacy": privacy, "training": TrainingSpec(batch_size=20)})
+    earlier = study.model_copy(update={"name": "earlier"})
+    spent = tuple(training_of(of, privacy, 100, number) for of in (earlier, study) for number in (1, 2, 3))
+    policy = SitePolicy(epsilon=4.0, delta=1e-3)
+    of_study = replace(held(study), spent=spent, policy=policy)
+    card = export(of_study, tmp_path, tmp_path / "out", is_requester=True)
+    assert card.privacy is not None
+    assert card.privacy.epsilon == pytest.approx(epsilon_of([Steps(0.2, 2.0, 3)], 1e-3))
+    assert card.privacy.spent == pytest.approx(epsilon_of([Steps(0.2, 2.0, 6)], 1e-3))
+    said = card_markdown(card)
+    assert f"Epsilon {card.privacy.epsilon:.2f} at delta 0.001 for each record" in said
+    assert f"{card.privacy.spent:.2f} of a budget of 4 with its other studies" in said
+    assert "Accountant: dp-accounting" in said
+    assert "(3 trainings, noise multiplier 2, gradients clipped to 0.5)" in said
+    assert "finished without noise" not in said
+    finish = FinishedModel(choose="held_out", shared_version=2, pull=0.1, seen=80, held=20)
+    finished = export(replace(of_study, finish=finish), tmp_path, tmp_path / "finished", is_requester=True)
+    assert "finished without noise on the requester's records" in card_markdown(finished)

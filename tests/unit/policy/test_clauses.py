@@ -29,6 +29,7 @@ from protocol.policy.study_clauses import (
 )
 from protocol.wire.messages import (
     ListedWeight,
+    PrivacySpec,
     Purpose,
     RankingSpec,
     RuleName,
@@ -232,6 +233,30 @@ class TestFirstModel:
             check_first_model("ab" * 32, "cd" * 32)
         with refused(Clause.FIRST_MODEL, "the study pins cdcd"):
             check_first_model("ab" * 32, "cd" * 32, "the study pins")
+
+
+class TestNoise:
+    PLAIN = study("ab" * 32)
+    NOISED = PLAIN.model_copy(update={"privacy": PrivacySpec(record_clip=1.0, noise_multiplier=1.5)})
+
+    def test_a_site_without_demands_takes_both(self) -> None:
+        check_study_allowed(self.PLAIN, SitePolicy())
+        check_study_allowed(self.NOISED, SitePolicy())
+
+    def test_with_a_budget_or_a_floor_there_must_be_noise(self) -> None:
+        for demands in (SitePolicy(epsilon=2.0), SitePolicy(least_noise=0.5)):
+            check_study_allowed(self.NOISED, demands)
+            with refused(Clause.NOISE, "updates have no noise", "with a .privacy. table"):
+                check_study_allowed(self.PLAIN, demands)
+
+    def test_less_noise_than_the_floor_is_refused(self) -> None:
+        check_study_allowed(self.NOISED, SitePolicy(least_noise=1.5))
+        with refused(Clause.NOISE, "noise multiplier of 1.5", "at least 1.6"):
+            check_study_allowed(self.NOISED, SitePolicy(least_noise=1.6))
+
+    def test_a_site_that_wants_a_whole_site_hidden_takes_part_in_nothing(self) -> None:
+        with refused(Clause.NOISE, "hides a record", "privacy_unit 'site'", "not built"):
+            check_study_allowed(self.NOISED, SitePolicy(epsilon=2.0, privacy_unit="site"))
 
 
 class TestSteps:

@@ -1,0 +1,107 @@
+"""``moiety agent budget`` and ``begin-budget``: what is spent of this site's privacy budget (docs/joining.md)."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.cli.tables import add_row, console, table
+from client_agent.settings import AgentSettings
+from client_agent.site.accounting import accountant
+from client_agent.site.connections import Site, one_agent
+from client_agent.site.reconciling import lost_rounds
+from client_agent.site.spent_budget import BudgetMemory, budget_memory
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.keyfile import PartyKeys
+
+_NONE: Final = "no budget: epsilon is not set in [policy], so noise is counted and nothing is refused for it"
+_CONSEQUENCE: Final = (
+    "This site's updates were shared in these rounds, and no count covers them: without noise, or their count was "
+    "lost. The budget then says nothing about them; it begins after them. Restoring the newest backup of the state "
+    "folder avoids that where they were counted; this command cannot be undone."
+)
+
+
+class StudySpent(BaseModel):
+    """What one study has spent alone; the studies together spend less than the sum of these."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str
+    study_digest: str
+    trainings: int
+    epsilon: float
+
+
+class BudgetReport(BaseModel):
+    """``epsilon`` is the site's budget, None where it has none; ``spent`` is of all studies together, at ``delta``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    epsilon: float | None
+    delta: float
+    unit: str
+    spent: float
+    accountant: str
+    studies: tuple[StudySpent, ...]
+    uncovered_rounds: int
+
+
+def budget_report(budget: BudgetMemory, policy: SitePolicy) -> BudgetReport:
+    """The count as it stands."""
+    names = {one.study_digest: one.study for one in budget.spent.trainings}
+    digests = [one.study_digest for one in budget.spent.trainings]
+    return BudgetReport(
+        epsilon=policy.epsilon,
+        delta=policy.delta,
+        unit=policy.privacy_unit,
+        spent=budget.epsilon(policy.delta),
+        accountant=accountant(),
+        studies=tuple(
+            StudySpent(
+                study=name,
+                study_digest=digest,
+                trainings=digests.count(digest),
+                epsilon=budget.epsilon(policy.delta, digest),
+            )
+            for digest, name in names.items()
+        ),
+        uncovered_rounds=len(budget.spent.uncovered),
+    )
+
+
+def show_budget(settings: AgentSettings, keys: PartyKeys, *, json_output: bool) -> None:
+    """A table, or JSON; the agent may run meanwhile."""
+    report = budget_report(budget_memory(settings.state_dir, keys), settings.policy)
+    if json_output:
+        sys.stdout.write(report.model_dump_json() + "\n")
+        return
+    rows = table("study", "trainings", "epsilon alone", title="privacy budget", caption=report.accountant)
+    for one in report.studies:
+        add_row(rows, one.study, str(one.trainings), f"{one.epsilon:.3f}")
+    console().print(rows)
+    of = _NONE if report.epsilon is None else f"of a budget of {report.epsilon:g}"
+    sys.stdout.write(f"all together: epsilon {report.spent:.3f} at delta {report.delta:g}, per {report.unit}; {of}\n")
+    if report.uncovered_rounds:
+        sys.stdout.write(f"{report.uncovered_rounds} rounds before are covered by no count\n")
+
+
+def begin_budget(settings: AgentSettings, *, yes: bool) -> None:
+    """Show the rounds that servers have this site's receipts for and no count covers; with ``yes``, begin after them.
+
+    Raises: ConfigurationError while the agent runs; Unavailable while a server is away
+    """
+    with one_agent(settings), Site(settings) as site:
+        budget = budget_memory(settings.state_dir, site.keys)
+        lost = lost_rounds(budget, site.clients, site.roster, settings.site)
+        if not lost:
+            sys.stdout.write("nothing is uncovered: the count knows every round that the servers have receipts for\n")
+            return
+        for found in lost:
+            sys.stdout.write(f"{found.study} round {found.round}\n")
+        sys.stdout.write(_CONSEQUENCE + "\n")
+        if yes:
+            budget.begin_after([(found.study_digest, found.round) for found in lost])
+            sys.stdout.write(f"the budget begins after these {len(lost)} rounds; this site contributes again\n")
+        else:
+            sys.stdout.write("nothing was changed; to begin after them, run this again with --yes\n")

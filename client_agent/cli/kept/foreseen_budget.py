@@ -1,0 +1,41 @@
+"""Whether budgets hold a study before it is created: this site's own, and that of a policy somebody shows."""
+
+from __future__ import annotations
+
+from client_agent.learning.at_requester.finish_table import FinishTable
+from client_agent.learning.check_data import fitting_data
+from client_agent.settings import AgentSettings
+from client_agent.site.accounting import epsilon_of
+from client_agent.site.spent_budget import budget_memory
+from client_agent.study.spending import require_room_for, training_of
+from protocol.errors import ConfigurationError
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.messages import Roster, Study
+
+
+def require_own_budget(study: Study, settings: AgentSettings, keys: PartyKeys, finish: FinishTable | None) -> None:
+    """All rounds fit into what is left of this site's budget. Raises: PolicyRefusal, ConfigurationError"""
+    if study.privacy is None:
+        return
+    train = fitting_data(study, settings.data, None).train
+    seen = train if finish is None else finish.parts(train, 0)[0]
+    require_room_for(study, len(seen), budget_memory(settings.state_dir, keys), settings.policy)
+
+
+def require_shown_budget(study: Study, roster: Roster, policy: SitePolicy, whose: str) -> None:
+    """An unspent budget of the contributor with the most declared samples holds the study: else no site's does.
+
+    Raises: ConfigurationError
+    """
+    if study.privacy is None or policy.epsilon is None:
+        return
+    most = max(party.samples or 1 for party in roster.contributors)
+    steps = training_of(study, study.privacy, most, 1).times(study.rounds)
+    needed = epsilon_of([steps], policy.delta)
+    if needed > policy.epsilon:
+        raise ConfigurationError(
+            f"{whose} has a privacy budget of epsilon {policy.epsilon:g} at delta {policy.delta:g}, and the study's "
+            f"{study.rounds} rounds spend {needed:.3g} at a contributor of {most} samples, more at smaller ones: take "
+            "more noise, smaller batches or fewer rounds"
+        )

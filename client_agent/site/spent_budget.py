@@ -1,0 +1,131 @@
+"""What this site's key has spent of its privacy budget, in all studies (docs/protocol.md 19).
+
+    budget/KEY/spent.json     every training with noise, and rounds that were shared before there was a count
+
+A training is written before it begins, so before anything of it can leave; it counts from then on, whatever becomes of
+the round. A file that is gone or was put back lacks rounds that the servers have receipts for, and then nothing is
+contributed (client_agent/site/reconciling.py).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_agent.learning.private.drawn_rows import drawing_probability
+from client_agent.site.accounting import Steps, epsilon_of
+from client_agent.site.key_folder import folder_of_key, read_remembered
+from host.durable import new_folder, write_durably
+from protocol.clauses import Clause
+from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.keyfile import PartyKeys
+
+RoundName = tuple[str, int]
+_SPENT: Final = "spent.json"
+_MEMORY: Final = "budget"
+
+
+def budget_memory(state_dir: Path, keys: PartyKeys) -> BudgetMemory:
+    """The count of the site with these keys, whatever it is called and whichever study asks."""
+    return BudgetMemory(folder_of_key(state_dir, _MEMORY, keys))
+
+
+class Training(BaseModel):
+    """One training with noise: ``steps`` gradients over ``examples`` records, ``batch_size`` expected in each."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study_digest: str
+    study: str
+    round: int
+    examples: int = Field(ge=1)
+    batch_size: int = Field(ge=1)
+    steps: int = Field(ge=1)
+    noise_multiplier: float = Field(gt=0)
+
+    def times(self, rounds: int) -> Steps:
+        """So many rounds of it, as the accountant counts them."""
+        probability = drawing_probability(self.examples, self.batch_size)
+        return Steps(probability, self.noise_multiplier, self.steps * rounds)
+
+
+class Spent(BaseModel):
+    """What is on disk. ``uncovered``: rounds without noise, or whose count was lost, that an operator goes on after."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    trainings: tuple[Training, ...] = ()
+    uncovered: tuple[RoundName, ...] = ()
+
+
+class BudgetMemory:
+    """All studies of an agent share it, one at a time.
+
+    Raises: ConfigurationError when the file is not what was written
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = new_folder(folder)
+        self._lock = threading.RLock()
+        self.reconciled_at_s: float | None = None
+        kept = folder / _SPENT
+        self._spent = read_remembered(kept, Spent, _MEMORY) if kept.exists() else Spent()
+
+    @property
+    def spent(self) -> Spent:
+        """Everything that counts."""
+        with self._lock:
+            return self._spent
+
+    def rounds(self) -> frozenset[RoundName]:
+        """All rounds that this count has a word on."""
+        spent = self.spent
+        return frozenset({(one.study_digest, one.round) for one in spent.trainings} | set(spent.uncovered))
+
+    def epsilon(self, delta: float, study_digest: str | None = None) -> float:
+        """Of all studies together, or of one alone."""
+        counted = [one for one in self.spent.trainings if study_digest in (None, one.study_digest)]
+        return epsilon_of([one.times(1) for one in counted], delta)
+
+    def charge(self, training: Training, policy: SitePolicy) -> None:
+        """Write down a training that begins now, if the budget holds it; each time it begins, also after a crash.
+
+        Raises: PolicyRefusal, clause ``budget_spent``; then nothing is written
+        """
+        with self._lock:
+            self.require_room(training, 1, policy)
+            self._write(self._spent.model_copy(update={"trainings": (*self._spent.trainings, training)}))
+
+    def require_room(self, training: Training, rounds: int, policy: SitePolicy) -> None:
+        """The budget holds so many rounds of it more. Raises: PolicyRefusal, clause ``budget_spent``"""
+        if policy.epsilon is None:
+            return
+        if training.examples * policy.delta >= 1:
+            raise ConfigurationError(
+                f"key 'policy.delta': {policy.delta:g} is not below 1 / {training.examples}, this site's number of "
+                "examples, so it allows one whole record to be shown: take a smaller one"
+            )
+        with self._lock:
+            steps = [one.times(1) for one in self._spent.trainings]
+        before, after = epsilon_of(steps, policy.delta), epsilon_of([*steps, training.times(rounds)], policy.delta)
+        if after > policy.epsilon:
+            what = "this round" if rounds == 1 else f"its {rounds} rounds"
+            raise PolicyRefusal(
+                Clause.BUDGET_SPENT,
+                f"this site's privacy budget is epsilon {policy.epsilon:g} at delta {policy.delta:g}; {before:.3g} are "
+                f"spent, and with {what} it would be {after:.3g}",
+                "this site's privacy budget does not hold it",
+            )
+
+    def begin_after(self, rounds: Sequence[RoundName]) -> None:
+        """An operator's word that these rounds are covered by no count: from now on they stand in nobody's way."""
+        with self._lock:
+            uncovered = tuple(sorted({*self._spent.uncovered, *rounds}))
+            self._write(self._spent.model_copy(update={"uncovered": uncovered}))
+
+    def _write(self, spent: Spent) -> None:
+        write_durably(self._folder / _SPENT, spent.model_dump_json().encode())
+        self._spent = spent

@@ -1,0 +1,154 @@
+"""Budgets over whole studies: refused before they begin, spent in the middle, a count that is gone (section 19)."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from client_agent.requester.state import RequesterState
+from client_agent.site.accounting import Steps, epsilon_of
+from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.spent_budget import Training, budget_memory
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import class_counts, light_learner, light_sites, light_study
+from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.clauses import Clause
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
+from tests.integration.agents import finished, journal, rounds_of
+from tests.ports import free_ports
+
+SITES = ("requester", "c1", "c2", "c3")
+DELTA = 1e-3
+NOISE = 2.0
+BATCH = 32
+OPEN = SitePolicy(least_isolation=0.0, least_contributors=2, largest_share=1.0)
+
+
+def epsilon(site: int, rounds: int) -> float:
+    """Of so many rounds at the site of that place."""
+    return epsilon_of([Steps(BATCH / sum(class_counts(site)), NOISE, rounds)], DELTA)
+
+
+def budget(site: int, rounds: int) -> SitePolicy:
+    """Room for so many rounds and not for one more."""
+    return OPEN.model_copy(update={"delta": DELTA, "epsilon": epsilon(site, rounds) * 1.001})
+
+
+def federation(folder: Path, **policies: SitePolicy) -> InMemoryFederation:
+    sites = light_sites(SITES, OPEN)
+    chosen = tuple(SiteSpec(one.name, one.data, policies.get(one.name, one.policy)) for one in sites)
+    spec = FederationSpec("budgets", SITES[0], chosen, seed=5, ports=free_ports())
+    return InMemoryFederation(spec, folder, light_learner)
+
+
+def noised(running: InMemoryFederation, name: str, rounds: int, least: int = 3) -> Study:
+    study = light_study(running.parties, name, RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
+    fields = study.model_dump()
+    fields["parameters"]["least_contributors"] = least
+    return Study.model_validate({**fields, "privacy": PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)})
+
+
+def trainings(running: InMemoryFederation, site: str) -> tuple[Training, ...]:
+    return budget_memory(running.state(site), running.parties.keys_of(site)).spent.trainings
+
+
+def end_of(running: InMemoryFederation, study: str) -> tuple[StudyEndState, EndCause, Clause | None, str | None]:
+    own = journal(running, SITES[0], study)
+    state = own.read(own.folder / "requester.json", RequesterState)
+    assert state is not None
+    assert state.end is not None
+    end = state.end.message
+    return end.state, end.cause, end.clause, end.site
+
+
+def run(running: InMemoryFederation, study: Study, *sites: str) -> None:
+    running.hand_in(study)
+    running.until(f"the end of {study.name}", finished(running, study.name, *(sites or SITES)))
+
+
+def test_a_budget_is_kept_across_studies_and_one_that_would_exceed_it_never_begins(tmp_path: Path) -> None:
+    with federation(tmp_path, c1=budget(1, 5)) as running:
+        running.start()
+        run(running, noised(running, "first", 3))
+        assert end_of(running, "first")[0] is StudyEndState.COMPLETED
+        run(running, noised(running, "second", 3))
+        assert end_of(running, "second") == (StudyEndState.FAILED, EndCause.STUDY_REFUSED, Clause.BUDGET_SPENT, "c1")
+        assert rounds_of(running, SITES[0], "second") == ()
+        run(running, noised(running, "third", 2))
+        assert end_of(running, "third")[0] is StudyEndState.COMPLETED
+        counted = [(one.study, one.round) for one in trainings(running, "c1")]
+    assert counted == [("first", 1), ("first", 2), ("first", 3), ("third", 1), ("third", 2)]
+
+
+def test_a_study_ends_for_a_site_before_its_budget_is_exceeded_and_goes_on_with_the_others(tmp_path: Path) -> None:
+    """Two studies that fit one by one, side by side: together they do not."""
+    with federation(tmp_path, c1=budget(1, 4)) as running:
+        running.start()
+        for name in ("one", "other"):
+            running.hand_in(noised(running, name, 3, least=2))
+        for name in ("one", "other"):
+            running.until(f"the end of {name}", finished(running, name, SITES[0], "c1"))
+        spent = trainings(running, "c1")
+        assert len(spent) == 4
+        assert epsilon_of([one.times(1) for one in spent], DELTA) <= epsilon(1, 4) * 1.001
+        over = [journal(running, "c1", name).site_state() for name in ("one", "other")]
+        texts = [state.finished or "" for state in over if state is not None and state.refused]
+        told = running.texts(EventKind.DECLINED, SITES[0])
+    assert texts
+    assert all(text.startswith("budget_spent: ") for text in texts)
+    assert f"at delta {DELTA:g}" in texts[0]
+    assert any("this site's privacy budget does not hold it" in text for text in told)
+    assert not any("epsilon" in text for text in told)
+
+
+def test_the_requesters_own_budget_ends_the_study_for_all(tmp_path: Path) -> None:
+    with federation(tmp_path, requester=budget(0, 4)) as running:
+        running.start()
+        for name in ("one", "other"):
+            running.hand_in(noised(running, name, 3))
+        for name in ("one", "other"):
+            running.until(f"the end of {name}", finished(running, name, *SITES))
+        ends = [end_of(running, name) for name in ("one", "other")]
+        assert len(trainings(running, SITES[0])) == 4
+        records = [record for name in ("one", "other") for record in rounds_of(running, SITES[0], name)]
+    assert (StudyEndState.LOCAL_ONLY, EndCause.BUDGET_SPENT, Clause.BUDGET_SPENT, None) in ends
+    assert RoundEnd.ALONE not in {record.state for record in records}
+
+
+def test_a_count_that_is_gone_contributes_nothing_until_a_person_says_so(tmp_path: Path) -> None:
+    with federation(tmp_path, c1=budget(1, 50)) as running:
+        running.start()
+        run(running, noised(running, "first", 2))
+        running.stop_agents("c1")
+        shutil.rmtree(running.state("c1") / "budget")
+        running.start("c1")
+        running.hand_in(noised(running, "second", 2, least=2))
+        running.until("the end of second", finished(running, "second", SITES[0], "c2", "c3"))
+        declined = running.texts(EventKind.DECLINED, "c1")
+        assert any("count of its privacy budget lacks 2 rounds" in text for text in declined)
+        assert any("moiety agent begin-budget" in text for text in declined)
+        assert trainings(running, "c1") == ()
+        took_part = {site for record in rounds_of(running, SITES[0], "second") for site in record.took_part}
+        assert took_part == {"requester", "c2", "c3"}
+
+
+def test_without_a_budget_noise_is_counted_and_nothing_is_refused(tmp_path: Path) -> None:
+    with federation(tmp_path) as running:
+        running.start()
+        run(running, noised(running, "first", 2))
+        assert len(trainings(running, "c2")) == 2
+        run(running, light_study(running.parties, "plain", RuleSpec(name=RuleName.FEDAVG), rounds=1))
+        assert len(trainings(running, "c2")) == 2
+
+
+def test_a_site_with_a_budget_takes_part_in_no_study_without_noise_nor_with_less_than_it_asks_for(
+    tmp_path: Path,
+) -> None:
+    policy = OPEN.model_copy(update={"delta": DELTA, "epsilon": 50.0, "least_noise": NOISE * 1.01})
+    with federation(tmp_path, c1=policy) as running:
+        running.start()
+        run(running, light_study(running.parties, "plain", RuleSpec(name=RuleName.FEDAVG), rounds=1))
+        run(running, noised(running, "quiet", 2))
+        assert [end_of(running, name)[2:] for name in ("plain", "quiet")] == [(Clause.NOISE, "c1")] * 2
+        assert trainings(running, "c1") == ()

@@ -1,0 +1,123 @@
+"""``moiety agent budget`` and ``begin-budget``, and budgets looked at before a study is created."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from client_agent.cli.kept import budget as budget_cli
+from client_agent.cli.kept.foreseen_budget import require_own_budget, require_shown_budget
+from client_agent.learning.at_requester.finish_table import FinishTable
+from client_agent.learning.models import dimension, model_spec
+from client_agent.settings import AgentSettings
+from client_agent.site.spent_budget import BudgetMemory, budget_memory
+from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.parameters import StudyParameters
+from protocol.policy.site_policy import SitePolicy
+from protocol.sharing import Side
+from protocol.wire.messages import PrivacySpec, Study
+from tests.unit.client_agent.benches import SITE, FakeServer
+from tests.unit.client_agent.federation import ROSTER, keys, study
+from tests.unit.client_agent.test_reconciling import HELD
+from tests.unit.client_agent.test_spent_budget import training
+
+DELTA = 1e-3
+
+
+def settings(folder: Path, **policy: Any) -> Any:
+    return SimpleNamespace(state_dir=folder, site=SITE, data=folder / "data", policy=SitePolicy(**policy))
+
+
+def count(folder: Path) -> BudgetMemory:
+    return budget_memory(folder, keys(SITE))
+
+
+@pytest.fixture
+def servers(monkeypatch: pytest.MonkeyPatch) -> dict[Side, FakeServer]:
+    made = {side: FakeServer(side) for side in Side}
+
+    @contextmanager
+    def site(_: AgentSettings) -> Iterator[SimpleNamespace]:
+        yield SimpleNamespace(keys=keys(SITE), clients=made, roster=ROSTER)
+
+    monkeypatch.setattr(budget_cli, "Site", site)
+    return made
+
+
+def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, number in (("one", 1), ("one", 2), ("other", 1)):
+        count(tmp_path).charge(training(name, number), SitePolicy())
+    count(tmp_path).begin_after([("ab" * 32, 1)])
+    budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), keys(SITE), json_output=True)
+    told = json.loads(capsys.readouterr().out)
+    assert [(one["study"], one["trainings"]) for one in told["studies"]] == [("one", 2), ("other", 1)]
+    assert told["spent"] == pytest.approx(count(tmp_path).epsilon(DELTA))
+    assert told["studies"][0]["epsilon"] < told["spent"] < sum(one["epsilon"] for one in told["studies"])
+    assert (told["epsilon"], told["unit"], told["uncovered_rounds"]) == (20.0, "record", 1)
+    assert told["accountant"].startswith("dp-accounting")
+    budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), keys(SITE), json_output=False)
+    said = capsys.readouterr().out
+    assert f"epsilon {told['spent']:.3f} at delta 0.001, per record; of a budget of 20" in said
+    assert "1 rounds before are covered by no count" in said
+    budget_cli.show_budget(settings(tmp_path / "new"), keys(SITE), json_output=False)
+    assert "no budget: epsilon is not set" in capsys.readouterr().out
+
+
+def test_a_budget_begins_after_rounds_only_on_an_operators_word(
+    servers: dict[Side, FakeServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    budget_cli.begin_budget(settings(tmp_path), yes=True)
+    assert "nothing is uncovered" in capsys.readouterr().out
+    servers[Side.A].receipts = HELD[:2]
+    budget_cli.begin_budget(settings(tmp_path), yes=False)
+    said = capsys.readouterr().out
+    assert "earlier round 1\nearlier round 2\n" in said
+    assert "no count covers them" in said
+    assert count(tmp_path).rounds() == frozenset()
+    budget_cli.begin_budget(settings(tmp_path), yes=True)
+    assert count(tmp_path).rounds() == {("ab" * 32, 1), ("ab" * 32, 2)}
+
+
+def noised(rounds: int) -> Study:
+    spec = model_spec("linear", (5,), (), 3)
+    parameters = StudyParameters(dimension=dimension(spec), clip_norm=4.0, least_contributors=3)
+    privacy = PrivacySpec(record_clip=1.0, noise_multiplier=2.0)
+    return study(parameters).model_copy(update={"model": spec, "rounds": rounds, "privacy": privacy})
+
+
+def test_a_study_that_the_requesters_budget_does_not_hold_is_not_created(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    for part in ("train", "test"):
+        X = np.zeros((100, 5), np.float32)
+        np.savez(tmp_path / "data" / f"{part}.npz", X=X, y=np.arange(100) % 3)
+    at = settings(tmp_path, epsilon=4.0, delta=DELTA)
+    require_own_budget(noised(10), at, keys(SITE), None)
+    require_own_budget(study(), at, keys(SITE), None)
+    with pytest.raises(PolicyRefusal, match=r"budget_spent: .* with its 100 rounds"):
+        require_own_budget(noised(100), at, keys(SITE), None)
+    most = next(n for n in range(10, 100) if refused(n + 1, at, None))
+    assert refused(most, at, FinishTable(held_out=0.5)), "with fewer records each is drawn more often"
+
+
+def refused(rounds: int, at: Any, finish: FinishTable | None) -> bool:
+    try:
+        require_own_budget(noised(rounds), at, keys(SITE), finish)
+    except PolicyRefusal:
+        return True
+    return False
+
+
+def test_a_study_that_a_shown_budget_does_not_hold_even_unspent_is_not_created() -> None:
+    shown = SitePolicy(epsilon=4.0, delta=DELTA)
+    require_shown_budget(noised(3), ROSTER, shown, "the policy in x")
+    require_shown_budget(study(), ROSTER, shown, "the policy in x")
+    require_shown_budget(noised(1000), ROSTER, SitePolicy(), "the policy in x")
+    with pytest.raises(ConfigurationError, match=r"the policy in x has a privacy budget of epsilon 4 .* of 50 samples"):
+        require_shown_budget(noised(1000), ROSTER, shown, "the policy in x")

@@ -1,0 +1,106 @@
+"""A site's count of its privacy budget: what it refuses, what it writes before, what a broken file does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from client_agent.site.accounting import Steps, epsilon_of
+from client_agent.site.spent_budget import BudgetMemory, Training
+from client_agent.study.spending import require_room_for, training_of
+from protocol.clauses import Clause
+from protocol.errors import ConfigurationError, PolicyRefusal
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import PrivacySpec, Study, TrainingSpec
+from tests.unit.client_agent.federation import study
+
+DELTA = 1e-3
+EXAMPLES = 100
+PRIVACY = PrivacySpec(record_clip=1.0, noise_multiplier=2.0)
+
+
+def noised(name: str = "noised", rounds: int = 10) -> Study:
+    training = TrainingSpec(update="local_sgd", batch_size=20, epochs=2)
+    return study().model_copy(update={"name": name, "rounds": rounds, "privacy": PRIVACY, "training": training})
+
+
+def training(name: str = "noised", number: int = 1, examples: int = EXAMPLES) -> Training:
+    return training_of(noised(name), PRIVACY, examples, number)
+
+
+def epsilon(steps: int) -> float:
+    return epsilon_of([Steps(0.2, 2.0, steps)], DELTA)
+
+
+def policy(steps: int) -> SitePolicy:
+    return SitePolicy(epsilon=epsilon(steps) * (1 + 1e-9), delta=DELTA)
+
+
+def test_a_training_is_counted_by_its_steps_and_on_disk_before_anything_else(tmp_path: Path) -> None:
+    budget = BudgetMemory(tmp_path / "budget")
+    budget.charge(training(), policy(20))
+    assert training().steps == 10
+    again = BudgetMemory(tmp_path / "budget")
+    assert again.spent.trainings == (training(),)
+    assert again.epsilon(DELTA) == pytest.approx(epsilon(10))
+    assert again.rounds() == {(noised().digest(), 1)}
+
+
+def test_every_start_counts_and_the_budget_is_never_exceeded(tmp_path: Path) -> None:
+    budget = BudgetMemory(tmp_path / "budget")
+    for _ in range(2):
+        budget.charge(training(), policy(20))  # a crash, and once more
+    with pytest.raises(PolicyRefusal, match=r"^budget_spent: .* epsilon .* are spent, and with this round") as refused:
+        budget.charge(training(number=2), policy(20))
+    assert refused.value.clause is Clause.BUDGET_SPENT
+    assert refused.value.told == "budget_spent: this site's privacy budget does not hold it"
+    assert len(BudgetMemory(tmp_path / "budget").spent.trainings) == 2
+    budget.charge(training(number=2), SitePolicy())  # without a budget it is counted all the same
+    assert budget.epsilon(DELTA) == pytest.approx(epsilon(30))
+
+
+def test_other_studies_and_other_data_sizes_count_together(tmp_path: Path) -> None:
+    budget = BudgetMemory(tmp_path / "budget")
+    budget.charge(training("one"), SitePolicy())
+    budget.charge(training("other", examples=50), SitePolicy())
+    both = epsilon_of([Steps(0.2, 2.0, 10), Steps(0.4, 2.0, 6)], DELTA)
+    assert budget.epsilon(DELTA) == pytest.approx(both)
+    assert budget.epsilon(DELTA, noised("one").digest()) == pytest.approx(epsilon(10))
+
+
+def test_a_study_is_asked_about_by_the_rounds_that_are_left(tmp_path: Path) -> None:
+    budget, limits = BudgetMemory(tmp_path / "budget"), policy(50)
+    require_room_for(noised(rounds=5), EXAMPLES, budget, limits)
+    with pytest.raises(PolicyRefusal, match="with its 6 rounds"):
+        require_room_for(noised(rounds=6), EXAMPLES, budget, limits)
+    for number in range(1, 5):
+        one = training_of(noised(rounds=5), PRIVACY, EXAMPLES, number)
+        budget.charge(one, limits)
+    require_room_for(noised(rounds=5), EXAMPLES, budget, limits)
+    budget.charge(training_of(noised(rounds=5), PRIVACY, EXAMPLES, 5), limits)
+    require_room_for(noised(rounds=5), EXAMPLES, budget, limits)
+    require_room_for(study(), EXAMPLES, budget, limits)
+
+
+def test_a_delta_that_shows_whole_records_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"0.01 is not below 1 / 100"):
+        BudgetMemory(tmp_path / "b").charge(training(), SitePolicy(epsilon=50.0, delta=0.01))
+
+
+@pytest.mark.parametrize("content", [b"", b"{}x", b'{"trainings": [{"study": "noised"}]}', b'{"trainings": 3}'])
+def test_a_count_that_is_not_what_was_written_stops_the_agent(tmp_path: Path, content: bytes) -> None:
+    folder = tmp_path / "budget"
+    folder.mkdir()
+    (folder / "spent.json").write_bytes(content)
+    with pytest.raises(ConfigurationError, match=r"not a file of this site's memory of budget .* restore it"):
+        BudgetMemory(folder)
+
+
+def test_an_operators_word_is_kept(tmp_path: Path) -> None:
+    budget = BudgetMemory(tmp_path / "budget")
+    budget.begin_after([("ab" * 32, 3), ("ab" * 32, 1)])
+    budget.begin_after([("ab" * 32, 1), ("cd" * 32, 1)])
+    again = BudgetMemory(tmp_path / "budget")
+    assert again.rounds() == {("ab" * 32, 1), ("ab" * 32, 3), ("cd" * 32, 1)}
+    assert again.epsilon(DELTA) == 0
