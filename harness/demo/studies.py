@@ -35,7 +35,7 @@ class StudySettings:
 # error, the one was taken that erodes visibly and keeps all contributors. Clip norms are a power of two that hardly
 # ever clips at these settings. Every contributor is in every sum, and rounds, batches and how long a list stays were
 # chosen such that each site's isolation stays above 0.5 with every seed, where sites by default demand 0.3:
-# docs/results/privacy.md.
+# docs/results/sums.md.
 #
 # breast cancer: 10 rounds at rate 1 (30 at rate 0.3 let isolation fall to .05); batches 8, 16, 32; lists kept for 1, 2,
 # 3, 5 rounds; p_d 0.01, 0.03: Weight Erosion and FedAvg within .96 to .97, Local .93. Seeds 100 to 105.

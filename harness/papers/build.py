@@ -17,8 +17,8 @@ from harness.papers import (
     other_tasks,
     titanic,
 )
-from harness.papers.attacked.inference import InferencePage
 from harness.papers.attacked.privacy import PrivacyPage
+from harness.papers.attacked.sums import SumsPage
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.papers.robustness.page import RobustnessPage
@@ -181,8 +181,8 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("har_strategies", "HAR: aggregation strategies", (*_STRATEGIES, *_PROTECTED), har_strategies.write),
     PersonalPage("har_ifedavg", "HAR: personal layers", (har_ifedavg.CASE, *har_ifedavg.TAMPERED)),
     CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
-    PrivacyPage("privacy", "What sums give away", STUDIES),
-    InferencePage("inference", "What a model, weights and distances tell", STUDIES),
+    PrivacyPage("privacy", "What can they still infer?", STUDIES),
+    SumsPage("sums", "What sums give away", STUDIES),
     RobustnessPage("robustness", "What poisoners, liars and distances can do", STUDIES),
     CasesPage("does_it_pay", "Does it pay to join?", _PAYS, does_it_pay.write),
     CasesPage("clinicians", "Which rule for my patients?", _PAYS_FEW, clinicians.write),

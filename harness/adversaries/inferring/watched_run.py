@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -16,33 +16,21 @@ from client_agent.learning.flat_vector import Vector
 from client_agent.learning.models import build_model
 from client_agent.learning.study_file import checked_study_table
 from harness.adversaries.inferring.lines import InferenceLine
-from harness.adversaries.inferring.membership import Opened, by_averages, by_loss, by_reference, told
-from harness.adversaries.recording import Recorder
+from harness.adversaries.inferring.membership import by_averages, by_loss, by_reference, told
+from harness.adversaries.inferring.watched_models import Watched, watched
 from harness.datasets.registry import load_data
 from harness.datasets.site_data import Federation, SiteData
 from harness.engine.history import RunHistory, alpha_series, distance_series
-from harness.engine.loop import run_rounds
-from harness.engine.run_state import Conditions, Progress
-from harness.engine.summing import PlainSum
+from harness.engine.run_state import Conditions
 from harness.simulation.case import Case
 from harness.simulation.case_run import request_for
 from harness.simulation.simulated_study import simulated_study
 from harness.training.device import one_thread
-from protocol.first_model import first_model
-from protocol.wire.messages import RuleName, RuleSpec, Study
+from protocol.wire.messages import RuleName, RuleSpec
 
 _MANY: Final = 60
 """Records of each kind that are looked at: gradients of single records are what takes long."""
 _DIGITS: Final = 5
-
-
-@dataclass(frozen=True, eq=False)
-class _Watched:
-    """A finished study with the models that its rounds began with."""
-
-    study: Study
-    history: RunHistory
-    rounds: tuple[Opened, ...] = field(repr=False)
 
 
 @dataclass(frozen=True)
@@ -62,35 +50,26 @@ class WatchedRun:
 
     def _lines(self) -> Iterator[InferenceLine]:
         federation = load_data(request_for(self.case, self.data, self.requester, self.seed))
-        watched = self._watched(federation, alone=False)
+        seen = self._watched(federation, alone=False)
         reference = self._watched(federation, alone=True).history.final_model
         for site in federation.sites[1:]:
-            yield self._line(federation, site, watched, reference)
+            yield self._line(federation, site, seen, reference)
 
-    def _watched(self, federation: Federation, *, alone: bool) -> _Watched:
+    def _watched(self, federation: Federation, *, alone: bool) -> Watched:
         tables = dict(self.case.variant(self.variant).tables)
         table = checked_study_table(tables, f"{self.case.source}: variant {self.variant!r}")
         if alone:
             table = table.model_copy(update={"rule": RuleSpec(name=RuleName.LOCAL)})
         study = simulated_study(table, self.case.source, federation, self.seed)
-        recorder, began = Recorder(PlainSum()), [first_model(study)]
-        dimension = study.parameters.dimension
+        return watched(study, federation.sites, Conditions(policy=self.case.table.policy.policy()))
 
-        def keep(progress: Progress) -> None:
-            began.append(progress.state.vector[:dimension].copy())
-
-        conditions = Conditions(policy=self.case.table.policy.policy())
-        history = run_rounds(study, federation.sites, recorder, conditions, protection="plain", after_round=keep)
-        opened = tuple(Opened(began[one.round - 1], one.total / sum(one.weights.values())) for one in recorder.sums)
-        return _Watched(study, history, opened)
-
-    def _line(self, federation: Federation, site: SiteData, watched: _Watched, reference: Vector) -> InferenceLine:
-        begun, history, model = time.monotonic(), watched.history, build_model(watched.study.model, 0)
+    def _line(self, federation: Federation, site: SiteData, seen: Watched, reference: Vector) -> InferenceLine:
+        begun, history, model = time.monotonic(), seen.history, build_model(seen.study.model, 0)
         inside, outside = _some(site.train), _some(site.test)
         last = history.final_model
         averages = None
-        if watched.rounds:
-            averages = told(*(by_averages(model, watched.rounds, data) for data in (inside, outside)))
+        if seen.rounds:
+            averages = told(*(by_averages(model, seen.rounds, data) for data in (inside, outside)))
         return InferenceLine(
             study=self.case.name,
             variant=self.variant,

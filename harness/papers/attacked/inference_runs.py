@@ -1,4 +1,4 @@
-"""The runs behind the inference page: studies watched over seeds and requesters."""
+"""The runs behind the privacy page's parts about shipped studies: studies watched over seeds and requesters."""
 
 from __future__ import annotations
 

@@ -105,9 +105,10 @@ def test_a_watched_study_and_its_page(tmp_path: Path) -> None:
     assert len(lines) == 4
     assert all(one.by_averages is not None and one.released == 10 for one in lines)
     assert all(one.distance is not None and one.distance > 0 for one in lines)
-    page = Page(tmp_path / "inference.md", "What a model tells")
-    inference.write(page, lines, STUDIES)
+    page = Page(tmp_path / "privacy.md", "What a model tells")
+    inference.membership(page, lines, STUDIES)
+    inference.class_mix(page, lines, STUDIES)
     page.write()
-    text = (tmp_path / "inference.md").read_text()
+    text = (tmp_path / "privacy.md").read_text()
     assert "not run" in text
     assert "| breast cancer, 5 sites, linear | weight_erosion | 10 |" in text

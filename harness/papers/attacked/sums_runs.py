@@ -1,4 +1,4 @@
-"""The attacked runs behind the privacy page: studies as they were, as they are, and what each remedy does."""
+"""The attacked runs behind the page on sums: studies as they were, as they are, and what each remedy does."""
 
 from __future__ import annotations
 
