@@ -21,6 +21,7 @@ from client_agent.site.journal import StudyJournal
 from client_agent.study.attestation import attest
 from client_agent.study.ends import ShownEnds, shown_ends
 from client_agent.study.evidence import shown_outcome
+from client_agent.study.hindrance import send_hindrance
 from client_agent.study.isolating import show_sum
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
@@ -68,7 +69,11 @@ class Contributor(Participant):
         if refusal is not None:
             self._refuse(refusal)
             return
-        self.prepare()
+        try:
+            self.prepare()
+        except ConfigurationError:
+            self._tell_hindrance()
+            raise
         self._say_ready()
         self.watch.start()
         try:
@@ -106,6 +111,13 @@ class Contributor(Participant):
                 break
         self.save(finished=f"refused: {refusal.detail}", refused=True)
         self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
+
+    def _tell_hindrance(self) -> None:
+        """Once; whether it arrives or not, this site's own log has the reason."""
+        try:
+            send_hindrance(self)
+        except MoietyError as later:
+            self.problem(None, f"the requester was not told that this site cannot begin: {later.detail}")
 
     def _say_ready(self) -> None:
         notice = ReadyNotice(study_digest=self.study_digest, site=self.context.site)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Final
 
 from client_agent.requester.attestations import welcome
+from client_agent.requester.missing_sites import MissingSites
 from client_agent.requester.plan import situation
 from client_agent.requester.state import Welcomed
 from client_agent.requester.study import RequesterStudy
@@ -15,11 +15,8 @@ from protocol.errors import RefusedMessage, UnknownResource
 from protocol.printable import printable
 from protocol.rounds.planning import next_purpose
 from protocol.rules.interface import SiteFacts
-from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import EndCause, Purpose, StudyEndState, StudyView
-
-_TELL_AGAIN_S: Final = 60.0
 
 
 def await_contributors(owner: RequesterStudy) -> None:
@@ -32,7 +29,7 @@ def await_contributors(owner: RequesterStudy) -> None:
     least = owner.study.parameters.least_contributors
     give_up = owner.context.clock.now() + owner.context.start_timeout_s
     owner.event(EventKind.STUDY, None, f"waiting for {wanted} of {everybody} contributors")
-    missing = _Missing(owner)
+    missing = MissingSites(owner)
 
     def enough(a: StudyView, b: StudyView) -> bool | None:
         if _hear_refusal(owner, a):
@@ -43,31 +40,6 @@ def await_contributors(owner: RequesterStudy) -> None:
         return True if ready >= wanted or (late and ready >= least) else None
 
     owner.until(enough)
-
-
-class _Missing:
-    """Tells people which sites the study waits for, whenever that changes and once a minute."""
-
-    def __init__(self, owner: RequesterStudy) -> None:
-        self._owner = owner
-        self._since_s = owner.context.clock.monotonic()
-        self._told: tuple[str, float] = ("", 0.0)
-
-    def tell(self, a: StudyView, b: StudyView) -> None:
-        now = self._owner.context.clock.monotonic()
-        sites = [self._of(party.name, a, b) for party in self._owner.context.roster.contributors]
-        text = ", ".join(site for site in sites if site)
-        if not text or (text == self._told[0] and now < self._told[1] + _TELL_AGAIN_S):
-            return
-        self._told = (text, now)
-        waited = f"for {now - self._since_s:.0f} s " if now - self._since_s >= 1 else ""
-        self._owner.event(EventKind.STUDY, None, f"waiting {waited}for {text}")
-
-    def _of(self, site: str, a: StudyView, b: StudyView) -> str:
-        at = [side for side, view in ((Side.A, a), (Side.B, b)) if site not in view.ready]
-        if not at:
-            return ""
-        return f"{site} (its agent has not said that it is ready)" if len(at) > 1 else f"{site} (not ready at {at[0]})"
 
 
 def admit(owner: RequesterStudy) -> None:

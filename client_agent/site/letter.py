@@ -49,6 +49,18 @@ class StudyRefusal(Message):
     reason: Annotated[str, Field(max_length=2000)]
 
 
+class Hindrance(Message):
+    """A site would take part in a study and cannot begin, since its people must mend something; the requester is told.
+
+    What it is stays at the site: the names in its files, and what is wrong with its data, leave it in no message.
+    """
+
+    KIND: ClassVar[str] = "hindrance"
+    study_digest: Digest
+    site: PartyName
+    since_s: Annotated[int, Field(ge=0)]
+
+
 class Attestation(Message):
     """A contributor of a round says what its model is after it applied that round's sum; sealed to the requester.
 

@@ -38,11 +38,11 @@ from protocol.wire.paths import EVERY_SITE
 M = TypeVar("M", bound=Message)
 
 NOTICE_BYTES: Final = 2048
-"""Every decline, refusal and attestation, padded, inside its seal."""
+"""Every decline, refusal, hindrance and attestation, padded, inside its seal."""
 NOTICE_REASON_BYTES: Final = 1024
 """Of a reason as JSON: with the longest names and codes around it, it fits a notice."""
 NOTICE_SEALED_BYTES: Final = sealed_small_length(NOTICE_BYTES)
-"""How much of a decline, a refusal or an attestation is ever read."""
+"""How much of such a notice is ever read."""
 _COORDINATE_BYTES: Final = 4
 _FIXED_BYTES: Final = 2**16
 _SITE_BYTES: Final = 2**13
@@ -59,11 +59,12 @@ class LetterKind(StrEnum):
     DECLINE = "decline"
     ATTESTED = "attested"
     REFUSAL = "refusal"
+    HINDERED = "hindered"
 
     @property
     def numbered(self) -> bool:
-        """Whether a round or model version belongs to the topic; a refusal stands alone."""
-        return self is not LetterKind.REFUSAL
+        """Whether a round or model version belongs to the topic; what is said once per study stands alone."""
+        return self not in (LetterKind.REFUSAL, LetterKind.HINDERED)
 
     @property
     def of_a_round(self) -> bool:
@@ -77,7 +78,7 @@ class LetterKind(StrEnum):
     @property
     def notice(self) -> bool:
         """Whether all letters of this kind have one length."""
-        return self in (LetterKind.DECLINE, LetterKind.REFUSAL, LetterKind.ATTESTED)
+        return self in (LetterKind.DECLINE, LetterKind.REFUSAL, LetterKind.HINDERED, LetterKind.ATTESTED)
 
 
 _TOPICS: Final = {

@@ -47,6 +47,7 @@ WELCOME_TOPIC = "welcome-{version}"
 WEIGHTS_TOPIC = "weights-{round}"
 DECLINE_TOPIC = "decline-{round}"
 REFUSAL_TOPIC = "refusal"
+HINDERED_TOPIC = "hindered"
 ATTESTED_TOPIC = "attested-{version}"
 EVERY_SITE = "every-site"
 

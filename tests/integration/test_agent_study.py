@@ -200,6 +200,29 @@ def test_a_site_that_leaves_contributes_no_more_and_the_others_go_on(federation:
     assert [record.state for record in records[-2:]] == [RoundEnd.RELEASED] * 2
 
 
+class Unfit(Odd):
+    """Whose data do not fit the study."""
+
+    def prepare(self) -> None:
+        raise ConfigurationError("y holds NaN in 2 rows")
+
+
+def test_the_requester_is_told_who_is_missing_and_who_cannot_begin(federation: InMemoryFederation) -> None:
+    """c4's data must be mended and c5's agent is not running; what is wrong with the data stays at c4."""
+    told = lambda: [text for text in federation.texts(EventKind.STUDY, REQUESTER) if text.startswith("since ")]  # noqa: E731
+    with federation.agents(REQUESTER, "c1", "c2", "c3", "c4", learner=with_odd({"c4": Unfit})):
+        federation.hand_in(study_for(federation, "waiting", RuleSpec(name=RuleName.FEDAVG), 2, 60.0))
+        federation.until(
+            "both are named", lambda: any("c4 (since " in text and "c5 (nothing" in text for text in told())
+        )
+        assert not any(other in told()[-1] for other in ("c1", "c2", "c3", "NaN"))
+        assert "it cannot begin: something there, its data or settings, must be mended" in told()[-1]
+        federation.stop_agents("c4")
+        federation.start("c4", "c5")
+        federation.until("the end", finished(federation, "waiting", REQUESTER, "c4"))
+    assert "c4" in rounds_of(federation, REQUESTER, "waiting")[0].took_part
+
+
 STUDY_TOML = """
 name = "cancelled"
 rounds = 3

@@ -63,7 +63,7 @@ def test_a_topic_holds_its_number() -> None:
     ],
 )
 def test_a_topic_has_one_spelling(text: str) -> None:
-    with pytest.raises(MalformedMessage, match=r"is no topic .* welcome-NUMBER.* refusal$") as refused:
+    with pytest.raises(MalformedMessage, match=r"is no topic .* welcome-NUMBER.* refusal, hindered$") as refused:
         parse_topic(text)
     assert len(refused.value.detail) < 250
 
@@ -76,6 +76,7 @@ def test_a_topic_has_one_spelling(text: str) -> None:
         (LetterKind.CHECKPOINT, REQUESTER, EVERY_SITE),
         (LetterKind.DECLINE, SITE, REQUESTER),
         (LetterKind.REFUSAL, SITE, REQUESTER),
+        (LetterKind.HINDERED, SITE, REQUESTER),
     ],
 )
 def test_each_kind_has_one_route(kind: LetterKind, sender: str, recipient: str) -> None:
@@ -107,7 +108,7 @@ def test_caps_follow_from_the_study_and_the_roster() -> None:
 
 
 def test_notices_and_checkpoints_have_exactly_one_length() -> None:
-    for kind in (LetterKind.DECLINE, LetterKind.REFUSAL, LetterKind.CHECKPOINT):
+    for kind in (LetterKind.DECLINE, LetterKind.REFUSAL, LetterKind.HINDERED, LetterKind.CHECKPOINT):
         require_length(kind, 100, 100)
         with pytest.raises(MalformedMessage, match="has 100 bytes, this one has 99"):
             require_length(kind, 99, 100)

@@ -1,0 +1,72 @@
+"""Which sites a study waits for before its first round, in words for the requester's people."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from client_agent.requester.study import RequesterStudy
+from client_agent.site.events import EventKind
+from client_agent.study.hindrance import hindered_sites, read_hindrance
+from protocol.errors import RefusedMessage, Unavailable, UnknownResource
+from protocol.sharing import Side
+from protocol.wire import paths
+from protocol.wire.messages import StudyView
+
+_TELL_AGAIN_S: Final = 60.0
+_MINUTE: Final = "%Y-%m-%d %H:%M"
+
+
+class MissingSites:
+    """Names them whenever that changes, and once a minute: since when, and why as far as the site says."""
+
+    def __init__(self, owner: RequesterStudy) -> None:
+        self._owner = owner
+        self._since_s = owner.context.clock.now()
+        self._told: tuple[str, float] = ("", 0.0)
+        self._hindered: dict[str, str] = {}
+
+    def tell(self, a: StudyView, b: StudyView) -> None:
+        """One look at both servers' views."""
+        self._read_hindrances(a)
+        sites = [self._of(party.name, a, b) for party in self._owner.context.roster.contributors]
+        text, now = ", ".join(site for site in sites if site), self._owner.context.clock.monotonic()
+        if not text or (text == self._told[0] and now < self._told[1] + _TELL_AGAIN_S):
+            return
+        self._told = (text, now)
+        self._owner.event(EventKind.STUDY, None, f"since {_shown(self._since_s)} waiting for {text}")
+
+    def _of(self, site: str, a: StudyView, b: StudyView) -> str:
+        lacking = [f"server {side}" for side, view in ((Side.A, a), (Side.B, b)) if site not in view.ready]
+        if not lacking:
+            return ""
+        if site in self._hindered:
+            return f"{site} ({self._hindered[site]})"
+        if len(lacking) == 1:
+            return f"{site} (not ready at {lacking[0]})"
+        return (
+            f"{site} (nothing heard of its agent in this study: is it running, and is the study among its 'studies'?)"
+        )
+
+    def _read_hindrances(self, view: StudyView) -> None:
+        """A letter that does not open is named once and counts for nothing."""
+        contributors = {party.name for party in self._owner.context.roster.contributors}
+        for sender in sorted(hindered_sites(view) & contributors - self._hindered.keys()):
+            entry = f"{paths.HINDERED_TOPIC}/{sender}"
+            if entry in self._owner.progress.unreadable:
+                continue
+            try:
+                since_s = read_hindrance(self._owner, sender).since_s
+            except (UnknownResource, Unavailable):
+                continue
+            except RefusedMessage as refused:
+                self._owner.put_aside(entry, paths.HINDERED_TOPIC, refused.detail)
+                continue
+            self._hindered[sender] = (
+                f"since {_shown(since_s)} it cannot begin: something there, its data or settings, must be mended by "
+                "its people, whose agent's log says what"
+            )
+
+
+def _shown(time_s: float) -> str:
+    return f"{time.strftime(_MINUTE, time.gmtime(time_s))} UTC"
