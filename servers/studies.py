@@ -260,4 +260,6 @@ def _round_view(server: Server, record: RoundRecord) -> RoundView:
         release_set=record.release_set,
         sum_release=ended if ended is not None and len(ended.signatures) == _BOTH else None,
         outcome=outcome,
+        commitment=record.commitment,
+        go=record.go if record.state is RoundState.RELEASED else None,
     )

@@ -1,4 +1,4 @@
-"""What side A does next in a round; decides only, the server carries it out (docs/protocol.md 4, 7, 8, 11).
+"""What side A does next in a round; decides only, the server carries it out (docs/protocol.md 4, 7, 8, 11, 15).
 
     step = due(state, facts)        what the stored state asks for
     step = due(state, facts)        asked again where B's answer decides; facts.peer is that answer
@@ -26,8 +26,10 @@ from protocol.rounds.states import (
     AwaitingQueries,
     Chosen,
     Collecting,
+    Committed,
     Countersigning,
     Ending,
+    Gone,
     Locked,
     Masked,
     Measured,
@@ -36,10 +38,12 @@ from protocol.rounds.states import (
     RoundKey,
     Spent,
     SumSigned,
+    TagsWrong,
     Tossed,
 )
 from protocol.rounds.steps import (
     Act,
+    AwaitGo,
     AwaitReleaseSet,
     BothHold,
     End,
@@ -66,7 +70,7 @@ from protocol.wire.messages import (
 from protocol.wire.peer_messages import LockReply, LockRequest
 
 RELEASE_SET_POLL_S: Final = 2.0
-"""B may have the release set for as long before A asks for it."""
+"""B may have the release set for as long before A asks for it; so it is with go."""
 OPENED_BY_BOTH: Final = {RoundState.RANKED: OutcomeCause.RANKED, RoundState.CLOSED: OutcomeCause.CLOSED}
 """Why a round that sums nothing has ended, once both sides hold their halves of what it opens."""
 
@@ -88,7 +92,7 @@ def due(state: AtA, facts: Facts) -> Step:
             step = _measure(state.attempt, facts)
         case Measured():
             step = _await_release_set(state.attempt, facts)
-        case Chosen() | Masked():
+        case Chosen() | Masked() | Committed() | Gone() | TagsWrong():
             step = _release(state, facts)
         case SumSigned():
             step = _deliver_sum(state, facts)
@@ -177,7 +181,19 @@ def _await_release_set(attempt: Attempt, facts: Facts) -> Step:
     return AwaitReleaseSet(min(RELEASE_SET_POLL_S, left_s))
 
 
-def _release(state: Chosen | Masked, facts: Facts) -> Step:
+def _release(state: Chosen | Masked | Committed | Gone | TagsWrong, facts: Facts) -> Step:
+    match state:
+        case Committed():
+            return _await_go(state, facts)
+        case Gone():
+            return _hand_over_go(state, facts)
+        case TagsWrong():
+            return _skip(state.attempt, OutcomeCause.TAGS_FAILED)
+        case _:
+            return _sum(state, facts)
+
+
+def _sum(state: Chosen | Masked, facts: Facts) -> Step:
     if not isinstance(facts.peer, Refused):
         masks = RoundStep.MASK in state.attempt.announcement.protection.plan.steps
         return Act.HAND_OVER if masks else Act.SUM_UP
@@ -189,6 +205,24 @@ def _another_set(attempt: Attempt) -> Halt:
     return Halt(
         f"{attempt.key.label}: the peer took this side's release set and now names another; this side's sum may "
         "have left, so there is no second one: end the study and compare the servers' records"
+    )
+
+
+def _await_go(state: Committed, facts: Facts) -> Step:
+    """Its time begins when this side's half is fixed: a long vector takes its time after the release set."""
+    attempt = state.attempt
+    left_s = max(attempt.closes_at_s, state.committed_at_s) + facts.grace_s - facts.now_s
+    if isinstance(facts.peer, Refused):
+        return _skip(attempt, OutcomeCause.GO_MISSING) if left_s <= 0 else Act.LOOK_AGAIN
+    return AwaitGo(max(0.0, min(RELEASE_SET_POLL_S, left_s)))
+
+
+def _hand_over_go(state: Gone, facts: Facts) -> Step:
+    if not isinstance(facts.peer, Refused):
+        return Act.HAND_OVER_GO
+    return Halt(
+        f"{state.attempt.key.label}: the peer does not take the requester's go ({facts.peer.error.detail}), which this "
+        "side holds: it signs no skip, and nothing is served; end the study and compare the servers' records"
     )
 
 
@@ -267,7 +301,7 @@ def _end_refused(state: Ending, error: MoietyError) -> Step:
         return End(outcome_of(attempt.key, plan.ends_as, OutcomeCause.OPENING_AT_ONE_SERVER))
     if asked is RoundState.BURNT:
         return _skip(attempt, OutcomeCause.OPENING_AT_ONE_SERVER)
-    if beyond and attempt.state is RoundState.MEASURED:  # B has released
+    if beyond and attempt.state in (RoundState.MEASURED, RoundState.COMMITTED):  # B has released
         return Halt(
             f"{attempt.key.label}: the peer says that it has released a sum, which it cannot without this side, "
             "and this side has signed a skip: end the study and compare the servers' records"

@@ -1,7 +1,8 @@
-"""What side B answers to each message of side A; decides only, the server carries it out (docs/protocol.md 4, 7 to 11).
+"""What side B answers to each message of side A; decides only, the server carries it out (docs/protocol.md 4, 7-15).
 
 Every message has been checked for its sender's signature. One that came before gets the stored answer again; another
-one in its place is refused, for ever. The requester's release set is taken in the same way at either server.
+one in its place is refused, for ever. The requester's release set, its seed of the tags and its go
+are taken in the same way at either server.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from protocol.rounds.states import (
     Attempt,
     ChallengeSigned,
     EndAgreed,
+    HalfChecked,
+    Judged,
     LockSigned,
     Queried,
     RoundKey,
@@ -33,24 +36,40 @@ from protocol.rounds.states import (
     Standing,
     SumAgreed,
     Unchosen,
+    Uncommitted,
     Undecided,
     Unlocked,
 )
 from protocol.rounds.transitions import FINAL_STATES, RoundEvent
+from protocol.tags.keys import require_seed
+from protocol.tags.verdicts import require_about, require_own
 from protocol.wire.messages import (
     NO_COMMITMENT,
     AgreedSet,
     ChallengeTranscript,
+    Go,
     ReleaseSet,
     Roster,
     RoundOutcome,
     RoundState,
     SumRelease,
+    TagSeed,
+    TagsFailed,
 )
-from protocol.wire.peer_messages import LockRequest, ProductsHeader
+from protocol.wire.peer_messages import HandOver, LockRequest, ProductsHeader
 
 Message: TypeAlias = (
-    LockRequest | AgreedSet | ChallengeTranscript | ProductsHeader | ReleaseSet | SumRelease | RoundOutcome
+    LockRequest
+    | AgreedSet
+    | ChallengeTranscript
+    | ProductsHeader
+    | ReleaseSet
+    | TagSeed
+    | Go
+    | TagsFailed
+    | HandOver
+    | SumRelease
+    | RoundOutcome
 )
 
 
@@ -90,6 +109,8 @@ def answer(state: Standing, message: Message, roster: Roster) -> Answer:
             reply = _multiply(state, message)
         case ReleaseSet():
             reply = _choose(state, message, roster)
+        case TagSeed() | Go() | TagsFailed() | HandOver():
+            reply = _with_tags(state, message)
         case SumRelease():
             reply = _sign_sum(state, message)
         case RoundOutcome():
@@ -97,6 +118,12 @@ def answer(state: Standing, message: Message, roster: Roster) -> Answer:
         case never:
             assert_never(never)
     return reply
+
+
+def _with_tags(state: Standing, message: TagSeed | Go | TagsFailed | HandOver) -> Answer:
+    if isinstance(message, TagSeed):
+        return _check(state, message)
+    return _serve(state, message.go.message) if isinstance(message, HandOver) else _take_verdict(state, message)
 
 
 def require_named(message: SumRelease | RoundOutcome, key: RoundKey) -> None:
@@ -245,6 +272,54 @@ def _check_release_set(attempt: Attempt, agreed: AgreedSet, release: ReleaseSet,
     least = attempt.announcement.least_contributors
     if len(chosen) - 1 < least:
         raise MalformedMessage(f"a release set needs at least {least} contributors, found {len(chosen) - 1}")
+
+
+# --- tags -------------------------------------------------------------------------------------------------------------
+
+
+def _check(state: Standing, message: TagSeed) -> Answer:
+    """See the seed, and say by how much the tags of this side's half are off; the half is fixed by then."""
+    attempt, key = state.attempt, state.attempt.key
+    require_about(message, key.study, key.round, key.attempt)
+    require_seed(attempt.announcement, message.seed)
+    if isinstance(state.half, HalfChecked):
+        return Reply.AGAIN
+    _require_committed(state, "the seed of its tags")
+    return Reply.KEEP
+
+
+def _take_verdict(state: Standing, verdict: Go | TagsFailed) -> Answer:
+    """Keep what the requester says of both checks: one word per round, and none once an end is signed here."""
+    half, key = state.half, state.attempt.key
+    if isinstance(half, Judged):
+        if half.verdict.message != verdict:
+            raise ConflictingMessage(f"{key.label}: the requester has said otherwise before; its first word stands")
+        return Reply.AGAIN
+    _require_committed(state, "the requester's word about its tags")
+    if not isinstance(half, HalfChecked):
+        raise WrongRound(f"round {key.round}: this side has not checked its half yet; show it the seed first")
+    require_own(verdict, half.commitment, half.check)
+    return Reply.KEEP
+
+
+def _serve(state: Standing, go: Go) -> Answer:
+    """Side B: A has stored go, and so signs no skip of the round; this side serves."""
+    if (
+        state.attempt.state is RoundState.RELEASED
+        and isinstance(state.half, Judged)
+        and state.half.verdict.message == go
+    ):
+        return Reply.AGAIN
+    _take_verdict(state, go)
+    return Move(RoundEvent.RELEASED)
+
+
+def _require_committed(state: Standing, what: str) -> None:
+    attempt, number = state.attempt, state.attempt.key.round
+    if isinstance(state.end, EndAgreed):
+        raise WrongRound(f"this server has signed that round {number} is {state.end.outcome.message.outcome.value}")
+    if attempt.state is not RoundState.COMMITTED or isinstance(state.half, Uncommitted):
+        raise WrongRound(f"round {number} is {attempt.state}; {what} is welcome once it is committed")
 
 
 def _sign_sum(state: Standing, message: SumRelease) -> Answer:

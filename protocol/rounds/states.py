@@ -14,11 +14,15 @@ from protocol.wire.messages import (
     Announcement,
     ChallengeTranscript,
     CollectedContribution,
+    Go,
+    OutputCommitment,
     ReleaseSet,
     RoundOutcome,
     RoundState,
     Signed,
     SumRelease,
+    TagCheck,
+    TagsFailed,
 )
 
 
@@ -133,6 +137,29 @@ class Masked:
 
 
 @dataclass(frozen=True)
+class Committed:
+    """A round with tags: both sides have fixed what they would serve, and nothing is served. Go is missing."""
+
+    attempt: Attempt
+    committed_at_s: float
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Go is stored: A signs no skip any more, and serves once B has it too."""
+
+    attempt: Attempt
+    go: Signed[Go]
+
+
+@dataclass(frozen=True)
+class TagsWrong:
+    """The requester says, over both sides' checks, that the sum's tags are wrong."""
+
+    attempt: Attempt
+
+
+@dataclass(frozen=True)
 class SumSigned:
     """A has signed the sum of a round of ciphertexts, B has not."""
 
@@ -165,6 +192,9 @@ AtA: TypeAlias = (
     | Measured
     | Chosen
     | Masked
+    | Committed
+    | Gone
+    | TagsWrong
     | SumSigned
     | Ending
     | Over
@@ -218,6 +248,32 @@ class SetChosen:
 
 
 @dataclass(frozen=True)
+class Uncommitted:
+    """Nothing that could be served is fixed; so in all rounds without tags."""
+
+
+@dataclass(frozen=True)
+class HalfCommitted:
+    """What this server would serve is fixed and signed."""
+
+    commitment: Signed[OutputCommitment]
+
+
+@dataclass(frozen=True)
+class HalfChecked(HalfCommitted):
+    """This server has seen the seed of the tags, and signed by how much those of its half are off."""
+
+    check: Signed[TagCheck]
+
+
+@dataclass(frozen=True)
+class Judged(HalfChecked):
+    """What the requester says of both servers' checks. A go alone releases nothing: A has to hand it over to B."""
+
+    verdict: Signed[Go] | Signed[TagsFailed]
+
+
+@dataclass(frozen=True)
 class Undecided:
     """This server has signed no end."""
 
@@ -234,9 +290,13 @@ class EndAgreed:
 
 @dataclass(frozen=True)
 class Standing:
-    """How far lock and challenge, release set and end are, each for itself: what was signed stays signed at the end."""
+    """How far lock and challenge, release set, its half of the output and end are, each for itself.
+
+    What was signed stays signed at the end.
+    """
 
     attempt: Attempt
     toss: Unlocked | SetSigned | LockSigned | ChallengeSigned | Queried
     choice: Unchosen | SetChosen
     end: Undecided | SumAgreed | EndAgreed
+    half: Uncommitted | HalfCommitted | HalfChecked | Judged = Uncommitted()

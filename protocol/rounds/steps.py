@@ -83,6 +83,8 @@ class Act(Enum):
     """B will not release either: the skip stands with A's signature."""
     HAND_OVER = auto()
     """The release set to B, then the masked sum to or from it."""
+    HAND_OVER_GO = auto()
+    """The requester's go to B, which serves from then on; then A serves too."""
     SUM_UP = auto()
     """The release set to B, then add up the ciphertexts and sign the sum."""
     ADOPT = auto()
@@ -99,6 +101,13 @@ class Wait:
 @dataclass(frozen=True)
 class AwaitReleaseSet:
     """For a change, for so long; then ask B whether it has the set."""
+
+    for_s: float
+
+
+@dataclass(frozen=True)
+class AwaitGo:
+    """Likewise for the requester's go."""
 
     for_s: float
 
@@ -132,4 +141,4 @@ class Halt:
     detail: str
 
 
-Step: TypeAlias = Act | Wait | AwaitReleaseSet | Lock | End | TryLater | Halt
+Step: TypeAlias = Act | Wait | AwaitReleaseSet | AwaitGo | Lock | End | TryLater | Halt

@@ -127,7 +127,7 @@ class Endings:
 
     async def end(self, record: RoundRecord, step: End) -> None:
         """Say durably that this side will not release, then ask the peer to sign it too."""
-        _require_no_sum_signed(self.server.store.round(record.key) or record)
+        _require_no_other_end(self.server.store.round(record.key) or record)
         signed = self.server.sign(step.outcome)
         self.server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)
         record = self.server.store.change_round(record.key, lambda r: replace(r, outcome=signed))
@@ -150,7 +150,9 @@ class Endings:
             commit_skip(self.server, record, own)
 
 
-def _require_no_sum_signed(record: RoundRecord) -> None:
-    """One end per round: this side signs no other once it has signed the sum of a round of ciphertexts."""
+def _require_no_other_end(record: RoundRecord) -> None:
+    """One end per round: this side signs no other once it has signed the sum of a round of ciphertexts, or holds go."""
     if record.sum_release is not None:
         raise WrongRound(f"this server has signed the sum of round {record.key.round}; the round has no other end")
+    if record.go is not None:
+        raise WrongRound(f"this server holds the requester's go for round {record.key.round}, which is served")

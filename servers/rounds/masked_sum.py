@@ -15,9 +15,10 @@ import numpy as np
 from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.bodies import masked_sum as body
 from protocol.bodies.sealed import SECRET_BYTES
-from protocol.parameters import StudyParameters
+from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
 from protocol.sharing import ChunkSource
+from protocol.tags.halves import VectorDigest
 from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
@@ -34,14 +35,19 @@ PIECE_ELEMENTS: Final = 2**17
 """Handed on at once: every piece costs a change of threads."""
 
 
+def summed_length(record: RoundRecord, parameters: StudyParameters) -> int:
+    """How long a round's vectors are, their tags among them."""
+    return parameters.dimension + (TAG_COORDINATES if record.announcement.message.tagged else 0)
+
+
 def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> MaskedSumHeader:
     """What the sum is of."""
-    return MaskedSumHeader(release_digest=record.chosen.message.digest(), length=parameters.dimension)
+    return MaskedSumHeader(release_digest=record.chosen.message.digest(), length=summed_length(record, parameters))
 
 
 def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[bytes]:
     """This side's sum minus PRG(t), piece by piece."""
-    mask, sources, length = record.mask, _sources(server, record, parameters), parameters.dimension
+    mask, sources, length = record.mask, _sources(server, record), summed_length(record, parameters)
     for start in range(0, length, PIECE_ELEMENTS):
         piece = np.empty(min(PIECE_ELEMENTS, length - start), dtype=np.uint64)
         for at in range(0, piece.size, CHUNK_ELEMENTS):
@@ -61,16 +67,17 @@ def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyPara
     )
 
 
-def _sources(server: Server, record: RoundRecord, parameters: StudyParameters) -> list[ChunkSource]:
-    return agreed_sources(server, record, record.chosen.message.sites, parameters.dimension)
+def _sources(server: Server, record: RoundRecord) -> list[ChunkSource]:
+    return agreed_sources(server, record, record.chosen.message.sites)
 
 
 class SealedMaskedSum:
     """Takes the peer's masked sum sealed to this server, sent or fetched; adds the own sum and writes the output."""
 
     def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
-        self._sources = _sources(server, record, parameters)
+        self._sources = _sources(server, record)
         self._draft = draft
+        self._digest = VectorDigest() if record.announcement.message.tagged else None
         self._reader = body.MaskedSumReader(masked_sum_header(record, parameters), server.keys.sealing)
 
     def feed(self, data: bytes | bytearray) -> None:
@@ -87,8 +94,15 @@ class SealedMaskedSum:
         self._combine(*self._reader.last())
         self._reader.finish()
 
+    def half_digest(self) -> str | None:
+        """Of the output, once all has come; None in a round without tags, which needs none."""
+        return None if self._digest is None else self._digest.hexdigest()
+
     def _combine(self, start: int, masked: Ring) -> None:
         for at in range(0, masked.size, CHUNK_ELEMENTS):
             piece = masked[at : at + CHUNK_ELEMENTS]
             own = sum_chunk(self._sources, start + at, start + at + piece.size)
-            self._draft.write(combine_chunk(piece, own).data)
+            combined = combine_chunk(piece, own).data
+            self._draft.write(combined)
+            if self._digest is not None:
+                self._digest.update(combined)

@@ -20,8 +20,9 @@ def commit_skip(server: Server, record: RoundRecord, outcome: Signed[RoundOutcom
     """The round is over without a sum; its shares are deleted. Requester absent too often: the study pauses."""
     if record.state is not RoundState.SKIPPED:
         state = step(record.progress, RoundEvent.SKIPPED).state
-        server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome))
-        server.files.delete(server.store.forget_attempt_files(record.key))
+        server.store.change_round(record.key, lambda r: replace(r, state=state, outcome=outcome, output_file=None))
+        unserved = [] if record.output_file is None else [record.output_file]
+        server.files.delete([*server.store.forget_attempt_files(record.key), *unserved])
         server.metrics.rounds.labels(RoundState.SKIPPED.value).inc()
         _count_absence(server, record.key.study, outcome.message.cause)
     elif record.outcome != outcome:

@@ -30,6 +30,7 @@ from protocol.wire.messages import (
 )
 from servers.points import Point
 from servers.rounds.collect import expected_sites
+from servers.rounds.halves import commit_half, commit_mask
 from servers.rounds.standing import standing
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
@@ -77,14 +78,34 @@ def new_output_name(server: Server, record: RoundRecord) -> str:
     return file_name("output", key.study, key.round, key.attempt, server.boot, next(server.outputs))
 
 
-def keep_release(server: Server, study: StudyRecord, record: RoundRecord, output_file: str) -> None:
-    """Release with an output that is on disk under a name of its own; the first one stands, a later one is deleted.
+def keep_output(
+    server: Server, study: StudyRecord, record: RoundRecord, output_file: str, half_digest: str | None
+) -> None:
+    """Release with an output that is on disk, or commit to it; ``half_digest`` is there in a round with tags."""
+    if half_digest is None:
+        commit_release(server, study, record, output_file)
+    else:
+        commit_half(server, record, half_digest, output_file)
+
+
+def keep_mask(server: Server, study: StudyRecord, record: RoundRecord) -> None:
+    """Release with the mask's seed, or commit to it, where the round has tags. Raises: WrongRound"""
+    if record.announcement.message.tagged:
+        commit_mask(server, record)
+    else:
+        commit_release(server, study, record, None)
+
+
+def keep_first_output(
+    server: Server, study: StudyRecord, record: RoundRecord, output_file: str, half_digest: str | None
+) -> None:
+    """:func:`keep_output` under a name of its own; the first one stands, a later one is deleted.
 
     Nothing is awaited between the look at the round and the commit: of two sums that arrive at once, one counts.
     Raises: WrongRound
     """
     try:
-        commit_release(server, study, record, output_file)
+        keep_output(server, study, record, output_file, half_digest)
     finally:
         now = server.store.round(record.key)
         if now is None or now.output_file != output_file:

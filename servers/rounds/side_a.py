@@ -15,7 +15,7 @@ from protocol.errors import MoietyError, ProtocolViolation, RefusedMessage, Unav
 from protocol.release import masking_side
 from protocol.rounds.side_a import lock_request, tossed
 from protocol.rounds.states import AtA, AwaitingQueries, Countersigning, Locked, Over, RoundKey, SumSigned
-from protocol.rounds.steps import Act, AwaitReleaseSet, BothHold, End, Lock, Refused, Step, Wait
+from protocol.rounds.steps import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Lock, Refused, Step, Wait
 from protocol.rounds.transitions import RoundEvent, step
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -38,6 +38,7 @@ from servers.points import Point
 from servers.rounds.collect import collected
 from servers.rounds.countersigned import countersigned_set, deliver_sum_release, sum_up
 from servers.rounds.end_round import Endings, NotYet, next_step, round_path
+from servers.rounds.go import ask_for_go, hand_over_go
 from servers.rounds.masked_sum_transfer import fetch_masked_sum, send_masked_sum
 from servers.rounds.sketches import (
     Products,
@@ -160,10 +161,8 @@ class Driver:
             case Wait(until_s):
                 await self._prepare(turn)
                 await wait_up_to(turn.change, until_s - self.server.clock())
-            case AwaitReleaseSet(for_s):
-                self._phases.mark(study, "measured")
-                if not await wait_up_to(turn.change, for_s):
-                    await self._do(await self.endings.ask_for_release_set(study, record), turn)
+            case AwaitReleaseSet() | AwaitGo():
+                await self._await_requester(turn, step)
             case Lock():
                 self._lock(turn, step)
             case End():
@@ -177,10 +176,8 @@ class Driver:
                 await self._multiply(turn)
             case Act.COUNTERSIGN:
                 await self._countersign(turn)
-            case Act.HAND_OVER | Act.SUM_UP:
-                self._phases.mark(study, "measured")
-                self._phases.observe(study, "measured", "waiting_for_release_set")
-                await self._release(study, await self.endings.hand_over_release_set(study, record), step)
+            case Act.HAND_OVER | Act.SUM_UP | Act.HAND_OVER_GO:
+                await self._release(turn, step)
             case Act.LOOK_AGAIN:
                 pass
             case _:
@@ -312,13 +309,36 @@ class Driver:
 
     # --- release ------------------------------------------------------------------------------------------------------
 
-    async def _release(self, study: StudyRecord, record: RoundRecord, step: Step) -> None:
+    async def _await_requester(self, turn: _Turn, step: AwaitReleaseSet | AwaitGo) -> None:
+        """Its release set, or its go: wait for it here, then ask B."""
+        study, record = turn.study, turn.record
+        waits_for_go = isinstance(step, AwaitGo)
+        self._phases.mark(study, "committed" if waits_for_go else "measured")
+        if await wait_up_to(turn.change, step.for_s):
+            return
+        if waits_for_go:
+            await self._do(await ask_for_go(self.server, self.peer, study, record), turn)
+        else:
+            await self._do(await self.endings.ask_for_release_set(study, record), turn)
+
+    async def _release(self, turn: _Turn, step: Step) -> None:
+        """The requester's release set is here, or its go."""
+        study, record = turn.study, turn.record
+        if step is Act.HAND_OVER_GO:
+            await hand_over_go(self.server, self.peer, study, record)
+            self._phases.observe(study, "committed", "waiting_for_go")
+        else:
+            self._phases.mark(study, "measured")
+            self._phases.observe(study, "measured", "waiting_for_release_set")
+            await self._sum(study, await self.endings.hand_over_release_set(study, record), step)
+        if step is Act.HAND_OVER_GO or (step is Act.HAND_OVER and not record.announcement.message.tagged):
+            self._phases.observe(study, "locked", "lock_to_release")
+
+    async def _sum(self, study: StudyRecord, record: RoundRecord, step: Step) -> None:
         """Both servers hold the record's release set."""
         if step is Act.SUM_UP:
             await sum_up(self.server, study, record)
-            return
-        if masking_side(record.key.round) is Side.A:
+        elif masking_side(record.key.round) is Side.A:
             await send_masked_sum(self.server, self.peer, study, record)
         else:
             await fetch_masked_sum(self.server, self.peer, study, record)
-        self._phases.observe(study, "locked", "lock_to_release")

@@ -45,7 +45,7 @@ class Scratch:
         return self._buffer[:size]
 
 
-def share_source(server: Server, record: ContributionRecord, dimension: int, scratch: Scratch) -> ChunkSource:
+def share_source(server: Server, record: ContributionRecord, scratch: Scratch) -> ChunkSource:
     """Chunk access to one site's stored share: never the whole vector in memory, nor the file mapped."""
     if record.file is None:
         raise ProtocolViolation(f"the share of {record.site!r} has been deleted; its round is over")
@@ -53,15 +53,15 @@ def share_source(server: Server, record: ContributionRecord, dimension: int, scr
     if record.header.share_kind is ShareKind.SEED:
         seed = path.read_bytes()
         return lambda start, stop: _expanded(seed, start, scratch.take(stop - start))
-    _require_whole(path, record.site, dimension)
+    _require_whole(path, record.site, record.header.length)
     return lambda start, stop: _read_into(path, record.site, start, scratch.take(stop - start))
 
 
-def _require_whole(path: Path, site: str, dimension: int) -> None:
+def _require_whole(path: Path, site: str, length: int) -> None:
     found = path.stat().st_size
-    if found != ELEMENT_BYTES * dimension:
+    if found != ELEMENT_BYTES * length:
         raise ProtocolViolation(
-            f"the stored share of {site!r} has {found} bytes, expected {ELEMENT_BYTES * dimension}; check the disk"
+            f"the stored share of {site!r} has {found} bytes, expected {ELEMENT_BYTES * length}; check the disk"
         )
 
 
@@ -82,11 +82,11 @@ def _read_into(path: Path, site: str, start: int, out: Ring) -> Ring:
     return out
 
 
-def agreed_sources(server: Server, record: RoundRecord, sites: Sequence[str], dimension: int) -> list[ChunkSource]:
+def agreed_sources(server: Server, record: RoundRecord, sites: Sequence[str]) -> list[ChunkSource]:
     """The sources of some sites' shares, in the given order; for one thread, which uses each piece at once."""
     held = {c.site: c for c in server.store.contributions(record.key)}
     scratch = Scratch()
-    return [share_source(server, held[site], dimension, scratch) for site in sites]
+    return [share_source(server, held[site], scratch) for site in sites]
 
 
 class Sketches:
@@ -102,7 +102,7 @@ class Sketches:
             for old in [key for key in self._tasks if key.study == record.key.study]:
                 self._tasks.pop(old).cancel()
             challenged = record.challenged
-            sources = agreed_sources(self._server, record, challenged.sites, parameters.dimension)
+            sources = agreed_sources(self._server, record, challenged.sites)
             work = asyncio.to_thread(sketch_shares, challenged.challenge, sources, parameters)
             self._tasks[record.key] = asyncio.create_task(work)
         return self._tasks[record.key]

@@ -14,9 +14,14 @@ from protocol.rounds.states import (
     ChallengeSigned,
     Chosen,
     Collecting,
+    Committed,
     Countersigning,
     EndAgreed,
     Ending,
+    Gone,
+    HalfChecked,
+    HalfCommitted,
+    Judged,
     Locked,
     LockSigned,
     Masked,
@@ -31,7 +36,9 @@ from protocol.rounds.states import (
     Standing,
     SumAgreed,
     SumSigned,
+    TagsWrong,
     Unchosen,
+    Uncommitted,
     Undecided,
     Unlocked,
 )
@@ -54,12 +61,7 @@ def at_a(server: Server, record: RoundRecord) -> AtA:
         return _collecting(server, record, attempt)
     if record.state is RoundState.LOCKED:
         return _locked(server, record, attempt)
-    if record.sum_release is not None:
-        return SumSigned(attempt, record.sum_release)
-    if record.release_set is None:
-        return Measured(attempt)
-    kind = Chosen if record.mask_seed is None else Masked
-    return kind(attempt, record.release_set)
+    return _committed(record, attempt) if record.state is RoundState.COMMITTED else _measured(record, attempt)
 
 
 def _ended(record: RoundRecord, attempt: Attempt) -> Ending | Over:
@@ -90,6 +92,21 @@ def _locked(server: Server, record: RoundRecord, attempt: Attempt) -> AtA:
     return AwaitingQueries(attempt) if queries_missing(record) else Measuring(attempt)
 
 
+def _measured(record: RoundRecord, attempt: Attempt) -> SumSigned | Measured | Chosen | Masked:
+    if record.sum_release is not None:
+        return SumSigned(attempt, record.sum_release)
+    if record.release_set is None:
+        return Measured(attempt)
+    kind = Chosen if record.mask_seed is None else Masked
+    return kind(attempt, record.release_set)
+
+
+def _committed(record: RoundRecord, attempt: Attempt) -> Committed | Gone | TagsWrong:
+    if record.go is not None:
+        return Gone(attempt, record.go)
+    return Committed(attempt, record.committed_since_s) if record.tags_failed is None else TagsWrong(attempt)
+
+
 def known_round(server: Server, key: RoundKey) -> RoundRecord:
     """Raises: UnknownResource"""
     record = server.store.round(key)
@@ -106,7 +123,19 @@ def standing(server: Server, record: RoundRecord) -> Standing:
         end = EndAgreed(record.outcome)
     elif record.sum_release is not None:
         end = SumAgreed(record.sum_release)
-    return Standing(record.begun, _toss(server, record), choice, end)
+    return Standing(record.begun, _toss(server, record), choice, end, _half(record))
+
+
+def _half(record: RoundRecord) -> Uncommitted | HalfCommitted:
+    """What this side has fixed of a round's output, where the round has tags."""
+    if record.commitment is None:
+        return Uncommitted()
+    verdict = record.go or record.tags_failed
+    if record.tag_check is None:
+        return HalfCommitted(record.commitment)
+    if verdict is None:
+        return HalfChecked(record.commitment, record.tag_check)
+    return Judged(record.commitment, record.tag_check, verdict)
 
 
 def _toss(server: Server, record: RoundRecord) -> Unlocked | SetSigned | LockSigned:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -25,18 +25,19 @@ from protocol.wire.messages import (
     Signed,
     SumRelease,
 )
-from protocol.wire.peer_messages import ChallengeReveal, LockRequest
+from protocol.wire.peer_messages import ChallengeReveal, HandOver, LockRequest
 from servers.http.authentication import ThePeer, ThisServer
 from servers.http.bodies import read_small, stream_into
 from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.points import Point
 from servers.rounds.countersigned import countersign_agreed_set, countersign_sum_release
-from servers.rounds.masked_sum import SealedMaskedSum, sealed_masked_sum
+from servers.rounds.go import kept_go, serve
+from servers.rounds.masked_sum import SealedMaskedSum, sealed_masked_sum, summed_length
 from servers.rounds.outcomes import countersign_outcome
 from servers.rounds.release import (
     accept_release_set,
-    commit_release,
-    keep_release,
+    keep_first_output,
+    keep_mask,
     new_output_name,
     with_mask_seed,
 )
@@ -55,6 +56,7 @@ async def side_b(request: Request, server: ThisServer, caller: ThePeer) -> Answe
     return answering
 
 
+_SUMMED: Final = frozenset({RoundState.COMMITTED, RoundState.RELEASED})
 SideB = Annotated[Answering, Depends(side_b)]
 router = APIRouter(tags=["between the servers"], responses=PROBLEM)
 
@@ -188,16 +190,16 @@ async def put_masked_sum(
     """Odd rounds: take A's masked sum, add this side's, and keep the output."""
     record, key = _key(server, study, round, attempt)
     current = _with_release_set(b.round(key), Side.A)
-    if current.state is RoundState.RELEASED:
+    if current.state in _SUMMED:
         return done()
     with server.files.draft(Point.MASKED_SUM_MIDWAY) as draft:
         parameters = parameters_of(record, current)
         intake = SealedMaskedSum(server, current, parameters, draft)
-        await stream_into(request, intake, masked_sum_body.most_bytes(parameters.dimension))
+        await stream_into(request, intake, masked_sum_body.most_bytes(summed_length(current, parameters)))
         await asyncio.to_thread(intake.finish, caller)
         name = new_output_name(server, current)
         await asyncio.to_thread(draft.keep, name)
-    keep_release(server, record, current, name)
+    keep_first_output(server, record, current, name, intake.half_digest())
     return done()
 
 
@@ -206,10 +208,27 @@ async def get_masked_sum(study: str, round: int, attempt: int, server: ThisServe
     """Even rounds: give this side's masked sum."""
     record, key = _key(server, study, round, attempt)
     current = with_mask_seed(server, _with_release_set(b.round(key), Side.B))
-    if current.state is not RoundState.RELEASED:
-        commit_release(server, record, current, None)
+    if current.state not in _SUMMED:
+        keep_mask(server, record, current)
     parameters = parameters_of(record, current)
     return sealed_answer(sealed_masked_sum(server, current, parameters))
+
+
+@router.put(paths.PEER_GO, status_code=204, openapi_extra=body_of("HandOver"))
+async def put_go(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, b: SideB, caller: ThePeer
+) -> Response:
+    """Side A has stored the requester's go: serve."""
+    handed = HandOver.parse(await read_small(request, caller))
+    serve(server, *_key(server, study, round, attempt), handed)
+    return done()
+
+
+@router.get(paths.PEER_GO)
+async def get_go(study: str, round: int, attempt: int, server: ThisServer, b: SideB) -> Response:
+    """Give the requester's go, if this side has it."""
+    _, key = _key(server, study, round, attempt)
+    return message_answer(kept_go(b.round(key)))
 
 
 @router.post(paths.PEER_OUTCOME, openapi_extra=body_of("Signed[RoundOutcome], signed by side A"))

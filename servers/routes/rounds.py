@@ -6,13 +6,23 @@ from fastapi import APIRouter, BackgroundTasks, Request, Response
 
 from protocol.errors import UnknownResource
 from protocol.rounds.states import RoundKey
-from protocol.wire.messages import Announcement, ReleaseSet, Signed
-from protocol.wire.paths import ANNOUNCEMENT, CONTRIBUTION, OPENING, OUTPUT, QUERIES, RELEASE_SET
+from protocol.wire.messages import Announcement, Go, ReleaseSet, Signed, TagSeed, TagsFailed
+from protocol.wire.paths import (
+    ANNOUNCEMENT,
+    CONTRIBUTION,
+    GO,
+    OPENING,
+    OUTPUT,
+    QUERIES,
+    RELEASE_SET,
+    TAG_SEED,
+    TAGS_FAILED,
+)
 from servers.http.authentication import AnySite, TheRequester, ThisServer
 from servers.http.bodies import read_small
 from servers.http.responses import PROBLEM, body_of, done, message_answer, octets_answer, sealed_answer
 from servers.points import Point
-from servers.rounds import collect, release, sketches
+from servers.rounds import collect, halves, release, sketches
 from servers.store.interface import AnswerKind
 from servers.studies import study_named
 
@@ -69,6 +79,36 @@ async def release_set(
     current = collect.round_of(server, study_named(server, study), round, attempt)
     release.accept_release_set(server, current, signed)
     return done()
+
+
+@router.put(TAG_SEED, openapi_extra=body_of("TagSeed"))
+async def tag_seed(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: TheRequester
+) -> Response:
+    """Show the seed of a round's tags; the answer is this side's check of its half."""
+    message = TagSeed.parse(await read_small(request, caller))
+    current = collect.round_of(server, study_named(server, study), round, attempt)
+    return message_answer(await halves.check_half(server, current, message))
+
+
+@router.put(GO, status_code=204, openapi_extra=body_of("Signed[Go], signed by the requester"))
+async def go(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: TheRequester
+) -> Response:
+    """Say that both sides' checks add up to zero: the sum may be served."""
+    signed = Signed[Go].parse(await read_small(request, caller))
+    halves.take_go(server, collect.round_of(server, study_named(server, study), round, attempt), signed)
+    return done()
+
+
+@router.post(TAGS_FAILED, openapi_extra=body_of("Signed[TagsFailed], signed by the requester"))
+async def tags_failed(
+    study: str, round: int, attempt: int, request: Request, server: ThisServer, caller: TheRequester
+) -> Response:
+    """Say that they do not; the answer is this side's shares of single sites' errors."""
+    signed = Signed[TagsFailed].parse(await read_small(request, caller))
+    current = collect.round_of(server, study_named(server, study), round, attempt)
+    return message_answer(await halves.share_errors(server, current, signed))
 
 
 @router.get(OUTPUT)

@@ -20,6 +20,8 @@ from protocol.wire.messages import (
     ChallengeTranscript,
     ContributedRound,
     ContributionHeader,
+    Go,
+    OutputCommitment,
     QueryHeader,
     Receipt,
     ReleaseSet,
@@ -30,6 +32,8 @@ from protocol.wire.messages import (
     StudyEnd,
     StudyState,
     SumRelease,
+    TagCheck,
+    TagsFailed,
 )
 
 T = TypeVar("T")
@@ -82,6 +86,9 @@ class Challenged:
 class RoundRecord:
     """One attempt of a round. ``own_nonce`` is n_A or n_B, ``peer_commitment`` A's commitment as B got it.
 
+    From ``commitment`` on, what a round with tags has. A go that side B has from the requester releases nothing by
+    itself: ``state`` says whether side A has handed it over.
+
     What is None comes with a later state. The properties are for code that runs only from that state on: they say what
     the record has then, and raise IncompleteRecord for a record that has not come so far.
     """
@@ -102,6 +109,12 @@ class RoundRecord:
     output_file: str | None = None
     sum_release: Signed[SumRelease] | None = None
     outcome: Signed[RoundOutcome] | None = None
+    commitment: Signed[OutputCommitment] | None = None
+    committed_at_s: float | None = None
+    tag_seed: bytes | None = field(default=None, repr=False)
+    tag_check: Signed[TagCheck] | None = None
+    go: Signed[Go] | None = None
+    tags_failed: Signed[TagsFailed] | None = None
 
     @property
     def progress(self) -> RoundProgress:
@@ -134,6 +147,26 @@ class RoundRecord:
     @property
     def signed_sum(self) -> Signed[SumRelease]:
         return self._kept(self.sum_release, "signed sum")
+
+    @property
+    def committed(self) -> Signed[OutputCommitment]:
+        return self._kept(self.commitment, "signed half of the output")
+
+    @property
+    def committed_since_s(self) -> float:
+        return self._kept(self.committed_at_s, "time of its commitment")
+
+    @property
+    def checked(self) -> Signed[TagCheck]:
+        return self._kept(self.tag_check, "check of its tags")
+
+    @property
+    def seed_of_tags(self) -> bytes:
+        return self._kept(self.tag_seed, "seed of its tags")
+
+    @property
+    def signed_go(self) -> Signed[Go]:
+        return self._kept(self.go, "go")
 
     @property
     def signed_outcome(self) -> Signed[RoundOutcome]:
@@ -187,6 +220,7 @@ class AnswerKind(StrEnum):
 
     OPENING = "opening"
     PRODUCTS = "products"
+    TAG_SHARES = "tag_shares"
 
 
 @dataclass(frozen=True)

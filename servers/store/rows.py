@@ -13,7 +13,9 @@ from protocol.wire.messages import (
     ChallengeTranscript,
     ContributedRound,
     ContributionHeader,
+    Go,
     Message,
+    OutputCommitment,
     QueryHeader,
     Receipt,
     ReleaseSet,
@@ -24,6 +26,8 @@ from protocol.wire.messages import (
     StudyEnd,
     StudyState,
     SumRelease,
+    TagCheck,
+    TagsFailed,
 )
 from servers.store.interface import ContributionRecord, CorrelationUse, MailRecord, RoundRecord, StudyRecord
 
@@ -83,6 +87,12 @@ def round_row(record: RoundRecord) -> dict[str, Any]:
         "output_file": record.output_file,
         "sum_release": _bytes(record.sum_release),
         "outcome": _bytes(record.outcome),
+        "commitment": _bytes(record.commitment),
+        "committed_at_s": record.committed_at_s,
+        "tag_seed": record.tag_seed,
+        "tag_check": _bytes(record.tag_check),
+        "go": _bytes(record.go),
+        "tags_failed": _bytes(record.tags_failed),
     }
 
 
@@ -104,6 +114,12 @@ def round_record(row: Row[Any]) -> RoundRecord:
         output_file=row.output_file,
         sum_release=_parsed(Signed[SumRelease], row.sum_release),
         outcome=_parsed(Signed[RoundOutcome], row.outcome),
+        commitment=_parsed(Signed[OutputCommitment], row.commitment),
+        committed_at_s=row.committed_at_s,
+        tag_seed=row.tag_seed,
+        tag_check=_parsed(Signed[TagCheck], row.tag_check),
+        go=_parsed(Signed[Go], row.go),
+        tags_failed=_parsed(Signed[TagsFailed], row.tags_failed),
     )
 
 

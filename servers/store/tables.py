@@ -69,6 +69,12 @@ rounds = Table(
     Column("output_file", Text),
     Column("sum_release", LargeBinary),
     Column("outcome", LargeBinary),
+    Column("commitment", LargeBinary),
+    Column("committed_at_s", Float),
+    Column("tag_seed", LargeBinary),
+    Column("tag_check", LargeBinary),
+    Column("go", LargeBinary),
+    Column("tags_failed", LargeBinary),
 )
 
 answers = Table(

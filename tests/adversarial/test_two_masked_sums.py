@@ -61,6 +61,9 @@ class Taken:
     def finish(self, caller: Any) -> None:
         assert caller is not None
 
+    def half_digest(self) -> None:
+        """The round has no tags."""
+
 
 def output(server: Any, kept: RoundRecord | None) -> bytes:
     assert kept is not None

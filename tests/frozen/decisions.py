@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from protocol.rounds.steps import Act, End, Lock, Step
+from protocol.wire.messages import Announcement
 from tests.unit.rounds import traces_a, traces_b
 
 TRACES_A: Final = 6000
@@ -16,11 +17,18 @@ TRACES_B: Final = 2400
 
 def decisions() -> dict[str, Any]:
     """Side -> situation -> decision -> how often; ``digest`` covers their order and all numbers in them."""
-    at_a = (one for seed in range(TRACES_A) for one in traces_a.Trace(seed).run())
-    at_b = (one for seed in range(TRACES_B) for one in traces_b.Trace(seed).run())
     return {
-        "side_a": _counted((one.situation, named(one.step), in_full(one.step)) for one in at_a),
-        "side_b": _counted((one.message.KIND, one.said, "") for one in at_b),
+        **_of(traces_a.ANNOUNCED, "", TRACES_A, TRACES_B),
+        **_of(traces_a.TAGGED, "_with_tags", TRACES_A // 3, TRACES_B // 2),
+    }
+
+
+def _of(announced: tuple[Announcement, ...], name: str, traces_at_a: int, traces_at_b: int) -> dict[str, Any]:
+    at_a = (one for seed in range(traces_at_a) for one in traces_a.Trace(seed, announced).run())
+    at_b = (one for seed in range(traces_at_b) for one in traces_b.Trace(seed, announced).run())
+    return {
+        f"side_a{name}": _counted((one.situation, named(one.step), in_full(one.step)) for one in at_a),
+        f"side_b{name}": _counted((one.message.KIND, one.said, "") for one in at_b),
     }
 
 

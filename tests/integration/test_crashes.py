@@ -16,7 +16,7 @@ import pytest
 from client_agent import points as agent_points
 from client_agent.site.events import RoundEnd
 from servers import points as server_points
-from tests.integration import test_ckks_study, test_crashes_finish, test_crashes_privacy
+from tests.integration import test_ckks_study, test_crashes_finish, test_crashes_privacy, test_crashes_tags
 from tests.integration.crashes import (
     REQUESTER,
     ROUNDS,
@@ -292,7 +292,11 @@ def test_a_full_disk_only_delays_the_study(federation: Federation, undisturbed: 
 def test_every_point_is_in_a_case() -> None:
     """A failpoint that no case kills at would not be worth its line."""
     encrypted = {kill.point for kill in (*test_ckks_study.QUICK, *test_ckks_study.MORE) if kill.party in (A, B)}
-    servers = encrypted | {kill.point for case in CASES for kill in case.kills if kill.party in (A, B)}
+    servers = (
+        encrypted
+        | set(test_crashes_tags.POINTS)
+        | {kill.point for case in CASES for kill in case.kills if kill.party in (A, B)}
+    )
     assert servers == {point.value for point in server_points.Point} - {server_points.Point.DISK_FULL}
     finishing = {kill.point for kill in (*test_crashes_finish.KILLS, *test_crashes_privacy.KILLS)}
     sites = finishing | {kill.point for case in CASES for kill in case.kills if kill.party in SITES}

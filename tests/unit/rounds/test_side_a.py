@@ -6,31 +6,43 @@ What it decides where, in these rounds and more, is recorded in tests/frozen/rec
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
 from protocol.errors import BadSignature
 from protocol.rounds import side_a
 from protocol.rounds.agree import agree, check_transcript, nonce_commitment
-from protocol.rounds.states import Chosen, Collecting, Ending, Locked, Masked, Over, RoundKey, SumSigned
-from protocol.rounds.steps import Act, End, Lock, Wait
+from protocol.rounds.states import (
+    Chosen,
+    Collecting,
+    Committed,
+    Ending,
+    Gone,
+    Locked,
+    Masked,
+    Over,
+    RoundKey,
+    SumSigned,
+    TagsWrong,
+)
+from protocol.rounds.steps import Act, AwaitGo, End, Halt, Lock, Wait
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import AgreedSet, Announcement, OutcomeCause, RoundState, Signed
 from protocol.wire.peer_messages import LockReply
 from servers.store.interface import RoundRecord
 from tests.unit.parties import REQUESTER, SITES, parties
-from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, GRACE_S, HELD, ROSTER, STUDY, Decided, Trace
+from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, GRACE_S, HELD, ROSTER, STUDY, TAGGED, Decided, Trace
 
 SEEDS = range(10_000, 12_000)
-SHARES_ALONE = {Act.COMPARE, Act.TOSS, Act.MULTIPLY, Act.SEND_AGAIN, Act.HAND_OVER}
+SHARES_ALONE = {Act.COMPARE, Act.TOSS, Act.MULTIPLY, Act.SEND_AGAIN, Act.HAND_OVER, Act.HAND_OVER_GO}
 CIPHERTEXTS_ALONE = {Act.READ_OWN, Act.SUM_UP}
-WITH_TAGS = {OutcomeCause.GO_MISSING, OutcomeCause.TAGS_FAILED}
 IN_TIME = {OutcomeCause.QUERIES_MISSING, OutcomeCause.NOT_AGREED_IN_TIME, OutcomeCause.RELEASE_SET_MISSING}
 
 
 @pytest.fixture(scope="module")
 def rounds() -> list[list[Decided]]:
-    return [Trace(seed).run() for seed in SEEDS]
+    return [Trace(seed).run() for seed in SEEDS] + [Trace(seed, TAGGED).run() for seed in SEEDS]
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +53,7 @@ def decided(rounds: list[list[Decided]]) -> list[Decided]:
 def test_every_step_and_every_cause_comes_up(decided: list[Decided]) -> None:
     steps_seen = {one.step for one in decided if isinstance(one.step, Act)}
     assert steps_seen == set(Act)
-    assert {one.step.outcome.cause for one in decided if isinstance(one.step, End)} == set(OutcomeCause) - WITH_TAGS
+    assert {one.step.outcome.cause for one in decided if isinstance(one.step, End)} == set(OutcomeCause)
 
 
 def test_an_attempt_is_locked_once_all_expected_are_there_or_time_is_over(decided: list[Decided]) -> None:
@@ -98,6 +110,40 @@ def test_once_a_set_was_chosen_a_round_is_released_or_halts(decided: list[Decide
             assert isinstance(one.state, Chosen), "its mask seed is drawn: its sum may have left"
 
 
+def test_with_tags_a_round_is_committed_before_it_is_released_and_go_ends_it_in_one_way(
+    rounds: list[list[Decided]],
+) -> None:
+    gone = 0
+    for trace in rounds:
+        for one, after in pairwise(trace):
+            if one.record.announcement.message.tagged and after.record.state is RoundState.RELEASED:
+                assert one.record.state in (RoundState.COMMITTED, RoundState.RELEASED)
+                assert one.record.go is not None
+            if isinstance(one.state, Gone):
+                gone += 1
+                assert not isinstance(one.step, End)
+                assert one.step is Act.HAND_OVER_GO or isinstance(one.step, Halt)
+            if isinstance(one.state, TagsWrong):
+                assert isinstance(one.step, End)
+                assert one.step.outcome.cause is OutcomeCause.TAGS_FAILED
+    assert gone > 100
+
+
+def test_go_is_waited_for_from_when_this_side_has_committed(decided: list[Decided]) -> None:
+    waited = 0
+    for one in decided:
+        if not isinstance(one.state, Committed):
+            continue
+        until_s = max(one.record.closes_at_s, one.record.committed_since_s) + GRACE_S
+        if isinstance(one.step, End):
+            assert one.facts.now_s >= until_s
+            assert one.asked, "B may have it"
+        if isinstance(one.step, AwaitGo):
+            waited += 1
+            assert 0 <= one.step.for_s <= side_a.RELEASE_SET_POLL_S
+    assert waited > 100
+
+
 def test_a_signed_end_changes_only_for_an_opening_that_b_has(decided: list[Decided]) -> None:
     for one in decided:
         if isinstance(one.state, Ending) and isinstance(one.step, End):
@@ -115,6 +161,7 @@ def test_what_is_over_rests_for_ever(rounds: list[list[Decided]]) -> None:
 def test_b_is_asked_before_its_answer_is_taken(decided: list[Decided]) -> None:
     answered = {Act.TAKE, Act.TAKE_ALONE, Act.ADOPT, Act.SEND_AGAIN, Act.LOOK_AGAIN}
     asks = {Act.COMPARE, Act.READ_OWN, Act.TOSS, Act.MULTIPLY, Act.COUNTERSIGN, Act.HAND_OVER, Act.SUM_UP}
+    asks |= {Act.HAND_OVER_GO}
     for one in decided:
         assert one.asked or not (one.step in answered or isinstance(one.step, Lock))
         assert not one.asked or one.step not in asks

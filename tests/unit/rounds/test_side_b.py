@@ -16,9 +16,19 @@ from protocol.rounds.side_a import outcome_of
 from protocol.rounds.side_b import Answer, Move, Reply
 from protocol.rounds.states import EndAgreed, Queried
 from protocol.rounds.transitions import RoundEvent
-from protocol.wire.messages import AgreedSet, OutcomeCause, ReleaseSet, RoundOutcome, RoundState, SumRelease
-from protocol.wire.peer_messages import LockRequest, ProductsHeader
-from tests.unit.rounds.traces_a import OTHER, ROSTER
+from protocol.wire.messages import (
+    AgreedSet,
+    Go,
+    OutcomeCause,
+    ReleaseSet,
+    RoundOutcome,
+    RoundState,
+    SumRelease,
+    TagSeed,
+    TagsFailed,
+)
+from protocol.wire.peer_messages import HandOver, LockRequest, ProductsHeader
+from tests.unit.rounds.traces_a import OTHER, ROSTER, TAGGED
 from tests.unit.rounds.traces_b import Answered, Trace
 
 SEEDS = range(10_000, 12_000)
@@ -26,7 +36,7 @@ SEEDS = range(10_000, 12_000)
 
 @pytest.fixture(scope="module")
 def rounds() -> list[list[Answered]]:
-    return [Trace(seed).run() for seed in SEEDS]
+    return [Trace(seed).run() for seed in SEEDS] + [Trace(seed, TAGGED).run() for seed in SEEDS]
 
 
 @pytest.fixture(scope="module")
@@ -42,10 +52,12 @@ def taken(trace: list[Answered], *kinds: type) -> Iterator[tuple[Any, Answer]]:
 
 
 def named(message: Any) -> Any:
+    if isinstance(message, HandOver):
+        return message.go.message
     return message.agreed_set.message if isinstance(message, LockRequest) else message
 
 
-@pytest.mark.parametrize("kind", [LockRequest, AgreedSet, ReleaseSet, SumRelease])
+@pytest.mark.parametrize("kind", [LockRequest, AgreedSet, ReleaseSet, SumRelease, TagSeed])
 def test_of_each_kind_one_message_is_taken_in_a_round_and_again_as_often_as_it_comes(
     rounds: list[list[Answered]], kind: type
 ) -> None:
@@ -79,6 +91,36 @@ def test_a_sum_and_a_skip_exclude_each_other(rounds: list[list[Answered]]) -> No
         both += tried
         assert not (sums and skips), trace
     assert both > 5
+
+
+def test_with_tags_only_a_go_that_a_handed_over_releases_and_a_skip_excludes_it(rounds: list[list[Answered]]) -> None:
+    released = skipped = offered_and_skipped = 0
+    for trace in rounds:
+        if not trace[0].record.announcement.message.tagged:
+            continue
+        handed = [answer for _, answer in taken(trace, HandOver) if isinstance(answer, Move)]
+        skips = [answer for message, answer in taken(trace, RoundOutcome) if message.outcome is RoundState.SKIPPED]
+        assert not (handed and skips), trace
+        assert len(handed) <= 1
+        released, skipped = released + len(handed), skipped + bool(skips)
+        offered_and_skipped += bool(skips) and trace[-1].record.go is not None
+        for one in trace:
+            assert not (isinstance(one.message, Go | TagsFailed | TagSeed) and isinstance(one.answer, Move))
+            assert not (isinstance(one.answer, Move) and one.answer.event is RoundEvent.RELEASED) or isinstance(
+                one.message, HandOver
+            )
+    assert min(released, skipped) > 10
+    assert offered_and_skipped
+
+
+def test_one_verdict_a_round_over_this_sides_own_words(rounds: list[list[Answered]]) -> None:
+    again = 0
+    for trace in rounds:
+        kept = [message for message, answer in taken(trace, Go, TagsFailed)]
+        kept += [message.go.message for message, answer in taken(trace, HandOver)]
+        assert all(verdict == kept[0] for verdict in kept)
+        again += len(kept) > 1
+    assert again > 50
 
 
 def test_products_are_taken_between_the_challenge_and_an_opening(answered: list[Answered]) -> None:

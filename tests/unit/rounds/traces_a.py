@@ -24,7 +24,8 @@ from protocol.errors import (
 from protocol.parameters import Needs
 from protocol.rounds import side_a, steps
 from protocol.rounds.states import AtA, RoundKey
-from protocol.rounds.steps import Act, AwaitReleaseSet, BothHold, End, Facts, Halt, Lock, Refused, TryLater
+from protocol.rounds.steps import Act, AwaitGo, AwaitReleaseSet, BothHold, End, Facts, Halt, Lock, Refused, TryLater
+from protocol.tags.keys import seed_hash
 from protocol.wire.message import Signature
 from protocol.wire.messages import (
     NO_COMMITMENT,
@@ -62,6 +63,21 @@ ANNOUNCED = tuple(
     for number in (1, 2)
 )
 
+SEED_OF_TAGS = bytes(range(32))
+TAGGED = tuple(
+    announcement(
+        STUDY,
+        number,
+        least_contributors=2,
+        closes_at_s=int(CLOSES_S),
+        tag_seed_hash=seed_hash(STUDY, number, SEED_OF_TAGS),
+        **kind,
+    )
+    for kind in KINDS
+    if kind.get("purpose", Purpose.UPDATE).plan.summed and "ckks_key_id" not in kind
+    for number in (1, 2)
+)
+
 
 def held_of(site: str, of: Announcement, other: bool = False) -> CollectedContribution:
     return CollectedContribution(
@@ -72,7 +88,12 @@ def held_of(site: str, of: Announcement, other: bool = False) -> CollectedContri
     )
 
 
-HELD = {(of, site, other): held_of(site, of, other) for of in ANNOUNCED for site in SITES for other in (False, True)}
+HELD = {
+    (of, site, other): held_of(site, of, other)
+    for of in (*ANNOUNCED, *TAGGED)
+    for site in SITES
+    for other in (False, True)
+}
 
 
 def collected_set(record: RoundRecord, held: tuple[CollectedContribution, ...], complete: bool = True) -> CollectedSet:
@@ -116,12 +137,12 @@ class Decided:
 
 
 class Trace:
-    """One round at side A."""
+    """One round at side A, announced as one of ``announced``."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, announced: tuple[Announcement, ...] = ANNOUNCED) -> None:
         self.rng = random.Random(seed)
         self.decided: list[Decided] = []
-        of = self.rng.choice(ANNOUNCED)
+        of = self.rng.choice(announced)
         key = RoundKey(STUDY, of.round, 1)
         self.record = RoundRecord(key, RoundState.ANNOUNCED, Signed[Announcement](message=of), CLOSES_S)
         self.of, self.now_s, self.used, self.study_ended = of, CLOSES_S - 100, 0, False
@@ -175,6 +196,9 @@ class Trace:
             self.record = replace(record, query_header=cast(Any, SimpleNamespace()))
         elif record.state is RoundState.MEASURED and rng.random() < 0.4 and self.of.purpose.plan.summed:
             self.record = replace(record, release_set=record.release_set or self.release_set())
+        elif record.state is RoundState.COMMITTED and rng.random() < 0.5 and record.go is record.tags_failed is None:
+            kept = rng.choice(("go", "go", "tags_failed"))
+            self.record = replace(record, **cast(Any, {kept: SimpleNamespace()}))
 
     def contributions_come(self) -> None:
         for site in SITES:
@@ -204,6 +228,10 @@ class Trace:
                 self.multiply()
             case AwaitReleaseSet() if self.rng.random() < 0.7:
                 self.carry_out(self.ask(UnknownResource("not here")))
+            case AwaitGo() if self.rng.random() < 0.7:
+                self.carry_out(self.ask(UnknownResource("not here")))
+            case Act.HAND_OVER_GO:
+                self.hand_over_go()
             case Act.HAND_OVER | Act.SUM_UP:
                 self.release(step)
             case End(outcome):
@@ -259,6 +287,17 @@ class Trace:
         elif self.of.round % 2:
             self.change(mask_seed=bytes(32))
         if how is Act.HAND_OVER and self.rng.random() < 0.5:
+            if self.of.tagged:
+                self.change(
+                    state=RoundState.COMMITTED, commitment=cast(Any, SimpleNamespace()), committed_at_s=self.now_s
+                )
+            else:
+                self.change(state=RoundState.RELEASED)
+
+    def hand_over_go(self) -> None:
+        if self.rng.random() < 0.2:
+            self.ask(self.rng.choice((WrongRound("skipped here"), ConflictingMessage("said otherwise"))))
+        elif self.rng.random() < 0.7:
             self.change(state=RoundState.RELEASED)
 
     def countersign(self) -> None:

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import random
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any, cast
+
+import numpy as np
 
 from protocol.errors import MoietyError
 from protocol.rounds import side_b
@@ -18,22 +21,29 @@ from protocol.rounds.side_a import outcome_of
 from protocol.rounds.side_b import Answer, Message, Move, Reply
 from protocol.rounds.states import RoundKey, Standing
 from protocol.rounds.transitions import TRANSITIONS, step
+from protocol.sharing import Side
+from protocol.tags.verdicts import check_of, commitment_to, judged
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
     CollectedContribution,
+    Go,
     OutcomeCause,
+    OutputCommitment,
     ReleaseSet,
     RoundOutcome,
     RoundState,
     Signed,
     SumRelease,
+    TagCheck,
+    TagSeed,
+    TagsFailed,
 )
-from protocol.wire.peer_messages import CorrelationRef, LockRequest, ProductsHeader
+from protocol.wire.peer_messages import CorrelationRef, HandOver, LockRequest, ProductsHeader
 from servers.rounds.standing import standing
 from servers.store.interface import RoundRecord
 from tests.unit.parties import REQUESTER, SITES
-from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, DIGEST, HELD, OTHER, ROSTER, STUDY
+from tests.unit.rounds.traces_a import ANNOUNCED, CLOSES_S, DIGEST, HELD, OTHER, ROSTER, SEED_OF_TAGS, STUDY
 
 MESSAGES = 7
 NONCES = tuple(bytes([number]) * 32 for number in range(3))
@@ -72,12 +82,12 @@ class Answered:
 
 
 class Trace:
-    """One round at side B."""
+    """One round at side B, announced as one of ``announced``."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, announced: tuple[Announcement, ...] = ANNOUNCED) -> None:
         self.rng = random.Random(seed)
         self.answered: list[Answered] = []
-        self.of = of = self.rng.choice(ANNOUNCED)
+        self.of = of = self.rng.choice(announced)
         key = RoundKey(STUDY, of.round, 1)
         self.record = RoundRecord(key, RoundState.ANNOUNCED, Signed[Announcement](message=of), CLOSES_S)
         self.held = self.contributions() if not of.protection.plan.keyed else ()
@@ -97,9 +107,19 @@ class Trace:
         self.record = replace(self.record, **changes)
 
     def run(self) -> list[Answered]:
-        makers = (self.lock, self.agreed_set, self.challenge, self.products, self.release_set, self.sum, self.outcome)
-        usual = (1, 4, 5) if self.of.protection.plan.keyed else (0, 2, 3, 4)
-        for turn in range(MESSAGES):
+        makers: tuple[Callable[[], Message], ...] = (
+            self.lock,
+            self.agreed_set,
+            self.challenge,
+            self.products,
+            self.release_set,
+            self.sum,
+            self.outcome,
+        )
+        usual: tuple[int, ...] = (1, 4, 5) if self.of.protection.plan.keyed else (0, 2, 3, 4)
+        if self.of.tagged:
+            makers, usual = (*makers, self.seed, self.verdict, self.hand_over), (0, 2, 3, 4, 7, 8, 9)
+        for turn in range(3 * MESSAGES if self.of.tagged else MESSAGES):
             place = usual[turn % len(usual)] if self.often(0.7) else self.rng.randrange(len(makers))
             message = makers[place]()
             self.carry_out(self.ask(message))
@@ -107,6 +127,8 @@ class Trace:
                 self.change(query_header=cast(Any, SimpleNamespace()))
             if self.of.protection.plan.keyed and self.record.state is RoundState.MEASURED and self.often(0.02):
                 self.change(state=RoundState.RELEASED)  # as a masked sum would, which such a round never has
+            if self.of.tagged and self.record.release_set is not None and self.often(0.8):
+                self.commit(self.record.release_set.message)
         return self.answered
 
     def ask(self, message: Message) -> Answered:
@@ -176,6 +198,35 @@ class Trace:
         signed: SumRelease = self.altered(made, {"release_digest": OTHER}, {"sum_digest": OTHER})
         return signed
 
+    # --- tags ---------------------------------------------------------------------------------------------------------
+
+    def commit(self, release: ReleaseSet) -> None:
+        """The masked sum has come, or left."""
+        if self.record.state is RoundState.MEASURED and self.record.outcome is None:
+            committed = commitment_to(release, Side.B, DIGEST)
+            self.change(state=RoundState.COMMITTED, commitment=Signed[OutputCommitment](message=committed))
+
+    def seed(self) -> TagSeed:
+        made = TagSeed(study_digest=STUDY, round=self.of.round, attempt=1, seed=SEED_OF_TAGS.hex())
+        shown: TagSeed = self.altered(made, {"seed": OTHER})
+        return shown
+
+    def verdict(self) -> Go | TagsFailed:
+        """Over this side's check, as far as it is made, and one of A's: what an honest A would say, or anything."""
+        release = self.release_set() if self.record.release_set is None else self.record.release_set.message
+        a, b = (commitment_to(release, side, DIGEST) for side in Side)
+        off = np.array([1, 2], dtype=np.uint64)
+        at_a, at_b = check_of(a, -off if self.often(0.7) else off), check_of(b, off if self.often(0.9) else -off)
+        commitments = Signed[OutputCommitment](message=a), Signed[OutputCommitment](message=b)
+        return judged(release, commitments, (Signed[TagCheck](message=at_a), Signed[TagCheck](message=at_b)))
+
+    def hand_over(self) -> HandOver:
+        kept = self.record.go
+        made = self.verdict()
+        if kept is not None and self.often(0.7):
+            return HandOver(go=kept)
+        return HandOver(go=Signed[Go](message=Go(**dict(made))))
+
     def outcome(self) -> RoundOutcome:
         state = self.rng.choice(list(ENDS))
         signed: RoundOutcome = self.altered(outcome_of(RoundKey(STUDY, self.of.round, 1), state, ENDS[state]))
@@ -193,6 +244,15 @@ class Trace:
                 self.change(agreed_set=message.agreed_set, own_nonce=NONCES[1], peer_commitment=message.commitment_a)
             case AgreedSet():
                 self.change(agreed_set=Signed[AgreedSet](message=message))
+            case TagSeed():
+                check = check_of(self.record.committed.message, np.array([1, 2], dtype=np.uint64))
+                self.change(tag_seed=SEED_OF_TAGS, tag_check=Signed[TagCheck](message=check))
+            case Go():
+                self.change(go=Signed[Go](message=message))
+            case TagsFailed():
+                self.change(tags_failed=Signed[TagsFailed](message=message))
+            case HandOver(go=go):
+                self.change(go=go)
             case ReleaseSet():
                 self.change(release_set=Signed[ReleaseSet](message=message))
             case SumRelease():

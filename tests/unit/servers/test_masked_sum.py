@@ -17,6 +17,7 @@ from protocol.bodies import masked_sum as masked_sum_body
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.errors import AnnouncementMismatch, BadSignature, BrokenSeal, MalformedMessage
 from protocol.sharing import chunk_source, split
+from protocol.tags.halves import VectorDigest
 from protocol.wire.channel.sealing import sealed_head_length
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
@@ -34,8 +35,12 @@ HEADER = MaskedSumHeader(release_digest=RELEASE, length=D)
 SEED, KEY = bytes(range(32)), generate_sealing_key(bytes(range(96)))
 PARAMETERS: Any = SimpleNamespace(dimension=D)
 RECORD: Any = SimpleNamespace(
-    mask=SEED, chosen=SimpleNamespace(message=SimpleNamespace(digest=lambda: RELEASE, sites=()))
+    mask=SEED,
+    announcement=SimpleNamespace(message=SimpleNamespace(tagged=False)),
+    chosen=SimpleNamespace(message=SimpleNamespace(digest=lambda: RELEASE, sites=())),
 )
+TAGGED: Any = SimpleNamespace(**{**vars(RECORD), "announcement": SimpleNamespace(message=SimpleNamespace(tagged=True))})
+TWO_LESS: Any = SimpleNamespace(dimension=D - 2)
 SERVER: Any = SimpleNamespace(keys=SimpleNamespace(sealing=KEY))
 X = np.arange(D, dtype=np.uint64) * np.uint64(2**40 + 3)
 SEED_SHARE, VECTOR_SHARE = split(X, bytes(32))
@@ -97,6 +102,18 @@ def test_a_fetched_sum_becomes_the_output(draft: Draft, size: int) -> None:
     intake = SealedMaskedSum(SERVER, RECORD, PARAMETERS, draft)
     feed(intake, sealed(sent()), size)
     intake.finish()
+    assert intake.half_digest() is None
+    assert np.array_equal(output(draft), expected())
+
+
+@pytest.mark.parametrize("size", [7, 2**20])
+def test_an_output_with_tags_is_two_elements_longer_and_digested_while_it_is_written(draft: Draft, size: int) -> None:
+    intake = SealedMaskedSum(SERVER, TAGGED, TWO_LESS, draft)
+    feed(intake, sealed(sent()), size)
+    intake.finish()
+    digest = VectorDigest()
+    digest.update(to_bytes(expected()))
+    assert intake.half_digest() == digest.hexdigest()
     assert np.array_equal(output(draft), expected())
 
 
