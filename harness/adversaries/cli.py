@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import BaseModel
 from rich.console import Console
 from rich.table import Table
 from typer.core import TyperGroup
@@ -17,45 +15,13 @@ from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
 from harness.adversaries.gaining.lies import Lie
 from harness.adversaries.gaining.lying_run import LyingRun
+from harness.adversaries.inferring_commands import differencing, inversion, membership
 from harness.adversaries.locating.locating_run import LocatingRun
+from harness.adversaries.over_case import OverCase
 from harness.adversaries.reconstruction import Prior
-from harness.datasets.registry import load_data
 from harness.demo.live import console_for
-from harness.simulation.case import Case, read_case
-from harness.simulation.case_run import request_for, requesters_of
-from harness.simulation.files.json_lines import append_line
 from harness.simulation.options import command, parse_names, parse_seeds
 from protocol.errors import ConfigurationError
-
-
-@dataclass(frozen=True)
-class _OverCase:
-    """What every attack on a whole study asks for."""
-
-    study_file: Annotated[Path, typer.Argument(help="A case, such as harness/studies/breast_cancer.toml.")]
-    data: Annotated[Path | None, typer.Option(envvar="MOIETY_DATA", help="Folder of the public data files.")] = None
-    seeds: Annotated[str | None, typer.Option(help="Seeds, separated by commas; the case's first one.")] = None
-    rounds: Annotated[int | None, typer.Option(min=1, help="At most so many rounds.")] = None
-    out: Annotated[Path | None, typer.Option(help="File that the JSON lines are added to.")] = None
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON lines instead of tables.")] = False
-
-    def runs(self) -> Iterator[tuple[Case, int, str]]:
-        """The case with every seed and requester in turn. Raises: ConfigurationError"""
-        case = read_case(self.study_file)
-        requesters = requesters_of(case, load_data(request_for(case, self.data, None, case.table.seeds[0])))
-        for seed in case.table.seeds[:1] if self.seeds is None else parse_seeds(self.seeds):
-            for requester in requesters:
-                yield case, seed, requester
-
-    def keep(self, line: BaseModel) -> None:
-        if self.out is not None:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            append_line(self.out, line)
-
-    def told(self, line: BaseModel, text: str) -> None:
-        """Keep a line, and print it or what it says."""
-        self.keep(line)
-        typer.echo(line.model_dump_json() if self.as_json else text)
 
 
 class _Named(TyperGroup):
@@ -98,7 +64,7 @@ def _attack(
 
 
 @dataclass(frozen=True)
-class _Reconstruction(_OverCase):
+class _Reconstruction(OverCase):
     """Run a study, then let every party estimate every other site's updates from the sums and lists it has."""
 
     only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise the first.")] = None
@@ -124,7 +90,7 @@ def _named(name: str) -> Lie:
 
 
 @dataclass(frozen=True)
-class _Lies(_OverCase):
+class _Lies(OverCase):
     """Run a study honestly, then with sites that lie to gain weight and harm, and say what they gained."""
 
     only: Annotated[str | None, typer.Option(help="Variants, separated by commas; otherwise all.")] = None
@@ -150,7 +116,7 @@ def _lie(asked: _Lies) -> None:
 
 
 @dataclass(frozen=True)
-class _Distances(_OverCase):
+class _Distances(OverCase):
     """Run a study, then locate every site's updates by their distances to the requester's and its accomplices'."""
 
     only: Annotated[str, typer.Option(help="A variant that sums everybody.")] = "fedavg"
@@ -173,6 +139,9 @@ def _locate(asked: _Distances) -> None:
 app.command("reconstruction")(command(_Reconstruction, _reconstruct))
 app.command("lies")(command(_Lies, _lie))
 app.command("distances")(command(_Distances, _locate))
+app.command("inversion")(inversion)
+app.command("membership")(membership)
+app.command("differencing")(differencing)
 
 
 def _show(console: Console, line: AttackLine) -> None:

@@ -16,6 +16,9 @@ class MemorisedLine(BaseModel):
     """One study. ``by_loss`` has an entry for every model after a round, ``by_average`` one for every opened average,
     both in order; ``rounds`` are the numbers of the latter's rounds. ``by_averages`` is over all rounds together.
 
+    ``epsilon`` is each contributor's, of the unit record over the whole study, at the delta of ``memorised_run``; empty
+    where there is no noise.
+
     ``members`` says of every contributor's record, in the data's order, whether it was trained on, ``confidence`` is
     log p / (1 - p) of its class under the last model. ``known`` and ``unknown`` are that model's accuracy on both.
     """
@@ -37,6 +40,7 @@ class MemorisedLine(BaseModel):
     by_averages: Told | None
     members: tuple[bool, ...]
     confidence: tuple[float, ...]
+    epsilon: dict[str, float] = {}
     seconds: float
     versions: dict[str, str]
 

@@ -8,6 +8,7 @@ every model and every opened average, as the requester and every listed site hav
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -19,7 +20,9 @@ from numpy.typing import NDArray
 from client_agent.learning.data import Examples
 from client_agent.learning.flat_vector import Vector, load_vector
 from client_agent.learning.models import build_model
+from client_agent.learning.private.drawn_rows import drawing_probability, steps_of
 from client_agent.learning.study_file import checked_study_table
+from client_agent.site.accounting import Steps, epsilon_of
 from harness.adversaries.inferring.lines import Told
 from harness.adversaries.inferring.membership import Scores, by_averages, by_loss, told
 from harness.adversaries.inferring.memorised_lines import MemorisedKey, MemorisedLine
@@ -34,6 +37,7 @@ from harness.training.device import one_thread
 from harness.versions import versions
 from protocol.wire.messages import Study
 
+DELTA: Final = 1e-3
 _DIGITS: Final = 5
 _SURE: Final = 1e-6
 """Confidences are read no closer to 0 and 1 than float32 can tell."""
@@ -109,6 +113,7 @@ class MemorisedRun:
             by_averages=_by_all(model, seen, half),
             members=tuple(bool(one) for one in inside),
             confidence=tuple(_rounded(one) for one in confidence),
+            epsilon=_epsilons(study, half.federation.contributors),
             seconds=round(time.monotonic() - begun, 3),
             versions={one.name: one.version for one in versions()},
         )
@@ -118,6 +123,19 @@ class MemorisedRun:
         table = checked_study_table(tables, f"{self.case.source}: variant {self.variant!r}")
         study = simulated_study(table, self.case.source, federation, self.seed)
         return study if self.rounds is None else study.model_copy(update={"rounds": self.rounds})
+
+
+def _epsilons(study: Study, sites: Sequence[SiteData]) -> dict[str, float]:
+    """What the study's noise guarantees each site's records at DELTA over all of its rounds."""
+    if study.privacy is None:
+        return {}
+    batch, noise = study.training.batch_size, study.privacy.noise_multiplier
+    counts = {site.name: len(site.train) for site in sites}
+    spent = {
+        name: Steps(drawing_probability(count, batch), noise, study.rounds * steps_of(count, study.training))
+        for name, count in counts.items()
+    }
+    return {name: _rounded(epsilon_of([steps], DELTA)) for name, steps in spent.items()}
 
 
 def _by_all(model: torch.nn.Module, seen: Watched, half: Halved) -> Told | None:

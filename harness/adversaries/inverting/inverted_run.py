@@ -16,11 +16,14 @@ from typing import Final
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from client_agent.learning.data import Examples
-from client_agent.learning.flat_vector import model_vector
+from client_agent.learning.flat_vector import Vector, model_vector
 from client_agent.learning.models import build_model
-from client_agent.learning.trainer import loss_gradient
+from client_agent.learning.private.clipped_gradients import NOISE_STEPS, Grid, clipped_sum
+from client_agent.learning.trainer import loss_gradient, take
+from client_agent.tasks.losses import cross_entropy
 from harness.adversaries.inverting.analytic import rows_over_biases
 from harness.adversaries.inverting.lines import How, InversionKey, InversionLine, Inverted
 from harness.adversaries.inverting.matching import Hit, guesses, hit
@@ -28,6 +31,8 @@ from harness.adversaries.inverting.optimised import Descent
 from harness.adversaries.inverting.targets import Pool, Target
 from harness.training.device import one_thread
 from harness.versions import versions
+from protocol.arithmetic.discrete_gaussian import discrete_gaussian
+from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 
 Reals = NDArray[np.float64]
@@ -70,7 +75,8 @@ class InvertedRun:
         truth = _flat(true)
         model = build_model(target.spec(pool), self.seed)
         per_site = [true_part(true, self.batch, site) for site in range(self.sites)]
-        gradient = np.stack([loss_gradient(model, part, _CPU) for part in per_site]).mean(axis=0, dtype=np.float64)
+        sent = [self._sent(model, part, site) for site, part in enumerate(per_site)]
+        gradient = np.stack(sent).mean(axis=0, dtype=np.float64)
         analytic = rows_over_biases(model, gradient)
         variation = _VARIATION if target.is_image else 0.0
         descent = Descent(self.steps, variation).records(model, gradient, np.asarray(true.y), pool.shape, self.seed)
@@ -88,6 +94,17 @@ class InvertedRun:
             attacks=tuple(_inverted(how, number, one) for how, number, one in found),
             seconds=round(time.monotonic() - begun, 3),
             versions={one.name: one.version for one in versions()},
+        )
+
+    def _sent(self, model: nn.Module, part: Examples, site: int) -> Vector:
+        """One site's gradient, with the noise that the target's sites add, if any."""
+        if self.target.privacy is None:
+            return loss_gradient(model, part, _CPU)
+        grid, size = Grid.of(self.target.privacy), len(model_vector(model))
+        noise = discrete_gaussian(size, NOISE_STEPS, derive(bytes(32), f"noise {self.key} {site}"))
+        batch = take(part, np.arange(len(part)), _CPU)
+        return np.asarray(
+            (noise + clipped_sum(model, batch, cross_entropy, grid)) * (grid.step / len(part)), np.float32
         )
 
     def _dealt(self, pool: Pool, draw: np.random.Generator) -> tuple[Examples, Examples]:

@@ -20,7 +20,7 @@ from client_agent.learning.data import Examples
 from client_agent.learning.models import model_spec
 from harness.datasets.mnist import DEVIATION, MEAN
 from harness.datasets.registry import DataRequest, load_data
-from protocol.wire.messages import ModelSpec
+from protocol.wire.messages import ModelSpec, PrivacySpec
 
 Reals = NDArray[np.float64]
 _POOL: Final = 4000
@@ -44,7 +44,10 @@ class Pool:
 
 @dataclass(frozen=True)
 class Target:
-    """A data set with a model; ``scale`` takes an image's inputs to pixels of [0, 1], None for a table."""
+    """A data set with a model; ``scale`` takes an image's inputs to pixels of [0, 1], None for a table.
+
+    ``privacy``: sites clip every record's gradient and add noise, as in a study with that table.
+    """
 
     key: str
     title: str
@@ -53,6 +56,7 @@ class Target:
     split: str = ""
     sites: int | None = None
     scale: Callable[[Reals], Reals] | None = None
+    privacy: PrivacySpec | None = None
 
     @property
     def is_image(self) -> bool:
@@ -114,6 +118,8 @@ def _as_they_are(records: Reals) -> Reals:
     return records
 
 
+_LITTLE: Final = PrivacySpec(record_clip=1.0, noise_multiplier=0.1)
+_USUAL: Final = PrivacySpec(record_clip=1.0, noise_multiplier=1.0)
 TARGETS: Final = (
     Target("breast-linear", "breast cancer, linear", "breast_cancer", _linear),
     Target("breast-mlp", "breast cancer, MLP of 64", "breast_cancer", _network(64)),
@@ -123,5 +129,11 @@ TARGETS: Final = (
     Target("digits-mlp", "digits, MLP of 144", "digits", _network(144), sites=10, scale=_as_they_are),
     Target("mnist-mlp", "MNIST, MLP of 128", "mnist", _network(128), "A", 10, _normalised),
     Target("mnist-cnn", "MNIST, convolutions", "mnist", _convolutions, "A", 10, _normalised),
+    Target("heart-noise-little", "heart disease, MLP of 64, noise 0.1", "heart_disease", _network(64), privacy=_LITTLE),
+    Target("heart-noise", "heart disease, MLP of 64, noise 1", "heart_disease", _network(64), privacy=_USUAL),
+    Target(
+        "digits-noise-little", "digits, MLP of 144, noise 0.1", "digits", _network(144), "", 10, _as_they_are, _LITTLE
+    ),
+    Target("digits-noise", "digits, MLP of 144, noise 1", "digits", _network(144), "", 10, _as_they_are, _USUAL),
 )
 """A small network for tables, the demo's for digits, and two for MNIST, the second without a dense first layer."""

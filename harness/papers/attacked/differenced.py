@@ -39,10 +39,9 @@ _LESSONS: Final = (
     "sites weigh themselves (each takes the others' weights for the smallest possible), where one site's batch is all "
     "that it has, and where multi-Krum picks other sites without the one that left.\n"
     "- **Where isolation is high it is no promise about the error.** Over whole studies the best known update was "
-    "known to .3 where .8 was predicted. In nearly all of these the average alone is as near: what sites have in "
-    "common, or a site whose update is longer than the others'. Isolation bounds what an attack adds to the average: "
-    "above .5 even somebody who knows how updates move takes a tenth off the average's error in the middle study; "
-    "below .1, three quarters.\n"
+    "known to .3 where .8 was predicted. In nearly all of these the average alone is as near, as sites have much in "
+    "common. Isolation bounds what an attack adds to the average: above .5 even somebody who knows how updates move "
+    "takes a tenth off the average's error in the middle study; below .1, three quarters.\n"
     "- **So read it as a guard against subtraction,** not as the distance at which an update is kept."
 )
 _WHOLE: Final = (

@@ -27,6 +27,8 @@ _INTRODUCTION: Final = (
 NAMES: Final = {
     "linear_fedavg": "linear, FedAvg",
     "small_fedavg": "small, FedAvg",
+    "small_noise_1": "small, FedAvg, noise 1",
+    "small_noise_4": "small, FedAvg, noise 4",
     "large_fedavg": "large, FedAvg",
     "large_weight_erosion": "large, Weight Erosion",
     "large_mallows": "large, Mallows",
@@ -55,8 +57,8 @@ def write(page: Page, lines: Sequence[MemorisedLine]) -> None:
         page.text("**Not run yet:** 0 runs.")
         return
     columns = (
-        "model", "parameters", "rounds", "accuracy on members", "on others", "last model: by loss", "by shadows",
-        "averages: best round", "all rounds",
+        "model", "parameters", "epsilon", "rounds", "accuracy on members", "on others", "last model: by loss",
+        "by shadows", "averages: best round", "all rounds",
     )  # fmt: skip
     page.table(columns, [_row(name, of_variant(lines, key)) for key, name in NAMES.items()])
     _figures(page, lines)
@@ -84,10 +86,11 @@ def cell(found: Sequence[Told]) -> str:
 
 def _row(name: str, lines: Sequence[MemorisedLine]) -> tuple[str, ...]:
     if not lines:
-        return (name, "not run", *[""] * 7)
+        return (name, "not run", *[""] * 8)
     return (
         name,
         f"{lines[0].parameters:,}",
+        _epsilon(lines),
         f"{np.mean([line.released for line in lines]):.0f}",
         str(Spread.of(line.known for line in lines)),
         str(Spread.of(line.unknown for line in lines)),
@@ -96,6 +99,12 @@ def _row(name: str, lines: Sequence[MemorisedLine]) -> tuple[str, ...]:
         cell(best_round(lines)),
         cell([line.by_averages for line in lines if line.by_averages is not None]),
     )
+
+
+def _epsilon(lines: Sequence[MemorisedLine]) -> str:
+    """From the best protected hospital to the worst, over seeds."""
+    found = [value for line in lines for value in line.epsilon.values()]
+    return f"{min(found):.3g} to {max(found):.3g}" if found else "none"
 
 
 def best_round(lines: Sequence[MemorisedLine]) -> list[Told]:

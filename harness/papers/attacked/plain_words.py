@@ -42,6 +42,14 @@ _WHO: Final = (
 )
 
 
+_HOW_TO_READ: Final = (
+    "*Read*: a table's columns within 0.3 standard deviations in the mean, an image at 20 dB. *Pairs*: of a patient "
+    "who was trained on and one who was not, which is which? *Explained*: the part of the differences between "
+    "hospitals that the number tells; 0 % is no better than guessing the mean. *A guess*: by somebody who has none of "
+    "what is attacked."
+)
+
+
 @dataclass(frozen=True)
 class Measured:
     """Everything that has run."""
@@ -58,6 +66,7 @@ def write_plain_words(page: Page, measured: Measured, studies: Path) -> None:
     page.text(_INTRODUCTION)
     page.heading("In plain words")
     page.text(_WHO)
+    page.text(_HOW_TO_READ)
     page.table(("question", "who could ask", "answer here", "a guess"), _rows(measured), numbers=False)
     page.text(_ADVICE)
 
@@ -85,6 +94,12 @@ _SIZES: Final = (
     (4, 8, "of four hospitals, 8 patients each"),
     (8, 32, "of eight hospitals, 32 patients each"),
 )
+_MODELS: Final = (
+    ("linear_fedavg", "a linear model"),
+    ("large_fedavg", "a network that memorises"),
+    ("small_noise_1", "a small network under record-level noise 1"),
+)
+_STUDIES: Final = {"heart-disease": "heart disease", "poisoning": "digits"}
 _TABLES: Final = ("breast-mlp", "heart-mlp")
 _IMAGES: Final = ("digits-mlp", "mnist-mlp")
 
@@ -96,7 +111,10 @@ def _of_records(lines: Sequence[InversionLine]) -> list[tuple[str, ...]]:
         said = f"{_percent(tables)} of records of tables, {_percent(images)} of images"
         question = f"Can a record be read out of an average {words}? A small network"
         found.append((question, "every hospital in the sum, the requester", said, _guess(lines, sites, batch)))
-    return found
+    noised = [share(lines, key, 1, 1, exact=False) for key in ("heart-noise-little", "digits-noise-little")]
+    said = f"{_percent(noised[:1])} of records of tables, {_percent(noised[1:])} of images"
+    alone = "The same of one patient alone, where sites add a tenth of the usual noise"
+    return [*found, (alone, "every hospital in the sum, the requester", said, _guess(lines, 1, 1))]
 
 
 def _guess(lines: Sequence[InversionLine], sites: int, batch: int) -> str:
@@ -114,7 +132,7 @@ def _of_membership(measured: Measured) -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = [
         ("Was this patient trained on? Studies as shipped", who, _auc(shipped), "50 % right"),
     ]
-    for variant, words in (("linear_fedavg", "a linear model"), ("large_fedavg", "a network that memorises")):
+    for variant, words in _MODELS:
         found = of_variant(measured.memorised, variant)
         rows.append((f"The same, {words}, heart disease", who, _auc([one.by_loss[-1] for one in found]), "50 % right"))
         rows.append(
@@ -129,8 +147,8 @@ def _of_membership(measured: Measured) -> list[tuple[str, ...]]:
 
 
 def _of_sites(measured: Measured) -> list[tuple[str, ...]]:
-    mixes = [_explained(measured.inferred, study, "distance") for study in ("heart-disease", "poisoning")]
-    weights = [_explained(measured.inferred, study, "weight") for study in ("heart-disease", "poisoning")]
+    mixes = [_explained(measured.inferred, study, "distance") for study in _STUDIES]
+    weights = [_explained(measured.inferred, study, "weight") for study in _STUDIES]
     now = [_error_now(line) for line in measured.attacked if _is_shipped_now(line)]
     errors = [error for error in now if error is not None]
     full = [one.achieved for one in measured.differenced if one.setting == "full batches"]
@@ -163,7 +181,7 @@ def _auc(found: Sequence[Told]) -> str:
 def _explained(lines: Sequence[InferenceLine], study: str, by: str) -> str:
     of_study = [line for line in lines if (line.study, line.variant) == (study, "weight_erosion")]
     found = guessed(of_study, by) if of_study else None
-    return "not run" if found is None else f"{100 * found.explained:.0f} % explained ({study.replace('-', ' ')})"
+    return "not run" if found is None else f"{100 * found.explained:.0f} % explained ({_STUDIES[study]})"
 
 
 def _is_shipped_now(line: AttackLine) -> bool:

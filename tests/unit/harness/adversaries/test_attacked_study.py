@@ -11,6 +11,8 @@ import moiety
 from harness.adversaries import cli as attack_cli
 from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
+from harness.adversaries.differencing.lines import DifferencedLine
+from harness.adversaries.inverting.lines import InversionLine
 from harness.adversaries.reconstruction import Prior
 from harness.simulation.case import read_case
 from harness.simulation.files.json_lines import read_lines
@@ -83,6 +85,28 @@ def test_the_command_prints_a_table_and_keeps_lines(tmp_path: Path, capsys: pyte
 def test_a_missing_error_leaves_its_cell_empty() -> None:
     line = run(variant="local")
     assert attack_cli.cell(line, Prior.OWN, "county-hospital") == ""
+
+
+def test_what_the_privacy_page_measures_can_be_run_one_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    study, out = STUDIES / "breast_cancer.toml", tmp_path / "there" / "lines.jsonl"
+    attack("inversion", "breast-linear", "--sites", 1, "--batches", 1, "--out", out)
+    assert "analytic 1.000 (1.000)" in capsys.readouterr().out
+    assert read_lines(out, InversionLine)[0].key == ("breast-linear", 1, 1, 0)
+    attack("differencing", study, "--only", "fedavg", "--least", 3, "--json")
+    assert DifferencedLine.model_validate_json(capsys.readouterr().out).study == "breast-cancer"
+    attack("membership", study, "--only", "fedavg", "--rounds", 1)
+    assert "accuracy on members" in capsys.readouterr().out
+
+
+def test_an_unknown_target_is_refused_with_the_names_of_those_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        moiety.main(["attack", "inversion", "nothing"])
+    assert ended.value.code
+    assert "breast-linear" in capsys.readouterr().err
 
 
 def attack(*arguments: object) -> None:

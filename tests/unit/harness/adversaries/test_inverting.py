@@ -47,6 +47,14 @@ def test_descent_reads_one_record_of_a_table_and_an_image() -> None:
     assert (image.by(How.OPTIMISED).noise or 0) > (image.by(How.GUESSED).noise or 0) + 10
 
 
+def test_with_noise_on_records_not_even_one_alone_is_read() -> None:
+    for key in ("digits-noise-little", "digits-noise"):
+        line = InvertedRun(BY_KEY[key], 1, 1, 0, steps=1).line()
+        assert line.by(How.ANALYTIC).exact == line.by(How.ANALYTIC).close == 0.0
+    plain = InvertedRun(BY_KEY["digits-mlp"], 1, 1, 0, steps=1).line()
+    assert plain.by(How.ANALYTIC).exact == 1.0
+
+
 def test_many_records_are_not_read_out_of_a_linear_model() -> None:
     """Two rows, one the other's negative, are one weighted mean of 256 records: there is nothing else to be had."""
     line = InvertedRun(BY_KEY["breast-linear"], 8, 32, 0, steps=20).line()

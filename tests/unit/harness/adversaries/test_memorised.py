@@ -83,6 +83,14 @@ def test_a_watched_study_says_of_every_round_what_its_model_and_its_average_tell
     assert (other.released, other.key) == (1, ("memorising", "small_fedavg", 1))
 
 
+def test_noise_is_said_as_epsilon_of_every_contributor_and_less_of_it_is_more(case: Case) -> None:
+    much, little = (MemorisedRun(case, f"small_noise_{level}", 0, rounds=1).line() for level in (4, 1))
+    assert set(much.epsilon) == set(little.epsilon) == set(breast_cancer_five_hospitals(0).names_of_sites[1:])
+    assert all(0 < much.epsilon[site] < little.epsilon[site] for site in much.epsilon)
+    assert much.members == little.members
+    assert MemorisedRun(case, "linear_fedavg", 0, rounds=1).line().epsilon == {}
+
+
 def test_the_best_round_is_the_same_in_all_seeds(case: Case) -> None:
     lines = [MemorisedRun(case, "linear_fedavg", seed, rounds=2).line() for seed in (0, 1)]
     raised = [

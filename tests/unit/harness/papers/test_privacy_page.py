@@ -43,6 +43,7 @@ def memorised(seed: int, auc: float) -> MemorisedLine:
         study="memorising", variant="large_fedavg", rule="fedavg", seed=seed, end="completed", parameters=1234,
         released=2, known=0.99, unknown=0.7, rounds=(1, 2), by_loss=(told, told), by_average=(told, told),
         by_averages=told, members=(True, False), confidence=(2.0, 1.0), seconds=1.0, versions=VERSIONS,
+        epsilon={"a": 2.5, "b": 3.0},
     )  # fmt: skip
 
 
@@ -89,7 +90,7 @@ def test_with_runs_it_says_what_they_say(tmp_path: Path) -> None:
     assert "100 % of records of tables, not run of images" in text
     assert "| heart disease, MLP of 64 | 1 | .750 / .000 / .000 | not run |" in text
     assert "70 % of pairs right; 25 of 100 found at one false alarm in a hundred" in text
-    assert "| large, FedAvg | 1,234 | 2 | .990 ± .000 | .700 ± .000 | .700 ± .100, .250 ± .000 |" in text
+    assert "| large, FedAvg | 1,234 | 2.5 to 3 | 2 | .990 ± .000 | .700 ± .000 | .700 ± .100, .250 ± .000 |" in text
     assert "| fedavg | full batches | .200 ± .058 | .200 ± .000 | .200 ± .000 | .500 ± .000 |" in text
     assert "| two sums: best | 3 | " in text
     assert "off by .200 of its length" in text
