@@ -57,6 +57,11 @@ def masked_sum_chunk(sum_a: Ring, t_seed: bytes, start: int, kernels: Kernels = 
     return out
 
 
+def mask_source(t_seed: bytes) -> ChunkSource:
+    """The mask itself, PRG(t), piece by piece."""
+    return lambda start, stop: expand(t_seed, Usage.OUTPUT_MASK, stop - start, start=start)
+
+
 def combine_chunk(masked: Ring, sum_b: Ring, kernels: Kernels = NUMBA) -> Ring:
     """Server B: the vector half of the output, y_A + y_B - PRG(t).
 
@@ -67,14 +72,21 @@ def combine_chunk(masked: Ring, sum_b: Ring, kernels: Kernels = NUMBA) -> Ring:
     return total
 
 
-def open_output_chunk(vector_chunk: Ring, t_seed: bytes, start: int, kernels: Kernels = NUMBA) -> Ring:
-    """Agent: y_A + y_B from both halves of the output, not checked against any bound."""
+def open_output_chunk(vector_chunk: Ring, t_seed: bytes | None, start: int, kernels: Kernels = NUMBA) -> Ring:
+    """Agent: y_A + y_B from both halves of the output, not checked against any bound.
+
+    ``t_seed`` is None where the mask has been taken off already, as where tags are checked.
+    """
+    if t_seed is None:
+        return vector_chunk
     total = expand(t_seed, Usage.OUTPUT_MASK, vector_chunk.size, start=start)
     kernels.add_into(total, vector_chunk)
     return total
 
 
-def open_aggregate_chunk(vector_chunk: Ring, t_seed: bytes, start: int, bound: int, kernels: Kernels = NUMBA) -> Signed:
+def open_aggregate_chunk(
+    vector_chunk: Ring, t_seed: bytes | None, start: int, bound: int, kernels: Kernels = NUMBA
+) -> Signed:
     """Agent: the summed, weighted, encoded updates; every coordinate within ``bound``.
 
     Shapes:   uint64[n], ring 2^64 -> int64[n], f fraction bits
@@ -202,13 +214,14 @@ class AverageOpener:
 
     Squares add up as exact integers, so the norm is the same in whatever pieces the sum arrives.
 
-    Requires: ``bound`` from :func:`coordinate_bound` and ``longest`` from :func:`longest_sum`
+    Requires: ``bound`` from :func:`coordinate_bound` and ``longest`` from :func:`longest_sum`; ``t_seed`` is None where
+              the mask has been taken off already
     Raises:   ProtocolViolation, when the sum of weights is not positive, or so large that squares could overflow
     """
 
     def __init__(
         self,
-        t_seed: bytes,
+        t_seed: bytes | None,
         bound: int,
         longest: float,
         sum_of_weights: float,
@@ -235,9 +248,10 @@ class AverageOpener:
         Reveals, raises: as :func:`open_aggregate_chunk`; ``average`` then holds nothing of use
         """
         if self._pad.size < vector_chunk.size:
-            self._pad = np.empty(vector_chunk.size, dtype=np.uint64)
+            self._pad = np.zeros(vector_chunk.size, dtype=np.uint64)
         pad = self._pad[: vector_chunk.size]
-        expand_into(self._t_seed, Usage.OUTPUT_MASK, pad, start=start)
+        if self._t_seed is not None:
+            expand_into(self._t_seed, Usage.OUTPUT_MASK, pad, start=start)
         beyond, squares = self._kernels.open_average(vector_chunk, pad, self._bound, self._divisor, average)
         _require_within(beyond, vector_chunk.size, start, self._bound)
         self._squares += squares

@@ -17,6 +17,7 @@ from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
 from client_agent.cli.outcome import EXIT_NOT_AS_ASKED
 from client_agent.cli.summaries import show_summary
+from client_agent.cli.verifying import verify_transcripts
 from client_agent.cli.watching import follow
 from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.at_requester.finish_table import FinishTable
@@ -118,6 +119,19 @@ def summary(
     """Table one over all sites, as their summaries were summed: at the requester, or at any site that took part."""
     state_dir = load_settings(config).state_dir
     show_summary(state_dir, name, json_output=json_output, csv_output=csv_output, scaling=scaling)
+
+
+@app.command()
+def verify(
+    transcripts: Annotated[
+        list[Path], typer.Argument(metavar="TRANSCRIPT...", help="Folders of a study's transcripts, or single ones.")
+    ],
+    roster: Annotated[Path, typer.Option(help="The signed roster of the study's federation.")],
+    json_output: JsonLinesOption = False,
+) -> None:
+    """Who deviated, by the signed messages that one or several sites kept; ends with status 3 where anybody did."""
+    if not verify_transcripts(transcripts, roster, json_output=json_output):
+        raise typer.Exit(EXIT_NOT_AS_ASKED)
 
 
 @app.command()

@@ -51,6 +51,7 @@ _AS_WRITTEN: Final = {
     "task",
     "data_schema",
     "summary",
+    "tags",
     "privacy",
 }
 """What a study has from its file as it stands there."""
@@ -143,6 +144,7 @@ class StudyTable(_Table):
     seed: int | None = None
     data_schema: TableSchema | None = Field(default=None, alias="schema")
     summary: SummarySpec | None = None
+    tags: bool = False
     privacy: PrivacySpec | None = None
     model: ModelTable
     rule: RuleSpec

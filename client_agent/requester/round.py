@@ -26,6 +26,7 @@ from client_agent.site.letter import WeightMail
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.evidence import shown_outcome
 from client_agent.study.measuring import query_vector, seal_queries
+from client_agent.study.transcripts import keep_transcript
 from host.durable import write_durably
 from protocol.arithmetic.ring import Ring
 from protocol.errors import (
@@ -132,6 +133,8 @@ class RequesterRound:
             return None
         settled = self.ended(a, b)
         if settled is not None:
+            said = self._tags.said(a.attempt)
+            keep_transcript(self._owner, rounds, settled.past, said.failed, self._tags.shares(a.attempt))
             return settled
         due = self.due(a, b)
         if due is not None:

@@ -19,7 +19,7 @@ def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
 
     Raises: ConfigurationError; BadSignature when the roster lacks a signature
     """
-    roster = _signed_roster(settings.roster)
+    roster = signed_roster(settings.roster)
     keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
     require_apart((roster.operator_a.url or "", roster.operator_b.url or ""))
     party = roster.party(settings.site)
@@ -34,7 +34,7 @@ def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
     return roster, keys
 
 
-def _signed_roster(path: Path) -> Roster:
+def signed_roster(path: Path) -> Roster:
     """The roster, signed by both operators and the requester; BadSignature names the file and what to do."""
     signed = parse_roster(read_text(path), str(path))
     try:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
 from tempfile import TemporaryFile
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -50,10 +50,11 @@ from protocol.protection.known import protection_of
 from protocol.protection.shares import encode_counts, encode_vector
 from protocol.rules.self_weights import class_weight, sample_weight
 from protocol.rules.server_optimiser import initial_state
-from protocol.sharing import split_chunk
+from protocol.sharing import Side, split_chunk
 from protocol.summary.question import Question
-from protocol.wire.messages import Announcement, Party, Purpose, WeightList
+from protocol.wire.messages import Announcement, OutputHeader, Party, Purpose, WeightList
 
+T = TypeVar("T")
 ENCODED_RECORD: Final = "encoded.json"
 NOISED_UPDATE: Final = "noised.f32"
 
@@ -318,6 +319,10 @@ class Participant(StudyAtSite):
                 found = {"summarised": number}
         self.journal.reach(Point.AFTER_OUTPUT_OPENED)
         return found
+
+    def fetched(self, past: PastRelease, side: Side, take: Callable[[OutputHeader, Iterator[bytes]], T]) -> T:
+        """What ``take`` makes of a side's half of a released sum, once more. Raises: OutputGone, Unavailable"""
+        return self._outputs().fetch(past, side, take)
 
     def _outputs(self) -> Outputs:
         context = self.context

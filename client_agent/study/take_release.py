@@ -46,19 +46,19 @@ class Outputs:
         Raises:   as :func:`check_release` and :meth:`Protection.open`
         """
         check_release(past, self.at.roster, self.study_digest)
-        return protection_of(past.announcement).open(self.at, past, partial(self._fetch, past))
+        return protection_of(past.announcement).open(self.at, past, partial(self.fetch, past))
 
     def open_counts(self, past: PastRelease) -> tuple[int, ...]:
         """The class counts of all sites in a released round of counts together. Raises: as :meth:`open`"""
         check_release(past, self.at.roster, self.study_digest)
-        return open_counts(self.at, past, partial(self._fetch, past))
+        return open_counts(self.at, past, partial(self.fetch, past))
 
     def open_summary(self, past: PastRelease) -> TableOne:
         """What all sites of a released round summarised together. Raises: as :meth:`open`"""
         check_release(past, self.at.roster, self.study_digest)
-        return open_summary(self.at, past, partial(self._fetch, past))
+        return open_summary(self.at, past, partial(self.fetch, past))
 
-    def _fetch(self, past: PastRelease, side: Side, take: Callable[[OutputHeader, Iterator[bytes]], T]) -> T:
+    def fetch(self, past: PastRelease, side: Side, take: Callable[[OutputHeader, Iterator[bytes]], T]) -> T:
         """What ``take`` makes of a side's output, anew where the connection breaks."""
         study, recipient = self.at.study, own_key_id(self.at.roster, self.at.site)
         expected = output_header(study, past.announcement, past.release_set.message, side, recipient)

@@ -150,6 +150,21 @@ def idle(
     typer.echo(idle_text(result))
 
 
+@app.command("tags")
+def tags(
+    parameters: Parameters = 10**6,
+    repeats: Annotated[int, typer.Option(min=1, help="Of which median and quartiles are shown.")] = 15,
+    json_file: JsonFile = None,
+) -> None:
+    """What tags cost at a site: while its vector is split, and while a sum is opened."""
+    from harness.bench.tags.run import benchmark_tags, tags_text
+
+    result = benchmark_tags(parameters, repeats)
+    if json_file is not None:
+        write_result(result, json_file)
+    typer.echo(tags_text(result))
+
+
 @app.command("simulate")
 def simulate(
     sites: Annotated[int, typer.Option(min=4, help="The requester and its contributors.")] = 4,

@@ -153,11 +153,14 @@ def _encoded(piece: Update, scaling: Scaling, rounding_seed: bytes, start: int) 
 
 @dataclass(frozen=True)
 class _Vector:
-    """The masked half of a released round's output as it arrives, each piece with its place; and the mask's seed."""
+    """The masked half of a released round's output as it arrives, each piece with its place; and the mask's seed.
+
+    Where tags are checked the mask is taken off with them: ``seed`` is None then.
+    """
 
     past: PastRelease
     pieces: Iterator[tuple[int, Ring]]
-    seed: bytes = field(repr=False)
+    seed: bytes | None = field(repr=False)
 
     @property
     def summed(self) -> int:
@@ -175,7 +178,7 @@ def _fetched(at: AtSite, past: PastRelease, fetch: Fetch, take: Callable[[_Vecto
         if not past.announcement.tagged:
             return take(_Vector(past, pieces, seed))
         halves = CheckedHalves(past, at.roster, seed, header.length)
-        return halves.opened(pieces, lambda values: take(_Vector(past, values, seed)))
+        return halves.opened(pieces, lambda values: take(_Vector(past, values, None)))
 
     return fetch(mask_from.other, taken)
 

@@ -12,16 +12,15 @@ from typing import TypeVar
 
 import numpy as np
 
-from protocol.arithmetic.prg import Usage, expand_into
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes, octets, to_bytes
 from protocol.errors import AggregateOutOfBounds, SumAltered, Unavailable
 from protocol.evidence import PastRelease, require_go
 from protocol.parameters import TAG_COORDINATES
-from protocol.release import masking_side
+from protocol.release import mask_source, masking_side, open_output_chunk
 from protocol.sharing import Side
 from protocol.tags.halves import VectorDigest, mask_digest
 from protocol.tags.keys import attempt_key, require_seed
-from protocol.tags.sums import TagErrors, TagSums
+from protocol.tags.sums import TagErrors, TagSums, errors_of
 from protocol.tags.verdicts import contradicted
 from protocol.wire.channel.sealing import Octets
 from protocol.wire.messages import Announcement, Go, Roster
@@ -63,12 +62,13 @@ class CheckedHalves:
         self._digest = VectorDigest()
         seed = require_seed(past.announcement, past.weight_list.tag_seed)
         key = attempt_key(past.announcement, self._go.attempt, seed or b"")
-        self._errors = TagErrors(key, length, vectors=2)
-        self._pad = np.empty(0, dtype=np.uint64)
+        self._key = key
+        self._length = length
+        self._errors = TagErrors(key, length)
         self._require_half(self._from_vector.other, mask_digest(mask_seed))
 
     def opened(self, pieces: Pieces, take: Callable[[Pieces], T]) -> T:
-        """What ``take`` makes of the pieces without the tags, once all of them are the signed ones and the tags right.
+        """What ``take`` makes of the sum without mask and tags, once the halves are the signed ones and the tags fit.
 
         Raises: as the class; what ``take`` raises; SumAltered
         """
@@ -87,21 +87,19 @@ class CheckedHalves:
 
     def _values_of(self, pieces: Pieces) -> Pieces:
         for start, masked in pieces:
-            if self._pad.size < masked.size:
-                self._pad = np.empty(masked.size, dtype=np.uint64)
-            pad = self._pad[: masked.size]
-            expand_into(self._mask_seed, Usage.OUTPUT_MASK, pad, start=start)
             self._digest.update(octets(masked))
-            self._errors.add(masked, pad)
-            values = masked[: max(0, self._values - start)]
+            opened = open_output_chunk(masked, self._mask_seed, start)
+            self._errors.add(opened)
+            values = opened[: max(0, self._values - start)]
             if values.size:
                 yield start, values
 
     def _require_tags(self) -> None:
-        of_vector, of_mask = self._errors.values()
-        if not np.any(of_vector + of_mask):
+        of_sum = self._errors.values()[0]
+        if not np.any(of_sum):
             return
-        sides = contradicted(self._go, of_mask, of_vector)
+        of_mask = errors_of(self._key, self._length, [mask_source(self._mask_seed)])[0]
+        sides = contradicted(self._go, of_mask, of_sum - of_mask)
         named = " and ".join(f"server {side.value.upper()}" for side in sides)
         raise SumAltered(
             f"round {self._go.round}: the tags of the sum are wrong, and {named} signed that its half's are other than "

@@ -16,7 +16,13 @@ import pytest
 from client_agent import points as agent_points
 from client_agent.site.events import RoundEnd
 from servers import points as server_points
-from tests.integration import test_ckks_study, test_crashes_finish, test_crashes_privacy, test_crashes_tags
+from tests.integration import (
+    test_ckks_study,
+    test_crashes_finish,
+    test_crashes_privacy,
+    test_crashes_tagged_study,
+    test_crashes_tags,
+)
 from tests.integration.crashes import (
     REQUESTER,
     ROUNDS,
@@ -299,5 +305,7 @@ def test_every_point_is_in_a_case() -> None:
     )
     assert servers == {point.value for point in server_points.Point} - {server_points.Point.DISK_FULL}
     finishing = {kill.point for kill in (*test_crashes_finish.KILLS, *test_crashes_privacy.KILLS)}
-    sites = finishing | {kill.point for case in CASES for kill in case.kills if kill.party in SITES}
+    with_tags = test_crashes_tagged_study
+    tagged = {kill.point for kill in (*with_tags.QUICK, *with_tags.SLOW, *with_tags.WRONG)}
+    sites = finishing | tagged | {kill.point for case in CASES for kill in case.kills if kill.party in SITES}
     assert sites == {point.value for point in agent_points.Point}

@@ -15,7 +15,7 @@ import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.scripted.requester import REQUESTER
-from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, LENGTH, Half, TaggedRound
+from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, Half, TaggedRound
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring
 from protocol.errors import MoietyError
@@ -103,11 +103,11 @@ class ForgedCheck(TaggedAttack):
         class Forged(TaggedRound):
             def summed(self, side: Side, own: Ring) -> Ring:
                 if side is Side.B:
-                    own += _small_error()
+                    own += _small_error(self.length)
                 return own
 
             def checked(self, side: Side, errors: Ring) -> Ring:
-                return errors - self.errors([_small_error()])[0] if side is Side.B else errors
+                return errors - self.errors([_small_error(self.length)])[0] if side is Side.B else errors
 
         return Forged(seed, number)
 
@@ -129,7 +129,7 @@ class OtherHalf(TaggedAttack):
             def served(self, half: Half) -> bytes:
                 if half.kind is ShareKind.SEED:
                     return half.content
-                return (half.vector + _small_error()).tobytes()
+                return (half.vector(self.length) + _small_error(self.length)).tobytes()
 
         return Other(seed, number)
 
@@ -212,9 +212,9 @@ class OtherSeed(TaggedAttack):
             return False
 
 
-def _small_error() -> Ring:
+def _small_error(length: int) -> Ring:
     """Far below every bound."""
-    error = np.zeros(LENGTH, dtype=np.uint64)
+    error = np.zeros(length, dtype=np.uint64)
     error[3] = 1000
     return error
 

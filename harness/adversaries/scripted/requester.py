@@ -287,7 +287,6 @@ class Federation:
                 emit=lambda _: None,
                 ledger=ledger,
                 stop=threading.Event(),
-                asks_people=False,
                 clock=ToldClock(lambda: 1e9),
             )
         return self._contexts[site]

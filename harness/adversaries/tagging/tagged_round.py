@@ -20,7 +20,7 @@ from protocol.arithmetic.fixed_point import clip, encode
 from protocol.arithmetic.prg import Usage, derive, expand
 from protocol.arithmetic.ring import Ring, from_bytes, to_bytes
 from protocol.evidence import PastRelease, check_release
-from protocol.parameters import TAG_COORDINATES, Needs
+from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
 from protocol.protection.interface import AtSite
 from protocol.protection.known import output_header, protection_of
 from protocol.protection.tagged import with_tags
@@ -36,8 +36,10 @@ from protocol.wire.messages import (
     Announcement,
     CollectedContribution,
     Go,
+    LayerShape,
     ListedWeight,
     Message,
+    ModelSpec,
     OutputCommitment,
     OutputHeader,
     ReleaseSet,
@@ -52,8 +54,8 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 CONTRIBUTORS = SITES[:4]
 RELEASED = (REQUESTER, *CONTRIBUTORS)
-LENGTH = DIMENSION + TAG_COORDINATES
 _ATTEMPT = 1
+_CLIP_NORM = 4.0
 _DIGEST = "ab" * 32
 
 
@@ -65,21 +67,25 @@ class Half:
     kind: ShareKind
     content: bytes
 
-    @property
-    def vector(self) -> Ring:
-        """Shapes: uint64[62]"""
+    def vector(self, length: int) -> Ring:
+        """Shapes: -> uint64[length]"""
         if self.kind is ShareKind.SEED:
-            return expand(self.content, Usage.OUTPUT_MASK, LENGTH)
-        return from_bytes(self.content, LENGTH)
+            return expand(self.content, Usage.OUTPUT_MASK, length)
+        return from_bytes(self.content, length)
 
 
 class TaggedRound:
     """``seed`` (32 bytes) is where every draw comes from; ``number`` the round's: who masks alternates."""
 
-    def __init__(self, seed: bytes = bytes(range(32)), number: int = 1) -> None:
+    def __init__(self, seed: bytes = bytes(range(32)), number: int = 1, dimension: int = DIMENSION) -> None:
         self._seed = seed
         self.number = number
-        self.study = study(tags=True)
+        self.length = dimension + TAG_COORDINATES
+        self.study = study(
+            tags=True,
+            parameters=StudyParameters(dimension=dimension, clip_norm=_CLIP_NORM, least_contributors=3),
+            model=ModelSpec(kind="plugin", layers=(LayerShape(name="weight", shape=(dimension,)),)),
+        )
         self.tag_seed = derive(seed, "tag seed")
 
     # --- what a party may do otherwise ---
@@ -118,7 +124,7 @@ class TaggedRound:
     def updates(self) -> dict[str, NDArray[np.float64]]:
         """Clipped ones, in random directions."""
         draw = np.random.default_rng(list(self._seed))
-        return {site: clip(draw.normal(size=DIMENSION), 4.0)[0] for site in RELEASED}
+        return {site: clip(draw.normal(size=self.length - TAG_COORDINATES), _CLIP_NORM)[0] for site in RELEASED}
 
     @cached_property
     def weight_list(self) -> WeightList:
@@ -155,7 +161,7 @@ class TaggedRound:
             encoded = encode(self.updates[site], self.study.parameters, derive(self._seed, f"rounding {site}"))
             seed = self.told_seed(site).hex()
             pieces = with_tags([to_bytes(encoded)], self.announcement, _ATTEMPT, seed)
-            vector = self.shared(site, from_bytes(b"".join(pieces), LENGTH).copy())
+            vector = self.shared(site, from_bytes(b"".join(pieces), self.length).copy())
             part = split(vector, derive(self._seed, f"share {site}"))[1].vector
             found[site] = {Side.A: vector - part, Side.B: part}
         return found
@@ -165,10 +171,10 @@ class TaggedRound:
         """As each server fixes them, before it sees the seed."""
         masking = masking_side(self.number)
         mask_seed = derive(self._seed, "output mask")
-        total = np.zeros(LENGTH, dtype=np.uint64)
+        total = np.zeros(self.length, dtype=np.uint64)
         for side in Side:
             total += self.summed(side, np.add.reduce([self.shares[site][side] for site in RELEASED]))
-        vector = total - expand(mask_seed, Usage.OUTPUT_MASK, LENGTH)
+        vector = total - expand(mask_seed, Usage.OUTPUT_MASK, self.length)
         return {
             masking: Half(masking, ShareKind.SEED, mask_seed),
             masking.other: Half(masking.other, ShareKind.VECTOR, to_bytes(vector)),
@@ -210,7 +216,12 @@ class TaggedRound:
     @cached_property
     def checks(self) -> tuple[Signed[TagCheck], Signed[TagCheck]]:
         a, b = (
-            _by(side, check_of(commitment.message, self.checked(side, self.errors([self.halves[side].vector])[0])))
+            _by(
+                side,
+                check_of(
+                    commitment.message, self.checked(side, self.errors([self.halves[side].vector(self.length)])[0])
+                ),
+            )
             for side, commitment in zip(Side, self.commitments, strict=True)
         )
         return a, b
@@ -232,7 +243,7 @@ class TaggedRound:
     def wrong(self) -> WrongTags:
         """Whose tags are wrong, as the requester finds after it said that tags failed."""
         shares = [
-            _by(side, shares_of(self.release, side, self.site_errors(side, self.errors(self._shares_at(side)))))
+            _by(side, shares_of(self.release, side, self.site_errors(side, self.errors(self.shares_at(side)))))
             for side in Side
         ]
         failed = require_judged(cast(Signed[TagsFailed], self.said), self.release, ROSTER)
@@ -266,13 +277,14 @@ class TaggedRound:
         mean: NDArray[np.float64] = np.mean(list(self.updates.values()), axis=0)
         return mean
 
-    def _shares_at(self, side: Side) -> list[Ring]:
+    def shares_at(self, side: Side) -> list[Ring]:
+        """Of the released sites, in their order."""
         return [self.shares[site][side] for site in RELEASED]
 
     def errors(self, vectors: Iterable[Ring]) -> Ring:
-        """By how much the tags of vectors are off. Shapes: uint64[62] each -> uint64[vectors, 2]"""
+        """By how much the tags of vectors are off. Shapes: uint64[length] each -> uint64[vectors, 2]"""
         key = attempt_key(self.announcement, _ATTEMPT, self.tag_seed)
-        return errors_of(key, LENGTH, [_source(vector) for vector in vectors])
+        return errors_of(key, self.length, [_source(vector) for vector in vectors])
 
 
 def _source(vector: Ring) -> Callable[[int, int], Ring]:

@@ -195,7 +195,6 @@ def _context(
             emit=events.append,
             ledger=ledger,
             stop=threading.Event(),
-            asks_people=False,
             clock=ToldClock(lambda: 1e9),
         )
     finally:

@@ -66,7 +66,7 @@ def test_a_forged_check_is_found_by_every_site_and_names_the_server(liar: Side, 
             return errors - self._owed() if side is liar else errors
 
         def _owed(self) -> Ring:
-            vector = np.zeros_like(self.halves[Side.A].vector)
+            vector = np.zeros(self.length, dtype=np.uint64)
             vector[7] = 1000
             return self.errors([vector])[0]
 

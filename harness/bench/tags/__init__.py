@@ -1,0 +1,1 @@
+"""``moiety bench tags``: what tags cost at a site."""
