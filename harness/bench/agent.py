@@ -86,14 +86,16 @@ class SyntheticAgent:
     def journal(self, study: Study) -> StudyJournal:
         return StudyJournal(self._state, study.name)
 
-    def prepare(self, study: Study, announcement: Announcement, numerator: int, update: Vector) -> ContributionRecord:
-        """Check, clip, weigh, encode, share, commit and seal."""
+    def prepare(
+        self, study: Study, announcement: Announcement, numerator: int, update: Vector, tag_seed: str | None = None
+    ) -> ContributionRecord:
+        """Check, clip, weigh, encode, add tags where the round has them, share, commit and seal."""
         randomness, journal = SystemRandomness(), self.journal(study)
         at, grid = AtSite(study, self.site, self.roster), study.parameters.weight_grid
         seed, weight = randomness.bytes(32, "rounding"), numerator / grid
         made = protection_of(announcement).encode(at, announcement, update, weight, seed)
         journal_encoded(made, encoded_path(journal, study, announcement), weight, grid)
-        return make_contribution(at, announcement, 1, randomness, journal)
+        return make_contribution(at, announcement, 1, randomness, journal, tag_seed)
 
     def send(self, study: Study, record: ContributionRecord) -> Sent:
         """Upload both shares at once; returns with both receipts."""

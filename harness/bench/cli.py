@@ -27,12 +27,13 @@ def one_round(
     sites: Sites = 10,
     json_file: JsonFile = None,
     folder: Annotated[Path | None, typer.Option(help="Where the processes keep their files while it runs.")] = None,
+    tags: Annotated[bool, typer.Option("--tags", help="Of a study whose sums have tags.")] = False,
 ) -> None:
     """One whole round over real processes, after a warm-up round."""
     from harness.bench.round import benchmark_round
 
     signal.signal(signal.SIGTERM, _end)
-    result = benchmark_round(parameters, sites, folder)
+    result = benchmark_round(parameters, sites, folder, tags=tags)
     if json_file is not None:
         write_result(result, json_file)
     typer.echo(round_text(result))
@@ -50,7 +51,7 @@ def round_text(result: RoundBenchmark) -> str:
             f"bytes between the servers: {result.bytes_between_servers_per_contributor:,.0f} a contributor, "
             f"{result.bytes_between_servers_per_parameter:.3f} a parameter",
             f"servers' CPU, ns per parameter and contributor: distances {cpu.distances:.1f}, sum {cpu.sum:.2f}, "
-            f"ingest {cpu.ingest:.1f}, output {cpu.output:.1f}",
+            f"ingest {cpu.ingest:.1f}, output {cpu.output:.1f}{f', tags {cpu.tags:.2f}' if result.tags else ''}",
             f"an agent's CPU, ns per parameter: {result.agent_cpu_ns_per_parameter:.1f}",
             f"numpy's plain average, ns per parameter: {result.plain_fedavg_cpu_ns_per_parameter:.1f}",
             f"peak memory, MB: A {result.server_peak_rss_mb.a:.0f} (idle {result.server_idle_rss_mb.a:.0f}), "
@@ -59,6 +60,23 @@ def round_text(result: RoundBenchmark) -> str:
             f"upload: {result.upload_gb_per_s:.2f} GB/s",
             f"largest difference to numpy's average: {result.max_abs_difference_to_plain:.2g}",
         )
+    )
+
+
+@app.command("tags")
+def tags_alone(parameters: Parameters = 10**6, json_file: JsonFile = None) -> None:
+    """What tags add at an agent and at a server, by themselves, on one core."""
+    from harness.bench.parts.tags import tag_costs
+
+    found = tag_costs(parameters)
+    if json_file is not None:
+        json_file.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
+    typer.echo(
+        f"{parameters:,} parameters, CPU ns per parameter, the least of {found.repeats} passes\n"
+        f"an agent: its tags {found.own_tags:.2f}, both halves' {found.both_halves:.2f}, digest {found.digest:.2f}, "
+        f"together {found.agent:.2f}\n"
+        f"a server: of the mask {found.mask_half:.2f}, of the vector {found.vector_half:.2f}, "
+        f"digest {found.digest:.2f}"
     )
 
 

@@ -30,6 +30,7 @@ class Contribute(BaseModel):
     kind: Literal["contribute"] = "contribute"
     study: Study
     announcement: Announcement
+    tag_seed: str | None = None
 
 
 class Open(BaseModel):
@@ -99,7 +100,7 @@ class Contributors:
             with self._agent(site) as agent:
                 before = agent.traffic
                 with watch.agent():
-                    record = agent.prepare(command.study, command.announcement, numerator, update)
+                    record = agent.prepare(command.study, command.announcement, numerator, update, command.tag_seed)
                     done = agent.send(command.study, record)
                 after = agent.traffic
                 agent.tidy(command.study)

@@ -83,15 +83,17 @@ def page_of(folder: Path) -> str:
 
     Raises: ConfigurationError, when there is no file or one of them is not a benchmark's
     """
-    rounds = sorted(_read_all(folder, ROUNDS, RoundBenchmark), key=lambda r: (r.parameters, r.sites))
+    every = sorted(_read_all(folder, ROUNDS, RoundBenchmark), key=lambda r: (r.parameters, r.sites))
+    rounds, tagged = [one for one in every if not one.tags], [one for one in every if one.tags]
     peers = sorted(_read_all(folder, PEERS, PeersBenchmark), key=lambda r: (r.parameters, r.sites))
     ckks = sorted(_read_all(folder, CKKS, CkksBenchmark), key=lambda r: (r.parameters, r.sites))
     envelopes = sorted(_read_all(folder, ENVELOPES, EnvelopesBenchmark), key=lambda r: r.sites)
     if not rounds:
         raise ConfigurationError(f"{folder} holds no {ROUNDS}; write one: moiety bench round --json FILE")
     parts = [_INTRODUCTION, _figures(rounds), _targets(rounds), _memory(rounds), _phases(rounds)]
+    parts += [_tags(rounds, tagged)] if tagged else []
     others = [*(_peers(one) for one in peers), *(_ckks(one) for one in ckks), *(_envelopes(one) for one in envelopes)]
-    return "\n".join([*parts, *others, _where([*rounds, *peers, *ckks, *envelopes])])
+    return "\n".join([*parts, *others, _where([*every, *peers, *ckks, *envelopes])])
 
 
 def _read_all(folder: Path, pattern: str, kind: type[R]) -> list[R]:
@@ -205,6 +207,38 @@ def _phases(rounds: Sequence[RoundBenchmark]) -> str:
         for one in rounds
     ]
     return "## Seconds by phase\n\n" + _table(("parameters", "sites", *names), rows)
+
+
+_TAGGED: Final[tuple[tuple[str, Callable[[RoundBenchmark], float]], ...]] = (
+    ("up", lambda r: r.bytes_up_per_parameter),
+    ("down", lambda r: r.bytes_down_per_parameter),
+    ("B/parameter", lambda r: r.bytes_between_servers_per_parameter),
+    ("sum", lambda r: r.cpu_ns_per_parameter_contributor.sum),
+    ("tags", lambda r: r.cpu_ns_per_parameter_contributor.tags),
+    ("agent", lambda r: r.agent_cpu_ns_per_parameter),
+    ("seconds", lambda r: r.seconds),
+)
+
+
+def _tags(rounds: Sequence[RoundBenchmark], tagged: Sequence[RoundBenchmark]) -> str:
+    """Rounds with tags, each over that of the same size without, where one was measured."""
+    plain = {(one.parameters, one.sites): one for one in rounds}
+    rows = []
+    for one in tagged:
+        other = plain.get((one.parameters, one.sites))
+        for name, of in (("with", one), ("without", other)):
+            figures = [] if of is None else [f"{figure(of):.3f}" for _, figure in _TAGGED]
+            rows.append((f"{one.parameters:,}", str(one.sites), name, *(figures or ["-"] * len(_TAGGED))))
+    head = ("parameters", "sites", "tags", *(name for name, _ in _TAGGED))
+    legend = (
+        "Columns as above; `sum` includes the digest of the output, `tags` is what both servers take from the seed of "
+        "the tags to the release, per parameter and vector: each passes over its half once, however many sites there "
+        "are. Two round trips with the requester more: the seed, which both answer with their check, and go. An agent "
+        "computes two inner products when it contributes and two when it opens, and hashes the output. Wall times and "
+        "an agent's CPU vary between runs by more than tags add: what they add alone is measured by itself "
+        "([decision 27](adr/0027-tags-of-sums.md)).\n"
+    )
+    return "## With tags\n\n" + _table(head, rows) + "\n" + legend
 
 
 def _peers(result: PeersBenchmark) -> str:

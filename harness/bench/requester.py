@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,10 +24,13 @@ from protocol.evidence import PastRelease
 from protocol.parameters import Needs
 from protocol.rounds.agree import check_transcript
 from protocol.sharing import Side, vector_side
+from protocol.tags.keys import seed_hash
+from protocol.tags.verdicts import judged, require_check, require_commitment
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
+    Go,
     ListedWeight,
     OpeningHeader,
     ReadyNotice,
@@ -35,6 +39,7 @@ from protocol.wire.messages import (
     RoundView,
     Signed,
     Study,
+    TagSeed,
     WeightList,
 )
 
@@ -83,7 +88,9 @@ class ScriptedRequester:
             grid=self.study.parameters.weight_grid,
             weights=tuple(ListedWeight(site=site, numerator=self._numerators[site]) for site in self.listed),
             salt=secrets.token_hex(32),
+            tag_seed=secrets.token_hex(32) if self.study.tags else None,
         )
+        seed = None if weights.tag_seed is None else bytes.fromhex(weights.tag_seed)
         announcement = Announcement(
             study_digest=self.study.digest(),
             round=number,
@@ -94,16 +101,17 @@ class ScriptedRequester:
             model_digest=_NO_MODEL,
             weight_list_digest=weights.digest(),
             closes_at_s=int(time.time() + self.study.round_deadline_s),
+            tag_seed_hash=None if seed is None else seed_hash(weights.study_digest, number, seed),
         )
         signed = sign(announcement, self.agent.site, self.agent.keys.signing)
         for side in _SERVERS:
             self._clients[side].announce(self.study.name, signed)
         return announcement, weights
 
-    def prepare(self, announcement: Announcement, update: Vector) -> ContributionRecord:
+    def prepare(self, announcement: Announcement, weights: WeightList, update: Vector) -> ContributionRecord:
         """The requester's own contribution, of weight 1, not sent yet."""
         numerator = self._numerators[self.agent.site]
-        return self.agent.prepare(self.study, announcement, numerator, update)
+        return self.agent.prepare(self.study, announcement, numerator, update, weights.tag_seed)
 
     def send_vector(self, record: ContributionRecord) -> None:
         """The large half of the contribution: the round cannot lock before the other half."""
@@ -156,7 +164,7 @@ class ScriptedRequester:
         return Opened(announcement, weights, agreed)
 
     def release(self, opened: Opened) -> PastRelease:
-        """Sign the release of everybody and wait until both servers have released."""
+        """Sign the release of everybody and wait until both servers have released, or committed to it."""
         agreed = opened.agreed.message
         release = sign(
             ReleaseSet(
@@ -171,13 +179,41 @@ class ScriptedRequester:
         )
         for side in _SERVERS:
             self._clients[side].release(self.study.name, release)
-        self._wait(lambda view: view.state is RoundState.RELEASED)
+        awaited = RoundState.COMMITTED if self.study.tags else RoundState.RELEASED
+        self._wait(lambda view: view.state is awaited)
         return PastRelease(
             announcement=opened.announcement,
             weight_list=opened.weights,
             agreed_set=opened.agreed,
             release_set=release,
         )
+
+    def go(self, past: PastRelease) -> PastRelease:
+        """Show both servers the seed of the tags, check what they say, say go and wait until both have released.
+
+        Raises: ProtocolViolation, when the tags of the sum are wrong
+        """
+        release, name = past.release_set.message, self.study.name
+        seed = TagSeed(
+            study_digest=release.study_digest,
+            round=release.round,
+            attempt=release.attempt,
+            seed=past.weight_list.tag_seed or "",
+        )
+        views = dict(zip(_SERVERS, self._wait(lambda view: view.commitment is not None), strict=True))
+        with ThreadPoolExecutor(len(_SERVERS)) as pool:
+            checks = tuple(pool.map(lambda side: self._clients[side].tag_seed(name, seed), _SERVERS))
+        committed = {side: view.commitment for side, view in views.items() if view.commitment is not None}
+        for side, check in zip(_SERVERS, checks, strict=True):
+            require_check(check, require_commitment(committed[side], release, side, self._roster), self._roster)
+        said = judged(release, (committed[Side.A], committed[Side.B]), (checks[0], checks[1]))
+        if not isinstance(said, Go):
+            raise ProtocolViolation("benchmark: the tags of an honest sum are wrong")
+        signed = sign(said, self.agent.site, self.agent.keys.signing)
+        for side in _SERVERS:
+            self._clients[side].go(name, signed)
+        self._wait(lambda view: view.state is RoundState.RELEASED)
+        return past.model_copy(update={"go": signed})
 
     # --- pieces ---
 

@@ -16,12 +16,14 @@ class ServerCpu(_Result):
 
     ``distances``: from the lock to the sealed opening, and the correlations by OT for one round. ``sum``: from the
     release set to the stored output. ``ingest``: taking in and storing the shares. ``output``: serving the sum.
+    ``tags``: from the seed of the tags to the release, where the round has tags.
     """
 
     distances: float
     sum: float
     ingest: float
     output: float
+    tags: float = 0.0
 
 
 class BothServers(_Result):
@@ -36,6 +38,7 @@ class RoundBenchmark(_Result):
 
     parameters: int
     sites: int
+    tags: bool = False
     command: str
     date: str
     machine: str

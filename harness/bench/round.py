@@ -148,8 +148,8 @@ class _Taken:
     plain_cpu_ns: int
 
 
-def benchmark_round(dimension: int, sites: int, folder: Path | None = None) -> RoundBenchmark:
-    """Start everything, warm up on a smaller model, measure one round, stop everything.
+def benchmark_round(dimension: int, sites: int, folder: Path | None = None, *, tags: bool = False) -> RoundBenchmark:
+    """Start everything, warm up on a smaller model, measure one round, with or without tags, stop everything.
 
     Raises: ProtocolViolation, when the opened average is not numpy's
     """
@@ -159,20 +159,31 @@ def benchmark_round(dimension: int, sites: int, folder: Path | None = None) -> R
         with ServersOnly(_spec(sites), place, forked=False) as servers:
             contributors = ContributorProcess(place)
             try:
-                return _measured(servers, contributors, place, dimension, sites)
+                return _measured(servers, contributors, place, _Size(dimension, sites, tags))
             finally:
                 contributors.close()
 
 
-def _measured(
-    servers: ServersOnly, contributors: ContributorProcess, place: Path, dimension: int, sites: int
-) -> RoundBenchmark:
+@dataclass(frozen=True)
+class _Size:
+    """How large the measured round is, and whether it has tags."""
+
+    dimension: int
+    sites: int
+    tags: bool
+
+    @property
+    def smaller(self) -> _Size:
+        """The round to warm up with."""
+        return _Size(min(self.dimension, _WARM_UP_PARAMETERS), min(self.sites, _WARM_UP_SITES), self.tags)
+
+
+def _measured(servers: ServersOnly, contributors: ContributorProcess, place: Path, size: _Size) -> RoundBenchmark:
     where = Place(place)
     agent = SyntheticAgent(where, where.roster(), _REQUESTER)
     try:
-        smaller = min(dimension, _WARM_UP_PARAMETERS), min(sites, _WARM_UP_SITES)
-        _play(servers, contributors, _study(servers, agent, "warm-up", *smaller))
-        requester = _study(servers, agent, "measured", dimension, sites)
+        _play(servers, contributors, _study(servers, agent, "warm-up", size.smaller))
+        requester = _study(servers, agent, "measured", size)
         probe.wait_until_idle(servers.pids)
         idle = BothServers(**{side.value: probe.resident_mb(servers.pid(side)) for side in Side})
         idle_agent = probe.resident_mb(contributors.pid)
@@ -183,20 +194,20 @@ def _measured(
         after = servers.sent_between_servers()
     finally:
         agent.close()
-    plain = plain_average(list(range(sites + 1)), requester.study.parameters).cpu_ns
+    plain = plain_average(list(range(size.sites + 1)), requester.study.parameters).cpu_ns
     taken = _Taken(done, idle, idle_agent, after[0] - before[0], after[1] - before[1], plain)
-    return _result(taken, servers, contributors, dimension, sites)
+    return _result(taken, servers, contributors, size)
 
 
-def _result(
-    taken: _Taken, servers: ServersOnly, contributors: ContributorProcess, dimension: int, sites: int
-) -> RoundBenchmark:
+def _result(taken: _Taken, servers: ServersOnly, contributors: ContributorProcess, size: _Size) -> RoundBenchmark:
+    dimension, sites = size.dimension, size.sites
     done, cpu = taken.round, taken.round.phases.cpu_ns
     per_agent, per_round = sites * dimension, (sites + 1) * dimension
     return RoundBenchmark(
         parameters=dimension,
         sites=sites,
-        command=f"moiety bench round --parameters {dimension} --sites {sites}",
+        tags=size.tags,
+        command=f"moiety bench round --parameters {dimension} --sites {sites}{' --tags' if size.tags else ''}",
         date=datetime.now(tz=UTC).strftime("%Y-%m-%d %H:%M UTC"),
         machine=probe.machine(),
         seconds=sum(done.phases.seconds.values()),
@@ -214,6 +225,7 @@ def _result(
             sum=cpu["sum"] / per_round,
             ingest=(cpu["announcing"] + cpu["contributing"]) / per_round,
             output=cpu["output"] / per_agent,
+            tags=cpu.get("tags", 0) / per_round,
         ),
         agent_cpu_ns_per_parameter=(done.contributed.cpu_ns + done.opened.cpu_ns) / per_agent,
         plain_fedavg_cpu_ns_per_parameter=taken.plain_cpu_ns / dimension,
@@ -230,10 +242,10 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
     probe.wait_until_idle(servers.pids)
     with phases.phase("announcing"):
         announcement, weights = requester.announce(1)
-        record = requester.prepare(announcement, own)
+        record = requester.prepare(announcement, weights, own)
     del own
     with phases.phase("contributing"):
-        contributed = contributors.play(Contribute(study=study, announcement=announcement))
+        contributed = contributors.play(Contribute(study=study, announcement=announcement, tag_seed=weights.tag_seed))
         requester.send_vector(record)
     phases.seconds["contributing"] -= contributed.making_s
     with phases.phase("distances"):
@@ -241,6 +253,9 @@ def _play(servers: ServersOnly, contributors: ContributorProcess, requester: Scr
         measured = requester.measure(announcement, weights)
     with phases.phase("sum"):
         past = requester.release(measured)
+    if study.tags:
+        with phases.phase("tags"):
+            past = requester.go(past)
     with phases.phase("correlations"):
         probe.wait_until_idle(servers.pids)
     del phases.seconds["correlations"]  # in the background of whatever the sites do next
@@ -267,7 +282,8 @@ def _difference(requester: ScriptedRequester, average: np.ndarray[tuple[int], np
     return found
 
 
-def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, dimension: int, sites: int) -> ScriptedRequester:
+def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, size: _Size) -> ScriptedRequester:
+    dimension, sites = size.dimension, size.sites
     parameters = parameters_for(dimension, sites + 1)
     study = Study(
         name=name,
@@ -278,6 +294,7 @@ def _study(servers: ServersOnly, agent: SyntheticAgent, name: str, dimension: in
         training=TrainingSpec(),
         rounds=1,
         round_deadline_s=_ROUND_DEADLINE_S,
+        tags=size.tags,
     )
     requester = ScriptedRequester(agent, study, sites)
     requester.create()

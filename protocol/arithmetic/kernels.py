@@ -99,14 +99,14 @@ class Kernels:
         self._module().add_into(total, x)
 
     def multiply_into(self, totals: Ring, words: Ring, x: Ring) -> None:
-        """totals[j] += the inner product of ``x`` with ``words`` from place j on.
+        """totals[j] += the inner product of ``x`` with ``words`` from place j on, for j = 0 and 1.
 
-        Shapes:   totals uint64[m], words uint64[n + m - 1], x uint64[n]
+        Shapes:   totals uint64[2], words uint64[n + 1], x uint64[n]
         """
-        if totals.ndim != 1 or x.ndim != 1 or words.shape != (x.size + totals.size - 1,):
+        if totals.shape != (2,) or x.ndim != 1 or words.shape != (x.size + 1,):
             raise ProtocolViolation(
-                f"{totals.shape} products of a vector of shape {x.shape} take one word more for each after the first, "
-                f"found {words.shape}; expand as many"
+                f"two products of a vector of shape {x.shape} take one word more than it has elements, found "
+                f"{words.shape} words and {totals.shape} totals; expand as many"
             )
         self._module().multiply_into(totals, np.ascontiguousarray(words), np.ascontiguousarray(x))
 

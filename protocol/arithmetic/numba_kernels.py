@@ -49,11 +49,13 @@ def _add_into(total: Ring, x: Ring) -> None:  # pragma: no cover - compiled
 
 
 def _multiply_into(totals: Ring, words: Ring, x: Ring) -> None:  # pragma: no cover - compiled
-    for j in range(totals.size):
-        total = np.uint64(0)
-        for i in range(x.size):
-            total += words[i + j] * x[i]
-        totals[j] += total
+    first, second = np.uint64(0), np.uint64(0)
+    for i in range(x.size):
+        value = x[i]
+        first += words[i] * value
+        second += words[i + 1] * value
+    totals[0] += first
+    totals[1] += second
 
 
 def _sketch_into(buckets: Ring, words: Ring, x: Ring) -> None:  # pragma: no cover - compiled

@@ -32,8 +32,8 @@ def add_into(total: Ring, x: Ring) -> None:
 
 
 def multiply_into(totals: Ring, words: Ring, x: Ring) -> None:
-    """totals[j] += <words[j:], x>."""
-    for j in range(totals.size):
+    """totals[j] += <words[j:], x>, for j = 0 and 1."""
+    for j in range(2):
         totals[j : j + 1] += np.dot(words[j : j + x.size], x)
 
 

@@ -12,6 +12,7 @@ import pytest
 from harness.bench import probe
 from harness.bench.cli import round_text
 from harness.bench.contributors import COMMANDS
+from harness.bench.parts.tags import tag_costs
 from harness.bench.peers import benchmark_peers, peers_text
 from harness.bench.report import page_of
 from harness.bench.results import BothServers, PeersBenchmark, RoundBenchmark, ServerCpu, write_result
@@ -114,6 +115,26 @@ def test_the_page_holds_every_figure_and_names_what_falls_short(tmp_path: Path) 
     assert "- `moiety bench round --parameters 1000000 --sites 40`: 2030-01-01 00:00 UTC, a machine" in lines
 
 
+def test_rounds_with_tags_stand_beside_those_without(tmp_path: Path) -> None:
+    write_result(a_result(), tmp_path / "round_1e6_10.json")
+    cpu = ServerCpu(distances=59.0, sum=4.25, ingest=20.0, output=9.0, tags=0.5)
+    for sites in (10, 20):
+        tagged = a_result(sites=sites, tags=True, cpu_ns_per_parameter_contributor=cpu)
+        write_result(tagged, tmp_path / f"round_1e6_{sites}_tags.json")
+    page = page_of(tmp_path)
+    assert page.count("| 1,000,000 | 10 | sum, ns |") == 1, "targets are of rounds without tags"
+    assert "| 1,000,000 | 10 | with | 8.010 | 8.020 | 8.000 | 4.250 | 0.500 | 19.000 | 3.000 |" in page
+    assert "| 1,000,000 | 10 | without | 8.010 | 8.020 | 8.000 | 3.500 | 0.000 | 19.000 | 3.000 |" in page
+    assert "| 1,000,000 | 20 | without | - | - | - | - | - | - | - |" in page
+
+
+def test_what_tags_cost_by_themselves() -> None:
+    found = tag_costs(70_000, repeats=1)
+    parts = (found.own_tags, found.both_halves, found.digest, found.mask_half, found.vector_half)
+    assert min(parts) > 0
+    assert found.agent == pytest.approx(sum(parts[:3]))
+
+
 def test_a_folder_without_results_or_with_strange_ones_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="holds no round_"):
         page_of(tmp_path)
@@ -143,6 +164,14 @@ def test_a_whole_round_over_processes_gives_every_figure(tmp_path: Path) -> None
     assert result.seconds == sum(result.seconds_by_phase.values())
     assert "5,000 parameters, 3 contributors" in round_text(result)
     assert list(tmp_path.iterdir()) == []  # nothing stays behind
+
+
+@pytest.mark.slow
+def test_a_whole_round_with_tags_over_processes(tmp_path: Path) -> None:
+    result = benchmark_round(5000, 3, tmp_path, tags=True)
+    assert result.cpu_ns_per_parameter_contributor.tags > 0
+    assert result.seconds_by_phase["tags"] > 0
+    assert ", tags " in round_text(result)
 
 
 def test_commands_to_the_contributors_are_told_apart_by_their_kind() -> None:

@@ -51,8 +51,9 @@ def test_a_mask_seed_of_another_length_is_not_committed_to():
 
 @pytest.mark.parametrize("kernels", [NUMBA, NUMPY], ids=lambda kernels: kernels.name)
 def test_shifted_products(kernels):
-    totals = np.array([1, 2, 3], dtype=np.uint64)
-    kernels.multiply_into(totals, np.array([1, 10, 100, 1000], dtype=np.uint64), np.array([2, 3], dtype=np.uint64))
-    assert totals.tolist() == [33, 322, 3203]
-    with pytest.raises(ProtocolViolation, match="one word more for each"):
-        kernels.multiply_into(totals, zeros(3), zeros(2))
+    totals = np.array([1, 2], dtype=np.uint64)
+    kernels.multiply_into(totals, np.array([1, 10, 100], dtype=np.uint64), np.array([2, 3], dtype=np.uint64))
+    assert totals.tolist() == [33, 322]
+    for totals_, words in ((zeros(2), zeros(4)), (zeros(3), zeros(3))):
+        with pytest.raises(ProtocolViolation, match="one word more than it has elements"):
+            kernels.multiply_into(totals_, words, zeros(2))

@@ -1,0 +1,1 @@
+"""What parts of a round cost by themselves, without processes and connections."""
