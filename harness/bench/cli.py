@@ -63,23 +63,6 @@ def round_text(result: RoundBenchmark) -> str:
     )
 
 
-@app.command("tags")
-def tags_alone(parameters: Parameters = 10**6, json_file: JsonFile = None) -> None:
-    """What tags add at an agent and at a server, by themselves, on one core."""
-    from harness.bench.parts.tags import tag_costs
-
-    found = tag_costs(parameters)
-    if json_file is not None:
-        json_file.write_text(json.dumps(asdict(found), indent=2) + "\n", encoding="utf-8")
-    typer.echo(
-        f"{parameters:,} parameters, CPU ns per parameter, the least of {found.repeats} passes\n"
-        f"an agent: its tags {found.own_tags:.2f}, both halves' {found.both_halves:.2f}, digest {found.digest:.2f}, "
-        f"together {found.agent:.2f}\n"
-        f"a server: of the mask {found.mask_half:.2f}, of the vector {found.vector_half:.2f}, "
-        f"digest {found.digest:.2f}"
-    )
-
-
 @app.command("latency")
 def latency(json_file: JsonFile = None) -> None:
     """From lock to release: ten contributors, twenty parameters, a whole study over real processes."""

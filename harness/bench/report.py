@@ -235,8 +235,7 @@ def _tags(rounds: Sequence[RoundBenchmark], tagged: Sequence[RoundBenchmark]) ->
         "the tags to the release, per parameter and vector: each passes over its half once, however many sites there "
         "are. Two round trips with the requester more: the seed, which both answer with their check, and go. An agent "
         "computes two inner products when it contributes and two when it opens, and hashes the output. Wall times and "
-        "an agent's CPU vary between runs by more than tags add: what they add alone is measured by itself "
-        "([decision 27](adr/0027-tags-of-sums.md)).\n"
+        "an agent's CPU vary between runs by more than tags add ([decision 27](adr/0027-tags-of-sums.md)).\n"
     )
     return "## With tags\n\n" + _table(head, rows) + "\n" + legend
 

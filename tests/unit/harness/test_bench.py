@@ -12,7 +12,6 @@ import pytest
 from harness.bench import probe
 from harness.bench.cli import round_text
 from harness.bench.contributors import COMMANDS
-from harness.bench.parts.tags import tag_costs
 from harness.bench.peers import benchmark_peers, peers_text
 from harness.bench.report import page_of
 from harness.bench.results import BothServers, PeersBenchmark, RoundBenchmark, ServerCpu, write_result
@@ -126,13 +125,6 @@ def test_rounds_with_tags_stand_beside_those_without(tmp_path: Path) -> None:
     assert "| 1,000,000 | 10 | with | 8.010 | 8.020 | 8.000 | 4.250 | 0.500 | 19.000 | 3.000 |" in page
     assert "| 1,000,000 | 10 | without | 8.010 | 8.020 | 8.000 | 3.500 | 0.000 | 19.000 | 3.000 |" in page
     assert "| 1,000,000 | 20 | without | - | - | - | - | - | - | - |" in page
-
-
-def test_what_tags_cost_by_themselves() -> None:
-    found = tag_costs(70_000, repeats=1)
-    parts = (found.own_tags, found.both_halves, found.digest, found.mask_half, found.vector_half)
-    assert min(parts) > 0
-    assert found.agent == pytest.approx(sum(parts[:3]))
 
 
 def test_a_folder_without_results_or_with_strange_ones_is_refused(tmp_path: Path) -> None:

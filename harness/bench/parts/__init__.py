@@ -1,1 +1,0 @@
-"""What parts of a round cost by themselves, without processes and connections."""
