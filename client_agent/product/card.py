@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.product.held import HeldModel
 from client_agent.scoring.score import FinalScores
-from client_agent.site.accounting import accountant, epsilon_of
+from client_agent.site.accounting import accountant, epsilon_of, share_used
 from client_agent.site.events import RoundEnd
 from client_agent.site.finished_model import FinishedModel
 from protocol.wire.messages import ModelSpec, RuleSpec, StudyState, TableSchema, TaskSpec
@@ -46,8 +46,8 @@ class Named(BaseModel):
 class CardPrivacy(BaseModel):
     """What bounds what the shared model tells about a ``unit`` of the site that exports: ``epsilon`` at ``delta``.
 
-    ``spent`` is the same over all of that site's studies. Other sites have other numbers of records, and so another
-    epsilon.
+    ``spent`` is the same over all of that site's studies, ``used`` their share of its ``budget``. Other sites have
+    other numbers of records, and so another epsilon.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -56,6 +56,7 @@ class CardPrivacy(BaseModel):
     delta: float
     spent: float
     budget: float | None
+    used: float | None
     noise_multiplier: float
     record_clip: float
     trainings: int
@@ -131,13 +132,14 @@ def _privacy(held: HeldModel) -> CardPrivacy | None:
     if held.study.privacy is None:
         return None
     own = [one for one in held.spent if one.study_digest == held.study.digest()]
-    delta = held.policy.delta
+    every, delta = [one.times(1) for one in held.spent], held.policy.delta
     return CardPrivacy(
         unit=held.study.privacy.unit,
         epsilon=epsilon_of([one.times(1) for one in own], delta),
         delta=delta,
-        spent=epsilon_of([one.times(1) for one in held.spent], delta),
+        spent=epsilon_of(every, delta),
         budget=held.policy.epsilon,
+        used=None if held.policy.epsilon is None else share_used(every, held.policy.epsilon, delta),
         noise_multiplier=held.study.privacy.noise_multiplier,
         record_clip=held.study.privacy.record_clip,
         trainings=len(own),

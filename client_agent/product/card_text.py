@@ -58,11 +58,11 @@ def _privacy(card: ModelCard) -> str:
         if card.finish is not None
         else ""
     )
-    budget = "" if own.budget is None else f" of a budget of {own.budget:g}"
+    budget = "" if own.used is None else f" ({own.used:.0%} of a budget of {own.budget:g})"
     return (
         f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each {own.unit} of the site that exported this "
         f"({own.trainings} trainings, noise multiplier {own.noise_multiplier:g}, gradients clipped to "
-        f"{own.record_clip:g}); {own.spent:.2f}{budget} with its other studies. Accountant: {own.accountant}. Records "
+        f"{own.record_clip:g}); {own.spent:.2f} with its other studies{budget}. Accountant: {own.accountant}. Records "
         f"of other sites have their own numbers. A patient with several records has that many times as much.{finished}"
     )
 

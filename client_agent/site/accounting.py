@@ -7,14 +7,17 @@ those of the continuous one, term by term, so its formula holds for the noise th
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from importlib.metadata import version
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from protocol.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from dp_accounting.rdp import RdpAccountant
 
 ORDERS: Final = (*range(2, 65), 80, 96, 128, 192, 256)
 _DIGITS: Final = 1e-3
@@ -41,22 +44,61 @@ def epsilon_of(spent: Iterable[Steps], delta: float) -> float:
 
     Source: Mironov, Talwar, Zhang 2019 (sampled Gaussian); Canonne, Kamath, Steinke 2020 (conversion), as implemented
     """
+    counts = _counted(spent)
+    return float(_composed(counts, ORDERS).get_epsilon(delta)) if counts else 0.0
+
+
+def share_used(spent: Iterable[Steps], epsilon: float, delta: float) -> float:
+    """How much of a budget is used, 1 being all of it: by the divergence at one order that the budget alone fixes.
+
+    Whoever asks for studies sees earlier models, so what comes next may depend on them. Stopping before a sum of Renyi
+    divergences at a fixed order exceeds a bound keeps that bound even then; taking the best order of a sum that was
+    chosen so need not.
+
+    Source: Feldman, Zrnic 2021, "Individual privacy accounting via a Renyi filter": its filter, of no individuals
+    """
+    counts = _counted(spent)
+    if not counts:
+        return 0.0
+    order = filter_order(epsilon, delta)
+    (divergence,) = _composed(counts, (order,))._rdp  # dp-accounting is pinned, and shows it nowhere else
+    return float(divergence) / _allowed(order, epsilon, delta)
+
+
+def filter_order(epsilon: float, delta: float) -> int:
+    """The order that leaves the Gaussian mechanism, whose divergence is proportional to it, the most steps.
+
+    Raises: ConfigurationError, where the budget is too small for any order
+    """
+    order: int = max(ORDERS, key=lambda one: _allowed(one, epsilon, delta) / one)
+    if _allowed(order, epsilon, delta) <= 0:
+        raise ConfigurationError(f"a budget of epsilon {epsilon:g} at delta {delta:g} allows nothing: take larger ones")
+    return order
+
+
+def _allowed(order: int, epsilon: float, delta: float) -> float:
+    """The divergence at an order that is (epsilon, delta): Canonne, Kamath, Steinke 2020, proposition 12."""
+    return epsilon - math.log1p(-1 / order) + (math.log(delta) + math.log(order)) / (order - 1)
+
+
+_Counts = Mapping[tuple[float, float], int]
+
+
+def _counted(spent: Iterable[Steps]) -> _Counts:
     counts: Counter[tuple[float, float]] = Counter()
     for steps in spent:
         counts[steps.probability, steps.noise_multiplier] += steps.count
-    return _composed(tuple(sorted(counts.items())), delta) if counts else 0.0
+    return counts
 
 
-@lru_cache(maxsize=64)
-def _composed(counts: tuple[tuple[tuple[float, float], int], ...], delta: float) -> float:
-    """Asked again before and after every round."""
+def _composed(counts: _Counts, orders: tuple[int, ...]) -> RdpAccountant:
     from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
     from dp_accounting.rdp import RdpAccountant
 
-    total = RdpAccountant(orders=ORDERS)
-    for (probability, noise), count in counts:
+    total = RdpAccountant(orders=orders)
+    for (probability, noise), count in sorted(counts.items()):
         total.compose(PoissonSampledDpEvent(probability, GaussianDpEvent(noise)), count)
-    return float(total.get_epsilon(delta))
+    return total
 
 
 def noise_for(epsilon: float, delta: float, probability: float, count: int, most: float) -> float:

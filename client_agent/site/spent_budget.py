@@ -17,7 +17,7 @@ from typing import Final
 from pydantic import BaseModel, ConfigDict, Field
 
 from client_agent.learning.private.drawn_rows import drawing_probability
-from client_agent.site.accounting import Steps, epsilon_of
+from client_agent.site.accounting import Steps, epsilon_of, share_used
 from client_agent.site.key_folder import folder_of_key, read_remembered
 from host.durable import new_folder, write_durably
 from protocol.clauses import Clause
@@ -90,6 +90,12 @@ class BudgetMemory:
         counted = [one for one in self.spent.trainings if study_digest in (None, one.study_digest)]
         return epsilon_of([one.times(1) for one in counted], delta)
 
+    def share_used(self, policy: SitePolicy) -> float | None:
+        """How much of the policy's budget is used, 1 being all of it; None where there is none."""
+        if policy.epsilon is None:
+            return None
+        return share_used([one.times(1) for one in self.spent.trainings], policy.epsilon, policy.delta)
+
     def charge(self, training: Training, policy: SitePolicy) -> None:
         """Write down a training that begins now, if the budget holds it; each time it begins, also after a crash.
 
@@ -110,13 +116,14 @@ class BudgetMemory:
             )
         with self._lock:
             steps = [one.times(1) for one in self._spent.trainings]
-        before, after = epsilon_of(steps, policy.delta), epsilon_of([*steps, training.times(rounds)], policy.delta)
-        if after > policy.epsilon:
+        budget = policy.epsilon, policy.delta
+        before, after = share_used(steps, *budget), share_used([*steps, training.times(rounds)], *budget)
+        if after > 1:
             what = "this round" if rounds == 1 else f"its {rounds} rounds"
             raise PolicyRefusal(
                 Clause.BUDGET_SPENT,
-                f"this site's privacy budget is epsilon {policy.epsilon:g} at delta {policy.delta:g}; {before:.3g} are "
-                f"spent, and with {what} it would be {after:.3g}",
+                f"this site's privacy budget is epsilon {policy.epsilon:g} at delta {policy.delta:g}; {before:.1%} of "
+                f"it is used, and with {what} it would be {after:.1%}",
                 "this site's privacy budget does not hold it",
             )
 

@@ -199,6 +199,21 @@ def grain(
         typer.echo(text)
 
 
+@app.command("noise")
+def noise(
+    parameters: Parameters = 10**6,
+    examples: Annotated[int, typer.Option(min=1, help="Records whose gradients are clipped one by one.")] = 600,
+    json_file: JsonFile = None,
+) -> None:
+    """What differential privacy costs a site: drawing noise, clipping gradients record by record."""
+    from harness.bench.simulated.noise import benchmark_noise, noise_text
+
+    cost = benchmark_noise(parameters, examples)
+    if json_file is not None:
+        json_file.write_text(json.dumps(asdict(cost)) + "\n", encoding="utf-8")
+    typer.echo(noise_text(cost))
+
+
 @app.command("report")
 def report(
     results: Annotated[Path, typer.Option(help="The folder of JSON files.")] = Path("docs/benchmarks"),

@@ -17,6 +17,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
 from tests.integration.agents import finished, journal, rounds_of
 from tests.ports import free_ports
+from tests.unit.client_agent.test_spent_budget import smallest_budget
 
 SITES = ("requester", "c1", "c2", "c3")
 DELTA = 1e-3
@@ -25,14 +26,10 @@ BATCH = 32
 OPEN = SitePolicy(least_isolation=0.0, least_contributors=2, largest_share=1.0)
 
 
-def epsilon(site: int, rounds: int) -> float:
-    """Of so many rounds at the site of that place."""
-    return epsilon_of([Steps(BATCH / sum(class_counts(site)), NOISE, rounds)], DELTA)
-
-
 def budget(site: int, rounds: int) -> SitePolicy:
     """Room for so many rounds and not for one more."""
-    return OPEN.model_copy(update={"delta": DELTA, "epsilon": epsilon(site, rounds) * 1.001})
+    steps = Steps(BATCH / sum(class_counts(site)), NOISE, rounds)
+    return OPEN.model_copy(update={"delta": DELTA, "epsilon": smallest_budget([steps], DELTA)})
 
 
 def federation(folder: Path, **policies: SitePolicy) -> InMemoryFederation:
@@ -91,7 +88,7 @@ def test_a_study_ends_for_a_site_before_its_budget_is_exceeded_and_goes_on_with_
             running.until(f"the end of {name}", finished(running, name, SITES[0], "c1"))
         spent = trainings(running, "c1")
         assert len(spent) == 4
-        assert epsilon_of([one.times(1) for one in spent], DELTA) <= epsilon(1, 4) * 1.001
+        assert epsilon_of([one.times(1) for one in spent], DELTA) <= (budget(1, 4).epsilon or 0)
         over = [journal(running, "c1", name).site_state() for name in ("one", "other")]
         texts = [state.finished or "" for state in over if state is not None and state.refused]
         told = running.texts(EventKind.DECLINED, SITES[0])

@@ -35,13 +35,17 @@ class StudySpent(BaseModel):
 
 
 class BudgetReport(BaseModel):
-    """``epsilon`` is the site's budget, None where it has none; ``spent`` is of all studies together, at ``delta``."""
+    """``epsilon`` is the site's budget, ``used`` how much of it is used (1: all), both None where it has none.
+
+    ``spent`` is epsilon of all studies together, at ``delta``.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     epsilon: float | None
     delta: float
     unit: str
     spent: float
+    used: float | None
     accountant: str
     studies: tuple[StudySpent, ...]
     uncovered_rounds: int
@@ -56,6 +60,7 @@ def budget_report(budget: BudgetMemory, policy: SitePolicy) -> BudgetReport:
         delta=policy.delta,
         unit=policy.privacy_unit,
         spent=budget.epsilon(policy.delta),
+        used=budget.share_used(policy),
         accountant=accountant(),
         studies=tuple(
             StudySpent(
@@ -80,7 +85,7 @@ def show_budget(settings: AgentSettings, keys: PartyKeys, *, json_output: bool) 
     for one in report.studies:
         add_row(rows, one.study, str(one.trainings), f"{one.epsilon:.3f}")
     console().print(rows)
-    of = _NONE if report.epsilon is None else f"of a budget of {report.epsilon:g}"
+    of = _NONE if report.used is None else f"{report.used:.1%} of a budget of {report.epsilon:g} is used"
     sys.stdout.write(f"all together: epsilon {report.spent:.3f} at delta {report.delta:g}, per {report.unit}; {of}\n")
     if report.uncovered_rounds:
         sys.stdout.write(f"{report.uncovered_rounds} rounds before are covered by no count\n")

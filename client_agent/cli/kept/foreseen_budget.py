@@ -5,7 +5,7 @@ from __future__ import annotations
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import fitting_data
 from client_agent.settings import AgentSettings
-from client_agent.site.accounting import epsilon_of
+from client_agent.site.accounting import share_used
 from client_agent.site.spent_budget import budget_memory
 from client_agent.study.spending import require_room_for, training_of
 from protocol.errors import ConfigurationError
@@ -32,10 +32,10 @@ def require_shown_budget(study: Study, roster: Roster, policy: SitePolicy, whose
         return
     most = max(party.samples or 1 for party in roster.contributors)
     steps = training_of(study, study.privacy, most, 1).times(study.rounds)
-    needed = epsilon_of([steps], policy.delta)
-    if needed > policy.epsilon:
+    needed = share_used([steps], policy.epsilon, policy.delta)
+    if needed > 1:
         raise ConfigurationError(
             f"{whose} has a privacy budget of epsilon {policy.epsilon:g} at delta {policy.delta:g}, and the study's "
-            f"{study.rounds} rounds spend {needed:.3g} at a contributor of {most} samples, more at smaller ones: take "
-            "more noise, smaller batches or fewer rounds"
+            f"{study.rounds} rounds use {needed:.0%} of it at a contributor of {most} samples, more at smaller ones: "
+            "take more noise, smaller batches or fewer rounds"
         )

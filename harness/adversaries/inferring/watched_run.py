@@ -59,9 +59,11 @@ class WatchedRun:
         tables = dict(self.case.variant(self.variant).tables)
         table = checked_study_table(tables, f"{self.case.source}: variant {self.variant!r}")
         if alone:
-            table = table.model_copy(update={"rule": RuleSpec(name=RuleName.LOCAL)})
+            table = table.model_copy(update={"rule": RuleSpec(name=RuleName.LOCAL), "privacy": None})
         study = simulated_study(table, self.case.source, federation, self.seed)
-        return watched(study, federation.sites, Conditions(policy=self.case.table.policy.policy()))
+        policy = self.case.table.policy.policy()
+        conditions = Conditions(policy=policy, works_out_isolation=policy.least_isolation > 0)
+        return watched(study, federation.sites, conditions)
 
     def _line(self, federation: Federation, site: SiteData, seen: Watched, reference: Vector) -> InferenceLine:
         begun, history, model = time.monotonic(), seen.history, build_model(seen.study.model, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -50,10 +50,16 @@ INFERRED: Final = (
 
 def run_missing(studies: Path, out: Path, data: Path | None, tell: Callable[[str], None]) -> None:
     """Every run that is not there yet; one process. Raises: ConfigurationError"""
-    path = out / LINES
+    run_missing_of(INFERRED, studies, out / LINES, data, tell)
+
+
+def run_missing_of(
+    chosen: Sequence[Inferred], studies: Path, path: Path, data: Path | None, tell: Callable[[str], None]
+) -> None:
+    """Those of these cases that ``path`` has no line of; one process. Raises: ConfigurationError"""
     path.parent.mkdir(parents=True, exist_ok=True)
-    done = {line.key for line in recorded(out)}
-    for inferred in INFERRED:
+    done = {line.key for line in recorded_in(path)}
+    for inferred in chosen:
         for run in inferred.runs(studies, data):
             key = (run.case.name, run.variant, run.requester or "", run.seed)
             if key not in done:
@@ -64,4 +70,9 @@ def run_missing(studies: Path, out: Path, data: Path | None, tell: Callable[[str
 
 def recorded(out: Path) -> tuple[InferenceLine, ...]:
     """All lines that are there."""
-    return read_lines(out / LINES, InferenceLine)
+    return recorded_in(out / LINES)
+
+
+def recorded_in(path: Path) -> tuple[InferenceLine, ...]:
+    """All lines of one file."""
+    return read_lines(path, InferenceLine)

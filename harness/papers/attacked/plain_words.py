@@ -81,7 +81,8 @@ _ADVICE: Final = (
     "records tells who was trained on, and no protection of updates changes that.\n"
     "- **Rules that weigh by distance tell how patients differ.** Where even that must not be known, FedAvg opens "
     "nothing about a single site.\n"
-    "- **A bound, whatever the attack, is differential privacy's alone.** The figures in the table are without it."
+    "- **A bound, whatever the attack, is differential privacy's alone.** The figures in the table are without it; "
+    "[what it costs](differential_privacy.md)."
 )
 
 

@@ -216,6 +216,7 @@ class Study(Message):
         """Nothing about a record leaves a site but by clipped and noised gradients."""
         rule, model = self.rule.name, self.model
         for asked, what in (
+            (rule.declared.alone, f"rule {rule.value!r} shares nothing: leave privacy out"),
             (self.ranking is not None, "a ranking opens a loss of each site's own model: leave ranking out"),
             (self.summary is not None, "a summary opens sums without noise: leave summary out"),
             (rule.counts_classes, f"rule {rule.value!r} opens class counts without noise: take another rule"),

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from client_agent.site.accounting import ORDERS, Steps, accountant, epsilon_of, noise_for
+from client_agent.site.accounting import ORDERS, Steps, accountant, epsilon_of, filter_order, noise_for, share_used
 from protocol.errors import ConfigurationError
 
 DELTA = 1e-5
@@ -68,3 +68,26 @@ def test_the_noise_for_an_epsilon_is_the_smallest_that_keeps_it():
 def test_the_accountant_is_named_with_its_version():
     assert accountant().startswith("dp-accounting 0.")
     assert "whole orders from 2 to 256" in accountant()
+
+
+def test_a_budget_is_used_in_proportion_to_rounds_at_the_order_that_it_fixes():
+    order = filter_order(4.0, DELTA)
+    allowed = 4.0 - math.log1p(-1 / order) + (math.log(DELTA) + math.log(order)) / (order - 1)
+    once = share_used([Steps(0.1, 1.0, 1)], 4.0, DELTA)
+    assert once == pytest.approx(sampled_gaussian(order, 0.1, 1.0) / allowed, rel=1e-6)
+    assert share_used([Steps(0.1, 1.0, 30), Steps(0.1, 1.0, 20)], 4.0, DELTA) == pytest.approx(50 * once)
+    assert share_used([], 4.0, DELTA) == 0
+
+
+@pytest.mark.parametrize(("probability", "noise"), [(1.0, 4.0), (0.1, 1.0), (0.02, 0.8)])
+def test_a_budget_that_is_used_up_spends_no_more_than_epsilon_and_not_much_less(probability, noise):
+    for epsilon in (1.0, 4.0, 8.0):
+        most = int(1 / share_used([Steps(probability, noise, 1)], epsilon, DELTA))
+        if most >= 20:
+            spent = epsilon_of([Steps(probability, noise, most)], DELTA)
+            assert 0.8 * epsilon < spent <= epsilon
+
+
+def test_a_budget_that_allows_nothing_is_refused():
+    with pytest.raises(ConfigurationError, match="allows nothing"):
+        share_used([Steps(0.1, 1.0, 1)], 0.001, 1e-9)

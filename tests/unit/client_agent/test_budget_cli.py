@@ -64,7 +64,9 @@ def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path, capsys: py
     assert told["accountant"].startswith("dp-accounting")
     budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), keys(SITE), json_output=False)
     said = capsys.readouterr().out
-    assert f"epsilon {told['spent']:.3f} at delta 0.001, per record; of a budget of 20" in said
+    assert (
+        f"epsilon {told['spent']:.3f} at delta 0.001, per record; {told['used']:.1%} of a budget of 20 is used" in said
+    )
     assert "1 rounds before are covered by no count" in said
     budget_cli.show_budget(settings(tmp_path / "new"), keys(SITE), json_output=False)
     assert "no budget: epsilon is not set" in capsys.readouterr().out

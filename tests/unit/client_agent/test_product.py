@@ -209,7 +209,8 @@ def test_a_card_of_a_study_with_noise_has_its_epsilon_and_by_what_it_was_counted
     assert card.privacy.spent == pytest.approx(epsilon_of([Steps(0.2, 2.0, 6)], 1e-3))
     said = card_markdown(card)
     assert f"Epsilon {card.privacy.epsilon:.2f} at delta 0.001 for each record" in said
-    assert f"{card.privacy.spent:.2f} of a budget of 4 with its other studies" in said
+    assert f"{card.privacy.spent:.2f} with its other studies ({card.privacy.used:.0%} of a budget of 4)" in said
+    assert 0 < (card.privacy.used or 0) < 1
     assert "Accountant: dp-accounting" in said
     assert "(3 trainings, noise multiplier 2, gradients clipped to 0.5)" in said
     assert "finished without noise" not in said

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.site.accounting import Steps, epsilon_of
+from client_agent.site.accounting import Steps, epsilon_of, share_used
 from client_agent.site.spent_budget import BudgetMemory, Training
 from client_agent.study.spending import require_room_for, training_of
 from protocol.clauses import Clause
@@ -34,7 +34,20 @@ def epsilon(steps: int) -> float:
 
 
 def policy(steps: int) -> SitePolicy:
-    return SitePolicy(epsilon=epsilon(steps) * (1 + 1e-9), delta=DELTA)
+    return SitePolicy(epsilon=smallest_budget([Steps(0.2, 2.0, steps)], DELTA), delta=DELTA)
+
+
+def smallest_budget(steps: list[Steps], delta: float) -> float:
+    """The smallest epsilon that holds these steps, to a part in a billion."""
+    low, high = epsilon_of(steps, delta) / 2, 100.0
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        try:
+            fits = share_used(steps, middle, delta) <= 1
+        except ConfigurationError:
+            fits = False
+        low, high = (low, middle) if fits else (middle, high)
+    return high
 
 
 def test_a_training_is_counted_by_its_steps_and_on_disk_before_anything_else(tmp_path: Path) -> None:
@@ -51,7 +64,10 @@ def test_every_start_counts_and_the_budget_is_never_exceeded(tmp_path: Path) -> 
     budget = BudgetMemory(tmp_path / "budget")
     for _ in range(2):
         budget.charge(training(), policy(20))  # a crash, and once more
-    with pytest.raises(PolicyRefusal, match=r"^budget_spent: .* epsilon .* are spent, and with this round") as refused:
+    with pytest.raises(
+        PolicyRefusal,
+        match=r"^budget_spent: .* epsilon .* 100.0% of it is used, and with this round it would be 150.0%",
+    ) as refused:
         budget.charge(training(number=2), policy(20))
     assert refused.value.clause is Clause.BUDGET_SPENT
     assert refused.value.told == "budget_spent: this site's privacy budget does not hold it"

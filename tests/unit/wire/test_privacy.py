@@ -56,6 +56,7 @@ def test_noise_that_hides_nothing_or_is_no_number_is_refused(noise):
         ({"rule": RuleSpec(name=RuleName.MALLOWS)}, "weighs by examples"),
         ({"rule": RuleSpec(name=RuleName.SHRINKAGE)}, "weighs by examples"),
         ({"rule": RuleSpec(name=RuleName.INFLUENCE)}, "weighs by examples"),
+        ({"rule": RuleSpec(name=RuleName.LOCAL)}, "shares nothing"),
         ({"ranking": RankingSpec()}, "ranking"),
         ({"training": TrainingSpec(class_weights="inverse_frequency")}, "class_weights"),
         ({"training": TrainingSpec(batches="cycled")}, "shuffled"),
