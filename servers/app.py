@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 import httpx
-from fastapi import FastAPI, Request, Response
+from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
@@ -67,15 +67,18 @@ def create_app(
         openapi_url=None,
     )
     app.state.server = server
-    for router in (studies.router, contributions.router, mail.router, rounds.router, peer.router, health.alive):
+    of_sites = (studies.router, contributions.router, mail.router, rounds.router, health.alive)
+    for router in (*of_sites, peer.router):
         app.include_router(router)
-    names = [route.name for route in app.routes if isinstance(route, APIRoute)]
-    of_the_peer = [route.name for route in peer.router.routes if isinstance(route, APIRoute)]
-    server.metrics.expect_routes([name for name in names if name not in of_the_peer], of_the_peer)
+    server.metrics.expect_routes([name for router in of_sites for name in _names(router)], _names(peer.router))
     app.add_middleware(Envelope, server=server)
     app.add_middleware(CountTraffic, metrics=server.metrics)
     _handle_errors(app, server)
     return app
+
+
+def _names(router: APIRouter) -> list[str]:
+    return [route.name for route in router.routes if isinstance(route, APIRoute)]
 
 
 class _Operations(FastAPI):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
-import warnings
 from pathlib import Path
 
 import pytest
@@ -68,9 +67,7 @@ def test_every_alert_is_tested_firing_and_silent() -> None:
 def test_promtool_finds_the_rules_right() -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
-        said = "no promtool (Debian: apt-get install prometheus): deploy/dashboards/alerts_test.yml was not run"
-        warnings.warn(said, stacklevel=1)
-        pytest.skip(said)
+        pytest.skip("NOT TESTED: no promtool (Debian: apt-get install prometheus); alerts_test.yml was not run")
     done = subprocess.run(
         [promtool, "test", "rules", "alerts_test.yml"], cwd=DASHBOARDS, capture_output=True, text=True, check=False
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import signal
 import socket
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 
 import httpx
@@ -44,6 +47,31 @@ def test_open_connections_are_counted(federation: Federation) -> None:
     client.http.get(federation.url(Side.B) + "/healthz")
     assert counted(federation, Side.B, "moiety_connections") >= 1
     client.close()
+
+
+def test_what_alerts_look_at_is_there_before_anything_happens(federation: Federation) -> None:
+    for side in Side:
+        assert counted(federation, side, "moiety_certificate_expiry_seconds") > time.time() + 86400
+        assert counted(federation, side, "moiety_disk_free_bytes") > counted(
+            federation, side, "moiety_disk_reserve_bytes"
+        )
+        text = httpx.get(federation.servers[side].operations_url + "/metrics", trust_env=False).text
+        assert 'moiety_refusals_total{code="consistency_check_failed"} 0.0' in text
+        for counter, kind in (("moiety_bytes", "end_study"), ("moiety_peer_bytes", "lock")):
+            assert f'{counter}_total{{direction="out",kind="{kind}"}} 0.0' in text
+
+
+def test_a_second_server_on_the_same_folder_says_who_holds_it(federation: Federation) -> None:
+    first = federation.servers[Side.A]
+    command = [sys.executable, "-m", "servers.cli", "run", "--config", str(first.config)]
+    second = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert second.returncode == 2
+    assert re.fullmatch(
+        rf"error \(configuration\): key 'data_dir': .* is in use by the server of side 'a', process "
+        rf"{first.process.pid} on .*; stop that one, or give this one a folder of its own\n",
+        second.stderr,
+    )
+    assert httpx.get(first.operations_url + "/readyz", trust_env=False).status_code == 200
 
 
 def test_both_ports_end_together(federation: Federation) -> None:
