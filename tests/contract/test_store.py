@@ -50,6 +50,7 @@ from servers.store.interface import (
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
 from servers.store.tables import METADATA
+from tests.unit.tags.halves import Release
 
 PARTIES = make_parties("contract", "site-a", [SiteEntry("site-a", 1), SiteEntry("site-b", 1)], b"contract" * 4)
 STUDY = Study(
@@ -165,7 +166,23 @@ def test_rounds_and_what_is_answered_again(store: Store, url: str) -> None:
     burnt = store.change_round(
         KEY, lambda r: replace(r, state=RoundState.BURNT, own_nonce=b"n" * 32), answers=[answer], then_add=again
     )
+    release = Release()
+    tagged = store.change_round(
+        again.key,
+        lambda r: replace(
+            r,
+            state=RoundState.COMMITTED,
+            commitment=release.signed_commitments()[0],
+            committed_at_s=1.5,
+            tag_seed=b"s" * 32,
+            tag_check=release.signed_checks()[0],
+            go=release.verdict(),
+            tags_failed=Release(changed=1).verdict(),
+        ),
+    )
     reopened = SqlStore(url, lambda _study: None)
+    assert reopened.round(again.key) == tagged
+    store.change_round(again.key, lambda _: again)
     assert reopened.round(KEY) == burnt
     assert burnt.own_nonce == b"n" * 32
     assert reopened.answer(KEY, AnswerKind.OPENING) == answer
