@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from client_agent.requester.state import RequesterState
-from client_agent.site.accounting import Steps, epsilon_of
+from client_agent.site.accounting import Steps, epsilon_of, share_used
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.spent_budget import Training, budget_memory
 from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import class_counts, light_learner, light_sites, light_study
+from harness.federation.memory.learners import class_counts, light_learner, light_sites, light_study, torch_learner
 from harness.federation.processes import FederationSpec, SiteSpec
+from moiety import main
 from protocol.clauses import Clause
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
-from tests.integration.agents import finished, journal, rounds_of
+from tests.integration.agents import final_model, finished, journal, rounds_of, spec, study_for
 from tests.ports import free_ports
 from tests.unit.client_agent.test_spent_budget import smallest_budget
 
@@ -149,3 +153,32 @@ def test_a_site_with_a_budget_takes_part_in_no_study_without_noise_nor_with_less
         run(running, noised(running, "quiet", 2))
         assert [end_of(running, name)[2:] for name in ("plain", "quiet")] == [(Clause.NOISE, "c1")] * 2
         assert trainings(running, "c1") == ()
+
+
+def test_sites_that_train_in_earnest_add_noise_and_the_exported_model_says_what_it_spent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The real learner over both servers: epsilon on the card and in the command is that of 60 records, 3 rounds."""
+    policies = {name: OPEN.model_copy(update={"delta": DELTA, "epsilon": 20.0}) for name in SITES}
+    with InMemoryFederation(spec(policies), tmp_path, torch_learner) as running:
+        study = study_for(running, "earnest", RuleSpec(name=RuleName.FEDAVG), 3, 60.0)
+        privacy = PrivacySpec(record_clip=1.0, noise_multiplier=NOISE)
+        running.start()
+        run(running, Study.model_validate({**study.model_dump(), "privacy": privacy}))
+        records = rounds_of(running, SITES[0], "earnest")
+        models = {final_model(running, site, "earnest") for site in SITES}
+    assert [record.state for record in records] == [RoundEnd.RELEASED] * 3
+    assert len(models) == 1
+    spent = epsilon_of([Steps(16 / 60, NOISE, 3)], DELTA)
+    config = str(running.config("c1"))
+    capsys.readouterr()
+    with pytest.raises(SystemExit, match="0"):
+        main(["model", "export", "earnest", "--config", config, "--out", str(tmp_path / "out"), "--json"])
+    card = json.loads(capsys.readouterr().out)["privacy"]
+    assert (card["unit"], card["trainings"], card["noise_multiplier"]) == ("record", 3, NOISE)
+    assert card["epsilon"] == pytest.approx(spent)
+    with pytest.raises(SystemExit, match="0"):
+        main(["agent", "budget", "--config", config, "--json"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["spent"] == pytest.approx(spent)
+    assert report["used"] == card["used"] == pytest.approx(share_used([Steps(16 / 60, NOISE, 3)], 20.0, DELTA))

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from client_agent.site.context import SiteContext
-from client_agent.site.reconciling import lost_rounds, reconcile
+from client_agent.site.reconciling import lost_rounds, reconcile, reconcile_budget
 from harness.federation.memory.clocks import ToldClock
 from protocol.clauses import Clause
 from protocol.errors import BadSignature, PolicyRefusal, TranscriptMismatch, Unavailable
+from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import ContributedRound, ContributedRounds, Signed
@@ -132,3 +133,41 @@ def test_one_server_cannot_answer_for_the_other(bench: Bench) -> None:
     bench.servers[Side.A].contributed = replace(bench.servers[Side.A], side=Side.B).contributed  # type: ignore[method-assign]
     with pytest.raises(BadSignature):
         lost(context_of(bench))
+
+
+def test_a_count_of_a_budget_that_was_put_back_spends_nothing(bench: Bench) -> None:
+    """An older copy knows the first rounds; the servers have receipts for more."""
+    now_s = 1e6
+    policy = SitePolicy(epsilon=8.0)
+    context = replace(context_of(bench), clock=ToldClock(lambda: now_s), policy=policy)
+    context.budget.begin_after([(one.study_digest, one.round) for one in HELD[:2]])
+    older = (context.state_dir / "budget").rglob("spent.json")
+    (path,) = older
+    kept = path.read_bytes()
+    context.budget.begin_after([(one.study_digest, one.round) for one in HELD[:4]])
+    bench.servers[Side.B].receipts = HELD[:4]
+    reconcile_budget(context)
+    path.write_bytes(kept)
+    restarted = replace(context)
+    with pytest.raises(PolicyRefusal, match="earlier round 3, earlier round 4; stop the agent") as refused:
+        reconcile_budget(restarted)
+    assert refused.value.clause is Clause.BUDGET_UNRECONCILED
+    assert refused.value.clause.passes
+    assert "earlier" not in refused.value.told
+    assert restarted.budget.reconciled_at_s is None
+
+
+def test_a_budget_is_asked_about_only_where_there_is_one_and_now_and_then(bench: Bench) -> None:
+    now_s = 1e6
+    without = context_of(bench)
+    bench.servers[Side.A].receipts = HELD[:1]
+    reconcile_budget(without)
+    context = replace(without, clock=ToldClock(lambda: now_s), policy=SitePolicy(epsilon=8.0))
+    context.budget.begin_after([(HELD[0].study_digest, HELD[0].round)])
+    reconcile_budget(context)
+    bench.servers[Side.A].receipts = HELD
+    now_s += 200
+    reconcile_budget(context)
+    now_s += 200
+    with pytest.raises(PolicyRefusal, match="lacks 6 rounds that servers have its receipts for"):
+        reconcile_budget(context)

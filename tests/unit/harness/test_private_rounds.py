@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from harness.datasets.breast_cancer import HOSPITALS
 from harness.engine.loop import run_plain
+from harness.engine.protected import run_protected
 from harness.simulation.case import parse_case
 from harness.simulation.run_one import Protection
 from harness.simulation.simulated_study import simulated_study
@@ -43,13 +46,13 @@ privacy = { record_clip = 1.0, noise_multiplier = 1.0 }
 """
 
 
-def runs(name: str, seed: int = 0):
+def runs(name: str, seed: int = 0, under=run_plain):
     from harness.datasets.registry import DataRequest, load_data
 
     case = parse_case(CASE, "here")
     federation = load_data(DataRequest("breast_cancer", 0))
     study = simulated_study(Protection.PLAIN.of(case.variant(name).study), "here", federation, seed)
-    return run_plain(study, federation.sites)
+    return under(study, federation.sites)
 
 
 def test_noise_is_the_seeds_and_its_size_is_the_studys():
@@ -58,6 +61,13 @@ def test_noise_is_the_seeds_and_its_size_is_the_studys():
     assert np.array_equal(noised, again)
     assert not np.array_equal(noised, runs("noised", seed=1).final_model)
     assert np.linalg.norm(loud - plain) > 3 * np.linalg.norm(noised - plain) > 0
+
+
+def test_a_run_under_shares_is_the_plain_one_but_for_rounding():
+    plain, secure = runs("noised"), runs("noised", under=partial(run_protected, correlation_source="dealer"))
+    assert [record.took_part for record in secure.rounds] == [record.took_part for record in plain.rounds]
+    assert np.abs(secure.final_model - plain.final_model).max() < 1e-3
+    assert not np.array_equal(secure.final_model, plain.final_model)
 
 
 def test_a_variant_that_noise_does_not_cover_is_refused():
