@@ -52,7 +52,7 @@ _WHOLE: Final = (
 _LIMIT: Final = 1.2
 _BEST: Final = "best, with what a requester has"
 _TRUE: Final = "knowing how updates move (true)"
-_OVER: Final = "true, over the average's error"
+_OVER: Final = "over the average's error"
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _whole(page: Page, attacks: Sequence[AttackLine]) -> None:
     panels = [
         PointsPanel(_BEST, tuple(Point(o.predicted, o.best, o.rule, "") for o in found)),
         PointsPanel(_TRUE, tuple(Point(o.predicted, o.true, o.rule, "") for o in found)),
-        PointsPanel(_OVER, tuple(Point(o.predicted, o.true / o.average, o.rule, "") for o in found)),
+        PointsPanel(_TRUE, tuple(Point(o.predicted, o.true / o.average, o.rule, "") for o in found), _OVER),
     ]
     caption = (
         f"Predicted against achieved, one dot a study ({len(found)}); errors beyond {_LIMIT:g} stand at the edge. On "

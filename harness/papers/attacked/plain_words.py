@@ -81,8 +81,8 @@ _ADVICE: Final = (
     "records tells who was trained on, and no protection of updates changes that.\n"
     "- **Rules that weigh by distance tell how patients differ.** Where even that must not be known, FedAvg opens "
     "nothing about a single site.\n"
-    "- **A bound, whatever the attack, is differential privacy's alone.** The figures in the table are without it; "
-    "[what it costs](differential_privacy.md)."
+    "- **A bound, whatever the attack, is differential privacy's alone.** Noise that covers records is built in and "
+    "off unless a study asks for it ([what it costs](differential_privacy.md)); rows that do not name it are without."
 )
 
 
@@ -114,7 +114,7 @@ def _of_records(lines: Sequence[InversionLine]) -> list[tuple[str, ...]]:
         found.append((question, "every hospital in the sum, the requester", said, _guess(lines, sites, batch)))
     noised = [share(lines, key, 1, 1, exact=False) for key in ("heart-noise-little", "digits-noise-little")]
     said = f"{_percent(noised[:1])} of records of tables, {_percent(noised[1:])} of images"
-    alone = "The same of one patient alone, where sites add a tenth of the usual noise"
+    alone = "The same of one patient alone, under record-level noise 0.1"
     return [*found, (alone, "every hospital in the sum, the requester", said, _guess(lines, 1, 1))]
 
 

@@ -48,10 +48,13 @@ class Point:
 
 @dataclass(frozen=True)
 class PointsPanel:
-    """One set of axes."""
+    """One set of axes. ``ratio``: what came is over something else, so the line to compare with is 1; ``ratio`` is its
+    label.
+    """
 
     title: str
     points: tuple[Point, ...]
+    ratio: str | None = None
 
 
 def lines_chart(panels: Sequence[LinesPanel], across: str, up: str) -> str:
@@ -86,7 +89,7 @@ def points_chart(panels: Sequence[PointsPanel], across: str, up: str, limit: flo
     def draw() -> Figure:
         figure, grid = _grid(len(panels), 3.1, 2.9)
         for axes, panel in zip(grid, panels, strict=False):
-            axes.plot([0, limit], [0, limit], color="#777777", linewidth=0.8)
+            axes.plot([0, limit], [0, limit] if panel.ratio is None else [1, 1], color="#777777", linewidth=0.8)
             for point in panel.points:
                 axes.plot(
                     min(point.predicted, limit),
@@ -100,7 +103,7 @@ def points_chart(panels: Sequence[PointsPanel], across: str, up: str, limit: flo
             axes.set_xlim(-0.02 * limit, 1.02 * limit)
             axes.set_ylim(-0.02 * limit, 1.02 * limit)
             axes.set_xlabel(across)
-            axes.set_ylabel(up)
+            axes.set_ylabel(up if panel.ratio is None else panel.ratio)
             _finish(axes, panel.title)
         handles = [
             Line2D([], [], color=COLOURS[i % len(COLOURS)], marker="o", ls="", label=name)
