@@ -13,6 +13,7 @@ import typer
 from client_agent.cli.kept.budget import begin_budget, show_budget
 from client_agent.cli.kept.memory import forget_memory
 from client_agent.cli.leaving import leave_study
+from client_agent.cli.ledger import show_ledger
 from client_agent.cli.lines import round_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, JsonOption, NameArgument
@@ -91,6 +92,12 @@ def leave(
 ) -> None:
     """Take this site out of a study, for good: its agent contributes to no further round and tells the requester."""
     leave_study(load_settings(config), study, reason, json_output=json_output)
+
+
+@app.command()
+def ledger(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
+    """How many bytes left this site and came, by server and purpose, ever since its state folder was made."""
+    show_ledger(load_settings(config).state_dir, json_output=json_output)
 
 
 @app.command(name="forget-memory")

@@ -1,23 +1,39 @@
 """The egress ledger: every byte that leaves or enters this site, with what it was for.
 
-One JSON line per request or TLS handshake, appended only. The socket counts are taken at the socket, below TLS, so that
-the totals can be compared with what a firewall saw.
+One JSON line per request or TLS handshake. The socket counts are taken at the socket, below TLS, so that the totals can
+be compared with what a firewall saw. What is asked again and again while nothing happens becomes, an hour later, one
+line an hour; everything else keeps its own line until the files reach their bound, and its sum for ever
+(``ledger_files``). No byte is left out or counted twice by that.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from pydantic import BaseModel, ConfigDict
 
+from client_agent.network.ledger_files import OPEN_BYTES, LedgerFiles, Lines, all_lines
+from protocol.errors import StorageFull
+
 HANDSHAKE = "handshake"
 CONNECTION = "connection"
+SUMMED: Final = frozenset({HANDSHAKE, CONNECTION, "list studies", "view"})
+"""What an agent does whether or not anything happens."""
+_HOUR_S: Final = 3600
+_HOURS_LINE_BY_LINE: Final = 2
+_AGAIN_AFTER_LINES: Final = 100
 
 
 class LedgerEntry(BaseModel):
-    """One exchange. Body bytes are what HTTP carried; socket bytes are all bytes, headers and TLS included."""
+    """One exchange, or the sum of ``count`` alike, the last of them begun at ``last_s``.
+
+    Body bytes are what HTTP carried; socket bytes are all bytes, headers and TLS included.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -32,11 +48,36 @@ class LedgerEntry(BaseModel):
     socket_sent_bytes: int
     socket_received_bytes: int
     tls_version: str | None
+    count: int = 1
+    last_s: float | None = None
+
+    @property
+    def hour(self) -> int:
+        return int(self.time_s // _HOUR_S)
+
+    def and_(self, other: LedgerEntry) -> LedgerEntry:
+        """The sum of two that are alike."""
+        ends = (self.last_s or self.time_s, other.last_s or other.time_s)
+        return self.model_copy(
+            update={
+                "time_s": min(self.time_s, other.time_s),
+                "last_s": max(ends),
+                "count": self.count + other.count,
+                "body_sent_bytes": self.body_sent_bytes + other.body_sent_bytes,
+                "body_received_bytes": self.body_received_bytes + other.body_received_bytes,
+                "socket_sent_bytes": self.socket_sent_bytes + other.socket_sent_bytes,
+                "socket_received_bytes": self.socket_received_bytes + other.socket_received_bytes,
+            }
+        )
+
+    def line(self) -> bytes:
+        """As a ledger has it."""
+        return self.model_dump_json(exclude_defaults=True).encode()
 
 
 @dataclass(frozen=True)
 class Totals:
-    """Sums over the whole ledger."""
+    """Sums over the whole ledger; ``entries`` is the number of exchanges."""
 
     entries: int = 0
     body_sent_bytes: int = 0
@@ -46,7 +87,7 @@ class Totals:
 
     def with_entry(self, entry: LedgerEntry) -> Totals:
         return Totals(
-            entries=self.entries + 1,
+            entries=self.entries + entry.count,
             body_sent_bytes=self.body_sent_bytes + entry.body_sent_bytes,
             body_received_bytes=self.body_received_bytes + entry.body_received_bytes,
             socket_sent_bytes=self.socket_sent_bytes + entry.socket_sent_bytes,
@@ -55,33 +96,80 @@ class Totals:
 
 
 class Ledger:
-    """Append-only file; safe to use from several threads."""
+    """Entries are only ever added; safe to use from several threads, and beside another process's."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
         self._lock = threading.Lock()
         self._totals = Totals()
-        for entry in read_ledger(path):
+        known = read_ledger(path)
+        for entry in known:
             self._totals = self._totals.with_entry(entry)
-        self._file = path.open("a", encoding="utf-8")
+        self._files = LedgerFiles(path)
+        self._oldest_hour = min((entry.hour for entry in known if entry.count == 1), default=None)
+        self._lines_until_next = 0
 
     def append(self, entry: LedgerEntry) -> None:
         with self._lock:
-            self._file.write(entry.model_dump_json() + "\n")
-            self._file.flush()
+            size_bytes = self._files.append(entry.line())
             self._totals = self._totals.with_entry(entry)
+            self._oldest_hour = entry.hour if self._oldest_hour is None else self._oldest_hour
+            self._lines_until_next -= 1
+            past = self._oldest_hour <= entry.hour - _HOURS_LINE_BY_LINE
+            if (past or size_bytes > OPEN_BYTES) and self._lines_until_next <= 0:
+                self._fold(None if size_bytes > OPEN_BYTES else entry.hour)
+
+    def _fold(self, hour: int | None) -> None:
+        """Sum what is older than the hours before ``hour``, or all. Where there is no room for that, later."""
+        newer: Lines = []
+
+        def split(lines: Lines) -> tuple[Lines, Lines]:
+            entries = [LedgerEntry.model_validate_json(line) for line in lines]
+            old = [one for one in entries if hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE]
+            newer[:] = [one.line() for one in entries if not (hour is None or one.hour <= hour - _HOURS_LINE_BY_LINE)]
+            return [one.line() for one in hourly(old)], newer
+
+        self._lines_until_next = _AGAIN_AFTER_LINES
+        with suppress(OSError, StorageFull):
+            self._files.fold(split, _merged)
+            self._lines_until_next = 0
+            self._oldest_hour = min((LedgerEntry.model_validate_json(one).hour for one in newer), default=None)
 
     @property
     def totals(self) -> Totals:
         return self._totals
 
     def close(self) -> None:
-        self._file.close()
+        self._files.close()
 
 
 def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
-    """All complete lines; one that a crash cut off at the end is left out."""
-    if not path.exists():
-        return ()
-    lines = path.read_text(encoding="utf-8").split("\n")
-    return tuple(LedgerEntry.model_validate_json(line) for line in lines[:-1] if line.endswith("}"))
+    """All that is in a ledger, sums of earlier hours first; a line that a crash cut off at the end is left out."""
+    return tuple(LedgerEntry.model_validate_json(line) for line in all_lines(path) if line.endswith(b"}"))
+
+
+def hourly(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
+    """Those that are ``SUMMED`` as one for each hour, server, purpose and end; the others as they are, in their order.
+
+    A sum stands where the first of it stood.
+    """
+    found: dict[object, LedgerEntry] = {}
+    for number, entry in enumerate(entries):
+        kind = (entry.hour, entry.server, entry.method, entry.path, entry.purpose, entry.status, entry.tls_version)
+        key: object = kind if entry.purpose in SUMMED else number
+        found[key] = found[key].and_(entry) if key in found else entry
+    return list(found.values())
+
+
+def without_number(purpose: str) -> str:
+    """A letter's topic without the number of its round or model."""
+    return purpose.rstrip("0123456789").rstrip("-")
+
+
+def _merged(lines: Lines) -> Lines:
+    """One line for each server, purpose and end, whenever it was; as many as there are kinds of exchanges."""
+    found: dict[object, LedgerEntry] = {}
+    for entry in (LedgerEntry.model_validate_json(line) for line in lines):
+        whole = entry.model_copy(update={"purpose": without_number(entry.purpose)})
+        key = (whole.server, whole.method, whole.path, whole.purpose, whole.status, whole.tls_version)
+        found[key] = found[key].and_(whole) if key in found else whole
+    return [one.line() for one in found.values()]

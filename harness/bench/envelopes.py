@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from client_agent.network.ledger import CONNECTION, HANDSHAKE, LedgerEntry, read_ledger
+from client_agent.network.ledger import CONNECTION, HANDSHAKE, LedgerEntry, read_ledger, without_number
 from client_agent.site.events import RoundEnd
 from harness.bench import probe
 from harness.bench.envelope_results import ControlTraffic, EnvelopesBenchmark
@@ -90,17 +90,14 @@ def _counted(folder: Path, sites: int, rounds: int) -> tuple[ControlTraffic, ...
 def control_traffic(who: str, side: Side, entries: Sequence[LedgerEntry], site_rounds: int) -> ControlTraffic:
     """The entries that are requests of control messages, divided by the sites and rounds that made them."""
     control = [e for e in entries if e.purpose not in _NO_CONTROL and not e.purpose.startswith(_CHECKPOINT)]
-    kinds = Counter(_kind(entry.purpose) for entry in control)
+    kinds = Counter[str]()
+    for entry in control:
+        kinds[without_number(entry.purpose)] += entry.count
     return ControlTraffic(
         who=who,
         side=side,
-        requests=len(control) / site_rounds,
+        requests=kinds.total() / site_rounds,
         bytes_up=sum(entry.socket_sent_bytes for entry in control) / site_rounds,
         bytes_down=sum(entry.socket_received_bytes for entry in control) / site_rounds,
         requests_by_purpose={kind: count / site_rounds for kind, count in kinds.most_common()},
     )
-
-
-def _kind(purpose: str) -> str:
-    """A letter's topic without the number of its round or model."""
-    return purpose.rstrip("0123456789").rstrip("-")

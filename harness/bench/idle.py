@@ -75,7 +75,7 @@ def summary(
     return IdleBenchmark(
         past_studies=past_studies,
         seconds=seconds,
-        requests_per_day=len(window) / days,
+        requests_per_day=sum(entry.count for entry in window) / days,
         bytes_up_per_day=sum(entry.socket_sent_bytes for entry in window) / days,
         bytes_down_per_day=sum(entry.socket_received_bytes for entry in window) / days,
         ledger_bytes_per_day=ledger_bytes_per_day,
