@@ -96,6 +96,7 @@ class Agent:
             ledger=site.ledger,
             stop=stop,
             clock=site.clock,
+            asks_people=settings.approve == "manual",
             start_when=None if settings.start_when == "all" else settings.start_when,
             start_timeout_s=settings.start_timeout_s,
             bootstrap_samples=settings.bootstrap_samples,

@@ -62,7 +62,8 @@ class AgentSettings(BaseSettings):
     ``start_when`` (requester only): how many contributors must be ready before round 1, ``"all"`` of the roster or a
     number; after ``start_timeout_s`` the study's least number of contributors suffices. ``bootstrap_samples`` are drawn
     for the intervals of the last model's metrics; 0 leaves intervals out. ``failpoint`` is for tests: it
-    names the place at which this agent kills itself, and is refused without a seed. ``proxy`` is the HTTP proxy on the
+    names the place at which this agent kills itself, and is refused without a seed. ``approve``: whether a person says
+    yes to each study, or the policy alone does. ``proxy`` is the HTTP proxy on the
     way to both servers, http://HOST:PORT, and ``proxy_credentials`` a file with user:password for it; none is taken
     from the environment.
     """
@@ -81,6 +82,7 @@ class AgentSettings(BaseSettings):
     data: Path
     state_dir: Path
     ca: Path
+    approve: Literal["manual", "policy"] = "manual"
     proxy: str | None = None
     proxy_credentials: Path | None = None
     device: Device = "auto"

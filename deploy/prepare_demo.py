@@ -92,6 +92,7 @@ def _write_site(place: Path, site: SiteData, names: DataNames) -> None:
         "state_dir": "/var/lib/moiety",
         "ca": "ca.pem",
         "device": "cpu",
+        "approve": "policy",  # nobody is asked in a demo
     }
     (place / "settings.toml").write_text(toml_lines(settings), encoding="utf-8")
 

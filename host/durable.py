@@ -68,3 +68,19 @@ def new_folder(folder: Path) -> Path:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         sync_folder(folder.parent)
     return folder
+
+
+def append_durably(path: Path, line: bytes) -> None:
+    """Add to a file whose lines are never changed; on disk when this returns. Raises: StorageFull"""
+    try:
+        fresh = not path.exists()
+        with path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        if fresh:
+            sync_folder(path.parent)
+    except OSError as error:
+        if is_full(error):
+            raise StorageFull(f"no space left for {path.name}: free space on this machine's disk") from None
+        raise

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from client_agent.cli.approving import Word, list_studies, say, show_study
 from client_agent.cli.kept.budget import begin_budget, show_budget
 from client_agent.cli.kept.memory import forget_memory
 from client_agent.cli.leaving import leave_study
@@ -23,9 +24,12 @@ from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
 from client_agent.site.events import AgentEvent
 from client_agent.site.identity import load_identity
-from host.doctor.finding import show
+from host.doctor.finding import show as show_report
 from host.private_files import UMASK
 
+PersonOption = Annotated[str, typer.Option(help="Who says so: kept with the word.")]
+ReasonOption = Annotated[str, typer.Option(help="Kept with the word; of a decline the requester reads it, sealed.")]
+SureOption = Annotated[bool, typer.Option("--yes", help="Do not ask once more.")]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
 
@@ -79,8 +83,36 @@ def doctor(config: ConfigOption, json_output: JsonOption = False) -> None:
     """Look at everything that this site needs; each failure says what to do. Status 1 when something failed."""
     from client_agent.doctor.look import examine_site
 
-    if not show(examine_site(config), json_output=json_output):
+    if not show_report(examine_site(config), json_output=json_output):
         raise typer.Exit(1)
+
+
+@app.command()
+def studies(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
+    """The studies that this site knows, and which of them wait for a person's approval."""
+    list_studies(load_settings(config), json_output=json_output)
+
+
+@app.command()
+def show(study: NameArgument, config: ConfigOption, json_output: JsonOption = False) -> None:
+    """Everything that a study would open and to whom, in plain words."""
+    show_study(load_settings(config), study, json_output=json_output)
+
+
+@app.command()
+def approve(
+    study: NameArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "", sure: SureOption = False
+) -> None:
+    """Take part in a study: shown in plain words, asked once more, kept with name, time, reason and digest."""
+    say(load_settings(config), study, Word(approved=True, person=person, reason=reason, sure=sure))
+
+
+@app.command()
+def decline(
+    study: NameArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "", sure: SureOption = False
+) -> None:
+    """Take no part in a study; the requester is told that, and the other sites may go on."""
+    say(load_settings(config), study, Word(approved=False, person=person, reason=reason, sure=sure))
 
 
 @app.command()

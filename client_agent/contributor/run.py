@@ -15,6 +15,7 @@ from client_agent.contributor.welcome import first_checkpoint, missed_release, o
 from client_agent.network.clock import pause_after
 from client_agent.network.watch import Stopped, same_round
 from client_agent.points import Point
+from client_agent.site.approval import approval_of
 from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.journal import StudyJournal
@@ -40,6 +41,7 @@ from protocol.errors import (
 )
 from protocol.evidence import PastRelease
 from protocol.policy.memory import remember_skip
+from protocol.printable import printable
 from protocol.protection.ckks import welcomed_seed
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -51,6 +53,7 @@ _WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, *_OPENED.values()})
 _VERSION: Final = re.compile(r"[0-9]{1,7}")
 _IDLE_S: Final = 30.0
 _RETRY_S: Final = 0.5
+_ASK_AGAIN_S: Final = 1.0
 
 
 class Contributor(Participant):
@@ -69,6 +72,8 @@ class Contributor(Participant):
         refusal = refused_study(self)
         if refusal is not None:
             self._refuse(refusal)
+            return
+        if not self._approved():
             return
         try:
             self.prepare()
@@ -113,10 +118,32 @@ class Contributor(Participant):
         self.save(finished=f"refused: {refusal.detail}", refused=True)
         self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
 
-    def _tell_hindrance(self) -> None:
+    def _approved(self) -> bool:
+        """Wait for a person's word where this site asks for one; a no ends this site's part. Raises: Stopped"""
+        word = approval_of(self.journal, self.study_digest)
+        if word is None and self.context.asks_people and self.journal.left is None:
+            name = self.study.name
+            self.event(EventKind.STUDY, None, f"waits for a person: moiety agent show {name}, approve {name}")
+        while word is None and self.context.asks_people:
+            if self.journal.left is not None:
+                return self._declined("a person took this site out of the study")
+            if self.context.pause(_ASK_AGAIN_S):
+                raise Stopped
+            word = approval_of(self.journal, self.study_digest)
+        if word is not None and not word.approved:
+            return self._declined(f"declined by {printable(word.person)}: {printable(word.reason)}")
+        return True
+
+    def _declined(self, why: str) -> bool:
+        self._tell_hindrance(declined=True)
+        self.save(finished=why, refused=True)
+        self.event(EventKind.FINISHED, None, why)
+        return False
+
+    def _tell_hindrance(self, *, declined: bool = False) -> None:
         """Once; whether it arrives or not, this site's own log has the reason."""
         try:
-            send_hindrance(self)
+            send_hindrance(self, declined=declined)
         except MoietyError as later:
             self.problem(None, f"the requester was not told that this site cannot begin: {later.detail}")
 

@@ -14,6 +14,11 @@ from protocol.wire import paths
 from protocol.wire.messages import StudyView
 
 _TELL_AGAIN_S: Final = 60.0
+_DECLINED: Final = "it takes no part: its people declined the study"
+_HINDERED: Final = (
+    "it cannot begin: something there, its data or settings, must be mended by its people, whose agent's log says what"
+)
+_SILENT: Final = "does it run, have its people approved the study, is it among its 'studies'?"
 _MINUTE: Final = "%Y-%m-%d %H:%M"
 
 
@@ -44,9 +49,7 @@ class MissingSites:
             return f"{site} ({self._hindered[site]})"
         if len(lacking) == 1:
             return f"{site} (not ready at {lacking[0]})"
-        return (
-            f"{site} (nothing heard of its agent in this study: is it running, and is the study among its 'studies'?)"
-        )
+        return f"{site} (nothing heard of its agent in this study: {_SILENT})"
 
     def _read_hindrances(self, view: StudyView) -> None:
         """A letter that does not open is named once and counts for nothing."""
@@ -56,16 +59,14 @@ class MissingSites:
             if entry in self._owner.progress.unreadable:
                 continue
             try:
-                since_s = read_hindrance(self._owner, sender).since_s
+                told = read_hindrance(self._owner, sender)
             except (UnknownResource, Unavailable):
                 continue
             except RefusedMessage as refused:
                 self._owner.put_aside(entry, paths.HINDERED_TOPIC, refused.detail)
                 continue
-            self._hindered[sender] = (
-                f"since {_shown(since_s)} it cannot begin: something there, its data or settings, must be mended by "
-                "its people, whose agent's log says what"
-            )
+            why = _DECLINED if told.declined else _HINDERED
+            self._hindered[sender] = f"since {_shown(told.since_s)} {why}"
 
 
 def _shown(time_s: float) -> str:

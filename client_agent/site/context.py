@@ -29,7 +29,7 @@ LearnerFactory = Callable[[Study, int], Learner]
 
 @dataclass(frozen=True)
 class SiteContext:
-    """One site's means, shared by all of its studies."""
+    """One site's means, shared by all of its studies. ``asks_people``: whether a person approves each study here."""
 
     site: str
     keys: PartyKeys = field(repr=False)
@@ -43,6 +43,7 @@ class SiteContext:
     emit: EventSink
     ledger: Ledger
     stop: threading.Event
+    asks_people: bool
     data: Path = Path()
     start_when: int | None = None
     start_timeout_s: float = 3600.0

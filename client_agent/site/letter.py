@@ -50,14 +50,15 @@ class StudyRefusal(Message):
 
 
 class Hindrance(Message):
-    """A site would take part in a study and cannot begin, since its people must mend something; the requester is told.
+    """A site does not begin a study, since its people must mend something or ``declined`` it; the requester is told.
 
-    What it is stays at the site: the names in its files, and what is wrong with its data, leave it in no message.
+    What is to be mended stays at the site: the names in its files, and what is wrong with its data, are in no message.
     """
 
     KIND: ClassVar[str] = "hindrance"
     study_digest: Digest
     site: PartyName
+    declined: bool = False
     since_s: Annotated[int, Field(ge=0)]
 
 

@@ -1,4 +1,4 @@
-"""A site that cannot begin a study tells the requester that, and not why: its people must mend something there.
+"""A site that does not begin a study tells the requester: its people declined, or must mend something there.
 
 Sealed, signed, once per study. It is moot as soon as the site says that it is ready.
 """
@@ -21,13 +21,16 @@ _KIND: Final = "hindered"
 _NUMBER: Final = 0
 
 
-def send_hindrance(owner: Participant) -> None:
-    """The same letter after a restart. Raises: Unavailable; what the server refuses with"""
+def send_hindrance(owner: Participant, *, declined: bool = False) -> None:
+    """``declined``: its people take no part in the study, else they must mend something.
+
+    The same letter after a restart. Raises: Unavailable; what the server refuses with
+    """
     context = owner.context
     letter = owner.journal.folder / "hindered.sealed"
     if not letter.exists():
         since_s = int(context.clock.now())
-        message = Hindrance(study_digest=owner.study_digest, site=context.site, since_s=since_s)
+        message = Hindrance(study_digest=owner.study_digest, site=context.site, declined=declined, since_s=since_s)
         signed = sign(message, context.site, context.keys.signing)
         to = owner.requester_party
         write_durably(letter, seal_letter(signed, _KIND, owner.study_digest, context.site, to, _NUMBER))

@@ -322,6 +322,7 @@ class RunningFederation:
             "state_dir": "state",
             "ca": "../ca.pem",
             "device": "cpu",
+            "approve": "policy",
             "poll_s": _POLL_S,
             "bootstrap_samples": self.spec.bootstrap_samples,
         }

@@ -93,6 +93,7 @@ class RealSite:
             emit=self.events.append,
             ledger=self.ledger,
             stop=threading.Event(),
+            asks_people=False,
             clock=federation.clock,
         )
         context.sums.reconciled_at_s = context.clock.now() if reconciled else None

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from client_agent.cli.agent import app as agent_app
 from client_agent.cli.study import app as study_app
 from client_agent.doctor.look import examine_site
 from client_agent.network.ledger import read_ledger
@@ -221,6 +222,40 @@ def test_the_requester_is_told_who_is_missing_and_who_cannot_begin(federation: I
         federation.start("c4", "c5")
         federation.until("the end", finished(federation, "waiting", REQUESTER, "c4"))
     assert "c4" in rounds_of(federation, REQUESTER, "waiting")[0].took_part
+
+
+def said_by(federation: InMemoryFederation, site: str, word: str, reason: str) -> None:
+    config = str(federation.config(site))
+    arguments = [word, "asked", "--config", config, "--person", "Dr. Yes", "--reason", reason, "--yes"]
+    result = CliRunner().invoke(agent_app, arguments)
+    assert result.exit_code == 0, result.output
+    assert f"study asked: {word}d by Dr. Yes" in result.output
+
+
+def test_nothing_trains_without_a_persons_word(federation: InMemoryFederation) -> None:
+    """c4 asks its people, who say yes when the study waits for them; c5's say no, and the others go on."""
+    settings = {site: federation.config(site) for site in (REQUESTER, "c4", "c5")}
+    for site in ("c4", "c5"):
+        settings[site].write_text(settings[site].read_text().replace('approve = "policy"', 'approve = "manual"'))
+    settings[REQUESTER].write_text(f"start_when = 4\n{settings[REQUESTER].read_text()}")
+    at = lambda site, text: any(text in one for one in federation.texts(EventKind.STUDY, site))  # noqa: E731
+    with federation.agents():
+        federation.hand_in(study_for(federation, "asked", RuleSpec(name=RuleName.FEDAVG), 2, 60.0))
+        federation.until("both wait", lambda: all(at(site, "waits for a person") for site in ("c4", "c5")))
+        said_by(federation, "c5", "decline", "no permit")
+        federation.until("the requester hears", lambda: at(REQUESTER, "c5 (since"))
+        assert at(REQUESTER, "it takes no part: its people declined the study")
+        assert not rounds_of(federation, REQUESTER, "asked")
+        said_by(federation, "c4", "approve", "permit 12")
+        federation.until("the end", finished(federation, "asked", REQUESTER, "c4", "c5"))
+    records = rounds_of(federation, REQUESTER, "asked")
+    assert ["c4" in record.took_part and "c5" not in record.took_part for record in records] == [True, True]
+    words = [json.loads(line) for line in (federation.state("c4") / "approvals.jsonl").read_text().splitlines()]
+    assert [(word["person"], word["approved"], word["reason"]) for word in words] == [("Dr. Yes", True, "permit 12")]
+    state = journal(federation, "c5", "asked").site_state()
+    assert state is not None
+    assert state.finished == "declined by Dr. Yes: no permit"
+    assert state.model_version is None
 
 
 STUDY_TOML = """

@@ -287,6 +287,7 @@ class Federation:
                 emit=lambda _: None,
                 ledger=ledger,
                 stop=threading.Event(),
+                asks_people=False,
                 clock=ToldClock(lambda: 1e9),
             )
         return self._contexts[site]

@@ -195,6 +195,7 @@ def _context(
             emit=events.append,
             ledger=ledger,
             stop=threading.Event(),
+            asks_people=False,
             clock=ToldClock(lambda: 1e9),
         )
     finally:

@@ -1,0 +1,48 @@
+"""A person's word that this site takes part in a study, or not; without it nothing trains.
+
+studies/NAME/approval.json   the word that counts, bound to the study's digest
+approvals.jsonl              every word ever given at this site, appended
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from client_agent.site.journal import StudyJournal
+from host.durable import append_durably
+from protocol.errors import ConfigurationError
+
+APPROVALS: Final = "approvals.jsonl"
+_FILE: Final = "approval.json"
+
+
+class Approval(BaseModel):
+    """``person`` said yes or no to the study of this digest, at ``time_s`` since 1970."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str
+    study_digest: str
+    approved: bool
+    person: Annotated[str, Field(min_length=1, max_length=200)]
+    reason: Annotated[str, Field(max_length=2000)] = ""
+    time_s: float
+
+
+def approval_of(journal: StudyJournal, study_digest: str) -> Approval | None:
+    """What was said of this very study; None before that. Raises: ConfigurationError where it was of another one"""
+    found = journal.read(journal.folder / _FILE, Approval)
+    if found is not None and found.study_digest != study_digest:
+        raise ConfigurationError(
+            f"study {found.study!r}: the approval of {found.person!r} is for another study of that name "
+            f"({found.study_digest[:16]}..., this one is {study_digest[:16]}...): look at it and say yes or no again"
+        )
+    return found
+
+
+def give(state_dir: Path, journal: StudyJournal, word: Approval) -> None:
+    """Keep it; the list of all words first, so that none counts that is not in it."""
+    append_durably(state_dir / APPROVALS, word.model_dump_json().encode() + b"\n")
+    journal.write(journal.folder / _FILE, word)

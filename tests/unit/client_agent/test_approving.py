@@ -1,0 +1,125 @@
+"""A person's word on a study: what is shown before it, and what is kept of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from client_agent.cli.agent import app
+from client_agent.site.approval import Approval, approval_of, give
+from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.study.plain_words import in_plain_words
+from harness.federation.processes import write_secret
+from protocol.errors import ConfigurationError, MoietyError
+from protocol.parameters import Needs
+from protocol.policy.site_policy import SitePolicy
+from protocol.protection.plan import StudyProtection
+from protocol.wire.authentic import sign
+from protocol.wire.keyfile import dump_party_keys, dump_roster
+from protocol.wire.messages import RuleName, RuleSpec
+from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, study
+from tests.unit.client_agent.test_cli import write_config
+
+STUDY = study()
+
+
+def words(**changes: object) -> str:
+    of = STUDY.model_copy(update=changes)
+    return "\n".join(f"{one.about}: {one.words}" for one in in_plain_words(of, ROSTER, SitePolicy()))
+
+
+def test_what_a_study_opens_is_said_in_words() -> None:
+    said = words()
+    assert f"who asks: {REQUESTER}" in said
+    assert "two halves that look random, one to each server: both servers together could read it" in said
+    assert "noise: none: this study is not differentially private" in said
+    assert "this site's policy: allows this study" in said
+
+
+@pytest.mark.parametrize("name", [name for name in RuleName if name is not RuleName.LOCAL])
+def test_every_rule_says_what_it_opens(name: RuleName) -> None:
+    said = words(rule=RuleSpec(name=name))
+    reads = [line for line in said.splitlines() if line.startswith("the requester reads: ")]
+    needs = {RuleSpec(name=name).needs, name.declared.measures} - {Needs.NOTHING}
+    assert len(reads) == max(1, len(needs))
+    assert ("how many training examples of each class" in said) is name.counts_classes
+
+
+def test_ckks_is_said_loudly_and_a_refusing_policy_too() -> None:
+    said = words(protection=StudyProtection.CKKS, rule=RuleSpec(name=RuleName.FEDAVG))
+    assert "SERVER A TOGETHER WITH ANY ONE SITE CAN READ IT" in said
+    assert "REFUSES this study: allow_ckks: " in said
+
+
+@pytest.fixture
+def contributor(tmp_path: Path) -> Path:
+    """Settings of site c1, whose agent has found the study."""
+    config = write_config(tmp_path)
+    (tmp_path / "roster.toml").write_text(dump_roster(PARTIES.roster))
+    write_secret(tmp_path / "c1.toml", dump_party_keys(keys("c1")))
+    config.write_text(config.read_text().replace(f'"{REQUESTER}"', '"c1"').replace("keys.toml", "c1.toml"))
+    journal = StudyJournal(tmp_path / "state", STUDY.name)
+    journal.write(journal.folder / "study.json", sign(STUDY, REQUESTER, keys(REQUESTER).signing))
+    return config
+
+
+def said(config: Path, *arguments: str, text: str | None = None) -> Result:
+    result = CliRunner().invoke(app, [*arguments, "--config", str(config)], input=text)
+    if isinstance(result.exception, MoietyError):
+        raise result.exception
+    return result
+
+
+def journal_of(config: Path) -> StudyJournal:
+    return StudyJournal(config.parent / "state", STUDY.name)
+
+
+def test_a_word_is_asked_for_once_more_and_kept(contributor: Path) -> None:
+    assert "waits for a person: moiety agent approve unit" in said(contributor, "studies", "--json").stdout
+    no = said(contributor, "approve", STUDY.name, "--person", "Dr. A", text="n\n")
+    assert no.exit_code == 1
+    assert approval_of(journal_of(contributor), STUDY.digest()) is None
+    yes = said(contributor, "approve", STUDY.name, "--person", "Dr. A", "--reason", "permit 7", text="y\n")
+    assert "study unit: approved by Dr. A" in yes.stdout
+    kept = approval_of(journal_of(contributor), STUDY.digest())
+    assert kept is not None
+    assert (kept.approved, kept.person, kept.reason) == (True, "Dr. A", "permit 7")
+    assert json.loads(said(contributor, "studies", "--json").stdout)["state"] == "runs"
+
+
+def test_a_change_of_mind_is_kept_beside_the_first_word(contributor: Path) -> None:
+    said(contributor, "approve", STUDY.name, "--person", "Dr. A", "--yes")
+    said(contributor, "decline", STUDY.name, "--person", "Dr. B", "--reason", "withdrawn", "--yes")
+    lines = (contributor.parent / "state" / "approvals.jsonl").read_text().splitlines()
+    assert [json.loads(line)["person"] for line in lines] == ["Dr. A", "Dr. B"]
+    assert journal_of(contributor).left == "withdrawn"
+    assert json.loads(said(contributor, "studies", "--json").stdout)["state"] == "left by this site"
+
+
+def test_an_approval_is_of_one_study_alone(contributor: Path) -> None:
+    word = Approval(study=STUDY.name, study_digest="0" * 64, approved=True, person="Dr. A", time_s=1.0)
+    give(contributor.parent / "state", journal_of(contributor), word)
+    with pytest.raises(ConfigurationError, match="is for another study of that name"):
+        approval_of(journal_of(contributor), STUDY.digest())
+
+
+def test_no_word_on_what_is_unknown_own_or_over(contributor: Path) -> None:
+    with pytest.raises(ConfigurationError, match="this site knows no study 'other'"):
+        said(contributor, "show", "other")
+    state = SiteState(study_digest=STUDY.digest(), training_seed=1, finished="completed: done", refused=True)
+    journal_of(contributor).write_site_state(state)
+    with pytest.raises(ConfigurationError, match="is over at this site"):
+        said(contributor, "approve", STUDY.name, "--person", "Dr. A", "--yes")
+    own = contributor.read_text().replace('"c1"', f'"{REQUESTER}"').replace("c1.toml", "keys.toml")
+    contributor.write_text(own)
+    with pytest.raises(ConfigurationError, match="'moiety study create' was its word"):
+        said(contributor, "approve", STUDY.name, "--person", "Dr. A", "--yes")
+
+
+def test_what_is_shown_is_shown_to_programs_too(contributor: Path) -> None:
+    shown = json.loads(said(contributor, "show", STUDY.name, "--json").stdout)
+    assert shown["digest"] == STUDY.digest()
+    assert {"who asks", "what leaves", "noise"} <= {one["about"] for one in shown["statements"]}
