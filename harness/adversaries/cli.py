@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -37,7 +38,11 @@ class _Named(TyperGroup):
         from harness.adversaries.catalogue.catalogue import catalogue
         from harness.adversaries.catalogue.command import command_of
 
-        return typer.main.get_command(command_of(catalogue()[cmd_name])) if cmd_name in catalogue() else None
+        if cmd_name not in catalogue():
+            near = get_close_matches(cmd_name, (*catalogue(), *self.commands), n=3)
+            meant = f"did you mean {' or '.join(near)}? " if near else ""
+            raise typer.BadParameter(f"no attack is called {cmd_name!r}; {meant}moiety attack --list names them all")
+        return typer.main.get_command(command_of(catalogue()[cmd_name]))
 
 
 app = typer.Typer(cls=_Named, help="Attack the protocol, and print what holds.")

@@ -34,7 +34,7 @@ from protocol.wire.messages import (
 )
 from servers.rounds.end_round import Endings
 from servers.rounds.outcomes import countersign_outcome
-from servers.rounds.release import commit_release, with_mask_seed
+from servers.rounds.release import commit_release
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
@@ -177,23 +177,6 @@ def test_a_peer_that_answers_after_the_deadline_makes_nobody_miss_it(store: SqlS
     assert (kept.release_set, kept.outcome) == (ALL, None)
 
 
-def test_a_peer_that_took_a_release_set_cannot_swap_it_once_the_mask_is_drawn(
-    store: SqlStore, record: RoundRecord
-) -> None:
-    """y_A(all) - PRG(t) and y_A(all but one) - PRG(t): B would subtract them and have A's share of one update."""
-    server, peer = server_on(Side.A, store), Asked(ProtocolViolation("not asked"), WITHOUT_LAST)
-    store.change_round(KEY, lambda r: replace(r, release_set=ALL))
-    sent = with_mask_seed(server, store.round(KEY) or record)
-    conflict = ConflictingMessage("B says now that it has another one")
-    with pytest.raises(ProtocolViolation, match="took this side's release set and now names another"):
-        asyncio.run(endings(server, peer).adopt_peers_release_set(store.study(KEY.study), sent, conflict))
-    assert peer.asked == []
-    kept = store.round(KEY)
-    assert kept is not None
-    assert kept.release_set == ALL
-    assert [refusal.party for refusal in store.refusals(KEY.study)] == [OPERATORS[1]]
-
-
 def test_before_the_mask_is_drawn_the_peers_release_set_stands(store: SqlStore, record: RoundRecord) -> None:
     server, peer = server_on(Side.A, store), Asked(ProtocolViolation("not asked"), WITHOUT_LAST)
     held = store.change_round(KEY, lambda r: replace(r, release_set=ALL))
@@ -232,16 +215,3 @@ def test_a_server_that_only_holds_the_release_set_signs_the_skip_and_releases_no
     with pytest.raises(WrongRound, match="released"):
         commit_release(server, store.study(KEY.study), held, "a sum that was on its way")
     assert getattr(store.round(KEY), "state", None) is RoundState.SKIPPED
-
-
-def test_a_released_round_is_not_skipped(store: SqlStore, record: RoundRecord) -> None:
-    server, study_record = server_on(Side.B, store), store.study(KEY.study)
-    held = store.change_round(KEY, lambda r: replace(r, release_set=ALL))
-    commit_release(server, study_record, held, "output")
-    skip = sign(
-        outcome_of(held.key, RoundState.SKIPPED, OutcomeCause.NOT_AGREED_IN_TIME),
-        OPERATORS[0],
-        PARTIES.keys[OPERATORS[0]].signing,
-    )
-    with pytest.raises(WrongRound, match="has been released here"):
-        countersign_outcome(server, KEY, skip)

@@ -19,6 +19,8 @@ class Party(StrEnum):
     SITES = "several sites"
     REQUESTER = "the requester"
     SERVER = "a server"
+    SERVER_AND_SITE = "a server and a site"
+    SERVER_AND_REQUESTER = "a server and the requester"
     NETWORK = "the network"
     STRANGER = "a stranger"
 

@@ -10,19 +10,28 @@ from harness.adversaries.catalogue.by_network.edge import floods_at_the_edge
 from harness.adversaries.catalogue.by_network.made_up import made_up_answers
 from harness.adversaries.catalogue.by_network.outside import outside_attacks
 from harness.adversaries.catalogue.by_network.requests import hostile_requests
+from harness.adversaries.catalogue.by_requester.data_sums import sums_of_data
 from harness.adversaries.catalogue.by_requester.lists import hostile_lists
+from harness.adversaries.catalogue.by_requester.measured import more_measurements
 from harness.adversaries.catalogue.by_requester.messages import hostile_messages
 from harness.adversaries.catalogue.by_requester.models import crafted_models
 from harness.adversaries.catalogue.by_requester.queries import chosen_queries
 from harness.adversaries.catalogue.by_requester.sums import subtractions
 from harness.adversaries.catalogue.by_servers.altered_sums import altered_sums
 from harness.adversaries.catalogue.by_servers.curious import curious_servers
+from harness.adversaries.catalogue.by_servers.ends import second_ends
 from harness.adversaries.catalogue.by_servers.falsified import falsified_measurements
+from harness.adversaries.catalogue.by_servers.forks import forked_views
 from harness.adversaries.catalogue.by_servers.frames import hostile_frames
+from harness.adversaries.catalogue.by_servers.helped import helped_servers
+from harness.adversaries.catalogue.by_servers.stored import stored_by_servers
+from harness.adversaries.catalogue.by_sites.crowds import crowds
 from harness.adversaries.catalogue.by_sites.flooding import floods
+from harness.adversaries.catalogue.by_sites.long_updates import long_updates
 from harness.adversaries.catalogue.by_sites.poisoning import poisonings
 from harness.adversaries.catalogue.by_sites.shares import hostile_shares
 from harness.adversaries.catalogue.by_sites.vectors import vector_attacks
+from harness.adversaries.catalogue.by_sites.weights import own_weights
 from harness.adversaries.catalogue.tags import tagged_sums
 from protocol.errors import ConfigurationError
 
@@ -34,15 +43,24 @@ def catalogue() -> dict[str, Attack]:
         vector_attacks(),
         hostile_shares(),
         floods(),
+        long_updates(),
+        own_weights(),
+        crowds(),
         hostile_lists(),
         hostile_messages(),
         subtractions(),
         crafted_models(),
         chosen_queries(),
+        more_measurements(),
+        sums_of_data(),
         curious_servers(),
+        stored_by_servers(),
+        helped_servers(),
         falsified_measurements(),
         altered_sums(),
         hostile_frames(),
+        second_ends(),
+        forked_views(),
         outside_attacks(),
         hostile_requests(),
         tagged_sums(),

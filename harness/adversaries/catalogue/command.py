@@ -9,8 +9,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from harness.adversaries.catalogue.attack import Attack
-from harness.adversaries.catalogue.by_network.outside import Deployment
+from harness.adversaries.catalogue.attack import Attack, Party
+from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
 from harness.adversaries.catalogue.catalogue import catalogue
 from harness.adversaries.catalogue.outcome import Outcome, Outcomes, collected, table, tried, verdict
 from harness.demo.live import console_for
@@ -21,12 +21,17 @@ _HELD, _NOT_HELD = 0, 1
 
 
 def show_list() -> None:
-    """Every attack: its name, who makes it, what it tries and what should hold."""
-    shown = Table("attack", "by", "tries", "what should hold", box=None)
-    for attack in catalogue().values():
-        defence = attack.defence if attack.promised else f"NOT PROMISED TO HOLD; {attack.defence}"
-        shown.add_row(attack.name, attack.party.value, attack.tries, defence)
-    console_for(stderr=False).print(shown)
+    """Every attack, by who makes it: its name, what it tries and what should hold."""
+    console = console_for(stderr=False)
+    for party in Party:
+        shown = Table("attack", "tries", "what should hold", title=party.value, title_justify="left", box=None)
+        shown.columns[0].no_wrap = True
+        for attack in (one for one in catalogue().values() if one.party is party):
+            held = attack.defence if attack.promised else f"NOT PROMISED TO HOLD; {attack.defence}"
+            anywhere = " (also on running servers: --roster)" if isinstance(attack, DeployedAttack) else ""
+            shown.add_row(attack.name, attack.tries + anywhere, held)
+        console.print(shown)
+        console.print()
 
 
 def run_all(json_file: Path | None) -> int:
@@ -74,7 +79,8 @@ def _deployment(roster: Path, keys: Path | None, ca: Path | None, study: str) ->
 
 def _line(outcome: Outcome) -> str:
     figure = outcome.error if outcome.figure is None else f"{outcome.figure:.3g} {outcome.figure_is}"
-    return f"{verdict(outcome):34} {outcome.name:36} {figure} ({outcome.seconds:.1f} s)"
+    note = f"; {outcome.note}" if outcome.note and (not outcome.held or outcome.promised is False) else ""
+    return f"{verdict(outcome):34} {outcome.name:36} {figure}{note} ({outcome.seconds:.1f} s)"
 
 
 def _summarise(console: Console, found: Outcomes) -> None:

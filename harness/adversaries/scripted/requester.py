@@ -326,6 +326,10 @@ class Federation:
             self._skip(of, number, listed)
         return made
 
+    def shown(self, of: Study, site: str, weights: WeightList, views: tuple[RoundView, ...]) -> Decision:
+        """What one site decides about these two servers' views, with this list in its mail."""
+        return self._decide(of, site, weights, views, None)
+
     def _skip(self, of: Study, number: int, listed: tuple[str, ...]) -> None:
         from client_agent.study.known_sums import drop_sum
 

@@ -78,12 +78,20 @@ def _announcements() -> tuple[Refused, ...]:
             Words(
                 "announcements-that-open-more",
                 Party.REQUESTER,
-                "announces rounds that open more than the study's rule needs, or are another study's",
-                "what a round may open follows from the study's rule, which all sites have read",
+                "announces rounds that open more than the study's rule needs, never close, or are another study's",
+                "what a round may open, and how long it may last, follows from the study, which all sites have read",
             ),
             {f"{_COLLECT}check_said": lambda *_: None},
             (
                 Row("of another study", told.announced(study_digest="00" * 32), 409, E.ANNOUNCEMENT_MISMATCH, settled),
+                Row(
+                    "closes in centuries",
+                    told.announced(closes_at_s=10**10),
+                    400,
+                    E.MALFORMED_MESSAGE,
+                    settled,
+                    says="round_deadline_s",
+                ),
                 *(
                     Row(f"opens {opens.value}", told.announced(opens=opens), 400, E.MALFORMED_MESSAGE, settled)
                     for opens in (Needs.PAIRS, Needs.NORMS, Needs.INNER_PRODUCTS)

@@ -1,6 +1,6 @@
 """Servers that keep to the protocol and study all they get: classifiers on bytes and on lengths.
 
-The figure is the area under the ROC curve of a classifier that tells two kinds of sites apart, five-fold: 0.5 is
+The figure is the accuracy of a classifier that tells two kinds of sites apart, five-fold, beside its interval: 0.5 is
 chance, and better than chance is a leak.
 """
 
@@ -13,7 +13,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
-from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import cross_val_predict
 
 from client_agent.site.letter import WeightMail
@@ -32,31 +31,41 @@ from protocol.wire.authentic import sign
 from protocol.wire.messages import Announcement, Decline, ListedWeight, WeightList
 
 _MANY = 300
-_LEAK = 0.62
-"""With 300 of each kind an honest 0.5 has a standard error of .024: five of them."""
+_SURE = 5.0
+"""Standard errors above chance from which on it is a leak; an honest run gets there once in three million."""
 _SEED = bytes(range(32))
 Floats = NDArray[np.float64]
 
 
-def _told_apart(first: Floats, second: Floats) -> float:
+def found_by_classifier(first: Floats, second: Floats) -> Found:
     """How well a logistic regression tells rows of the one kind from rows of the other, on rows it has not seen."""
     rows, kind = np.concatenate([first, second]), np.repeat([0, 1], [len(first), len(second)])
     if np.all(rows == rows[0]):
-        return 0.5
+        return Found(False, 0.5, "nothing differs between any two of them; chance is 0.5")
     scaled = (rows - rows.mean(axis=0)) / np.maximum(rows.std(axis=0), 1e-12)
-    predicted = cross_val_predict(LogisticRegression(max_iter=500), scaled, kind, cv=5, method="decision_function")
-    return float(roc_auc_score(kind, predicted))
+    predicted = cross_val_predict(LogisticRegression(max_iter=500), scaled, kind, cv=5)
+    accuracy = float(np.mean(predicted == kind))
+    low, high = proportion_confint(accuracy, len(kind))
+    leak = accuracy - 0.5 > _SURE * 0.5 / np.sqrt(len(kind))
+    return Found(bool(leak), accuracy, f"95 % interval {low:.2f} to {high:.2f} over {len(kind)}; chance is 0.5")
+
+
+def proportion_confint(share: float, of: int) -> tuple[float, float]:
+    """Wilson's 95 % interval of a share."""
+    z = 1.959964
+    middle = (share + z * z / (2 * of)) / (1 + z * z / of)
+    half = z / (1 + z * z / of) * float(np.sqrt(share * (1 - share) / of + z * z / (4 * of * of)))
+    return middle - half, middle + half
 
 
 class CuriousServer(Attack):
     """Two kinds of sites, whose messages at one server are compared."""
 
     party = Party.SERVER
-    figure = "area under the ROC curve, 0.5 is chance"
+    figure = "of the classifier's answers are right, 0.5 is chance"
 
     def attempt(self, folder: Path) -> Found:
-        figure = _told_apart(*(np.array([self._seen(kind, number) for number in range(_MANY)]) for kind in (0, 1)))
-        return Found(figure > _LEAK, figure)
+        return found_by_classifier(*(np.array([self._seen(kind, n) for n in range(_MANY)]) for kind in (0, 1)))
 
     @abstractmethod
     def _seen(self, kind: int, number: int) -> Floats:
