@@ -34,7 +34,7 @@ class Limits(BaseModel):
     mail_bytes: int = Field(default=2**33, ge=1, description="largest sealed mail, checkpoints included")
     disk_reserve_bytes: int = Field(default=2**26, ge=0, description="free space below which nothing is accepted")
     long_poll_s: float = Field(default=30.0, gt=0, le=300, description="longest wait of a long poll")
-    grace_s: float = Field(default=60.0, ge=0, description="for queries and release set, after a round closes")
+    grace_s: float = Field(default=60.0, ge=0, description="for queries, release set and go, after a round closes")
     retry_window_s: float = Field(default=60.0, ge=0, description="least time to contribute again to a burnt round")
     attempts: int = Field(default=3, ge=1, le=100, description="attempts of one round before it is skipped")
     pause_after_skips: int = Field(default=3, ge=1, description="skips in a row without the requester")

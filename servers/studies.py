@@ -166,7 +166,7 @@ def note_ready(server: Server, record: StudyRecord, caller: str, notice: ReadyNo
 
 
 def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed[StudyEnd]:
-    """The requester ends the study; shares of an unfinished round are deleted.
+    """The requester ends the study; shares of an unfinished round are deleted, and a sum that was not served.
 
     Raises: BadSignature, AnnouncementMismatch, ConflictingMessage
     """
@@ -183,6 +183,9 @@ def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed
     current = server.store.current_round(record.digest)
     if current is not None:
         server.files.delete(server.store.forget_share_files(record.digest, before_round=current.key.round + 1))
+        if current.state is RoundState.COMMITTED and current.output_file is not None:
+            server.store.change_round(current.key, lambda r: replace(r, output_file=None))
+            server.files.delete([current.output_file])
     return signed
 
 

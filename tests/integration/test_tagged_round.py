@@ -126,13 +126,13 @@ def require_errors(shares: tuple[Signed[TagShares], Signed[TagShares]], off: int
         assert 0 not in {int(word, 16) for word in (*mine, *theirs)}
 
 
-def require_nothing_left(sites: TaggedSites[Federation], side: Side) -> None:
-    """Neither the vector that was committed to nor a share of the skipped round is on disk."""
+def require_nothing_left(sites: TaggedSites[Federation], side: Side, state: str = "skipped") -> None:
+    """Neither the vector that was committed to nor a share of the round is on disk."""
     folder: Path = sites.federation.folder / f"operator-{side.value}" / "data" / "shares"
     digest = sites.study.digest()
     with closing(sites.federation.database(side)) as database:
-        ended = "select output_file from rounds where study = ? and state = 'skipped'"
-        assert database.execute(ended, (digest,)).fetchall() == [(None,)]
+        ended = "select output_file from rounds where study = ? and state = ?"
+        assert database.execute(ended, (digest, state)).fetchall() == [(None,)]
         columns = (("output_file", "rounds"), ("query_file", "rounds"), ("file", "contributions"), ("file", "mail"))
         named = {name for column, table in columns for (name,) in database.execute(f"select {column} from {table}")}
     assert {path.name for path in folder.iterdir()} <= named
@@ -184,6 +184,13 @@ def test_seeds_and_goes_that_are_none(sites: TaggedSites[Federation]) -> None:
             assert refused(sites, SITES[0], side, "PUT", path, one.canonical()) == code
         assert refused(sites, SITES[1], side, "PUT", path, verdict.canonical()) == ErrorCode.NOT_LISTED
     finish(sites, 1)
+
+
+def test_a_study_that_ends_leaves_no_sum_that_was_not_served(sites: TaggedSites[Federation]) -> None:
+    to_committed(sites, 1)
+    sites.end()
+    for side in Side:
+        require_nothing_left(sites, side, "committed")
 
 
 def test_announcements_without_a_seed_and_shares_without_tags_are_refused(sites: TaggedSites[Federation]) -> None:
