@@ -6,6 +6,7 @@
                  requester.json     the requester's own state
                  model-000003.safetensors
                  rounds/000004/     decision, encoded update, mail, queries, release set of that round
+                 rounds/000004/noised.f32    the one update of that round, in a study with noise
                  rounds/000004/attempt-01/   sealed shares and their record: resent, never re-made
                  federated.*, best.*   other models that the requester keeps (client_agent/site/kept_model.py)
                  metrics.jsonl      one line per round

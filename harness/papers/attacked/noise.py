@@ -41,17 +41,20 @@ _INTRODUCTION: Final = (
 _READ: Final = (
     "**Read with care.** *None* neither clips nor adds noise; *clipped* clips every record's gradient and adds the "
     "least noise that a study may have, which promises nothing: what lies between those two is clipping, what lies "
-    "between *clipped* and a number is noise. Epsilon is for one record of the site that spends most, over this one "
-    "study; a second study adds to it. Heart disease's features were standardised per hospital, which no epsilon here "
-    "covers and a study with a schema may not do; rates chosen by trying are not covered either. Both models are "
-    "small. Noise grows with the square root of the number of parameters, so larger ones lose more. Training alone is "
-    "better in both studies, without noise too: what sharing costs there is not the noise."
+    "between *clipped* and a number is noise. Clipped sums are divided by the batch size, however many records a site "
+    "has: Switzerland's 31 of 64 then count half. Epsilon is for one record of the site that spends most, over this "
+    "one study; a second study adds to it. Heart disease's features were standardised per hospital, which no epsilon "
+    "here covers and a study with a schema may not do; rates chosen by trying are not covered either. Both models are "
+    "small for their records; noise grows with the square root of the number of parameters, and below is a study in "
+    "which it takes nearly everything. Training alone is better in both studies, without noise too: what sharing costs "
+    "there is not the noise."
 )
 _MEMBERS: Final = (
     "Ten sites with few records each, and a linear model with more parameters than a site has records. The attacks "
     "are those of [what can they still infer?](privacy.md): the area under the ROC curve (.5 is chance) and the share "
     "of members found when one of a hundred others is taken for one. Epsilon allows at most e^epsilon times the share "
-    "of others that are taken for members, plus delta: at 8 that is no bound worth the name, at 1 it is one."
+    "of others that are taken for members, plus delta: at 8 that is no bound worth the name, at 1 it is one. For so "
+    "few records the price is nearly the whole model (guessing is right for .1 of the digits)."
 )
 
 
