@@ -48,6 +48,7 @@ class Metrics:
             "moiety_connections_refused", "Connections refused by number or rate", registry=self.registry
         )
         self.refusals = Counter("moiety_refusals", "Requests refused", ["code"], registry=self.registry)
+        self.ready = Gauge("moiety_ready", "1 when /readyz was ready at the last look", registry=self.registry)
         self.disk_free_bytes = Gauge("moiety_disk_free_bytes", "Free space at data_dir", registry=self.registry)
         self.disk_reserve_bytes = Gauge(
             "moiety_disk_reserve_bytes", "Free space below which nothing is accepted", registry=self.registry

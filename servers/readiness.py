@@ -23,16 +23,27 @@ class Readiness:
         self._lock = asyncio.Lock()
         self._found: MoietyError | None = None
         self._until_s = 0.0
+        self._looking: asyncio.Task[None] | None = None
 
     async def require(self) -> None:
         """Raises: Unavailable, PeerUnreachable; as it was at the last look"""
+        await self._look_if_old()
+        if self._found is not None:
+            raise self._found
+
+    def look_soon(self) -> None:
+        """Without waiting for what is found: a peer that does not answer must not keep whoever asks for metrics."""
+        if self._looking is None or self._looking.done():
+            self._looking = asyncio.create_task(self._look_if_old())
+
+    async def _look_if_old(self) -> None:
         loop = asyncio.get_running_loop()
         async with self._lock:
             if loop.time() >= self._until_s:
                 self._found = await self._look()
                 self._until_s = loop.time() + (_READY_KEPT_S if self._found is None else _NOT_READY_KEPT_S)
-        if self._found is not None:
-            raise self._found
+                server: Server = self._app.state.server
+                server.metrics.ready.set(self._found is None)
 
     def remarks(self) -> dict[str, str]:
         """What does not keep this server from serving, and soon will."""

@@ -28,6 +28,8 @@ async def readyz(request: Request) -> dict[str, str]:
 
 
 @router.get("/metrics")
-async def metrics(server: ThisServer) -> Response:
+async def metrics(request: Request, server: ThisServer) -> Response:
     """Prometheus text format."""
+    readiness: Readiness = request.app.state.readiness
+    readiness.look_soon()
     return Response(server.metrics.exposition(), media_type=CONTENT_TYPE)

@@ -14,6 +14,7 @@ import trustme
 from protocol.errors import PeerUnreachable, StorageFull, Unavailable
 from protocol.sharing import Side
 from servers.certificate import ServedCertificate
+from servers.metrics import Metrics
 from servers.readiness import Readiness
 from servers.store.shares import ShareFiles
 from tests.kit.certificates import DAY_S, write_certificate
@@ -42,6 +43,7 @@ def app_with(peer: Peer, **parts: Any) -> Any:
         "files": SimpleNamespace(require_room=room),
         "certificate": None,
         "clock": lambda: 1000.0,
+        "metrics": Metrics(),
     }
     server = SimpleNamespace(**{**usual, **parts})
     return SimpleNamespace(state=SimpleNamespace(server=server, peer=peer, pool=SimpleNamespace(session_open=True)))
@@ -91,3 +93,23 @@ def test_an_expired_certificate_is_not_ready_and_one_that_ends_soon_is_remarked(
     with pytest.raises(Unavailable, match="expired"):
         asyncio.run(later.require())
     assert Readiness(app_with(Peer())).remarks() == {}
+
+
+def test_what_was_found_is_a_metric_and_asking_for_metrics_waits_for_no_peer() -> None:
+    peer, metrics = Peer(PeerUnreachable("down")), Metrics()
+
+    async def ask() -> None:
+        readiness = Readiness(app_with(peer, metrics=metrics))
+        for _ in range(20):
+            readiness.look_soon()
+        assert peer.calls == 0, "nobody waited"
+        await asyncio.sleep(0.05)
+        assert (peer.calls, b"moiety_ready 0.0" in metrics.exposition()) == (1, True)
+        peer.error = None
+        await asyncio.sleep(0.55)
+        readiness.look_soon()
+        await asyncio.sleep(0.05)
+        assert b"moiety_ready 1.0" in metrics.exposition()
+
+    asyncio.run(ask())
+    assert peer.calls == 2
