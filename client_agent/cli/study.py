@@ -17,7 +17,6 @@ from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
 from client_agent.cli.outcome import EXIT_NOT_AS_ASKED
 from client_agent.cli.summaries import show_summary
-from client_agent.cli.verifying import verify_transcripts
 from client_agent.cli.watching import follow
 from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.at_requester.finish_table import FinishTable
@@ -29,11 +28,14 @@ from client_agent.site.identity import load_identity
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, queued, withdraw
 from client_agent.study.pretrained import load_pretrained
+from client_agent.transcripts.reading import verified
 from host.private_files import UMASK
 from host.settings import read_text
 from protocol.errors import ConfigurationError, ConflictingMessage, UnknownStudy
 from protocol.first_model import model_digest_of
+from protocol.printable import printable
 from protocol.sharing import Side
+from protocol.transcript.deviations import Findings
 from protocol.wire.authentic import sign
 from protocol.wire.messages import EndCause, Roster, Signed, Study, StudyEnd, StudyEndState, StudyState
 from protocol.wire.names import NamesKind
@@ -130,7 +132,9 @@ def verify(
     json_output: JsonLinesOption = False,
 ) -> None:
     """Who deviated, by the signed messages that one or several sites kept; ends with status 3 where anybody did."""
-    if not verify_transcripts(transcripts, roster, json_output=json_output):
+    found, count = verified(transcripts, roster)
+    (_findings_as_json if json_output else _findings_as_text)(found, count)
+    if found.deviations:
         raise typer.Exit(EXIT_NOT_AS_ASKED)
 
 
@@ -156,6 +160,23 @@ def cancel(
         json_line({"study": name, "state": "cancelled", "reason": reason})
     else:
         sys.stdout.write(f"study {name} is cancelled at both servers\n")
+
+
+def _findings_as_json(found: Findings, transcripts: int) -> None:
+    for one in found.deviations:
+        json_line({"round": one.round, "parties": list(one.parties), "deviation": one.what})
+    for text in found.unproven:
+        json_line({"unproven": text})
+    json_line({"transcripts": transcripts, "signatures": found.looked_at, "deviations": len(found.deviations)})
+
+
+def _findings_as_text(found: Findings, transcripts: int) -> None:
+    for one in found.deviations:
+        sys.stdout.write(f"round {one.round}: {' or '.join(one.parties)} {printable(one.what)}\n")
+    for text in found.unproven:
+        sys.stdout.write(f"proves nothing: {printable(text)}; ask another site for its transcript\n")
+    said = "nobody deviated by what is signed" if not found.deviations else "show these lines to both operators"
+    sys.stdout.write(f"{transcripts} transcripts, {found.looked_at} signatures looked at: {said}\n")
 
 
 def _checked(

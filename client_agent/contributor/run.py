@@ -27,7 +27,7 @@ from client_agent.study.isolating import show_sum
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from client_agent.study.refusals import refused_study, send_refusal
-from client_agent.study.transcripts import keep_transcript
+from client_agent.transcripts.keeping import keep_transcript
 from host.durable import write_durably
 from protocol.clauses import Clause
 from protocol.errors import (

@@ -17,16 +17,16 @@ from client_agent.requester.measuring.judging import RequesterFacts
 from client_agent.requester.measuring.opened import Openings
 from client_agent.requester.measuring.own_noise import kept_from_mean, learns_from, own_noise
 from client_agent.requester.measuring.probe import Probe, make_probe, probe_file
+from client_agent.requester.measuring.tag_checks import TagChecks, Wrong
 from client_agent.requester.round_result import Refused, Settled
 from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
-from client_agent.requester.tag_checks import TagChecks, Wrong
 from client_agent.site.events import EventKind, RoundEnd
 from client_agent.site.letter import WeightMail
 from client_agent.study.contribute import EncodedUpdate
 from client_agent.study.evidence import shown_outcome
 from client_agent.study.measuring import query_vector, seal_queries
-from client_agent.study.transcripts import keep_transcript
+from client_agent.transcripts.keeping import keep_transcript
 from host.durable import write_durably
 from protocol.arithmetic.ring import Ring
 from protocol.errors import (

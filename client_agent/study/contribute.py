@@ -126,8 +126,7 @@ def make_contribution(
 ) -> ContributionRecord:
     """Split, seal and commit the journalled encoding; the journalled record when this attempt was made before.
 
-    ``tag_seed`` is the weight list's, hexadecimal, where the round has tags: they are the attempt's own, and follow
-    the encoding.
+    ``tag_seed`` is the weight list's, hexadecimal, where the round has tags: the attempt's own, behind the encoding.
 
     Reveals:  what the parts do, each to the server that opens it; to others the length
     Raises:   CommitmentMismatch, when the seed is not the announced one
@@ -143,11 +142,8 @@ def make_contribution(
     files = {side: folder / _sealed_file(side, alone=len(parts) == 1) for side in parts}
     seed, size = randomness.bytes(32, f"share seed {label}"), encoded_bytes(at.study, announcement)
     encoded, split = encoded_path(journal, at.study, announcement), protection_of(announcement).content
-
-    def content(part: Part) -> Iterator[Octets]:
-        return split(part, with_tags(pieces_of(encoded, size), announcement, attempt, tag_seed), seed)
-
-    digests = _seal_into(files, sealing, content)
+    tagged = partial(with_tags, announcement=announcement, attempt=attempt, seed=tag_seed)
+    digests = _seal_into(files, sealing, lambda part: split(part, tagged(pieces_of(encoded, size)), seed))
     record = ContributionRecord(
         round=announcement.round,
         attempt=attempt,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from client_agent.site.events import RoundEnd
-from client_agent.study.transcripts import read_transcripts
+from client_agent.transcripts.reading import read_transcripts
 from harness.federation.memory.learners import light_sites
 from harness.federation.processes import FederationSpec
 from protocol.transcript.deviations import findings

@@ -16,6 +16,7 @@ from harness.adversaries.catalogue.by_requester.measured import more_measurement
 from harness.adversaries.catalogue.by_requester.messages import hostile_messages
 from harness.adversaries.catalogue.by_requester.models import crafted_models
 from harness.adversaries.catalogue.by_requester.queries import chosen_queries
+from harness.adversaries.catalogue.by_requester.retries import retries
 from harness.adversaries.catalogue.by_requester.sums import subtractions
 from harness.adversaries.catalogue.by_servers.altered_sums import altered_sums
 from harness.adversaries.catalogue.by_servers.curious import curious_servers
@@ -64,6 +65,7 @@ def catalogue() -> dict[str, Attack]:
         outside_attacks(),
         hostile_requests(),
         tagged_sums(),
+        retries(),
         made_up_answers(),
         altered_requests(),
         floods_at_the_edge(),

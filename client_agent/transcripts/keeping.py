@@ -10,17 +10,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from pydantic import ValidationError
-
 from client_agent.study.participant import Participant
 from host.durable import new_folder, write_pieces
-from protocol.arithmetic.ring import ELEMENT_BYTES, from_bytes, octets
+from protocol.arithmetic.ring import octets
 from protocol.bodies import output
-from protocol.errors import ConfigurationError, MoietyError
+from protocol.errors import MoietyError
 from protocol.evidence import PastRelease
 from protocol.release import masking_side
-from protocol.sharing import ChunkSource
-from protocol.transcript.kept import AlteredSum, RoundTranscript, shown
+from protocol.transcript.kept import AlteredSum, shown
 from protocol.wire.messages import OutputHeader, RoundView, Signed, TagsFailed, TagShares
 
 TRANSCRIPTS: Final = "transcripts"
@@ -47,35 +44,6 @@ def keep_transcript(
     go = None if past is None else past.go
     kept = shown(owner.study_digest, owner.context.site, views, failed=failed, shares=shares, go=go, altered=altered)
     owner.journal.write(path, kept)
-
-
-def read_transcripts(place: Path) -> tuple[RoundTranscript, ...]:
-    """A transcript's file, or all in a folder. Raises: ConfigurationError"""
-    paths = sorted(place.glob("round-*.json")) if place.is_dir() else [place]
-    if not paths:
-        raise ConfigurationError(
-            f"{place}: no transcript of a round is here; take a site's studies/NAME/{TRANSCRIPTS} in its state folder"
-        )
-    return tuple(_read(path) for path in paths)
-
-
-def kept_vector(place: Path, one: RoundTranscript) -> tuple[int, ChunkSource]:
-    """The masked vector beside a transcript of a sum with wrong tags. Raises: ConfigurationError"""
-    folder = place if place.is_dir() else place.parent
-    path = folder / Path(one.altered.vector_file if one.altered is not None else "").name
-    if not path.is_file():
-        raise ConfigurationError(f"{path} is missing: it holds what the servers served in round {one.round}")
-    content = path.read_bytes()
-    length = len(content) // ELEMENT_BYTES
-    vector = from_bytes(content[: length * ELEMENT_BYTES], length)
-    return length, lambda start, stop: vector[start:stop]
-
-
-def _read(path: Path) -> RoundTranscript:
-    try:
-        return RoundTranscript.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        raise ConfigurationError(f"{path} is not a transcript of a round, or of another release of moiety") from None
 
 
 def _path(folder: Path, round_number: int, attempt: int) -> Path:
