@@ -67,6 +67,8 @@ _EXTRA_OF_MODULE: Final = {
     "prometheus_client": "server",
     "sqlalchemy": "server",
     "uvicorn": "server",
+    "jinja2": "page",
+    "markupsafe": "page",
     "pyarrow": "agent",
     "safetensors": "agent",
     "torch": "agent",

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from client_agent.cli.approving import Word, list_studies, say, show_study
+from client_agent.cli.approving import list_studies, say, show_study
 from client_agent.cli.kept.budget import begin_budget, show_budget
 from client_agent.cli.kept.memory import forget_memory
 from client_agent.cli.leaving import leave_study
@@ -24,11 +24,14 @@ from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
 from client_agent.site.events import AgentEvent
 from client_agent.site.identity import load_identity
+from client_agent.study.at_hand import Word
 from host.doctor.finding import show as show_report
 from host.private_files import UMASK
 
 PersonOption = Annotated[str, typer.Option(help="Who says so: kept with the word.")]
-ReasonOption = Annotated[str, typer.Option(help="Kept with the word; of a decline the requester reads it, sealed.")]
+ReasonOption = Annotated[
+    str, typer.Option(help="Kept with the word; in the middle of a study the requester reads why its site declines.")
+]
 SureOption = Annotated[bool, typer.Option("--yes", help="Do not ask once more.")]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
@@ -88,6 +91,19 @@ def doctor(config: ConfigOption, json_output: JsonOption = False) -> None:
 
 
 @app.command()
+def page(
+    config: ConfigOption,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="On the loopback; 0 takes a free one.")] = 8765,
+) -> None:
+    """This site's page, for a browser on this machine: studies to approve, rounds, weights, what left."""
+    os.umask(UMASK)
+    settings = load_settings(config)
+    from client_agent.page.serve import serve_page
+
+    serve_page(settings, port)
+
+
+@app.command()
 def studies(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
     """The studies that this site knows, and which of them wait for a person's approval."""
     list_studies(load_settings(config), json_output=json_output)
@@ -104,7 +120,7 @@ def approve(
     study: NameArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "", sure: SureOption = False
 ) -> None:
     """Take part in a study: shown in plain words, asked once more, kept with name, time, reason and digest."""
-    say(load_settings(config), study, Word(approved=True, person=person, reason=reason, sure=sure))
+    say(load_settings(config), study, Word(approved=True, person=person, reason=reason), sure=sure)
 
 
 @app.command()
@@ -112,7 +128,7 @@ def decline(
     study: NameArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "", sure: SureOption = False
 ) -> None:
     """Take no part in a study; the requester is told that, and the other sites may go on."""
-    say(load_settings(config), study, Word(approved=False, person=person, reason=reason, sure=sure))
+    say(load_settings(config), study, Word(approved=False, person=person, reason=reason), sure=sure)
 
 
 @app.command()

@@ -71,7 +71,8 @@ def _purpose(study: Study) -> str:
     model, rounds = study.model, study.rounds
     what = f"{study.task.kind.value}, {model.kind} model of {study.parameters.dimension} shared parameters"
     inputs = ", ".join(model.feature_names) or "x".join(map(str, model.inputs))
-    return f"{what}, {rounds} rounds under rule {study.rule.name.value}, on {inputs}"
+    on = f", on {inputs}" if inputs else ""
+    return f"{what}, {rounds} rounds under rule {study.rule.name.value}{on}"
 
 
 def _leaves(study: Study) -> str:

@@ -1,0 +1,172 @@
+"""What a site's page shows, read from its journal; nothing here is kept or sent."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from dataclasses import dataclass
+from typing import Final
+
+from markupsafe import Markup
+
+from client_agent.network.ledger import read_ledger, without_number
+from client_agent.page.picture import lines_over_rounds
+from client_agent.scoring.score import shown_score
+from client_agent.settings import AgentSettings
+from client_agent.site.events import METRICS, RoundRecord, SiteValue, read_metrics
+from client_agent.study.at_hand import KnownStudy, known_studies, known_study
+from client_agent.study.plain_words import Statement, in_plain_words
+from protocol.wire.messages import Roster
+
+_SHOWN_ROUNDS: Final = 200
+_KILO: Final = 1000
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """A study in the list of all."""
+
+    name: str
+    state: str
+    waits: bool
+    rounds: int
+    last: str
+
+
+@dataclass(frozen=True)
+class RoundRow:
+    """A round as a person reads it."""
+
+    number: int
+    state: str
+    purpose: str
+    took_part: str
+    missing: str
+    own_weight: str
+    opened: str
+    isolation: str
+    scores: str
+    kilobytes: str
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What went to and came from one server for one purpose, all bytes at the socket."""
+
+    server: str
+    purpose: str
+    sent_bytes: int
+    received_bytes: int
+
+
+@dataclass(frozen=True)
+class SeenStudy:
+    """One study with everything that this site knows of it."""
+
+    known: KnownStudy
+    statements: tuple[Statement, ...]
+    rounds: tuple[RoundRow, ...]
+    metrics: Markup
+    weights: Markup
+    opens: str
+    may_say: bool
+    may_leave: bool
+
+    @property
+    def digest(self) -> str:
+        return self.known.study.digest()
+
+
+def all_studies(settings: AgentSettings, roster: Roster) -> tuple[StudyRow, ...]:
+    """Those that wait for a person first. Raises: ConfigurationError"""
+    rows = [_row(known, read_metrics(known.journal.folder / METRICS)) for known in known_studies(settings, roster)]
+    return tuple(sorted(rows, key=lambda row: (not row.waits, row.name)))
+
+
+def _row(known: KnownStudy, records: tuple[RoundRecord, ...]) -> StudyRow:
+    last = "" if not records else _scores(records[-1])
+    return StudyRow(known.study.name, known.state, known.waits, len(records), last)
+
+
+def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:
+    """Raises: ConfigurationError, also for a study that this site does not know"""
+    known = known_study(settings, roster, name)
+    records = read_metrics(known.journal.folder / METRICS)
+    contributes = settings.site != roster.requester
+    return SeenStudy(
+        known=known,
+        statements=in_plain_words(known.study, roster, settings.policy),
+        rounds=tuple(_round(record) for record in reversed(records[-_SHOWN_ROUNDS:])),
+        metrics=_metrics(records),
+        weights=_weights(records),
+        opens=known.study.rule.needs.value if any(_opened(record) for record in records) else "",
+        may_say=known.waits and not known.over,
+        may_leave=contributes and not (known.waits or known.over) and known.left is None,
+    )
+
+
+def _round(record: RoundRecord) -> RoundRow:
+    missing = ", ".join(one.said for one in record.absences) or ", ".join((*record.failed_check, *record.declined))
+    reason = f" ({record.reason})" if record.reason else ""
+    return RoundRow(
+        number=record.round,
+        state=f"{record.state.value}{reason}",
+        purpose=record.purpose.value,
+        took_part=", ".join(record.took_part),
+        missing=missing,
+        own_weight=_own_weight(record),
+        opened=", ".join(f"{one.site} {one.value:.3g}" for one in _opened(record)),
+        isolation="" if record.isolation is None else f"{record.isolation:.3f}",
+        scores=_scores(record),
+        kilobytes=f"{(record.bytes_up + record.bytes_down) / _KILO:.0f}",
+    )
+
+
+def _own_weight(record: RoundRecord) -> str:
+    """What this site gave itself, or else what the list gave it."""
+    if record.own_weight is not None:
+        return f"{record.own_weight:.3f}"
+    listed = [one.numerator for one in record.weights if one.site == record.site]
+    return f"{listed[0] / record.grid:.3f}" if listed else ""
+
+
+def _opened(record: RoundRecord) -> tuple[SiteValue, ...]:
+    """The numbers about single sites that the requester opened; contributors' records have none."""
+    return record.distances or record.norms or record.inner_products
+
+
+def _scores(record: RoundRecord) -> str:
+    return ", ".join(shown_score(score) for score in record.test_scores[:2])
+
+
+def _metrics(records: tuple[RoundRecord, ...]) -> Markup:
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for record in records:
+        for score in record.test_scores[:2]:
+            if score.value is not None:
+                lines.setdefault(str(score.name), []).append((record.round, score.value))
+    return lines_over_rounds("the model on this site's own test examples", lines)
+
+
+def _weights(records: tuple[RoundRecord, ...]) -> Markup:
+    """The requester's alone: nobody else's records have them."""
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for record in records:
+        for one in record.alphas:
+            lines.setdefault(one.site, []).append((record.round, one.value))
+    return lines_over_rounds("each site's weight", lines)
+
+
+def what_left(settings: AgentSettings) -> tuple[Sent, ...]:
+    """Sums of the ledger, by server and purpose."""
+    sent: Counter[tuple[str, str]] = Counter()
+    received: Counter[tuple[str, str]] = Counter()
+    for entry in read_ledger(settings.state_dir / "ledger.jsonl"):
+        key = entry.server, without_number(entry.purpose)
+        sent[key] += entry.socket_sent_bytes
+        received[key] += entry.socket_received_bytes
+    return tuple(Sent(*key, sent[key], received[key]) for key in sorted(sent))
+
+
+def shown_time(time_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time_s))

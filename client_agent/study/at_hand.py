@@ -1,0 +1,106 @@
+"""The studies that a site's journal knows, what each waits for, and a person's word on one of them.
+
+For the command line and the site's page, beside the agent that runs: both read the journal, and write words alone.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from client_agent.settings import AgentSettings
+from client_agent.site.approval import Approval, approval_of, give
+from client_agent.site.identity import load_identity
+from client_agent.site.journal import STOPPED, StudyJournal
+from protocol.errors import ConfigurationError
+from protocol.printable import printable
+from protocol.wire.messages import Roster, Signed, Study
+
+
+@dataclass(frozen=True)
+class Word:
+    """What a person says of a study, in the words of the command line or a form."""
+
+    approved: bool
+    person: str
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class KnownStudy:
+    """``waits``: a person has not said yes or no; ``stopped``: why the agent stopped it until something is mended."""
+
+    study: Study
+    journal: StudyJournal
+    waits: bool
+    over: bool
+    left: str | None
+    stopped: str
+    finished: str
+
+    @property
+    def state(self) -> str:
+        """In one line, for people."""
+        if self.over:
+            return f"over: {self.finished}"
+        if self.left is not None:
+            return "left by this site"
+        if self.waits:
+            return f"waits for a person: moiety agent approve {self.study.name}"
+        return f"stopped: {self.stopped}" if self.stopped else "runs"
+
+
+def known_studies(settings: AgentSettings, roster: Roster) -> Iterator[KnownStudy]:
+    """By name. Raises: ConfigurationError for a journal that cannot be read"""
+    for path in sorted((settings.state_dir / "studies").glob("*/study.json")):
+        yield known_study(settings, roster, path.parent.name)
+
+
+def known_study(settings: AgentSettings, roster: Roster, name: str) -> KnownStudy:
+    """Raises: ConfigurationError, also where this site knows no study of that name"""
+    if not (settings.state_dir / "studies" / name / "study.json").exists():
+        raise ConfigurationError(
+            f"this site knows no study {name!r}: its agent finds studies at the servers while it runs, those of "
+            "'studies' in its settings"
+        )
+    journal = StudyJournal(settings.state_dir, name)
+    signed = journal.read(journal.folder / "study.json", Signed[Study])
+    if signed is None:
+        raise ConfigurationError(f"{journal.folder / 'study.json'} is empty; restore it from a backup")
+    study, state, stopped = signed.message, journal.site_state(), journal.folder / STOPPED
+    asks = settings.approve == "manual" and settings.site != roster.requester
+    return KnownStudy(
+        study=study,
+        journal=journal,
+        waits=asks and approval_of(journal, study.digest()) is None,
+        over=state is not None and state.over,
+        left=journal.left,
+        stopped=stopped.read_text(encoding="utf-8") if stopped.exists() else "",
+        finished=(state.finished or "") if state is not None else "",
+    )
+
+
+def keep_word(settings: AgentSettings, name: str, word: Word, digest: str) -> None:
+    """A yes or no to the study of this digest, for the agent that runs or starts next. Raises: ConfigurationError"""
+    roster, _ = load_identity(settings)
+    if settings.site == roster.requester:
+        raise ConfigurationError(f"this site asked for study {name!r}; 'moiety study create' was its word")
+    known = known_study(settings, roster, name)
+    if known.over:
+        raise ConfigurationError(f"study {name!r} is over at this site ({printable(known.finished)})")
+    if known.study.digest() != digest:
+        raise ConfigurationError(f"study {name!r} is another one than was shown: look at it again")
+    if not word.person.strip():
+        raise ConfigurationError("a word on a study needs the name of the person who gives it")
+    found = Approval(
+        study=name,
+        study_digest=digest,
+        approved=word.approved,
+        person=word.person.strip(),
+        reason=word.reason,
+        time_s=time.time(),
+    )
+    give(settings.state_dir, known.journal, found)
+    if not word.approved:
+        known.journal.leave(word.reason)

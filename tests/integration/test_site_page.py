@@ -1,0 +1,164 @@
+"""A site's page in a real browser: a person logs in, reads, approves; no accessibility violation on any page."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from client_agent.network.ledger import Ledger, LedgerEntry
+from client_agent.site.approval import approval_of
+from client_agent.site.events import METRICS, Absence, Absent, Metrics, RoundEnd, RoundRecord, site_values
+from tests.unit.client_agent.federation import REQUESTER
+from tests.unit.client_agent.test_page import STUDY, as_requester, config, journal
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser as Chromium
+    from playwright.sync_api import Page as BrowserPage
+
+sync_api = pytest.importorskip("playwright.sync_api")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+assert config  # a fixture of that module
+PICTURES = os.environ.get("MOIETY_TEST_PICTURES")
+"""A folder for pictures of every page, for a person to look at."""
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Chromium]:
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+class Page:
+    """The command's own process; the address is what it prints."""
+
+    def __init__(self, config: Path) -> None:
+        command = [sys.executable, "-m", "moiety", "agent", "page", "--config", str(config), "--port", "0"]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        line = self.process.stdout.readline() if self.process.stdout else ""
+        found = re.search(r"http://127\.0\.0\.1:\d+/login\?token=\S+", line)
+        assert found is not None, line
+        self.address = found[0]
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait(10)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@pytest.fixture
+def address(config: Path) -> Iterator[str]:  # the fixture of that name
+    Ledger(config.parent / "state" / "ledger.jsonl").close()
+    page = Page(config)
+    yield page.address
+    page.stop()
+
+
+def looked_at(page: BrowserPage, name: str) -> None:
+    """No violation of axe's rules; a picture where somebody asks for it."""
+    if PICTURES:
+        page.screenshot(path=f"{PICTURES}/{name}.png", full_page=True)
+    found = axe.Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_person_reads_and_approves_a_study(chromium: Chromium, address: str, config: Path) -> None:
+    page = chromium.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    page.goto(address)
+    looked_at(page, "studies")
+    page.get_by_role("link", name=STUDY.name).click()
+    assert page.get_by_role("heading", name="What it would open, and to whom").is_visible()
+    looked_at(page, "waits")
+    page.get_by_label("Your name").fill("Dr. A")
+    page.get_by_label("Reason, such as").fill("permit 7")
+    page.get_by_role("button", name="Approve").click()
+    page.wait_for_load_state()
+    assert page.get_by_role("button", name="Leave this study").is_visible()
+    looked_at(page, "approved")
+    word = approval_of(journal(config), STUDY.digest())
+    assert word is not None
+    assert (word.approved, word.person, word.reason) == (True, "Dr. A", "permit 7")
+    page.get_by_role("link", name="What left").click()
+    looked_at(page, "ledger")
+    assert not complaints
+    stranger = chromium.new_context().new_page()
+    stranger.goto(address)
+    assert stranger.get_by_role("alert").inner_text().startswith("This address is good for one browser, once.")
+    looked_at(stranger, "stranger")
+
+
+def test_rounds_come_by_themselves(chromium: Chromium, config: Path) -> None:
+    """At the requester, whose weights fall; a round that ends while the page is open is shown without a reload."""
+    kept = journal(as_requester(config))
+    metrics = Metrics(kept.folder / METRICS)
+    _write_ledger(config.parent / "state" / "ledger.jsonl")
+    for number in range(1, 9):
+        metrics.append(_round(number))
+    page_process = Page(config)
+    try:
+        page = chromium.new_page(viewport={"width": 1200, "height": 900})
+        page.goto(page_process.address)
+        page.goto(f"{page_process.address.split('/login')[0]}/studies/{STUDY.name}")
+        assert page.get_by_role("img", name="each site's weight").is_visible()
+        assert page.get_by_text("c3 (declined: isolation: too close)").first.is_visible()
+        looked_at(page, "requester")
+        metrics.append(_round(9))
+        page.get_by_role("rowheader", name="9", exact=True).wait_for(timeout=10_000)
+        narrow = chromium.new_context(
+            viewport={"width": 390, "height": 800}, storage_state=page.context.storage_state()
+        )
+        small = narrow.new_page()
+        small.goto(page.url)
+        looked_at(small, "narrow")
+    finally:
+        page_process.stop()
+
+
+def _round(number: int) -> RoundRecord:
+    return RoundRecord(
+        time_s=float(number),
+        study=STUDY.name,
+        site=REQUESTER,
+        round=number,
+        state=RoundEnd.RELEASED,
+        model_version=number,
+        took_part=(REQUESTER, "c1", "c2"),
+        absences=(Absence(site="c3", why=Absent.DECLINED, text="isolation: too close"),),
+        alphas=site_values([("c1", 1.0 - 0.02 * number), ("c2", 1.0 - 0.1 * number), ("c3", 1.0)]),
+        isolation=0.5,
+        distances=site_values([("c1", 0.21), ("c2", 1.7)]),
+        bytes_up=12_000,
+    )
+
+
+def _write_ledger(path: Path) -> None:
+    ledger = Ledger(path)
+    entry = LedgerEntry(
+        time_s=1.0,
+        server="operator-a",
+        method="PUT",
+        path="/x",
+        purpose="contribution",
+        status=200,
+        body_sent_bytes=9,
+        body_received_bytes=9,
+        socket_sent_bytes=8_000_123,
+        socket_received_bytes=1_234,
+        tls_version="TLSv1.3",
+    )
+    ledger.append(entry)
+    ledger.close()

@@ -1,0 +1,265 @@
+"""A site's page: who may come in, what another user or web page can do (nothing), and what it shows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from client_agent.page.app import make_page
+from client_agent.page.door import COOKIE, FORM_FIELD, Door
+from client_agent.page.picture import lines_over_rounds
+from client_agent.settings import load_settings
+from client_agent.site.approval import approval_of
+from client_agent.site.events import METRICS, Absence, Absent, Metrics, RoundEnd, RoundRecord, site_values
+from client_agent.site.journal import SiteState, StudyJournal
+from harness.federation.processes import write_secret
+from protocol.wire.authentic import sign
+from protocol.wire.keyfile import dump_party_keys
+from tests.unit.client_agent.federation import REQUESTER, keys, study
+from tests.unit.client_agent.test_cli import write_config
+
+STUDY = study()
+PORT = 8765
+ORIGIN = f"http://127.0.0.1:{PORT}"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Settings of site c1, whose agent has found the study."""
+    found = write_config(tmp_path)
+    write_secret(tmp_path / "c1.toml", dump_party_keys(keys("c1")))
+    found.write_text(found.read_text().replace(f'"{REQUESTER}"', '"c1"').replace("keys.toml", "c1.toml"))
+    kept = journal(found)
+    kept.write(kept.folder / "study.json", sign(STUDY, REQUESTER, keys(REQUESTER).signing))
+    return found
+
+
+def journal(config: Path) -> StudyJournal:
+    return StudyJournal(config.parent / "state", STUDY.name)
+
+
+def as_requester(config: Path) -> Path:
+    config.write_text(config.read_text().replace('"c1"', f'"{REQUESTER}"').replace("c1.toml", "keys.toml"))
+    return config
+
+
+class Browser:
+    """Asks the page in this process, and keeps its cookies."""
+
+    def __init__(self, config: Path, door: Door) -> None:
+        self._transport = httpx.ASGITransport(make_page(load_settings(config), door))
+        self._cookies = httpx.Cookies()
+
+    def __enter__(self) -> Browser:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return asyncio.run(self._ask("GET", path, more))
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        return asyncio.run(self._ask("POST", path, more))
+
+    async def _ask(self, method: str, path: str, more: dict[str, Any]) -> httpx.Response:
+        async with httpx.AsyncClient(transport=self._transport, base_url=ORIGIN, cookies=self._cookies) as client:
+            answer = await client.request(method, path, **more)
+            self._cookies = httpx.Cookies(client.cookies)
+            return answer
+
+
+def browser(config: Path, door: Door) -> Browser:
+    return Browser(config, door)
+
+
+async def _piece() -> AsyncIterator[bytes]:
+    yield b"x"
+
+
+@pytest.fixture
+def door() -> Door:
+    return Door(PORT)
+
+
+@pytest.fixture
+def inside(config: Path, door: Door) -> Iterator[Browser]:
+    with browser(config, door) as client:
+        assert client.get("/login", params={"token": door.token}).headers["location"] == "/"
+        yield client
+
+
+def form(door: Door, **fields: str) -> dict[str, str]:
+    return {FORM_FIELD: door.form_token, "digest": STUDY.digest(), "person": "Dr. A", "reason": "permit 7", **fields}
+
+
+# --- the door ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_token_opens_once_and_the_cookie_is_the_browsers_alone(config: Path, door: Door) -> None:
+    with browser(config, door) as client:
+        assert client.get("/").status_code == 403
+        assert client.get("/login", params={"token": "x"}).status_code == 403
+        came = client.get("/login", params={"token": door.token})
+        said = came.headers["set-cookie"].lower()
+        assert all(part in said for part in ("httponly", "samesite=strict", "path=/"))
+        assert client.get("/").status_code == 200
+    with browser(config, door) as other:
+        assert other.get("/login", params={"token": door.token}).status_code == 403
+        assert other.get("/", headers={"cookie": f"{COOKIE}={'x' * 43}"}).status_code == 403
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:8765", "localhost:8765", "127.0.0.1", "[::1]:8765"])
+def test_another_name_for_this_machine_is_answered_by_nothing(inside: Browser, host: str) -> None:
+    for path in ("/", "/login", f"/studies/{STUDY.name}", "/static/page.js"):
+        assert inside.get(path, headers={"host": host}).status_code == 421
+
+
+def test_every_answer_forbids_frames_other_origins_and_caches(inside: Browser) -> None:
+    for path in ("/", "/ledger", f"/studies/{STUDY.name}", "/nowhere", "/static/page.css"):
+        headers = inside.get(path).headers
+        assert "frame-ancestors 'none'" in headers["content-security-policy"]
+        assert "default-src 'none'" in headers["content-security-policy"]
+        assert (headers["referrer-policy"], headers["cache-control"]) == ("same-origin", "no-store")
+
+
+ATTACKS = {
+    "another page's form": {"origin": "https://evil.example"},
+    "a page without an origin": {"origin": "null"},
+    "no origin at all": {},
+    "another port of this machine": {"origin": "http://127.0.0.1:9999"},
+}
+
+
+@pytest.mark.parametrize("name", list(ATTACKS))
+def test_another_page_approves_nothing(inside: Browser, config: Path, door: Door, name: str) -> None:
+    """With the session's cookie and even its form's token: what SameSite and the form would each stop alone."""
+    sent = inside.post(f"/studies/{STUDY.name}/approve", data=form(door), headers=ATTACKS[name])
+    assert sent.status_code == 403
+    assert approval_of(journal(config), STUDY.digest()) is None
+
+
+def test_a_form_without_the_sessions_token_approves_nothing(inside: Browser, config: Path, door: Door) -> None:
+    for token in ("", "x", Door(PORT).form_token):
+        sent = inside.post(
+            f"/studies/{STUDY.name}/approve", data=form(door, **{FORM_FIELD: token}), headers={"origin": ORIGIN}
+        )
+        assert sent.status_code == 403
+    assert approval_of(journal(config), STUDY.digest()) is None
+
+
+def test_another_user_of_the_machine_approves_nothing(config: Path, door: Door) -> None:
+    """Who has neither the token nor the cookie, whatever else it says."""
+    with browser(config, door) as stranger:
+        door.enter(door.token)
+        for path in (f"/studies/{STUDY.name}/approve", f"/studies/{STUDY.name}/leave"):
+            assert stranger.post(path, data=form(door), headers={"origin": ORIGIN}).status_code == 403
+        assert stranger.get(f"/studies/{STUDY.name}").status_code == 403
+    assert approval_of(journal(config), STUDY.digest()) is None
+    assert journal(config).left is None
+
+
+def test_more_than_a_form_is_not_read(inside: Browser, door: Door) -> None:
+    path = f"/studies/{STUDY.name}/approve"
+    long = inside.post(path, data=form(door, reason="x" * 20_000), headers={"origin": ORIGIN})
+    assert long.status_code == 413
+    unsized = inside.post(path, content=_piece(), headers={"origin": ORIGIN})
+    assert unsized.status_code == 413
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_yes_is_kept_with_name_reason_and_digest(inside: Browser, config: Path, door: Door) -> None:
+    assert "waits for your yes or no" in inside.get("/").text
+    assert "two halves that look random" in inside.get(f"/studies/{STUDY.name}").text
+    sent = inside.post(f"/studies/{STUDY.name}/approve", data=form(door), headers={"origin": ORIGIN})
+    assert (sent.status_code, sent.headers["location"]) == (303, f"/studies/{STUDY.name}")
+    word = approval_of(journal(config), STUDY.digest())
+    assert word is not None
+    assert (word.approved, word.person, word.reason, word.study_digest) == (True, "Dr. A", "permit 7", STUDY.digest())
+    after = inside.get(f"/studies/{STUDY.name}").text
+    assert "Approve</button>" not in after
+    assert "Leave this study" in after
+    inside.post(f"/studies/{STUDY.name}/leave", data=form(door, reason="over"), headers={"origin": ORIGIN})
+    assert journal(config).left == "Dr. A: over"
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [({"digest": "0" * 64}, "is another one than was shown"), ({"person": " "}, "needs the name of the person")],
+)
+def test_a_word_is_on_what_was_shown_and_by_somebody(
+    fields: dict[str, str], said: str, inside: Browser, config: Path, door: Door
+) -> None:
+    sent = inside.post(f"/studies/{STUDY.name}/approve", data=form(door, **fields), headers={"origin": ORIGIN})
+    assert sent.status_code == 409
+    assert said in sent.text
+    assert approval_of(journal(config), STUDY.digest()) is None
+
+
+def test_a_no_ends_it(inside: Browser, config: Path, door: Door) -> None:
+    inside.post(f"/studies/{STUDY.name}/decline", data=form(door), headers={"origin": ORIGIN})
+    word = approval_of(journal(config), STUDY.digest())
+    assert word is not None
+    assert not word.approved
+    assert "left by this site" in inside.get("/").text
+
+
+def test_unknown_pages_studies_and_words(inside: Browser, door: Door) -> None:
+    assert inside.get("/nowhere").status_code == 404
+    assert "knows no study" in inside.get("/studies/other").text
+    odd = inside.post(f"/studies/{STUDY.name}/delete", data=form(door), headers={"origin": ORIGIN})
+    assert odd.status_code == 404
+    assert inside.get("/static/door.py").status_code in (403, 404)
+    assert inside.post("/login", headers={"origin": ORIGIN}).status_code == 405
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def test_a_requester_sees_weights_and_who_was_missing(config: Path, door: Door) -> None:
+    kept = journal(as_requester(config))
+    kept.write_site_state(SiteState(study_digest=STUDY.digest(), training_seed=1, model_version=2))
+    metrics = Metrics(kept.folder / METRICS)
+    absent = (Absence(site="c2", why=Absent.DECLINED, text="isolation: <b>too close</b>"),)
+    for number, weight in ((1, 1.0), (2, 0.5)):
+        metrics.append(
+            RoundRecord(
+                time_s=0,
+                study=STUDY.name,
+                site=REQUESTER,
+                round=number,
+                state=RoundEnd.RELEASED,
+                model_version=number,
+                took_part=(REQUESTER, "c1"),
+                alphas=site_values([("c1", weight)]),
+                absences=absent,
+                isolation=0.42,
+            )
+        )
+    with browser(config, door) as client:
+        client.get("/login", params={"token": door.token})
+        shown = client.get(f"/studies/{STUDY.name}").text
+        assert "This site asks" in client.get("/").text
+    assert "<svg" in shown
+    assert "c2 (declined: isolation: &lt;b&gt;too close&lt;/b&gt;)" in shown
+    assert "0.420" in shown
+    assert "Approve</button>" not in shown
+    assert "Leave this study" not in shown
+
+
+def test_what_left_is_summed(inside: Browser, config: Path) -> None:
+    assert "Nothing yet." in inside.get("/ledger").text
+
+
+def test_a_picture_escapes_names_and_leaves_out_what_is_no_number() -> None:
+    drawn = lines_over_rounds("weights", {"<c1>": [(1, 0.5), (2, float("nan")), (3, 1.5)], "none": []})
+    assert "&lt;c1&gt;" in drawn
+    assert "nan" not in drawn
+    assert lines_over_rounds("weights", {"c1": [(1, float("inf"))]}) == ""
