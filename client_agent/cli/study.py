@@ -12,6 +12,7 @@ import typer
 
 from client_agent.cli.foreseen import require_federated
 from client_agent.cli.kept.foreseen_budget import require_own_budget
+from client_agent.cli.kept.noise import noise
 from client_agent.cli.lines import json_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
@@ -46,6 +47,7 @@ SitePolicyOption = Annotated[
     typer.Option(help="Another site's [policy], as it has shown it to you: settings file; once for each site."),
 ]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app.command()(noise)
 _NAMED = ": every site compares its own with them, and both operators can read them"
 _NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
 

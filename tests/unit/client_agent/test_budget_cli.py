@@ -17,7 +17,9 @@ from client_agent.cli.kept.foreseen_budget import require_own_budget, require_sh
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.models import dimension, model_spec
 from client_agent.settings import AgentSettings
+from client_agent.site.accounting import Steps, epsilon_of
 from client_agent.site.spent_budget import BudgetMemory, budget_memory
+from moiety import main
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
@@ -123,3 +125,18 @@ def test_a_study_that_a_shown_budget_does_not_hold_even_unspent_is_not_created()
     require_shown_budget(noised(1000), ROSTER, SitePolicy(), "the policy in x")
     with pytest.raises(ConfigurationError, match=r"the policy in x has a privacy budget of epsilon 4 .* of 50 samples"):
         require_shown_budget(noised(1000), ROSTER, shown, "the policy in x")
+
+
+def test_the_noise_for_an_epsilon_is_named_before_a_study_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["study", "noise", "--epsilon", "4", "--delta", "1e-5", "--examples", "95", "--batch-size", "20"]
+    for more, steps in (([], 30), (["--epochs", "2"], 30 * 2 * 5)):
+        with pytest.raises(SystemExit, match="0"):
+            main([*asked, "--rounds", "30", *more, "--json"])
+        told = json.loads(capsys.readouterr().out)
+        assert told["epsilon"] == epsilon_of([Steps(20 / 95, told["noise_multiplier"], steps)], 1e-5)
+        assert 3.9 < told["epsilon"] <= 4
+    with pytest.raises(SystemExit, match="0"):
+        main([*asked, "--rounds", "30"])
+    said = capsys.readouterr().out
+    assert said.startswith("noise_multiplier = ")
+    assert "at delta 1e-05, dp-accounting" in said
