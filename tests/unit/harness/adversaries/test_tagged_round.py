@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
-from harness.adversaries.scripted.requester import REQUESTER
+from harness.adversaries.scripted.requester import REQUESTER, ROSTER
 from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, Half, TaggedRound
 from protocol.arithmetic.ring import Ring
 from protocol.errors import AggregateOutOfBounds, BadSignature, CommitmentMismatch, SumAltered, Unavailable
-from protocol.release import masking_side
+from protocol.protection.tagged import CheckedHalves
+from protocol.release import masking_side, open_output_chunk
 from protocol.sharing import Side
 from protocol.tags.verdicts import WrongTags
 from protocol.wire.messages import ShareKind
@@ -128,3 +132,37 @@ def test_a_sum_without_go_is_not_opened() -> None:
     turn.past = lambda: past  # type: ignore[method-assign]
     with pytest.raises(BadSignature, match="without the requester's go"):
         turn.opened()
+
+
+def cut(turn: TaggedRound, *at: int) -> Iterator[tuple[int, Ring]]:
+    """The masked vector in pieces that end at these places."""
+    vector = turn.halves[masking_side(turn.number).other].vector(turn.length)
+    return ((start, vector[start:stop]) for start, stop in itertools.pairwise((0, *at, turn.length)))
+
+
+def checked(turn: TaggedRound) -> CheckedHalves:
+    return CheckedHalves(turn.past(), ROSTER, turn.halves[masking_side(turn.number)].content, turn.length)
+
+
+@pytest.mark.parametrize("at", [(), (20, 40), (1, 59, 61), (60,)])
+def test_the_sum_comes_without_mask_and_tags_in_whatever_pieces(at: tuple[int, ...]) -> None:
+    turn = TaggedRound()
+    pieces = checked(turn).opened(cut(turn, *at), list)
+    whole = np.concatenate([piece for _, piece in pieces])
+    expected = np.add.reduce([x[side] for x in turn.shares.values() for side in Side])[:60]
+    np.testing.assert_array_equal(whole, expected)
+    assert open_output_chunk(whole, None, 0) is whole
+
+
+def test_what_is_found_early_is_said_once_the_half_is_known_to_be_the_signed_one() -> None:
+    turn, seen = TaggedRound(), []
+
+    def take(pieces: Iterator[tuple[int, Ring]]) -> None:
+        seen.append(next(pieces))
+        raise AggregateOutOfBounds("beyond")
+
+    with pytest.raises(AggregateOutOfBounds, match="beyond"):
+        checked(turn).opened(cut(turn, 20, 40), take)
+    with pytest.raises(Unavailable, match="serves another half"):
+        checked(turn).opened(((start, piece + np.uint64(start > 30)) for start, piece in cut(turn, 20, 40)), take)
+    assert [start for start, _ in seen] == [0, 0]
