@@ -113,6 +113,14 @@ def test_secure_and_plain_agree(case: Case) -> None:
     assert_the_requester_sees_the_same(plain, secure, of)
 
 
+@pytest.mark.parametrize("name", ["weight_erosion", "wfedavg"])
+def test_with_tags_secure_and_plain_agree_too(name: str) -> None:
+    case = CASES[name]
+    of = study(case).model_copy(update={"tags": True})
+    plain = run_plain(of, FEDERATION.sites, policy=case.policy)
+    assert_twins(plain, run_protected(of, FEDERATION.sites, policy=case.policy, correlation_source="dealer"), of)
+
+
 def test_a_norm_bound_of_a_rule_in_which_sites_weigh_themselves_needs_every_sites_consent() -> None:
     case = CASES["fedavg_by_samples_norm_bound"]
     bounded = study(case).model_copy(update={"rule": case.rule.model_copy(update={"norm_bound": 4.3})})
