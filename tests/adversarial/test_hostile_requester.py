@@ -58,6 +58,7 @@ from protocol.wire.messages import (
     Signed,
     WeightList,
 )
+from tests.adversarial.hostile_lists import everybody_else_without_weight, list_for_other_sites, with_weight
 from tests.adversarial.real_site import MODEL, SITE_KEY, RealSite
 from tests.kit.processes import Federation
 from tests.kit.servers_in_memory import servers_in_memory
@@ -106,18 +107,21 @@ ROWS = (
         "another weight than announced",
         ErrorCode.ANNOUNCEMENT_MISMATCH,
         "not the announced one",
-        mailed=lambda w: malicious.with_weight(w, OTHER, 1),
+        mailed=lambda w: with_weight(w, OTHER, 1),
     ),
     SiteRow("a list of another round", POLICY, "same_round", lambda w: w.model_copy(update={"round": 2})),
     SiteRow(
         "a list of another study", POLICY, "same_round", lambda w: w.model_copy(update={"study_digest": "00" * 32})
     ),
     SiteRow(
-        "a list without an announced site", POLICY, "announced_sites", lambda w: malicious.list_for_other_sites(w, LAST)
+        "a list without an announced site",
+        POLICY,
+        "announced_sites",
+        lambda w: list_for_other_sites(w, LAST),
     ),
-    SiteRow("a weight above 1", POLICY, "grid", lambda w: malicious.with_weight(w, VICTIM, GRID + 1)),
-    SiteRow("another site's weight above 1", POLICY, "grid", lambda w: malicious.with_weight(w, LAST, 1000)),
-    SiteRow("a weight of 0", POLICY, "grid", lambda w: malicious.with_weight(w, OTHER, 0)),
+    SiteRow("a weight above 1", POLICY, "grid", lambda w: with_weight(w, VICTIM, GRID + 1)),
+    SiteRow("another site's weight above 1", POLICY, "grid", lambda w: with_weight(w, LAST, 1000)),
+    SiteRow("a weight of 0", POLICY, "grid", lambda w: with_weight(w, OTHER, 0)),
     SiteRow("weights off the grid", POLICY, "grid", lambda w: w.model_copy(update={"grid": 7})),
     SiteRow(
         "too few contributors for the site",
@@ -135,7 +139,7 @@ ROWS = (
         "nobody else has weight",
         POLICY,
         "largest_share",
-        lambda w: malicious.everybody_else_without_weight(w, VICTIM),
+        lambda w: everybody_else_without_weight(w, VICTIM),
     ),
     SiteRow(
         "a weight that rises",

@@ -1,6 +1,7 @@
 """A whole study behind a proxy that opens TLS: what sites and servers say to each other is read by nobody else.
 
-Real servers and agents; the proxy stands before both servers, so that server A's calls to B pass it too.
+Real servers and agents; the proxy stands before both servers, so that server A's calls to B pass it too. It takes as
+long as its deadline, so it runs in ``make soak``; of one round in memory every run has attack ``proxy-reads-a-round``.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ from tests.adversarial.recording_proxy import proxies
 from tests.integration.agents import EROSION, finished, rounds_of, site_data, study_for, wait_for
 from tests.kit.processes import Federation, running_servers
 from tests.ports import HOST, free_ports
+
+pytestmark = pytest.mark.soak
 
 REQUESTER, DECLINES, BREAKS = "hospital-requesting", "hospital-strict", "hospital-breaking"
 CONTRIBUTORS = ("hospital-first", "hospital-second", "hospital-third", BREAKS, DECLINES)

@@ -9,6 +9,7 @@ from harness.adversaries.catalogue.by_network.altered import altered_requests
 from harness.adversaries.catalogue.by_network.edge import floods_at_the_edge
 from harness.adversaries.catalogue.by_network.made_up import made_up_answers
 from harness.adversaries.catalogue.by_network.outside import outside_attacks
+from harness.adversaries.catalogue.by_network.reading import reading_proxies
 from harness.adversaries.catalogue.by_network.requests import hostile_requests
 from harness.adversaries.catalogue.by_requester.data_sums import sums_of_data
 from harness.adversaries.catalogue.by_requester.lists import hostile_lists
@@ -66,6 +67,7 @@ def catalogue() -> dict[str, Attack]:
         hostile_requests(),
         tagged_sums(),
         retries(),
+        reading_proxies(),
         made_up_answers(),
         altered_requests(),
         floods_at_the_edge(),

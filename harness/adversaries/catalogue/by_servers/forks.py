@@ -11,6 +11,7 @@ from typing import Final
 
 from client_agent.contributor.decisions import Decision
 from client_agent.study.evidence import require_skip
+from harness.adversaries import requester as malicious
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.scripted.requester import (
     PARTIES,
@@ -52,12 +53,9 @@ def _said(told: Announcement, *operators: tuple[str, str]) -> RoundView:
     return RoundView(round=told.round, attempt=1, state=RoundState.ANNOUNCED, announcement=signed)
 
 
-def _lists() -> tuple[tuple[WeightList, Announcement], tuple[WeightList, Announcement]]:
-    """One list, and one with another site in the last one's place."""
-    return (
-        announced(study(), 1, _SITES, {"version": 0}),
-        announced(study(), 1, (*SITES[:3], SITES[4]), {"version": 0}),
-    )
+def _list() -> tuple[WeightList, Announcement]:
+    """One honest list and its announcement."""
+    return announced(study(), 1, _SITES, {"version": 0})
 
 
 class Shown(Attack):
@@ -94,19 +92,20 @@ def _decided(sites: Federation, weights: WeightList, a: RoundView, b: RoundView)
 
 
 def _forked(sites: Federation) -> bool:
-    (weights, told), (_, other) = _lists()
-    return _decided(sites, weights, _said(told, (_A, _A)), _said(other, (_B, _B))).accepted
+    weights, told = _list()
+    shown, other = malicious.equivocating_announcement(told)
+    return _decided(sites, weights, _said(shown, (_A, _A)), _said(other, (_B, _B))).accepted
 
 
 def _for_the_other(sites: Federation) -> bool:
     """A signs in its own name and, with its own key, in B's."""
-    (weights, told), _ = _lists()
+    weights, told = _list()
     return _decided(sites, weights, _said(told, (_A, _A)), _said(told, (_A, _B))).accepted
 
 
 def _kept_out(sites: Federation) -> bool:
     """A alone shows a list without the victim: a site that believed it would stay away without a word."""
-    (weights, told), _ = _lists()
+    weights, told = _list()
     without = told.model_copy(update={"listed": SITES[1:4]})
     decided = _decided(sites, weights, _said(without, (_A, _A)), _said(told, (_B, _B)))
     return not decided.accepted and not decided.listed
