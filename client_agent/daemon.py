@@ -78,10 +78,15 @@ class Agent:
         self._over: set[str] = set()
         self._patience_s = 0.0
         self._known = KnownStudies(site.settings.state_dir)
-        settings, roster = site.settings, site.roster
+        settings = site.settings
         self._failpoints = failpoints_of(settings.failpoint, seeded=settings.seed is not None)
+        self._context = self._context_of(site, make_learner or self._torch_learner)
+        _ = self._context.sums, self._context.cohorts, self._context.budget  # read once, before studies begin
+
+    def _context_of(self, site: Site, make_learner: Callable[[Study, int], Learner]) -> SiteContext:
+        settings, roster = site.settings, site.roster
         urls = tuple(operator.url or "" for operator in (roster.operator_a, roster.operator_b))
-        self._context = SiteContext(
+        return SiteContext(
             site=settings.site,
             keys=site.keys,
             roster=roster,
@@ -90,18 +95,17 @@ class Agent:
             state_dir=settings.state_dir,
             data=settings.data,
             policy=settings.policy,
-            make_learner=partial(self._learner_of_fitting_data, make_learner or self._torch_learner),
+            make_learner=partial(self._learner_of_fitting_data, make_learner),
             training_seed=self._training_seed,
-            emit=emit,
+            emit=self._emit,
             ledger=site.ledger,
-            stop=stop,
+            stop=self._stop,
             clock=site.clock,
             asks_people=settings.approve == "manual",
             start_when=None if settings.start_when == "all" else settings.start_when,
             start_timeout_s=settings.start_timeout_s,
             bootstrap_samples=settings.bootstrap_samples,
         )
-        _ = self._context.sums, self._context.cohorts, self._context.budget  # read once, before studies begin
 
     def run(self) -> None:
         """Look for studies until stopped, each look at least ``poll_s`` after the one before; then let every study's

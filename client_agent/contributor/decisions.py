@@ -86,9 +86,7 @@ class Decisions:
         announcement = a.announcement.message
         if self._context.site not in announcement.listed:
             self._check_announced(a, b)  # one server's word keeps no site out of a round without a word
-            decision = Decision(announcement=announcement, accepted=False, listed=False)
-            owner.journal.write(path, decision)
-            return decision
+            return self._not_listed(announcement)
         weight_list: WeightList | None = None
         try:
             self._check_announced(a, b)
@@ -113,6 +111,12 @@ class Decisions:
         owner.journal.reach(Point.BEFORE_DECISION_JOURNALLED)
         owner.journal.write(path, decision)
         owner.journal.reach(Point.AFTER_DECISION_JOURNALLED)
+        return decision
+
+    def _not_listed(self, announcement: Announcement) -> Decision:
+        decision = Decision(announcement=announcement, accepted=False, listed=False)
+        journal = self._owner.journal
+        journal.write(journal.round_folder(announcement.round) / "decision.json", decision)
         return decision
 
     def decline(self, announcement: Announcement, weight_list: WeightList | None, error: MoietyError) -> Decision:

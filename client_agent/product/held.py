@@ -89,13 +89,7 @@ def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False, 
         version, model = _kept(journal, name, which)
     else:
         model = journal.load_model(version) if finish is None else load_finished(journal)
-    network = empty_network(study, settings.plugin, settings.sources)
-    load_vector(network, model)
-    if len(personal_vector(network)):
-        own = PersonalState(folder).latest()
-        if own is None:
-            raise ConfigurationError(f"study {name!r} has layers that stay at their site, and this site trained none")
-        load_personal(network, own)
+    network = _filled(settings, study, folder, model)
     records = read_metrics(folder / METRICS)
     if which is not None:
         until = tuple(record for record in records if record.model_version <= version)
@@ -107,6 +101,20 @@ def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False, 
         _, keys = load_identity(settings)
         spent = budget_memory(settings.state_dir, keys).spent.trainings
     return HeldModel(study, state, version, model, network.eval(), records, scores, finish, spent, settings.policy)
+
+
+def _filled(settings: AgentSettings, study: Study, folder: Path, model: NDArray[np.float32]) -> nn.Module:
+    """The network with the shared layers, and this site's own where it has some. Raises: ConfigurationError"""
+    network = empty_network(study, settings.plugin, settings.sources)
+    load_vector(network, model)
+    if len(personal_vector(network)):
+        own = PersonalState(folder).latest()
+        if own is None:
+            raise ConfigurationError(
+                f"study {study.name!r} has layers that stay at their site, and this site trained none"
+            )
+        load_personal(network, own)
+    return network
 
 
 def _kept(journal: StudyJournal, name: str, which: Kept) -> tuple[int, NDArray[np.float32]]:

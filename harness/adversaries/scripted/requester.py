@@ -19,10 +19,10 @@ from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
 from client_agent.network.body import Body
 from client_agent.network.ledger import Ledger
-from client_agent.scoring.score import FinalScores, Score
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import WeightMail, Welcome
+from harness.adversaries.scripted.learners import Quadratic, Stays
 from harness.adversaries.scripted.there import there
 from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.memory.clocks import ToldClock
@@ -81,39 +81,6 @@ def study(name: str = "scripted", **changes: object) -> Study:
         seed=1,
     )
     return made.model_copy(update=changes)
-
-
-class Quadratic:
-    """The gradient of |A (x - target)|^2 / 2 over all of a site's data: no randomness."""
-
-    def __init__(self, number: int) -> None:
-        rng = np.random.default_rng(number)
-        self._matrix = rng.normal(size=(DIMENSION, DIMENSION)) / np.sqrt(DIMENSION)
-        self._target = rng.normal(size=DIMENSION)
-        self.asked: list[int] = []
-
-    def gradient(self, model: np.ndarray) -> np.ndarray:
-        found = self._matrix.T @ (self._matrix @ (model - self._target))
-        return np.asarray(found * min(1.0, 2.0 / np.linalg.norm(found)), dtype=np.float32)
-
-    def prepare(self) -> None:
-        return
-
-    def update(self, model: np.ndarray, round_number: int) -> np.ndarray:
-        self.asked.append(round_number)
-        return self.gradient(model)
-
-    def class_counts(self) -> tuple[int, ...]:
-        return (10, 40)
-
-    def validation_loss(self, model: np.ndarray) -> float | None:
-        return None
-
-    def scores(self, model: np.ndarray) -> tuple[Score, ...]:
-        return ()
-
-    def final_scores(self, model: np.ndarray, samples: int) -> FinalScores | None:
-        return None
 
 
 class How(TypedDict, total=False):
@@ -204,7 +171,7 @@ class Federation:
         self._folder = folder
         self._policy = policy or SitePolicy()
         self._open = ExitStack()
-        self.learners = {site: Quadratic(number) for number, site in enumerate(SITES, 1)}
+        self.learners = {site: Quadratic(number, DIMENSION) for number, site in enumerate(SITES, 1)}
         self.relays = {site: {side: Relay(side, {"asking": site.encode()}) for side in Side} for site in SITES}
         self._contexts: dict[str, SiteContext] = {}
         self._agents: dict[tuple[str, str], Contributor] = {}
@@ -391,17 +358,7 @@ class Federation:
             agent = self.agent(site, of)
             average = (total / len(accepted)).astype(np.float32)
             agent.average = lambda past, average=average: average  # type: ignore[method-assign, misc]  # opened here
-            agent._learner = _Stays(self.learners[site])  # type: ignore[assignment]  # applies, no more
+            agent._learner = Stays(self.learners[site])  # type: ignore[assignment]  # applies, no more
             agent.take_release(made.past)
             agent.save(last_recorded_round=made.past.announcement.round)
             agent._learner = self.learners[site]  # type: ignore[assignment]  # trains, no more
-
-
-class _Stays:
-    """A learner whose step is too small to see."""
-
-    def __init__(self, inner: Quadratic) -> None:
-        self.scores, self.final_scores = inner.scores, inner.final_scores
-
-    def apply(self, kept: np.ndarray, average: np.ndarray) -> np.ndarray:
-        return kept

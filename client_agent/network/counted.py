@@ -1,0 +1,230 @@
+"""Connections whose bytes are counted as they cross the socket, TLS included.
+
+TLS runs over memory buffers (``ssl.MemoryBIO``), so that the bytes handed to and taken from the socket are ours to
+count. Each request and each handshake has its own account; the thread that does the work charges it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import httpcore
+
+from host.web_proxy import WebProxy, open_tunnel
+from protocol.errors import TooLarge
+
+T = TypeVar("T")
+HEAD_BYTES: Final = 2**16
+BEFORE_HEAD_BYTES: Final = 2**19
+"""What may arrive before an answer's head is complete: interim answers too, and the body's first read behind it."""
+_READ_BYTES: Final = 2**18
+
+
+class Account:
+    """Socket bytes of one request or handshake; with ``most_bytes`` no more than those are received."""
+
+    def __init__(self, most_bytes: int | None = None) -> None:
+        self.sent_bytes = 0
+        self.received_bytes = 0
+        self.most_bytes = most_bytes
+
+    def received(self, count: int) -> None:
+        """Raises: TooLarge"""
+        self.received_bytes += count
+        if self.most_bytes is not None and self.received_bytes > self.most_bytes:
+            raise head_too_large()
+
+
+class Meter:
+    """Charges socket bytes to the account that this thread works for."""
+
+    def __init__(self) -> None:
+        self._local = threading.local()
+        self.unclaimed = Account()
+
+    @contextlib.contextmanager
+    def charging(self, account: Account) -> Iterator[None]:
+        before = self._current()
+        self._local.account = account
+        try:
+            yield
+        finally:
+            self._local.account = before
+
+    def sent(self, count: int) -> None:
+        self._current().sent_bytes += count
+
+    def received(self, count: int) -> None:
+        self._current().received(count)
+
+    def _current(self) -> Account:
+        account: Account = getattr(self._local, "account", self.unclaimed)
+        return account
+
+
+class CountedStream(httpcore.NetworkStream):
+    """A socket, plain or under TLS, whose bytes are counted as they cross it."""
+
+    def __init__(self, sock: socket.socket, meter: Meter, on_handshake: Callable[[Account, str | None], None]) -> None:
+        self._sock = sock
+        self._meter = meter
+        self._on_handshake = on_handshake
+        self._tls: ssl.SSLObject | None = None
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
+
+    def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        with _mapped(httpcore.ReadTimeout, httpcore.ReadError):
+            self._sock.settimeout(timeout)
+            tls = self._tls
+            if tls is None:
+                return self._receive(max_bytes)
+            try:
+                first = self._pump(lambda: tls.read(_READ_BYTES))
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                return b""
+            return _with_records_at_hand(tls, first)
+
+    def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        with _mapped(httpcore.WriteTimeout, httpcore.WriteError):
+            self._sock.settimeout(timeout)
+            tls = self._tls
+            if tls is None:
+                self._send(buffer)
+                return
+            view = memoryview(buffer)
+            while view:
+                piece = view[:_READ_BYTES]
+                view = view[self._pump(partial(tls.write, piece)) :]
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # wakes a thread that waits in recv
+            self._sock.shutdown(socket.SHUT_RDWR)
+        self._sock.close()
+
+    def start_tls(
+        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
+    ) -> httpcore.NetworkStream:
+        account = Account()
+        tls = ssl_context.wrap_bio(self._incoming, self._outgoing, server_hostname=server_hostname)
+        try:
+            with _mapped(httpcore.ConnectTimeout, httpcore.ConnectError), self._meter.charging(account):
+                self._sock.settimeout(timeout)
+                self._pump(tls.do_handshake)
+                self._tls = tls
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            self._on_handshake(account, tls.version())
+        return self
+
+    def get_extra_info(self, info: str) -> Any:  # noqa: ANN401 - httpcore's signature
+        if info == "ssl_object":
+            return self._tls
+        if info == "socket":
+            return self._sock
+        if info == "is_readable":
+            return self._readable()
+        return None
+
+    def _readable(self) -> bool:
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def _pump(self, operation: Callable[[], T]) -> T:
+        """Run a TLS operation, moving bytes between its buffers and the socket until it is done."""
+        while True:
+            try:
+                result = operation()
+            except ssl.SSLWantReadError:
+                self._send(self._outgoing.read())
+                data = self._receive(_READ_BYTES)
+                self._incoming.write(data) if data else self._incoming.write_eof()
+            except ssl.SSLError:
+                with contextlib.suppress(OSError):  # the alert that tells the server why
+                    self._send(self._outgoing.read())
+                raise
+            else:
+                self._send(self._outgoing.read())
+                return result
+
+    def _send(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            count = self._sock.send(view)
+            self._meter.sent(count)
+            view = view[count:]
+
+    def _receive(self, max_bytes: int) -> bytes:
+        data = self._sock.recv(max_bytes)
+        self._meter.received(len(data))
+        return data
+
+
+def _with_records_at_hand(tls: ssl.SSLObject, first: bytes) -> bytes:
+    """A TLS record holds at most 16 kB: take all that have arrived, since every piece costs a walk through HTTP."""
+    pieces, size = [first], len(first)
+    while size < _READ_BYTES and pieces[-1]:
+        try:
+            pieces.append(tls.read(_READ_BYTES - size))
+        except ssl.SSLError:  # nothing more yet, or the end or an error, which the next read meets again
+            break
+        size += len(pieces[-1])
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def head_too_large() -> TooLarge:
+    return TooLarge(
+        f"the server's answer has a head of more than the {HEAD_BYTES} bytes that are allowed, or none within "
+        f"{BEFORE_HEAD_BYTES} bytes; ask its operator, or whoever runs a proxy on the way"
+    )
+
+
+@contextlib.contextmanager
+def _mapped(timeout: type[Exception], failure: type[Exception]) -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError as error:
+        raise timeout(str(error)) from error
+    except OSError as error:
+        raise failure(str(error)) from error
+
+
+class CountingBackend(httpcore.NetworkBackend):
+    """Opens counted connections for httpcore's pool."""
+
+    def __init__(
+        self, meter: Meter, on_handshake: Callable[[Account, str | None], None], proxy: WebProxy | None = None
+    ) -> None:
+        self._meter = meter
+        self._on_handshake = on_handshake
+        self._proxy = proxy
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore.NetworkStream:
+        with _mapped(httpcore.ConnectTimeout, httpcore.ConnectError):
+            if self._proxy is None:
+                sock = socket.create_connection((host, port), timeout)
+            else:
+                sock = open_tunnel(self._proxy, (host, port), timeout, self._tunnelled)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return CountedStream(sock, self._meter, self._on_handshake)
+
+    def _tunnelled(self, sent: int, received: int) -> None:
+        self._meter.sent(sent)
+        self._meter.received(received)
