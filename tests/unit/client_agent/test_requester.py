@@ -120,7 +120,8 @@ def test_a_site_without_the_evidence_stays_listed(requester: Requester, clause: 
     """Whatever the text says: only the clause decides."""
     said = f"{Clause.OUTCOME_UNKNOWN.value}: the requester's own contribution is missing"
     changes = requester.after_declines(skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, clause, said),)))
-    lacks = (Clause.OUTCOME_UNKNOWN, Clause.MODEL_BEHIND, Clause.MEMORY_UNRECONCILED, Clause.ISOLATION)
+    unreconciled = (Clause.MEMORY_UNRECONCILED, Clause.BUDGET_UNRECONCILED)
+    lacks = (Clause.OUTCOME_UNKNOWN, Clause.MODEL_BEHIND, Clause.ISOLATION, *unreconciled)
     assert changes["dropped"] == (() if clause in lacks else ("c2",))
 
 
