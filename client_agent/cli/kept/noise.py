@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from client_agent.cli.options import JsonOption
 from client_agent.learning.private.drawn_rows import drawing_probability, steps_of
 from client_agent.site.accounting import Steps, accountant, epsilon_of, noise_for
 from protocol.wire.messages import MOST_NOISE, TrainingSpec
+from protocol.wire.studies.privacy import LEAST_NOISE
 
 
 def noise(
@@ -30,12 +32,12 @@ def noise(
     if epochs is not None:
         training = TrainingSpec(update="local_sgd", batch_size=batch_size, epochs=epochs)
     drawn, steps = drawing_probability(examples, batch_size), rounds * steps_of(examples, training)
-    found = noise_for(epsilon, delta, drawn, steps, MOST_NOISE)
+    exact = max(LEAST_NOISE, noise_for(epsilon, delta, drawn, steps, MOST_NOISE))
+    found = math.ceil(exact * 1000) / 1000  # no digit that is cut off spends more
     spent = epsilon_of([Steps(drawn, found, steps)], delta)
     if json_output:
         told = {"noise_multiplier": found, "epsilon": spent, "delta": delta, "accountant": accountant()}
         sys.stdout.write(json.dumps(told) + "\n")
     else:
-        sys.stdout.write(
-            f"noise_multiplier = {found:.4g}    # epsilon {spent:.3f} at delta {delta:g}, {accountant()}\n"
-        )
+        what = f"epsilon {spent:.3f} at delta {delta:g}, {accountant()}"
+        sys.stdout.write(f"noise_multiplier = {found:.3f}    # {what}\n")

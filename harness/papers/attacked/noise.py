@@ -47,7 +47,8 @@ _READ: Final = (
     "here covers and a study with a schema may not do; rates chosen by trying are not covered either. Both models are "
     "small for their records; noise grows with the square root of the number of parameters, and below is a study in "
     "which it takes nearly everything. Training alone is better in both studies, without noise too: what sharing costs "
-    "there is not the noise."
+    "there is not the noise. FedAvg on MNIST with neither clipping nor noise has the rate that one tuning seed chose, "
+    "and differs most between seeds."
 )
 _MEMBERS: Final = (
     "Ten sites with few records each, and a linear model with more parameters than a site has records. The attacks "
