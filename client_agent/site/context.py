@@ -11,10 +11,10 @@ from pathlib import Path
 from client_agent.learning.learner import Learner
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
+from client_agent.site.budget.spent_budget import BudgetMemory, budget_memory
 from client_agent.site.events import EventSink
 from client_agent.site.remembered_cohorts import CohortMemory, cohort_memory
 from client_agent.site.remembered_sums import SumMemory, sum_memory
-from client_agent.site.spent_budget import BudgetMemory, budget_memory
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
 from protocol.policy.site_policy import SitePolicy

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from client_agent.learning.private.drawn_rows import steps_of
+from client_agent.site.budget.spent_budget import BudgetMemory, Training
 from client_agent.site.context import SiteContext
 from client_agent.site.reconciling import reconcile_budget
-from client_agent.site.spent_budget import BudgetMemory, Training
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import PrivacySpec, Study
 

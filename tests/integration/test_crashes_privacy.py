@@ -8,8 +8,8 @@ from typing import Final
 
 import pytest
 
+from client_agent.site.budget.spent_budget import budget_memory
 from client_agent.site.events import RoundEnd
-from client_agent.site.spent_budget import budget_memory
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import PrivacySpec, Study
 from tests.integration.crashes import ROUNDS, SITES, Kill, audit, crash_federation, light_study_of, run_killing

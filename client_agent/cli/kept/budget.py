@@ -9,10 +9,10 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.cli.tables import add_row, console, table
 from client_agent.settings import AgentSettings
-from client_agent.site.accounting import accountant
+from client_agent.site.budget.accounting import accountant
+from client_agent.site.budget.spent_budget import BudgetMemory, budget_memory
 from client_agent.site.connections import Site, one_agent
 from client_agent.site.reconciling import lost_rounds
-from client_agent.site.spent_budget import BudgetMemory, budget_memory
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.keyfile import PartyKeys
 

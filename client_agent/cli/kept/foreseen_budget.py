@@ -5,8 +5,8 @@ from __future__ import annotations
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import fitting_data
 from client_agent.settings import AgentSettings
-from client_agent.site.accounting import share_used
-from client_agent.site.spent_budget import budget_memory
+from client_agent.site.budget.accounting import share_used
+from client_agent.site.budget.spent_budget import budget_memory
 from client_agent.study.spending import require_room_for, training_of
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy

@@ -11,7 +11,7 @@ import typer
 
 from client_agent.cli.options import JsonOption
 from client_agent.learning.private.drawn_rows import drawing_probability, steps_of
-from client_agent.site.accounting import Steps, accountant, epsilon_of, noise_for
+from client_agent.site.budget.accounting import Steps, accountant, epsilon_of, noise_for
 from protocol.wire.messages import MOST_NOISE, TrainingSpec
 from protocol.wire.studies.privacy import LEAST_NOISE
 

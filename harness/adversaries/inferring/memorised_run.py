@@ -22,7 +22,7 @@ from client_agent.learning.flat_vector import Vector, load_vector
 from client_agent.learning.models import build_model
 from client_agent.learning.private.drawn_rows import drawing_probability, steps_of
 from client_agent.learning.study_file import checked_study_table
-from client_agent.site.accounting import Steps, epsilon_of
+from client_agent.site.budget.accounting import Steps, epsilon_of
 from harness.adversaries.inferring.lines import Told
 from harness.adversaries.inferring.membership import Scores, by_averages, by_loss, told
 from harness.adversaries.inferring.memorised_lines import MemorisedKey, MemorisedLine

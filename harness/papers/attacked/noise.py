@@ -9,7 +9,7 @@ from typing import Final
 
 from client_agent.learning.private.drawn_rows import drawing_probability
 from client_agent.scoring.score import MetricName
-from client_agent.site.accounting import Steps, accountant, epsilon_of
+from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
 from harness.adversaries.inferring.lines import InferenceLine, Told
 from harness.papers.attacked.inference_runs import Inferred, recorded_in, run_missing_of
 from harness.papers.making import Making

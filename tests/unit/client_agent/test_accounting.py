@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from client_agent.site.accounting import ORDERS, Steps, accountant, epsilon_of, filter_order, noise_for, share_used
+from client_agent.site.budget.accounting import (
+    ORDERS,
+    Steps,
+    accountant,
+    epsilon_of,
+    filter_order,
+    noise_for,
+    share_used,
+)
 from protocol.errors import ConfigurationError
 
 DELTA = 1e-5

@@ -17,8 +17,8 @@ from client_agent.cli.kept.foreseen_budget import require_own_budget, require_sh
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.models import dimension, model_spec
 from client_agent.settings import AgentSettings
-from client_agent.site.accounting import Steps, epsilon_of
-from client_agent.site.spent_budget import BudgetMemory, budget_memory
+from client_agent.site.budget.accounting import Steps, epsilon_of
+from client_agent.site.budget.spent_budget import BudgetMemory, budget_memory
 from moiety import main
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.parameters import StudyParameters

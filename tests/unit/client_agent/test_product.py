@@ -21,7 +21,7 @@ from client_agent.scoring.paired import paired_scores
 from client_agent.scoring.predicted import Predicted
 from client_agent.scoring.scoring import scores
 from client_agent.settings import AgentSettings
-from client_agent.site.accounting import Steps, epsilon_of
+from client_agent.site.budget.accounting import Steps, epsilon_of
 from client_agent.site.events import RoundEnd, RoundRecord, site_values
 from client_agent.site.finished_model import FinishedModel
 from client_agent.site.journal import SiteState, StudyJournal

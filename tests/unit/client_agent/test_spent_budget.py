@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from client_agent.site.accounting import Steps, epsilon_of, share_used
-from client_agent.site.spent_budget import BudgetMemory, Training
+from client_agent.site.budget.accounting import Steps, epsilon_of, share_used
+from client_agent.site.budget.spent_budget import BudgetMemory, Training
 from client_agent.study.spending import require_room_for, training_of
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
