@@ -1,6 +1,6 @@
 """All that a server keeps of every contribution, and when it came: what a classifier makes of it.
 
-Two real servers, forty sites and five rounds; half of their updates are close to zero, half are long.
+Two real servers, forty sites and three rounds; half of their updates are close to zero, half are long.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from protocol.parameters import Needs
 from protocol.sharing import Side, vector_side
 from protocol.wire.messages import TrainingSpec
 
-_ROUNDS: Final = 5
+_ROUNDS: Final = 3
 _SITES: Final = tuple(f"hospital-{number}" for number in range(41))
 _BYTES: Final = 64
 _LONG: Final = 2**18

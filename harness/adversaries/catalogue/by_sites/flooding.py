@@ -24,7 +24,7 @@ _CONFLICTS: Final = 105
 _MOST_RECORDED: Final = 100
 _WORDS: Final = ("decline", "x", "refusal", "weights", "welcome")
 _TOPICS: Final = (
-    *(f"{word}-{number}" for number in range(2, 12) for word in _WORDS),
+    *(f"{word}-{number}" for number in range(2, 5) for word in _WORDS),
     *("decline", "decline-01", "decline-1-1", "decline--1", "refusal-0", "checkpoint", "every-site"),
 )
 _LENGTHS: Final[Mapping[str, object]] = {
