@@ -24,9 +24,9 @@ from client_agent.settings import AgentSettings
 from client_agent.site.connections import Connect, Site, one_agent
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
-from client_agent.site.finished_model import FINISH, finish_table
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.known_studies import KnownStudies
+from client_agent.site.models.finished_model import FINISH, finish_table
 from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, outbox, withdraw
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED

@@ -10,21 +10,21 @@ from typing import Annotated
 
 import typer
 
-from client_agent.cli.approving import list_studies, say, show_study
 from client_agent.cli.kept.budget import begin_budget, show_budget
 from client_agent.cli.kept.memory import forget_memory
-from client_agent.cli.leaving import leave_study
 from client_agent.cli.ledger import show_ledger
 from client_agent.cli.lines import round_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, JsonOption, NameArgument
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
+from client_agent.cli.words.approving import list_studies, say, show_study
+from client_agent.cli.words.leaving import leave_study
 from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
 from client_agent.site.events import AgentEvent
 from client_agent.site.identity import load_identity
-from client_agent.study.at_hand import Word
+from client_agent.study.asked.at_hand import Word
 from host.doctor.finding import show as show_report
 from host.private_files import UMASK
 

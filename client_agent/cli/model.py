@@ -21,7 +21,7 @@ from client_agent.product.predict import features_of, write_predictions
 from client_agent.scoring.score import Score
 from client_agent.settings import load_settings
 from client_agent.site.identity import load_identity
-from client_agent.site.kept_model import Kept
+from client_agent.site.models.kept_model import Kept
 from host.private_files import UMASK
 from protocol.errors import ConfigurationError
 

@@ -16,9 +16,9 @@ from client_agent.cli.kept.noise import noise
 from client_agent.cli.lines import json_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
-from client_agent.cli.outcome import EXIT_NOT_AS_ASKED
 from client_agent.cli.summaries import show_summary
-from client_agent.cli.watching import follow
+from client_agent.cli.watched.outcome import EXIT_NOT_AS_ASKED
+from client_agent.cli.watched.watching import follow
 from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import names_of

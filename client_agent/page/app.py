@@ -16,7 +16,7 @@ from client_agent.page.door import COOKIE, FORM_FIELD, Door
 from client_agent.page.seen import all_studies, one_study, what_left
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
-from client_agent.study.at_hand import Word, keep_word, known_study
+from client_agent.study.asked.at_hand import Word, keep_word, known_study
 from protocol.errors import MoietyError
 from protocol.printable import printable
 from protocol.wire.messages import Roster

@@ -14,8 +14,8 @@ from client_agent.page.picture import lines_over_rounds
 from client_agent.scoring.score import shown_score
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, SiteValue, read_metrics
-from client_agent.study.at_hand import KnownStudy, known_studies, known_study
-from client_agent.study.plain_words import Statement, in_plain_words
+from client_agent.study.asked.at_hand import KnownStudy, known_studies, known_study
+from client_agent.study.asked.plain_words import Statement, in_plain_words
 from protocol.wire.messages import Roster
 
 _SHOWN_ROUNDS: Final = 200

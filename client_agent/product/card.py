@@ -19,7 +19,7 @@ from client_agent.product.held import HeldModel
 from client_agent.scoring.score import FinalScores
 from client_agent.site.budget.accounting import accountant, epsilon_of, share_used
 from client_agent.site.events import RoundEnd
-from client_agent.site.finished_model import FinishedModel
+from client_agent.site.models.finished_model import FinishedModel
 from protocol.wire.messages import ModelSpec, RuleSpec, StudyState, TableSchema, TaskSpec
 
 CARD_FILE: Final = "card.json"

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.learning.learner import TorchLearner, Vector
 from client_agent.scoring.paired import Paired, paired_scores
 from client_agent.settings import AgentSettings
-from client_agent.site.finished_model import FinishedModel
+from client_agent.site.models.finished_model import FinishedModel
 from client_agent.study.pretrained import PRETRAINED, load_pretrained
 from protocol.arithmetic.fixed_point import check_finite, clip
 from protocol.errors import ConfigurationError

@@ -23,10 +23,10 @@ from client_agent.scoring.score import FinalScores
 from client_agent.settings import AgentSettings
 from client_agent.site.budget.spent_budget import Training, budget_memory
 from client_agent.site.events import METRICS, RoundRecord, read_metrics
-from client_agent.site.finished_model import SHARED_SCORES, FinishedModel, finished_model, load_finished
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
-from client_agent.site.kept_model import Kept, kept_model, load_kept
+from client_agent.site.models.finished_model import SHARED_SCORES, FinishedModel, finished_model, load_finished
+from client_agent.site.models.kept_model import Kept, kept_model, load_kept
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Signed, Study, StudyState

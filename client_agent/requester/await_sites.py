@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from client_agent.requester.absent.missing_sites import MissingSites
 from client_agent.requester.attestations import welcome
-from client_agent.requester.missing_sites import MissingSites
 from client_agent.requester.plan import situation
 from client_agent.requester.state import Welcomed
 from client_agent.requester.study import RequesterStudy

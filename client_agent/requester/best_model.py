@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from client_agent.requester.study import RequesterStudy
-from client_agent.site.kept_model import Kept, KeptModel, kept_model, save_kept
+from client_agent.site.models.kept_model import Kept, KeptModel, kept_model, save_kept
 
 
 def keep_best(owner: RequesterStudy) -> None:

@@ -10,7 +10,7 @@ from typing import Final
 
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
-from client_agent.site.finished_model import FinishedModel, finish_table, finished_model
+from client_agent.site.models.finished_model import FinishedModel, finish_table, finished_model
 from protocol.errors import UnusableUpdate
 from protocol.wire.messages import StudyEndState
 

@@ -11,10 +11,10 @@ from typing import Final, TypeVar
 
 from client_agent.learning.learner import Vector
 from client_agent.points import Point
+from client_agent.requester.absent.cohort import absences, given_up
 from client_agent.requester.attestations import welcome
 from client_agent.requester.await_sites import admit, await_contributors, bring_up_to_date
 from client_agent.requester.best_model import keep_best
-from client_agent.requester.cohort import absences, given_up
 from client_agent.requester.local_finish import finish_locally
 from client_agent.requester.measurement import MeasuringRound, after_measurement
 from client_agent.requester.measuring.own_noise import keep_from_mean, learns_from

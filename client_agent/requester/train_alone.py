@@ -7,7 +7,7 @@ import math
 from client_agent.network.watch import Stopped
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import METRICS, EventKind, RoundEnd, RoundRecord, read_metrics, site_values
-from client_agent.site.kept_model import Kept, KeptModel, kept_model, save_kept
+from client_agent.site.models.kept_model import Kept, KeptModel, kept_model, save_kept
 from protocol.arithmetic.fixed_point import check_finite, clip
 
 

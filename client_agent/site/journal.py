@@ -8,13 +8,13 @@
                  rounds/000004/     decision, encoded update, mail, queries, release set of that round
                  rounds/000004/noised.f32    the one update of that round, in a study with noise
                  rounds/000004/attempt-01/   sealed shares and their record: resent, never re-made
-                 federated.*, best.*   other models that the requester keeps (client_agent/site/kept_model.py)
+                 federated.*, best.*   other models that the requester keeps (client_agent/site/models/kept_model.py)
                  metrics.jsonl      one line per round
                  stopped.txt        why the agent stopped this study until a person mends something
                  withdrawn          the study was cancelled before a server had it
                  left.txt           why a person took this site out of the study
                  scores.json        the last model's metrics on this site's test part, with intervals
-                 finish.json, finished.*   the requester's local finish (client_agent/site/finished_model.py)
+                 finish.json, finished.*   the requester's local finish (client_agent/site/models/finished_model.py)
 
 Every file is written beside its name, synced and renamed. A state file is replaced after what it points to is there.
 """

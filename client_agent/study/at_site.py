@@ -11,8 +11,14 @@ from client_agent.points import Point
 from client_agent.scoring.score import MetricName, value_of
 from client_agent.site.context import SiteContext
 from client_agent.site.events import METRICS, AgentEvent, EventKind, Metrics, RoundRecord
-from client_agent.site.finished_model import SHARED_SCORES, FinishedModel, finished_model, load_finished, save_finished
 from client_agent.site.journal import FINAL_SCORES, SiteState, StudyJournal
+from client_agent.site.models.finished_model import (
+    SHARED_SCORES,
+    FinishedModel,
+    finished_model,
+    load_finished,
+    save_finished,
+)
 from client_agent.site.stopwatch import Stopwatch
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import MoietyError

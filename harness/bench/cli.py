@@ -88,7 +88,7 @@ def peers(
     json_file: JsonFile = None,
 ) -> None:
     """Other libraries, where they are installed, on the same vectors in the same run."""
-    from harness.bench.peers import benchmark_peers, peers_text
+    from harness.bench.against.peers import benchmark_peers, peers_text
 
     result = benchmark_peers(parameters, sites)
     if json_file is not None:

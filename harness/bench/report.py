@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from harness.bench.against.peers import peers_text
 from harness.bench.ckks.results import CkksBenchmark, ckks_text
 from harness.bench.envelope_results import EnvelopesBenchmark, envelopes_text
-from harness.bench.peers import peers_text
 from harness.bench.results import PeersBenchmark, RoundBenchmark
 from protocol.errors import ConfigurationError
 

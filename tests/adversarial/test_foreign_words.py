@@ -17,7 +17,7 @@ import structlog
 
 import client_agent.cli.agent
 import client_agent.cli.log
-import client_agent.cli.watching
+import client_agent.cli.watched.watching
 import moiety
 from client_agent.cli.keys import show
 from client_agent.cli.ranking import show_rankings
@@ -122,7 +122,7 @@ def test_the_reason_of_a_studys_end(capsys: pytest.CaptureFixture[str]) -> None:
     worded = end.model_copy(update={"message": end.message.model_copy(update={"reason": WORDS})})
     shown = StudyView(study="unit", study_digest=DIGEST, end=worded, cursor=1, ready=(), mail=())
     for as_json in (False, True):
-        client_agent.cli.watching._print_state(shown, as_json)
+        client_agent.cli.watched.watching._print_state(shown, as_json)
         assert harmless(capsys.readouterr().out)
 
 
@@ -143,7 +143,7 @@ def test_a_ranking(problem: str, tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_rounds_and_rewards(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Names are checked where they come in; a metrics file of another hand is shown all the same."""
     records = (record(1, took_part=("r0", WORDS), failed_check=(WORDS,)),)
-    client_agent.cli.watching._print_table(records)
+    client_agent.cli.watched.watching._print_table(records)
     assert "[/]" in capsys.readouterr().out
     folder = tmp_path / "studies" / "s"
     folder.mkdir(parents=True)

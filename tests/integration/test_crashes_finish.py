@@ -9,7 +9,7 @@ import pytest
 
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.site.events import RoundEnd
-from client_agent.site.finished_model import finished_model, load_finished
+from client_agent.site.models.finished_model import finished_model, load_finished
 from tests.integration.crashes import REQUESTER, ROUNDS, Kill, audit, crash_federation, light_study_of, run_killing
 from tests.kit.processes import Federation
 

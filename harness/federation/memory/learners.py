@@ -15,8 +15,8 @@ from client_agent.learning.learner import Learner, TorchLearner, Vector
 from client_agent.learning.ridge import JudgingForm, Matrix, judging_form
 from client_agent.scoring.score import FinalScores, Score
 from client_agent.settings import AgentSettings
-from client_agent.site.finished_model import finish_table
 from client_agent.site.journal import StudyJournal
+from client_agent.site.models.finished_model import finish_table
 from harness.engine.parties import Parties
 from harness.federation.processes import SiteSpec
 from protocol.parameters import StudyParameters

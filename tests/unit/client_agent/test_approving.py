@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from client_agent.cli.agent import app
 from client_agent.site.approval import Approval, approval_of, give
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.study.plain_words import in_plain_words
+from client_agent.study.asked.plain_words import in_plain_words
 from harness.federation.processes import write_secret
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.parameters import Needs

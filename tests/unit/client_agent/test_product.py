@@ -23,8 +23,8 @@ from client_agent.scoring.scoring import scores
 from client_agent.settings import AgentSettings
 from client_agent.site.budget.accounting import Steps, epsilon_of
 from client_agent.site.events import RoundEnd, RoundRecord, site_values
-from client_agent.site.finished_model import FinishedModel
 from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.site.models.finished_model import FinishedModel
 from client_agent.study.spending import training_of
 from protocol.errors import ConfigurationError
 from protocol.first_model import first_model

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from harness.bench import probe
+from harness.bench.against.peers import benchmark_peers, peers_text
 from harness.bench.cli import round_text
 from harness.bench.contributors import COMMANDS
-from harness.bench.peers import benchmark_peers, peers_text
 from harness.bench.report import page_of
 from harness.bench.results import BothServers, PeersBenchmark, RoundBenchmark, ServerCpu, write_result
 from harness.bench.round import benchmark_round
@@ -136,7 +136,7 @@ def test_a_folder_without_results_or_with_strange_ones_is_refused(tmp_path: Path
 
 
 def test_what_is_not_installed_is_named_as_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("harness.bench.peers.find_spec", lambda name: None)
+    monkeypatch.setattr("harness.bench.against.peers.find_spec", lambda name: None)
     result = benchmark_peers(4096, 3)
     assert isinstance(result, PeersBenchmark)
     by = {(one.name, one.task): one for one in result.figures}

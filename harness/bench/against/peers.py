@@ -22,7 +22,7 @@ from typing import Any, Final
 import numpy as np
 
 from harness.bench import probe
-from harness.bench.peer_crypten import CryptenFigure
+from harness.bench.against.peer_crypten import CryptenFigure
 from harness.bench.results import PeerFigure, PeersBenchmark
 from harness.bench.vectors import Vector, numerator_of, parameters_for, plain_average, update_of
 from harness.versions import versions
@@ -208,7 +208,7 @@ def _crypten(dimension: int, sites: int, ours: float) -> PeerFigure:
     if found is None:
         return _missing("crypten", DISTANCES, "not installed (pip install crypten), not compared")
     done = subprocess.run(  # noqa: S603 - our own program
-        [sys.executable, "-m", "harness.bench.peer_crypten", str(dimension), str(sites)],
+        [sys.executable, "-m", "harness.bench.against.peer_crypten", str(dimension), str(sites)],
         cwd=_PROJECT,
         capture_output=True,
         text=True,

@@ -10,8 +10,8 @@ from client_agent.cli.lines import json_line
 from client_agent.cli.tables import add_row, console, table
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
-from client_agent.study.at_hand import Word, keep_word, known_studies, known_study
-from client_agent.study.plain_words import in_plain_words
+from client_agent.study.asked.at_hand import Word, keep_word, known_studies, known_study
+from client_agent.study.asked.plain_words import in_plain_words
 from protocol.errors import ConfigurationError
 from protocol.printable import printable
 from protocol.wire.messages import Study

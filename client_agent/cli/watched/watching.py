@@ -9,14 +9,14 @@ from pathlib import Path
 import stamina
 
 from client_agent.cli.lines import SHOWN_SCORES, json_line, round_line
-from client_agent.cli.outcome import federated, outcome_text, sums_of
 from client_agent.cli.tables import add_row, console, table
+from client_agent.cli.watched.outcome import federated, outcome_text, sums_of
 from client_agent.scoring.score import FinalScores, shown_score
 from client_agent.settings import AgentSettings
 from client_agent.site.connections import Site
 from client_agent.site.events import METRICS, RoundRecord, read_metrics
-from client_agent.site.finished_model import finished_model
 from client_agent.site.journal import FINAL_SCORES, STOPPED, StudyJournal
+from client_agent.site.models.finished_model import finished_model
 from client_agent.site.outbox import REFUSAL, queued
 from protocol.errors import ConfigurationError, Unavailable, UnknownStudy
 from protocol.printable import printable

@@ -1,6 +1,6 @@
 """CrypTen's squared distances: two processes, gloo between them, multiplication triples from its trusted first party.
 
-``python -m harness.bench.peer_crypten PARAMETERS SITES`` prints one line of JSON. CrypTen 0.4.1 does not import
+``python -m harness.bench.against.peer_crypten PARAMETERS SITES`` prints one line of JSON. CrypTen 0.4.1 does not import
 beside a recent torch because of its ONNX converter, which nothing here uses: a stand-in takes its place.
 """
 

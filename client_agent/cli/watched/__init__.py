@@ -1,0 +1,1 @@
+"""A study followed to its end, and what it came to."""

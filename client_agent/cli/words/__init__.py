@@ -1,0 +1,1 @@
+"""A person's words on studies, from the command line."""

@@ -1,0 +1,1 @@
+"""Which sites are not there, and why."""

@@ -1,0 +1,1 @@
+"""Models that a site keeps beside the shared one."""

@@ -1,0 +1,1 @@
+"""Other software, measured beside ours."""
