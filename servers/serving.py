@@ -52,7 +52,6 @@ def _serve_alone(settings: ServerSettings) -> None:
     operations = BoundedServer(
         _config(create_operations(application), settings, tls=False),
         own,
-        limits,
         Admission(limits.model_copy(update={"unsigned_per_s": _OPERATIONS_PER_S})),
         refused,
         hears_signals=False,
@@ -62,7 +61,6 @@ def _serve_alone(settings: ServerSettings) -> None:
     server = BoundedServer(
         _config(application, settings, tls=True),
         public,
-        limits,
         admission,
         refused,
         beside=operations,

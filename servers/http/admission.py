@@ -73,6 +73,11 @@ class Admission:
         self._on_refused = on_refused
 
     @property
+    def limits(self) -> Limits:
+        """What a caller may do here."""
+        return self._limits
+
+    @property
     def connections(self) -> int:
         return self._connections
 

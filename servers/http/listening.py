@@ -125,7 +125,6 @@ class BoundedServer(uvicorn.Server):
         self,
         config: uvicorn.Config,
         listener: socket.socket,
-        limits: Limits,
         admission: Admission,
         on_refusal: Callable[[ErrorCode], None],
         *,
@@ -138,7 +137,7 @@ class BoundedServer(uvicorn.Server):
         self._beside = beside
         self._other: asyncio.Task[None] | None = None
         self._listener = listener
-        self._limits = limits
+        self._limits = admission.limits
         self._admission = admission
         self._on_refusal = on_refusal
         self._tls = tls

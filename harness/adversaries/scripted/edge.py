@@ -53,7 +53,6 @@ def _server(settings: ServerSettings) -> BoundedServer:
     return BoundedServer(
         _config(create_app(settings), settings, tls=True),
         listen("port", settings.host, settings.port),
-        settings.limits,
         Admission(settings.limits, settings.forwarded_by),
         lambda code: None,
         hears_signals=False,

@@ -115,7 +115,6 @@ def test_a_renewed_certificate_is_shown_and_no_open_connection_is_dropped(
     server = BoundedServer(
         config,
         listen("port", HOST, port),
-        Limits(),
         Admission(Limits()),
         lambda code: None,
         hears_signals=False,
