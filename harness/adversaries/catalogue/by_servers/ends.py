@@ -152,64 +152,102 @@ _SIGNS: Final = {"servers.rounds.outcomes.answer": _any_end, "servers.rounds.out
 _ONE_END: Final = "a round ends once: what a server has signed or released bars every other end"
 
 
+def _ends_skip_after_release() -> TwoEnds:
+    measured = RoundState.MEASURED
+    alone = Party.SERVER
+    at_b = Side.B
+    return TwoEnds(
+        "ends-skip-after-release",
+        alone,
+        "has a round signed as skipped whose sum has left, so that sites allow another over nearly the same sites",
+        _ONE_END,
+        Setting(at_b, measured),
+        _skip_after_release,
+        _SIGNS,
+    )
+
+
+def _ends_release_after_skip() -> TwoEnds:
+    measured = RoundState.MEASURED
+    both = Party.SERVER_AND_REQUESTER
+    at_b = Side.B
+    return TwoEnds(
+        "ends-release-after-skip",
+        both,
+        "has a round signed as skipped while its sum is on its way, and takes the sum all the same",
+        _ONE_END,
+        Setting(at_b, measured),
+        _release_after_skip,
+        {"servers.rounds.release.step": _any_step},
+    )
+
+
+def _ends_second_release_set() -> TwoEnds:
+    measured = RoundState.MEASURED
+    both = Party.SERVER_AND_REQUESTER
+    return TwoEnds(
+        "ends-second-release-set",
+        both,
+        "names another release set once the mask is drawn, for two sums under one mask",
+        "once a server has drawn its mask it takes no other release set",
+        Setting(Side.A, measured),
+        _swapped_release_set,
+        {"servers.rounds.end_round.next_step": _any_set},
+    )
+
+
+def _ends_skip_after_opening() -> TwoEnds:
+    measured = RoundState.MEASURED
+    both = Party.SERVER_AND_REQUESTER
+    at_b = Side.B
+    return TwoEnds(
+        "ends-skip-after-opening",
+        both,
+        "has a ranking signed as skipped that is measured, for a second number about every site's own model",
+        "a server that holds its half of what is opened signs neither skip nor burn",
+        Setting(at_b, measured, _RANKING),
+        _again_after_opening(_SKIPPED),
+        _SIGNS,
+    )
+
+
+def _ends_burn_after_opening() -> TwoEnds:
+    measured = RoundState.MEASURED
+    both = Party.SERVER_AND_REQUESTER
+    at_b = Side.B
+    return TwoEnds(
+        "ends-burn-after-opening",
+        both,
+        "has an attempt burnt that is measured, for a second challenge over the same updates",
+        "a server that holds its half of what is opened signs neither skip nor burn",
+        Setting(at_b, measured, _RANKING),
+        _again_after_opening(_BURNT),
+        _SIGNS,
+    )
+
+
+def _ends_burn_in_private() -> TwoEnds:
+    locked = RoundState.LOCKED
+    both = Party.SERVER_AND_REQUESTER
+    return TwoEnds(
+        "ends-burn-in-private",
+        both,
+        "signs a burn in private, refuses it, and answers the skip that follows by it: a second attempt of a round "
+        "that sites count as skipped",
+        "a server takes another's signature only under what it asked it to sign",
+        Setting(Side.A, locked),
+        _burnt_in_private,
+        {"servers.rounds.end_round.next_step": _any_signature},
+    )
+
+
 def second_ends() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    measured, locked = RoundState.MEASURED, RoundState.LOCKED
-    both, alone, at_b = Party.SERVER_AND_REQUESTER, Party.SERVER, Side.B
     return (
-        TwoEnds(
-            "ends-skip-after-release",
-            alone,
-            "has a round signed as skipped whose sum has left, so that sites allow another over nearly the same sites",
-            _ONE_END,
-            Setting(at_b, measured),
-            _skip_after_release,
-            _SIGNS,
-        ),
-        TwoEnds(
-            "ends-release-after-skip",
-            both,
-            "has a round signed as skipped while its sum is on its way, and takes the sum all the same",
-            _ONE_END,
-            Setting(at_b, measured),
-            _release_after_skip,
-            {"servers.rounds.release.step": _any_step},
-        ),
-        TwoEnds(
-            "ends-second-release-set",
-            both,
-            "names another release set once the mask is drawn, for two sums under one mask",
-            "once a server has drawn its mask it takes no other release set",
-            Setting(Side.A, measured),
-            _swapped_release_set,
-            {"servers.rounds.end_round.next_step": _any_set},
-        ),
-        TwoEnds(
-            "ends-skip-after-opening",
-            both,
-            "has a ranking signed as skipped that is measured, for a second number about every site's own model",
-            "a server that holds its half of what is opened signs neither skip nor burn",
-            Setting(at_b, measured, _RANKING),
-            _again_after_opening(_SKIPPED),
-            _SIGNS,
-        ),
-        TwoEnds(
-            "ends-burn-after-opening",
-            both,
-            "has an attempt burnt that is measured, for a second challenge over the same updates",
-            "a server that holds its half of what is opened signs neither skip nor burn",
-            Setting(at_b, measured, _RANKING),
-            _again_after_opening(_BURNT),
-            _SIGNS,
-        ),
-        TwoEnds(
-            "ends-burn-in-private",
-            both,
-            "signs a burn in private, refuses it, and answers the skip that follows by it: a second attempt of a round "
-            "that sites count as skipped",
-            "a server takes another's signature only under what it asked it to sign",
-            Setting(Side.A, locked),
-            _burnt_in_private,
-            {"servers.rounds.end_round.next_step": _any_signature},
-        ),
+        _ends_skip_after_release(),
+        _ends_release_after_skip(),
+        _ends_second_release_set(),
+        _ends_skip_after_opening(),
+        _ends_burn_after_opening(),
+        _ends_burn_in_private(),
     )

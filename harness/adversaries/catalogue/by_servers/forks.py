@@ -151,50 +151,74 @@ def _unsigned(signed: Signed[Message], *_: object) -> Message:
 _ANNOUNCED: Final = {"client_agent.contributor.decisions.Decisions._check_announced": passes}
 
 
+def _fork_two_announcements() -> Shown:
+    return Shown(
+        "fork-two-announcements",
+        "shows a site an announcement that the other server never saw, with another list",
+        _BOTH,
+        _forked,
+        _ANNOUNCED,
+    )
+
+
+def _fork_in_the_others_name() -> Shown:
+    return Shown(
+        "fork-in-the-others-name",
+        "signs in the other server's name, with its own key",
+        _BOTH,
+        _for_the_other,
+        {"client_agent.contributor.decisions.require_signatures": _unsigned},
+    )
+
+
+def _fork_that_keeps_a_site_out() -> Shown:
+    return Shown(
+        "fork-that-keeps-a-site-out",
+        "shows one site a round that does not list it, so that it stays away without a word",
+        _BOTH,
+        _kept_out,
+        _ANNOUNCED,
+    )
+
+
+def _fork_that_skips_alone() -> Shown:
+    return Shown(
+        "fork-that-skips-alone",
+        "says alone that a round was skipped whose sum was opened, so that a site allows the same sites but one",
+        _BOTH,
+        _skipped_alone,
+        {"client_agent.study.evidence.require_signatures": _unsigned},
+    )
+
+
+def _fork_of_other_contributors() -> Shown:
+    return Shown(
+        "fork-of-other-contributors",
+        "tells a site that was away of a sum over others than the servers agreed on",
+        _BOTH,
+        _other_contributors,
+        {"protocol.evidence.require_signatures": _unsigned},
+    )
+
+
+def _server_invents_receipts() -> Shown:
+    return Shown(
+        "server-invents-receipts",
+        "names receipts of rounds that never were, so that a site takes its memory for lost and stays away",
+        "none: a server can keep a site from contributing anyway, and the site says which rounds it was told of",
+        _receipts,
+        {},
+        promised=False,
+    )
+
+
 def forked_views() -> tuple[Attack, ...]:
     """Every attack of this family."""
     return (
-        Shown(
-            "fork-two-announcements",
-            "shows a site an announcement that the other server never saw, with another list",
-            _BOTH,
-            _forked,
-            _ANNOUNCED,
-        ),
-        Shown(
-            "fork-in-the-others-name",
-            "signs in the other server's name, with its own key",
-            _BOTH,
-            _for_the_other,
-            {"client_agent.contributor.decisions.require_signatures": _unsigned},
-        ),
-        Shown(
-            "fork-that-keeps-a-site-out",
-            "shows one site a round that does not list it, so that it stays away without a word",
-            _BOTH,
-            _kept_out,
-            _ANNOUNCED,
-        ),
-        Shown(
-            "fork-that-skips-alone",
-            "says alone that a round was skipped whose sum was opened, so that a site allows the same sites but one",
-            _BOTH,
-            _skipped_alone,
-            {"client_agent.study.evidence.require_signatures": _unsigned},
-        ),
-        Shown(
-            "fork-of-other-contributors",
-            "tells a site that was away of a sum over others than the servers agreed on",
-            _BOTH,
-            _other_contributors,
-            {"protocol.evidence.require_signatures": _unsigned},
-        ),
-        Shown(
-            "server-invents-receipts",
-            "names receipts of rounds that never were, so that a site takes its memory for lost and stays away",
-            "none: a server can keep a site from contributing anyway, and the site says which rounds it was told of",
-            _receipts,
-            {},
-            promised=False,
-        ),
+        _fork_two_announcements(),
+        _fork_in_the_others_name(),
+        _fork_that_keeps_a_site_out(),
+        _fork_that_skips_alone(),
+        _fork_of_other_contributors(),
+        _server_invents_receipts(),
     )

@@ -120,22 +120,17 @@ def _sealing() -> Refused:
             Row("header changed after sealing", sent.share(sent.altered_header), 400, E.BROKEN_SEAL),
             Row("not sealed at all", sent.share(lambda r: b"\x00" * 3000), 400, E.MALFORMED_MESSAGE),
             Row("empty body", sent.share(lambda r: b""), 400, E.BROKEN_SEAL),
-            Row(
-                "chunks swapped",
-                sent.share(lambda r: forged.chunks_swapped(r.honest[VICTIM][Side.B])),
-                400,
-                E.BROKEN_SEAL,
-                dimension=LARGE,
-            ),
-            Row(
-                "last chunk missing",
-                sent.share(lambda r: forged.last_chunk_missing(r.honest[VICTIM][Side.B])),
-                400,
-                E.BROKEN_SEAL,
-                dimension=LARGE,
-                says="last chunk",
-            ),
+            *_chunks(),
         ),
+    )
+
+
+def _chunks() -> tuple[Row, ...]:
+    swapped = sent.share(lambda r: forged.chunks_swapped(r.honest[VICTIM][Side.B]))
+    missing = sent.share(lambda r: forged.last_chunk_missing(r.honest[VICTIM][Side.B]))
+    return (
+        Row("chunks swapped", swapped, 400, E.BROKEN_SEAL, dimension=LARGE),
+        Row("last chunk missing", missing, 400, E.BROKEN_SEAL, dimension=LARGE, says="last chunk"),
     )
 
 
