@@ -22,40 +22,40 @@ from protocol.rules.fedavg import FedAvg
 from protocol.rules.interface import SiteFacts
 from protocol.wire.messages import RuleName, RuleSpec
 
-_C, _GRID = 2.0, 8
-_PARAMETERS: Final = StudyParameters(dimension=20, clip_norm=_C, weight_grid=_GRID, least_contributors=3)
-_REQUESTER, _CHEAT, _ACCOMPLICE = "user", "c9", "c8"
-_HONEST: Final = ("c1", "c2", "c3", "c4")
-_SITES: Final = (_REQUESTER, *_HONEST, _CHEAT)
+CLIP, GRID = 2.0, 8
+PARAMETERS: Final = StudyParameters(dimension=20, clip_norm=CLIP, weight_grid=GRID, least_contributors=3)
+REQUESTER, CHEAT, _ACCOMPLICE = "user", "c9", "c8"
+HONEST: Final = ("c1", "c2", "c3", "c4")
+SITES: Final = (REQUESTER, *HONEST, CHEAT)
 Vector = NDArray[np.float64]
 
 
-def _of_length(length: float, direction: Vector) -> Vector:
+def of_length(length: float, direction: Vector) -> Vector:
     return direction * (length / float(np.linalg.norm(direction)))
 
 
 _DRAW: Final = np.random.default_rng(8)
-_ALONG: Final = _of_length(1.0, _DRAW.normal(size=20))
-_OTHERS: Final = {site: _of_length(_C, _DRAW.normal(size=20)) for site in _HONEST}
+ALONG: Final = of_length(1.0, _DRAW.normal(size=20))
+OTHERS: Final = {site: of_length(CLIP, _DRAW.normal(size=20)) for site in HONEST}
 
 
-def judged(updates: Mapping[str, Vector], opens: Needs, probe: Vector) -> Judgement:
+def judged(updates: Mapping[str, Vector], opens: Needs, probe: Vector, byzantine: int = 1) -> Judgement:
     """What the requester makes of the exact numbers that ``opens`` shows it of these updates."""
-    own, opened = updates[_REQUESTER], [OpenedSite(_REQUESTER, True)]
-    for place, site in enumerate(_SITES[1:], start=1):
+    own, opened = updates[REQUESTER], [OpenedSite(REQUESTER, True)]
+    for place, site in enumerate(SITES[1:], start=1):
         if opens is Needs.PAIRS:
-            near = tuple((one, float(np.linalg.norm(updates[site] - updates[one]))) for one in _SITES[:place])
+            near = tuple((one, float(np.linalg.norm(updates[site] - updates[one]))) for one in SITES[:place])
             opened.append(OpenedSite(site, True, pairs=near))
         elif opens is Needs.INNER_PRODUCTS:
             opened.append(OpenedSite(site, True, inner_product=float(updates[site] @ probe)))
         else:
             centre = own if opens is Needs.DISTANCES else np.zeros(20)
             opened.append(OpenedSite(site, True, distance=float(np.linalg.norm(updates[site] - centre))))
-    facts = RequesterFacts(_REQUESTER, float(np.linalg.norm(own)), float(np.linalg.norm(probe)), float(own @ probe))
-    rule = FedAvg(_GRID, None)
-    state = rule.init(tuple(SiteFacts(name=name, samples=10) for name in _SITES[1:]))
-    by = RoundRule(RuleSpec(name=RuleName.FEDAVG, byzantine=1), rule, state, _PARAMETERS)
-    return judge(opened, facts, dict.fromkeys(_SITES, _GRID), by, round=1, opens=opens)
+    facts = RequesterFacts(REQUESTER, float(np.linalg.norm(own)), float(np.linalg.norm(probe)), float(own @ probe))
+    rule = FedAvg(GRID, None)
+    state = rule.init(tuple(SiteFacts(name=name, samples=10) for name in SITES[1:]))
+    by = RoundRule(RuleSpec(name=RuleName.FEDAVG, byzantine=byzantine), rule, state, PARAMETERS)
+    return judge(opened, facts, dict.fromkeys(SITES, GRID), by, round=1, opens=opens)
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ class LongUpdate(Attack):
 
     def attempt(self, folder: Path) -> Found:
         of = self._long
-        cheat = of.length * _C * _ALONG
-        updates = {_REQUESTER: of.own * _C * _ALONG, _CHEAT: cheat, **_OTHERS}
-        kept = _CHEAT in judged(updates, of.opens, 0.5 * _ALONG).measured.took_part
+        cheat = of.length * CLIP * ALONG
+        updates = {REQUESTER: of.own * CLIP * ALONG, CHEAT: cheat, **OTHERS}
+        kept = CHEAT in judged(updates, of.opens, 0.5 * ALONG).measured.took_part
         return Found(kept and abs(of.length) > 1, abs(of.length) if kept else 0.0)
 
 
