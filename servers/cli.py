@@ -38,6 +38,30 @@ def run(
 
 
 @app.command()
+def studies(
+    config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
+    json_output: Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")] = False,
+) -> None:
+    """The studies at this server: state, reason, round under way, who is ready. Nothing is written."""
+    from servers.overview import studies_at
+    from servers.settings import load_settings
+
+    found = studies_at(load_settings(config))
+    if not found and not json_output:
+        typer.echo("no study is at this server")
+    for one in found:
+        if json_output:
+            typer.echo(one.model_dump_json())
+            continue
+        reason = f" ({one.reason})" if one.reason else ""
+        typer.echo(f"{one.name}: {one.state}{reason}, {one.rounds} rounds of {one.parameters} parameters")
+        typer.echo(f"  ready: {', '.join(one.ready) or 'nobody'}; digest {one.digest}")
+        if one.round is not None:
+            done = f"{one.contributed} contributions"
+            typer.echo(f"  round {one.round}, attempt {one.attempt}: {one.round_state}, {done}")
+
+
+@app.command()
 def doctor(
     config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
     json_output: Annotated[bool, typer.Option("--json", help="JSON on standard output.")] = False,

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, select, update
+from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, make_url, select, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, OperationalError
 
@@ -37,6 +38,12 @@ def open_engine(url: str, *, durable: bool = True) -> Engine:
 
     event.listen(engine, "connect", prepare)
     return engine
+
+
+def database_exists(url: str) -> bool:
+    """Whether there is one to open: opening an SQLite file that is not there would make it."""
+    parsed = make_url(url)
+    return parsed.get_backend_name() != "sqlite" or Path(parsed.database or "").exists()
 
 
 class Database:

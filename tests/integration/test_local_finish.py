@@ -159,7 +159,7 @@ class Servers:
     view_shown: StudyView
 
     def __init__(self, _: AgentSettings) -> None:
-        self.clients = dict.fromkeys(Side, self)
+        self.clients, self.is_requester = dict.fromkeys(Side, self), True
 
     def __enter__(self) -> Servers:
         return self

@@ -29,6 +29,7 @@ USAGES = {
     "MEMORY": 16,
     "FIRST_MODEL": 17,
     "CHECKS": 18,
+    "NOISE": 19,
 }
 
 

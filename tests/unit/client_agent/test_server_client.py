@@ -182,7 +182,8 @@ def test_no_server_refuses_by_a_sites_policy() -> None:
 OF_ANOTHER = {
     *(ErrorCode.POLICY_REFUSAL, ErrorCode.CONFIGURATION, ErrorCode.UNUSABLE_UPDATE, ErrorCode.LOCAL_OPTIMUM),
     *(ErrorCode.PROTOCOL_VIOLATION, ErrorCode.CONSISTENCY_CHECK_FAILED, ErrorCode.CORRELATION_REUSED),
-    *(ErrorCode.TRANSCRIPT_MISMATCH, ErrorCode.AGGREGATE_OUT_OF_BOUNDS, ErrorCode.SUM_FORGED, ErrorCode.MODEL_DIVERGED),
+    *(ErrorCode.TRANSCRIPT_MISMATCH, ErrorCode.AGGREGATE_OUT_OF_BOUNDS, ErrorCode.SUM_FORGED, ErrorCode.SUM_ALTERED),
+    ErrorCode.MODEL_DIVERGED,
 }
 """Faults of this site, and ends of a study: nobody signs a problem, so it can stand for neither."""
 
