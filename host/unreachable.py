@@ -31,6 +31,8 @@ _NO_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PRO
 _TOO_OLD: Final = frozenset(
     {"UNSUPPORTED_PROTOCOL", "TLSV1_ALERT_PROTOCOL_VERSION", "NO_PROTOCOLS_AVAILABLE", "VERSION_TOO_LOW"}
 )
+_WAITS: Final = (ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""No failures: TLS waited for the network when the failure came."""
 _REFUSED: Final = "nobody listens there: the server is down, or another port is meant"
 _NO_WAY: Final = "no way leads there: look at this machine's network, its firewall and DNS"
 _BY_NUMBER: Final = {
@@ -43,7 +45,7 @@ _BY_NUMBER: Final = {
 
 def why_unreachable(error: BaseException) -> str:
     """The most precise cause among those that led to ``error``, in words; else the library's own."""
-    causes = list(_causes(error))
+    causes = [one for one in _causes(error) if not isinstance(one, _WAITS)]
     refused = next((cause for cause in causes if isinstance(cause, ProxyRefused)), None)
     if refused is not None:
         return str(refused)

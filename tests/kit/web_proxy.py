@@ -54,7 +54,10 @@ class TunnellingProxy:
             if self._told is not None and f"Proxy-Authorization: Basic {self._told}" not in lines:
                 return self._say(client, b"HTTP/1.1 407 Proxy Authentication Required\r\nContent-Length: 0\r\n\r\n")
             host, _, port = lines[0].split(" ")[1].rpartition(":")
-            server = socket.create_connection((host.strip("[]"), int(port)))
+            try:
+                server = socket.create_connection((host.strip("[]"), int(port)))
+            except OSError:
+                return self._say(client, b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n")
             self._open.append(server)
             answer = b"HTTP/1.1 200 Connection established\r\n\r\n"
             self.bytes_down += len(answer)
@@ -67,6 +70,7 @@ class TunnellingProxy:
         client.close()
 
     def _pump(self, source: socket.socket, sink: socket.socket, up: bool) -> None:
+        """An end that is gone, killed ones included, ends the other way too: nobody waits for it."""
         with suppress(OSError):
             while piece := source.recv(65536):
                 if up:
@@ -74,6 +78,7 @@ class TunnellingProxy:
                 else:
                     self.bytes_down += len(piece)
                 sink.sendall(piece)
+        with suppress(OSError):
             sink.shutdown(socket.SHUT_WR)
 
 

@@ -148,3 +148,10 @@ def test_what_nobody_expects_keeps_the_librarys_words() -> None:
     assert "in time" in why_unreachable(TimeoutError())
     both = ExceptionGroup("all attempts", [ConnectionResetError(104, "reset"), socket.gaierror(-2, "unknown")])
     assert "cut on the way" in why_unreachable(both)
+
+
+def test_a_wait_of_tls_is_not_the_reason_that_nothing_came() -> None:
+    """As it is where a socket's time is over while TLS waits for the rest of a record."""
+    late = TimeoutError("timed out")
+    late.__context__ = ssl.SSLWantReadError(2, "The operation did not complete (read)")
+    assert "nothing answers in time" in why_unreachable(late)
