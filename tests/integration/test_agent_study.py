@@ -213,15 +213,20 @@ def test_the_requester_is_told_who_is_missing_and_who_cannot_begin(federation: I
     told = lambda: [text for text in federation.texts(EventKind.STUDY, REQUESTER) if text.startswith("since ")]  # noqa: E731
     with federation.agents(REQUESTER, "c1", "c2", "c3", "c4", learner=with_odd({"c4": Unfit})):
         federation.hand_in(study_for(federation, "waiting", RuleSpec(name=RuleName.FEDAVG), 2, 60.0))
-        federation.until(
-            "both are named", lambda: any("c4 (since " in text and "c5 (nothing" in text for text in told())
-        )
-        assert not any(other in told()[-1] for other in ("c1", "c2", "c3", "NaN"))
+        federation.until("these two alone are named", lambda: bool(told()) and _named(told()[-1]) == {"c4", "c5"})
+        assert "c5 (nothing heard of its agent" in told()[-1]
+        assert "NaN" not in told()[-1]
+        hindered = "c4 (since "
+        federation.until("c4's letter", lambda: hindered in told()[-1])
         assert "it cannot begin: something there, its data or settings, must be mended" in told()[-1]
         federation.stop_agents("c4")
         federation.start("c4", "c5")
         federation.until("the end", finished(federation, "waiting", REQUESTER, "c4"))
     assert "c4" in rounds_of(federation, REQUESTER, "waiting")[0].took_part
+
+
+def _named(text: str) -> set[str]:
+    return {site for site in ("c1", "c2", "c3", "c4", "c5") if f"{site} (" in text}
 
 
 def said_by(federation: InMemoryFederation, site: str, word: str, reason: str) -> None:
