@@ -13,6 +13,8 @@
     │   ├── CommitmentMismatch      the share is not the one that was committed to
     │   ├── WrongRound              the round, attempt or state does not take this message (any more)
     │   ├── AnnouncementMismatch    bound to another announcement, model or weight list
+    │   ├── RosterUnknown           it names a link of the roster that is not known here (yet): wait, or fetch it
+    │   ├── RosterRefused           a roster that does not continue the one known here
     │   ├── ConflictingMessage      the same id came before with other bytes
     │   └── TooLarge
     ├── ProtocolViolation           a peer (or a bug) broke the protocol: the round or session ends
@@ -55,6 +57,8 @@ class ErrorCode(StrEnum):
     COMMITMENT_MISMATCH = "commitment_mismatch"
     WRONG_ROUND = "wrong_round"
     ANNOUNCEMENT_MISMATCH = "announcement_mismatch"
+    ROSTER_UNKNOWN = "roster_unknown"
+    ROSTER_REFUSED = "roster_refused"
     CONFLICTING_MESSAGE = "conflicting_message"
     TOO_LARGE = "too_large"
     CONSISTENCY_CHECK_FAILED = "consistency_check_failed"
@@ -156,6 +160,18 @@ class WrongRound(RefusedMessage):
 
 class AnnouncementMismatch(RefusedMessage):
     code = ErrorCode.ANNOUNCEMENT_MISMATCH
+
+
+class RosterUnknown(RefusedMessage):
+    """A link of the roster that is not known here yet: whoever sent it waits and sends it again."""
+
+    code = ErrorCode.ROSTER_UNKNOWN
+
+
+class RosterRefused(RefusedMessage):
+    """A roster that does not continue the one known here: a fork, an older one, or a change that is not allowed."""
+
+    code = ErrorCode.ROSTER_REFUSED
 
 
 class ConflictingMessage(RefusedMessage):

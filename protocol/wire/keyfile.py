@@ -56,7 +56,7 @@ class _SecretFile(BaseModel):
 
 def dump_party_keys(keys: PartyKeys) -> str:
     """The secret key file's text."""
-    return _KEY_FILE_NOTICE + _table(
+    return _KEY_FILE_NOTICE + table_text(
         {
             "name": keys.name,
             "role": keys.role.value,
@@ -86,32 +86,32 @@ def parse_party_keys(text: str, source: str) -> PartyKeys:
 
 def dump_party(party: Party) -> str:
     """A public party file's text."""
-    return _table({k: v for k, v in party.model_dump(mode="json").items() if v is not None})
+    return table_text({k: v for k, v in party.model_dump(mode="json").items() if v is not None})
 
 
 def parse_party(text: str, source: str) -> Party:
-    return validated(_LaxParty, parse_toml(text, source), source).strict()
+    return validated(PartyTable, parse_toml(text, source), source).strict()
 
 
 def dump_roster(signed: Signed[Roster]) -> str:
     """The roster's text with the signatures collected so far."""
     roster = signed.message
-    head = _table({"federation": roster.federation, "requester": roster.requester})
+    head = table_text({"federation": roster.federation, "requester": roster.requester})
     parts = [head, "[operator_a]\n" + dump_party(roster.operator_a), "[operator_b]\n" + dump_party(roster.operator_b)]
     parts += ["[[sites]]\n" + dump_party(site) for site in roster.sites]
-    parts += ["[[signatures]]\n" + _table(s.model_dump(mode="json")) for s in signed.signatures]
+    parts += ["[[signatures]]\n" + table_text(s.model_dump(mode="json")) for s in signed.signatures]
     return "\n".join(parts)
 
 
 def parse_roster(text: str, source: str) -> Signed[Roster]:
     """A roster with its signatures; ``authentic.require_roster`` says whether they suffice."""
-    loaded = validated(_RosterFile, parse_toml(text, source), source)
-    table = loaded.model_dump(exclude={"signatures"})
-    roster = Roster.parse(json.dumps(table).encode())
-    return Signed[Roster](message=roster, signatures=loaded.signatures)
+    loaded = validated(RosterTable, parse_toml(text, source), source)
+    return loaded.signed()
 
 
-class _LaxParty(BaseModel):
+class PartyTable(BaseModel):
+    """A party as a file has it, before its fields are checked."""
+
     model_config = ConfigDict(extra="forbid")
     name: str
     role: Role
@@ -121,19 +121,27 @@ class _LaxParty(BaseModel):
     samples: int | None = None
 
     def strict(self) -> Party:
-        return Party.parse(self.model_dump_json().encode())
+        """Raises: MalformedMessage"""
+        return Party.parse(self.model_dump_json(include=set(Party.model_fields)).encode())
 
 
-class _RosterFile(BaseModel):
+class RosterTable(BaseModel):
+    """A first roster as a file has it, before its fields are checked."""
+
     model_config = ConfigDict(extra="forbid")
     federation: str
     requester: str
-    operator_a: _LaxParty
-    operator_b: _LaxParty
-    sites: tuple[_LaxParty, ...]
+    operator_a: PartyTable
+    operator_b: PartyTable
+    sites: tuple[PartyTable, ...]
     signatures: tuple[Signature, ...] = ()
 
+    def signed(self) -> Signed[Roster]:
+        """Raises: MalformedMessage"""
+        table = self.model_dump(include=set(Roster.model_fields))
+        return Signed[Roster](message=Roster.parse(json.dumps(table).encode()), signatures=self.signatures)
 
-def _table(values: dict[str, Any]) -> str:
-    """Flat TOML: JSON strings and integers are TOML as they are (names, hex and urls need no escapes)."""
-    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+
+def table_text(values: dict[str, Any]) -> str:
+    """Flat TOML: JSON of printable texts, integers and lists of them is TOML as it is."""
+    return "".join(f"{key} = {json.dumps(value, ensure_ascii=False)}\n" for key, value in values.items())

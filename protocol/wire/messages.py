@@ -14,6 +14,7 @@ from protocol.protection.plan import StudyProtection
 from protocol.purpose import Purpose, RoundState
 from protocol.rules.weight_erosion import SecondWeight
 from protocol.wire.causes import EndCause, OutcomeCause
+from protocol.wire.chain.change import KeyClaim, RosterChange
 from protocol.wire.message import (
     MAX_CONTROL_BYTES,
     Attempt,
@@ -94,6 +95,7 @@ __all__ = [
     "EndCause",
     "Go",
     "HalvesChecked",
+    "KeyClaim",
     "KeyId",
     "LayerShape",
     "ListedStudy",
@@ -120,6 +122,7 @@ __all__ = [
     "ReleaseSet",
     "Role",
     "Roster",
+    "RosterChange",
     "RoundNumber",
     "RoundOutcome",
     "RoundState",

@@ -38,6 +38,8 @@ PROBLEMS: Final[dict[ErrorCode, Problem]] = {
     ErrorCode.COMMITMENT_MISMATCH: Problem(400, "Not the share that was committed to"),
     ErrorCode.WRONG_ROUND: Problem(409, "Not possible in the round's present state"),
     ErrorCode.ANNOUNCEMENT_MISMATCH: Problem(409, "Bound to another announcement"),
+    ErrorCode.ROSTER_UNKNOWN: Problem(409, "A link of the roster that is not known here yet"),
+    ErrorCode.ROSTER_REFUSED: Problem(409, "Not a continuation of the roster"),
     ErrorCode.CONFLICTING_MESSAGE: Problem(409, "The same id came before with other bytes"),
     ErrorCode.TOO_LARGE: Problem(413, "Too large"),
     ErrorCode.CONSISTENCY_CHECK_FAILED: Problem(409, "The oblivious transfer's consistency check failed"),
