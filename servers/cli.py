@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from protocol.errors import MoietyError
+from servers.commands import making
 
 app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 
@@ -17,6 +18,10 @@ app = typer.Typer(help="Run one of the two servers.", no_args_is_help=True)
 @app.callback()
 def server() -> None:
     """Run one of the two servers."""
+
+
+for command in making.COMMANDS:
+    app.command()(command)
 
 
 @app.command()
@@ -27,12 +32,13 @@ def run(
     from host import log
     from host.private_files import UMASK
     from servers.certificate import check_tls
+    from servers.enrolment.pairing import completed
     from servers.serving import serve
     from servers.settings import load_settings
 
     os.umask(UMASK)
     log.configure()
-    settings = load_settings(config)
+    settings = completed(load_settings(config))
     check_tls(settings)
     serve(settings)
 

@@ -26,6 +26,7 @@ from host.two_operators import require_apart
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.messages import Roster
 from servers.certificate import ServedCertificate, check_tls
+from servers.enrolment.pairing import completed
 from servers.identity import load_identity
 from servers.settings import ServerSettings, load_settings
 from servers.store.database import open_engine
@@ -36,7 +37,7 @@ _GIB: Final = 2**30
 def examine_server(config: Path, now: Callable[[], float] = time.time) -> Report:
     """All findings about the server with these settings."""
     try:
-        settings = load_settings(config)
+        settings = completed(load_settings(config))
     except MoietyError as error:
         return Report(of=str(config), findings=(failed("settings", error.detail),))
     of = f"server {settings.side.value}"
@@ -135,4 +136,4 @@ def _peer(settings: ServerSettings, roster: Roster, now: Callable[[], float]) ->
     urls = (roster.operator_a.url or "", roster.operator_b.url or "")
     yield looked("two operators", lambda: require_apart(urls))
     peer = roster.operator(settings.side.other)
-    yield from look_at_way(Way(f"peer ({peer.name})", settings.peer_url, settings.peer_ca), now)
+    yield from look_at_way(Way(f"peer ({peer.name})", peer.url or "", settings.peer_ca), now)

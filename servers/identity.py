@@ -15,6 +15,8 @@ def _require_addresses(settings: ServerSettings, roster: Roster) -> None:
     """Signatures cover the roster's addresses: with another one every request is refused, first by the sites."""
     for key, side in (("public_url", settings.side), ("peer_url", settings.side.other)):
         operator, found = roster.operator(side), getattr(settings, key)
+        if found is None:
+            raise ConfigurationError(f"key '{key}' is missing: the roster has {operator.url!r} for {operator.name!r}")
         if found != operator.url:
             raise ConfigurationError(
                 f"key '{key}': found {found!r}; the roster has {operator.url!r} for {operator.name!r}, operator of "

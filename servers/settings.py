@@ -64,9 +64,10 @@ class ServerSettings(BaseSettings):
     host: str = "127.0.0.1"
     port: int = Field(ge=1, le=65535)
     public_url: ServerUrl
-    peer_url: ServerUrl
+    peer_url: ServerUrl | None = None
     roster: Path
     keys: Path
+    card: Path | None = None
     data_dir: Path
     database_url: str | None = Field(default=None, repr=False)
     tls_certificate: Path
@@ -99,7 +100,7 @@ class ServerSettings(BaseSettings):
     @model_validator(mode="after")
     def _seed_on_loopback_only(self) -> ServerSettings:
         if self.seed is not None:
-            peer = urlsplit(self.peer_url).hostname or ""
+            peer = urlsplit(self.peer_url).hostname or "" if self.peer_url is not None else self.host
             for where, address in (("host", self.host), ("peer_url", peer)):
                 if not is_loopback(address):
                     raise ValueError(f"a seed makes every secret predictable: {where} must be loopback, not {address}")

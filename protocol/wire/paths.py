@@ -10,6 +10,11 @@ SEALED = "/v1/sealed"
 """Where every request of a site goes, whatever it asks: what it asks is in its envelope."""
 PEER_SEALED = "/v1/peer/sealed"
 
+CARD = "/v1/card"
+"""An operator's public card, for everybody."""
+ENROLMENT = "/v1/enrolment"
+"""Where sites that no roster names yet ask, sealed to the operator (protocol/wire/enrolment)."""
+
 STUDIES = "/v1/studies"
 CONTRIBUTIONS = "/v1/contributions"
 STUDY = "/v1/studies/{study}"

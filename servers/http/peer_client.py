@@ -46,6 +46,7 @@ class PeerClient:
     def __init__(self, server: Server, transport: httpx.AsyncBaseTransport | None = None) -> None:
         """``transport``: the way to the peer, where it is none over TLS."""
         self._server = server
+        self._peer_url = server.settings.peer_url or ""  # a server without one does not come so far
         timeout = httpx.Timeout(server.settings.limits.peer_timeout_s, connect=_CONNECT_TIMEOUT_S)
         transport = transport or _over_tls(server.settings.peer_ca)
         self._client = httpx.AsyncClient(transport=transport, timeout=timeout, trust_env=False, cookies=no_cookies())
@@ -121,7 +122,7 @@ class PeerClient:
         follows_bytes: int = 0,
     ) -> PeerRequest:
         """A signed request in its envelope; ``follows`` is a body that is sealed already."""
-        server, url = self._server, self._server.settings.peer_url + paths.PEER_SEALED
+        server, url = self._server, self._peer_url + paths.PEER_SEALED
         between = Correspondence(server.keys.key_id, server.peer.key_id, secrets.token_urlsafe(24))
         asked = EnclosedRequest(
             method=method,
@@ -178,15 +179,14 @@ class PeerClient:
             raise self._unreachable(error) from error
 
     def _url(self, path: str) -> str:
-        return self._server.settings.peer_url + path
+        return self._peer_url + path
 
     def _count(self, direction: str, kind: str, size: int) -> None:
         self._server.metrics.peer_bytes.labels(direction, kind).inc(size)
 
     def _unreachable(self, error: Exception) -> PeerUnreachable:
-        return PeerUnreachable(
-            f"the peer at {self._server.settings.peer_url} is out of reach: {why_unreachable(error)}. It is tried again"
-        )
+        why = why_unreachable(error)
+        return PeerUnreachable(f"the peer at {self._peer_url} is out of reach: {why}. It is tried again")
 
 
 def _over_tls(ca: Path | None) -> httpx.AsyncHTTPTransport:

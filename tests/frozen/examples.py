@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from tests.frozen.enrolment_example import ENROLMENT_EXAMPLES
 from tests.frozen.study_example import (
     ARCHITECTURE,
     ARGUMENT,
@@ -154,6 +155,7 @@ SIGNED_KIND: Final = "ready"
 LISTED_STUDY: Final[Fields] = {"name": "heart-2026", "study_digest": digest("study")}
 
 EXAMPLES: Final[dict[str, Fields]] = {
+    **ENROLMENT_EXAMPLES,
     "agreed_set": AGREED_SET,
     "announcement": ANNOUNCEMENT,
     "attestation": ATTESTATION,
