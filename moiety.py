@@ -47,6 +47,7 @@ SUBCOMMANDS: Final[dict[str, Subcommand]] = {
         "moiety", "doctor", "Look at everything that a server or a site needs, before it runs.", False
     ),
     "keys": Subcommand("client_agent.cli.keys", "app", "Make keys, and make and sign the roster."),
+    "roster": Subcommand("client_agent.cli.roster", "app", "Change the roster by signed links, and show its chain."),
     "attack": Subcommand(
         "harness.adversaries.cli", "app", "Attack a study that runs in this process, and print what it finds."
     ),

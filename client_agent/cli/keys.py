@@ -15,6 +15,7 @@ import typer
 from pydantic import ValidationError
 
 from client_agent.cli.options import JsonOption
+from client_agent.cli.roster import chain_summary, read_chain, show_links
 from client_agent.cli.tables import console, plain
 from host.placed_files import rewrite, write_new
 from host.private_files import read_secret
@@ -29,7 +30,6 @@ from protocol.wire.keyfile import (
     dump_roster,
     parse_party,
     parse_party_keys,
-    parse_roster,
 )
 from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
 from protocol.wire.messages import Party, Role, Roster, Signed
@@ -114,8 +114,11 @@ def sign_roster(
     json_output: JsonOption = False,
 ) -> None:
     """Add your signature to a roster, after comparing its digest with the others."""
-    signed = _read_roster(roster_file)
+    chain = read_chain(roster_file)
     keys = parse_party_keys(read_secret(key), str(key))
+    if chain.changes:
+        raise ConfigurationError(f"{roster_file} has changes: 'moiety roster sign' signs the last one")
+    signed = chain.first
     party = signed.message.party(keys.name)
     if party is None or keys.party(url=party.url, samples=party.samples) != party:
         raise ConfigurationError(
@@ -132,23 +135,27 @@ def sign_roster(
 @app.command()
 def show(roster_file: RosterArgument, json_output: JsonOption = False) -> None:
     """Show a roster's parties, its digest, and who has signed it."""
-    signed = _read_roster(roster_file)
+    chain = read_chain(roster_file)
+    signed = chain.first
     if json_output:
-        _print(_summary(signed))
+        _print(_summary(signed) | ({"chain": chain_summary(chain)} if chain.changes else {}))
         return
-    for party in signed.message.parties:
+    for party in chain.head.parties:
         _print_party(signed, party)
     console().print(f"federation {signed.message.federation}, requester {signed.message.requester}")
     console().print(f"digest {signed.message.digest()}")
     console().print("complete" if _complete(signed) else "not complete: both operators and the requester must sign")
+    if chain.changes:
+        show_links(chain)
 
 
 def _print_party(signed: Signed[Roster], party: Party) -> None:
     """All of what has to be compared, on lines of any length: a terminal's width cuts nothing off."""
+    came = signed.message.party(party.name) or party
     lines = [f"{party.name}: {party.role.value}"]
     lines += [f"  address      {party.url}"] if party.url else []
     lines += [f"  samples      {party.samples}"] if party.samples is not None else []
-    lines += [f"  signing key  {party.signing_key}", f"  signature    {_standing(signed, party) or 'none'}"]
+    lines += [f"  signing key  {party.signing_key}", f"  signature    {_standing(signed, came) or 'none'}"]
     for line in lines:
         console().print(plain(line), soft_wrap=True)
 
@@ -192,10 +199,6 @@ def _complete(signed: Signed[Roster]) -> bool:
 
 def _read_party(path: Path) -> Party:
     return parse_party(read_text(path), str(path))
-
-
-def _read_roster(path: Path) -> Signed[Roster]:
-    return parse_roster(read_text(path), str(path))
 
 
 def _print(values: dict[str, Any]) -> None:
