@@ -8,5 +8,5 @@ python=${PYTHON:-python3.11}
 rm -f deploy/wheels/*.whl
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
-"$python" deploy/requirements.py server agent he sql postgres >"$list"
+"$python" deploy/requirements.py server page agent he sql postgres >"$list"
 "$python" -m pip download --quiet --only-binary :all: --dest deploy/wheels "$@" --requirement "$list"

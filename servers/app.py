@@ -28,6 +28,7 @@ from servers.http.envelope import Envelope
 from servers.http.peer_client import PeerClient
 from servers.http.problems import MEDIA_TYPE, internal_problem
 from servers.http.responses import problem_answer
+from servers.page import app as page
 from servers.readiness import Readiness
 from servers.rounds.end_round import Endings
 from servers.rounds.side_a import Driver
@@ -93,12 +94,13 @@ class _Operations(FastAPI):
 
 
 def create_operations(app: FastAPI) -> FastAPI:
-    """What the operator alone sees of a running application: metrics, readiness, the description of its interface."""
+    """What the operator alone sees of a running application: metrics, readiness, its interface, and the page."""
     operations = _Operations(app)
     operations.state.server = app.state.server
     operations.state.readiness = Readiness(app)
     for router in (health.alive, health.router):
         operations.include_router(router)
+    operations.mount(page.ROOT, page.make_page(app, operations.state.readiness))
     _handle_errors(operations, app.state.server)
     return operations
 

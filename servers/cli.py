@@ -49,7 +49,7 @@ def studies(
     json_output: Annotated[bool, typer.Option("--json", help="JSON lines on standard output.")] = False,
 ) -> None:
     """The studies at this server: state, reason, round under way, who is ready. Nothing is written."""
-    from servers.overview import studies_at
+    from servers.page.overview import studies_at
     from servers.settings import load_settings
 
     found = studies_at(load_settings(config))
@@ -78,6 +78,20 @@ def doctor(
 
     if not show(examine_server(config), json_output=json_output):
         raise typer.Exit(1)
+
+
+@app.command(name="page-password")
+def page_password(
+    config: Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")],
+) -> None:
+    """Make a new password for the operator's page, shown here once; it ends every session under the one before."""
+    from servers.page.password import make_password
+    from servers.settings import load_settings
+
+    settings = load_settings(config)
+    password = make_password(settings.data_dir)
+    typer.echo(f"the password of {settings.public_url}'s page, shown once: {password}")
+    typer.echo(f"open http://127.0.0.1:{settings.operations}/page/ on this machine, or through an SSH tunnel to it")
 
 
 if __name__ == "__main__":

@@ -31,6 +31,11 @@ class Readiness:
         if self._found is not None:
             raise self._found
 
+    @property
+    def found(self) -> MoietyError | None:
+        """What the last look found missing; nothing while nobody has looked."""
+        return self._found
+
     def look_soon(self) -> None:
         """Without waiting for what is found: a peer that does not answer must not keep whoever asks for metrics."""
         if self._looking is None or self._looking.done():

@@ -25,6 +25,7 @@ from servers.identity import load_identity
 from servers.metrics import Metrics
 from servers.notifications import Changes
 from servers.points import failpoints_of
+from servers.recent import Recent
 from servers.settings import ServerSettings
 from servers.store.interface import MailRecord, Store
 from servers.store.migrate import upgrade
@@ -65,6 +66,7 @@ class Server:
     """None where nothing is served under TLS."""
 
     def __post_init__(self) -> None:
+        self.recent = Recent(self.clock)
         self.pictures: dict[str, StudyPicture] = {}
         self.outputs = itertools.count()
         self.verify_keys = {p.key_id: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
@@ -121,7 +123,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     upgrade(settings.database)
     take_back(sorted(settings.data_dir.glob("server.db*")))
     changes = Changes()
-    store = SqlStore(settings.database, changes.notify)
+    store = SqlStore(settings.database, changes.notify, clock)
     _require_own(store, owner)
     failpoints = failpoints_of(settings.failpoint)
     files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints)

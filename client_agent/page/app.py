@@ -4,33 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
-from importlib.resources import files
 from typing import Final
-from urllib.parse import parse_qs
 
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
-from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
-from client_agent.page.door import COOKIE, FORM_FIELD, Door
+from client_agent.page.door import COOKIE, Door
 from client_agent.page.seen import all_studies, one_study, what_left
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, keep_word, known_study
+from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, refused_change
+from host.web_page.pages import Pages, static_file
 from protocol.errors import MoietyError
-from protocol.printable import printable
 from protocol.wire.messages import Roster
 
-_MOST_FORM_BYTES: Final = 2**14
 _OPEN: Final = frozenset({"/login", "/static/page.css", "/static/page.js"})
-_HEADERS: Final = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; connect-src 'self'; "
-    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
-    "Referrer-Policy": "same-origin",  # with no-referrer a browser names no origin for a form
-    "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-store",
-}
-_STATIC: Final = {"page.css": "text/css", "page.js": "text/javascript"}
 Handled = Callable[[Request], Awaitable[Response]]
 
 
@@ -44,7 +33,7 @@ def make_page(settings: AgentSettings, door: Door) -> FastAPI:
     async def guard(request: Request, handle: Handled) -> Response:
         refused = _refused(request, door)
         answer = await handle(request) if refused is None else shown.problem(*refused)
-        answer.headers.update(_HEADERS)
+        answer.headers.update(HEADERS)
         return answer
 
     @page.exception_handler(MoietyError)
@@ -79,7 +68,7 @@ _LOGIN: Final = (
 )
 
 
-def _refused(request: Request, door: Door) -> tuple[HTTPStatus, str] | None:
+def _refused(request: Request, door: Door) -> Refused | None:
     """Why a request is not answered; None where it may be."""
     if not door.is_host(request.headers.get("host")):
         return HTTPStatus.MISDIRECTED_REQUEST, f"This page is at {door.origin} alone."
@@ -87,13 +76,9 @@ def _refused(request: Request, door: Door) -> tuple[HTTPStatus, str] | None:
         return None if request.method == "GET" else (HTTPStatus.METHOD_NOT_ALLOWED, "Only GET.")
     if not door.knows(request.cookies.get(COOKIE)):
         return HTTPStatus.FORBIDDEN, _LOGIN
-    if request.method not in ("GET", "HEAD"):
-        if request.headers.get("origin") != door.origin:
-            return HTTPStatus.FORBIDDEN, "That did not come from this page."
-        length = request.headers.get("content-length", "")
-        if not length.isdecimal() or int(length) > _MOST_FORM_BYTES:
-            return HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "That is more than a form of this page has."
-    return None
+    if request.method in ("GET", "HEAD"):
+        return None
+    return refused_change(request.headers.get("origin"), door.origin, request.headers.get("content-length"))
 
 
 class _Shown:
@@ -103,30 +88,21 @@ class _Shown:
         self._settings = settings
         self._roster = roster
         self._door = door
-        self._templates = Environment(
-            loader=PackageLoader("client_agent.page"),
-            autoescape=select_autoescape(default=True),
-            undefined=StrictUndefined,
-            extensions=["jinja2.ext.i18n"],
-            trim_blocks=True,
-            lstrip_blocks=True,
+        self._pages = Pages(
+            "client_agent.page", root="", whose=settings.site, site=settings.site, requester=roster.requester
         )
-        self._templates.install_null_translations()  # type: ignore[attr-defined]  # the extension's
-        self._templates.filters["printable"] = printable
 
     def _page(self, name: str, status: int = HTTPStatus.OK, **values: object) -> HTMLResponse:
-        template = self._templates.get_template(name)
-        text = template.render(site=self._settings.site, requester=self._roster.requester, **values)
-        return HTMLResponse(text, status)
+        return HTMLResponse(self._pages.render(name, **values), status)
 
     def problem(self, status: HTTPStatus, detail: str) -> Response:
         return self._page("problem.html", status, detail=detail)
 
     async def static(self, name: str) -> Response:
-        if name not in _STATIC:
+        found = static_file(name)
+        if found is None:
             return self.problem(HTTPStatus.NOT_FOUND, "There is no such page here.")
-        content = (files("client_agent.page") / "static" / name).read_bytes()
-        return Response(content, media_type=_STATIC[name])
+        return Response(found[0], media_type=found[1])
 
     def overview(self) -> Response:
         studies = all_studies(self._settings, self._roster)
@@ -144,10 +120,9 @@ class _Shown:
         return self._page("rounds.html", seen=one_study(self._settings, self._roster, name))
 
     async def say(self, name: str, word: str, request: Request) -> Response:
-        body = (await request.body())[: _MOST_FORM_BYTES + 1]
-        form = {key: values[0] for key, values in parse_qs(body.decode(errors="replace")).items()}
+        form = form_fields(await request.body())
         if not self._door.is_form(form.get(FORM_FIELD, "")):
-            return self.problem(HTTPStatus.FORBIDDEN, "That did not come from this page.")
+            return self.problem(HTTPStatus.FORBIDDEN, FOREIGN)
         person, reason = form.get("person", ""), form.get("reason", "")
         if word == "leave":
             known_study(self._settings, self._roster, name).journal.leave(f"{person}: {reason}"[:1000])

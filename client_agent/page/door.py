@@ -7,14 +7,13 @@ names another), and, where it changes something, comes from this origin and carr
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import secrets
 from dataclasses import dataclass, field
 from typing import Final
 
+from host.web_page.guard import form_token, same
+
 COOKIE: Final = "moiety-page"
-FORM_FIELD: Final = "form"
 LOOPBACK: Final = "127.0.0.1"
 
 
@@ -32,14 +31,14 @@ class Door:
 
     def enter(self, token: str) -> str | None:
         """The session's cookie for the token, once; None for another one, or a second time."""
-        if self._session is not None or not hmac.compare_digest(token.encode(), self.token.encode()):
+        if self._session is not None or not same(token, self.token):
             return None
         self._session = secrets.token_urlsafe(32)
         return self._session
 
     def knows(self, cookie: str | None) -> bool:
         """Whether this is the session's cookie."""
-        return self._session is not None and hmac.compare_digest((cookie or "").encode(), self._session.encode())
+        return self._session is not None and same(cookie or "", self._session)
 
     def is_host(self, host: str | None) -> bool:
         return host == f"{LOOPBACK}:{self.port}"
@@ -47,7 +46,7 @@ class Door:
     @property
     def form_token(self) -> str:
         """What the session's forms carry; another site's page cannot read it. Requires: a session"""
-        return hmac.new((self._session or "").encode(), b"moiety form", hashlib.sha256).hexdigest()
+        return form_token(self._session or "")
 
     def is_form(self, token: str) -> bool:
-        return self._session is not None and hmac.compare_digest(token.encode(), self.form_token.encode())
+        return self._session is not None and same(token, self.form_token)

@@ -65,7 +65,10 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
     visit: Visit | None = scope.get(VISIT)  # none in a test without a socket
     if visit is not None:
         visit.authenticated()
-    return server.parties[verified.key_id], verified
+    party = server.parties[verified.key_id]
+    if party == server.peer:
+        server.recent.peer.saw(now, float(verified.created))
+    return party, verified
 
 
 async def authenticated(request: Request) -> Caller:

@@ -11,7 +11,8 @@ import hashlib
 import secrets
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from email.utils import parsedate_to_datetime
 from itertools import islice
 from pathlib import Path
 from typing import Final, Literal
@@ -102,6 +103,7 @@ class PeerClient:
                     await response.aclose()
         except (httpx.TransportError, TimeoutError) as error:
             raise self._unreachable(error) from error
+        self._saw(response)
         if not response.is_success:
             raise PeerUnreachable(f"the peer's /healthz answers with status {response.status_code}")
 
@@ -168,6 +170,7 @@ class PeerClient:
         """Send a request; its body as it arrives. Raises: PeerUnreachable; what the peer answered with"""
         try:
             response = await self._client.send(request.request, stream=True)
+            self._saw(response)
             try:
                 answer = await peer_answer(self._server, request, response, most_bytes)
                 if answer.status >= _FIRST_ERROR:
@@ -177,6 +180,13 @@ class PeerClient:
                 await response.aclose()
         except httpx.TransportError as error:
             raise self._unreachable(error) from error
+
+    def _saw(self, response: httpx.Response) -> None:
+        """What its Date header says, whole seconds that nobody signed, is for people alone."""
+        its_time_s: float | None = None
+        with suppress(ValueError, OverflowError, TypeError):
+            its_time_s = parsedate_to_datetime(response.headers.get("date", "")[:64]).timestamp()
+        self._server.recent.peer.saw(self._server.clock(), its_time_s)
 
     def _url(self, path: str) -> str:
         return self._peer_url + path

@@ -34,6 +34,17 @@ class ContributionRows(Database):
             ).scalar_one()
         return int(count)
 
+    def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
+        c = t.contributions.c
+        with self._begin() as connection:
+            return tuple(connection.execute(select(c.site).where(*at(t.contributions, key)).order_by(c.site)).scalars())
+
+    def last_contributed(self, study: str) -> dict[str, int]:
+        c = t.contributions.c
+        newest = select(c.site, func.max(c.round)).where(c.study == study).group_by(c.site)
+        with self._begin() as connection:
+            return {str(site): int(number) for site, number in connection.execute(newest)}
+
     def contributed(self, site: str, after: tuple[str, int], limit: int) -> list[ContributedRound]:
         c, r = t.contributions.c, t.rounds.c
         study, number = after

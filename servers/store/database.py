@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, make_url, select, update
+from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, make_url, select, text, update
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, OperationalError
 
@@ -49,10 +50,12 @@ def database_exists(url: str) -> bool:
 class Database:
     """Short transactions. ``on_change`` is told the study after every one that moved its cursor."""
 
-    def __init__(self, url: str, on_change: Callable[[str], None]) -> None:
+    def __init__(self, url: str, on_change: Callable[[str], None], clock: Callable[[], float] = time.time) -> None:
+        """``clock`` says when something was stored, for people to read."""
         self._engine = open_engine(url)
         self._nonce_engine = open_engine(url, durable=False)
         self._on_change = on_change
+        self._clock = clock
         self._touched: list[str] = []
 
     def ready(self) -> None:
@@ -76,6 +79,14 @@ class Database:
                 connection.execute(insert(t.owner).values(asdict(owner)))
                 return owner
         return Owner(**row._mapping)
+
+    def size_bytes(self) -> int:
+        if self._engine.dialect.name == "sqlite":
+            path = Path(self._engine.url.database or "")
+            files = (path, path.with_name(f"{path.name}-wal"))
+            return sum(file.stat().st_size for file in files if file.exists())
+        with self._begin() as connection:
+            return int(connection.execute(text("SELECT pg_database_size(current_database())")).scalar_one())
 
     @contextmanager
     def _begin(self) -> Iterator[Connection]:

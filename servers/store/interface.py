@@ -181,6 +181,21 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
+class SeenRound:
+    """An attempt as an operator reads it; the times, since 1970, are None for attempts of an earlier release."""
+
+    round: int
+    attempt: int
+    state: RoundState
+    began_at_s: float | None
+    state_since_s: float | None
+    closes_at_s: float
+
+    def key(self, study: str) -> RoundKey:
+        return RoundKey(study, self.round, self.attempt)
+
+
+@dataclass(frozen=True)
 class ContributionRecord:
     """One site's share of one attempt; ``file`` is None once the share has been deleted."""
 
@@ -213,6 +228,15 @@ class CorrelationUse:
     session: str
     batch: int
     index: int
+
+
+class Kept(StrEnum):
+    """What files hold, sealed or as one half of a split."""
+
+    SHARES = "shares"
+    QUERIES = "queries"
+    OUTPUTS = "outputs"
+    LETTERS = "letters"
 
 
 class AnswerKind(StrEnum):
@@ -275,6 +299,13 @@ class Store(Protocol):
 
     def add_ready(self, study: str, site: str) -> None: ...
     def ready_sites(self, study: str) -> tuple[str, ...]: ...
+    def created_at_s(self, study: str) -> float | None:
+        """When this server got the study, since 1970; None where an earlier release stored it."""
+        ...
+
+    def ready_since(self, study: str) -> dict[str, float | None]:
+        """When each of them said so first; None where an earlier release stored it."""
+        ...
 
     # rounds
     def add_round(self, record: RoundRecord) -> None: ...
@@ -304,6 +335,18 @@ class Store(Protocol):
         ...
 
     def correlations_used(self, key: RoundKey) -> int: ...
+    def rounds_seen(self, study: str, limit: int) -> list[SeenRound]:
+        """The newest attempts first."""
+        ...
+
+    def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
+        """Who has contributed, without reading what."""
+        ...
+
+    def last_contributed(self, study: str) -> dict[str, int]:
+        """The last round of each site that ever contributed."""
+        ...
+
     def answer(self, key: RoundKey, kind: AnswerKind) -> Answer | None: ...
 
     # contributions
@@ -329,6 +372,14 @@ class Store(Protocol):
     def forget_outputs(self, study: str, *, before_round: int) -> list[str]: ...
     def files(self) -> set[str]:
         """Every file that a row names."""
+        ...
+
+    def kept(self) -> dict[Kept, tuple[str, ...]]:
+        """The same, by what they hold."""
+        ...
+
+    def size_bytes(self) -> int:
+        """Of the database, as it lies on its disk."""
         ...
 
     # mail

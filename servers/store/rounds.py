@@ -10,9 +10,10 @@ from sqlalchemy.exc import IntegrityError
 
 from protocol.errors import CorrelationReused
 from protocol.rounds.states import RoundKey
+from protocol.wire.messages import RoundState
 from servers.store import tables as t
 from servers.store.database import Database, at, forget
-from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord
+from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord, SeenRound
 from servers.store.rows import round_record, round_row, use_row
 
 
@@ -21,7 +22,7 @@ class RoundRows(Database):
 
     def add_round(self, record: RoundRecord) -> None:
         with self._begin() as connection:
-            connection.execute(insert(t.rounds).values(round_row(record)))
+            self._insert(connection, record)
             self._touch(connection, record.key.study)
 
     def round(self, key: RoundKey) -> RoundRecord | None:
@@ -61,12 +62,13 @@ class RoundRows(Database):
         with self._begin() as connection:
             row = connection.execute(select(t.rounds).where(*at(t.rounds, key))).one()
             changed = change(round_record(row))
-            connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(round_row(changed)))
+            moved = {} if changed.state.value == row.state else {"state_since_s": self._clock()}
+            connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(round_row(changed) | moved))
             self._mark_used(connection, used)
             for answer in answers:
                 connection.execute(insert(t.answers).values(**asdict(key), **asdict(answer)))
             if then_add is not None:
-                connection.execute(insert(t.rounds).values(round_row(then_add)))
+                self._insert(connection, then_add)
             self._touch(connection, key.study)
         return changed
 
@@ -91,6 +93,18 @@ class RoundRows(Database):
     def forget_outputs(self, study: str, *, before_round: int) -> list[str]:
         with self._begin() as connection:
             return forget(connection, t.rounds, "output_file", study, before_round)
+
+    def rounds_seen(self, study: str, limit: int) -> list[SeenRound]:
+        c = t.rounds.c
+        columns = (c.round, c.attempt, c.state, c.began_at_s, c.state_since_s, c.closes_at_s)
+        newest = select(*columns).where(c.study == study).order_by(c.round.desc(), c.attempt.desc()).limit(limit)
+        with self._begin() as connection:
+            rows = connection.execute(newest).all()
+        return [SeenRound(r.round, r.attempt, RoundState(r.state), *r[3:]) for r in rows]
+
+    def _insert(self, connection: Connection, record: RoundRecord) -> None:
+        times = dict.fromkeys(("began_at_s", "state_since_s"), self._clock())
+        connection.execute(insert(t.rounds).values(round_row(record) | times))
 
     def _mark_used(self, connection: Connection, used: Sequence[CorrelationUse]) -> None:
         try:

@@ -6,6 +6,7 @@ from sqlalchemy import select
 
 from servers.store import tables as t
 from servers.store.contributions import ContributionRows
+from servers.store.interface import Kept
 from servers.store.mail import MailRows
 from servers.store.requests import RequestRows
 from servers.store.rounds import RoundRows
@@ -16,8 +17,17 @@ class SqlStore(StudyRows, RoundRows, ContributionRows, MailRows, RequestRows):
     """See ``interface.Store``. The schema must exist: ``migrate.upgrade``."""
 
     def files(self) -> set[str]:
-        columns = (t.contributions.c.file, t.rounds.c.query_file, t.rounds.c.output_file, t.mail.c.file)
+        return {name for names in self.kept().values() for name in names}
+
+    def kept(self) -> dict[Kept, tuple[str, ...]]:
+        columns = {
+            Kept.SHARES: t.contributions.c.file,
+            Kept.QUERIES: t.rounds.c.query_file,
+            Kept.OUTPUTS: t.rounds.c.output_file,
+            Kept.LETTERS: t.mail.c.file,
+        }
         with self._begin() as connection:
             return {
-                name for column in columns for name in connection.execute(select(column)).scalars() if name is not None
+                kind: tuple(connection.execute(select(column).where(column.is_not(None))).scalars())
+                for kind, column in columns.items()
             }

@@ -18,7 +18,7 @@ class StudyRows(Database):
 
     def add_study(self, record: StudyRecord) -> None:
         with self._begin() as connection:
-            connection.execute(insert(t.studies).values(study_row(record)))
+            connection.execute(insert(t.studies).values(study_row(record) | {"created_at_s": self._clock()}))
             self._touched += [record.digest, A_NEW_STUDY]
 
     def study_named(self, name: str) -> StudyRecord | None:
@@ -52,7 +52,7 @@ class StudyRows(Database):
         if site in self.ready_sites(study):
             return
         with self._begin() as connection:
-            connection.execute(insert(t.ready_sites).values(study=study, site=site))
+            connection.execute(insert(t.ready_sites).values(study=study, site=site, since_s=self._clock()))
             self._touch(connection, study)
 
     def ready_sites(self, study: str) -> tuple[str, ...]:
@@ -61,6 +61,17 @@ class StudyRows(Database):
                 select(t.ready_sites.c.site).where(t.ready_sites.c.study == study).order_by(t.ready_sites.c.site)
             )
             return tuple(rows.scalars())
+
+    def created_at_s(self, study: str) -> float | None:
+        with self._begin() as connection:
+            return connection.execute(select(t.studies.c.created_at_s).where(t.studies.c.digest == study)).scalar()
+
+    def ready_since(self, study: str) -> dict[str, float | None]:
+        with self._begin() as connection:
+            rows = connection.execute(
+                select(t.ready_sites.c.site, t.ready_sites.c.since_s).where(t.ready_sites.c.study == study)
+            ).all()
+        return {str(site): since_s for site, since_s in rows}
 
     def _study(self, connection: Connection, digest: str) -> StudyRecord:
         row = connection.execute(select(t.studies).where(t.studies.c.digest == digest)).one_or_none()

@@ -39,6 +39,7 @@ studies = Table(
     Column("cursor", Integer, nullable=False),
     Column("absent_in_a_row", Integer, nullable=False),
     Column("end", LargeBinary),
+    Column("created_at_s", Float),
 )
 
 ready_sites = Table(
@@ -46,6 +47,7 @@ ready_sites = Table(
     METADATA,
     Column("study", ForeignKey("studies.digest"), primary_key=True),
     Column("site", String(63), primary_key=True),
+    Column("since_s", Float),
 )
 
 rounds = Table(
@@ -75,6 +77,8 @@ rounds = Table(
     Column("tag_check", LargeBinary),
     Column("go", LargeBinary),
     Column("tags_failed", LargeBinary),
+    Column("began_at_s", Float),
+    Column("state_since_s", Float),
 )
 
 answers = Table(

@@ -41,9 +41,11 @@ from servers.store.interface import (
     AnswerKind,
     ContributionRecord,
     CorrelationUse,
+    Kept,
     MailRecord,
     Refusal,
     RoundRecord,
+    SeenRound,
     Store,
     StudyRecord,
 )
@@ -285,3 +287,29 @@ def test_nonces_refusals_and_boots(store: Store) -> None:
     store.add_refusal(refusal)
     assert store.refusals(RECORD.digest) == [refusal]
     assert (store.next_boot(), store.next_boot()) == (1, 2)
+
+
+def test_an_operator_reads_when_and_who_without_what(url: str) -> None:
+    """Times by the store's clock; a state's time moves with the state alone."""
+    upgrade(url)
+    now = [100.0]
+    store = SqlStore(url, lambda _: None, lambda: now[0])
+    store.add_study(RECORD)
+    store.add_ready(RECORD.digest, "site-b")
+    store.add_round(ROUND)
+    now[0] = 130.0
+    store.add_contribution(contribution("site-b"), RoundState.COLLECTING)
+    store.change_round(KEY, lambda r: replace(r, own_nonce=b"n"))
+    assert store.rounds_seen(RECORD.digest, 9) == [SeenRound(1, 1, RoundState.COLLECTING, 100.0, 100.0, 1000.0)]
+    again = RoundRecord(RoundKey(RECORD.digest, 1, 2), RoundState.ANNOUNCED, ROUND.announcement, 1500.0)
+    store.change_round(KEY, lambda r: replace(r, state=RoundState.BURNT), then_add=again)
+    second = SeenRound(1, 2, RoundState.ANNOUNCED, 130.0, 130.0, 1500.0)
+    assert store.rounds_seen(RECORD.digest, 9) == [second, SeenRound(1, 1, RoundState.BURNT, 100.0, 130.0, 1000.0)]
+    assert store.rounds_seen(RECORD.digest, 1) == [second]
+    assert store.contributors_of(KEY) == ("site-b",)
+    assert store.last_contributed(RECORD.digest) == {"site-b": 1}
+    assert store.created_at_s(RECORD.digest) == 100.0
+    assert store.ready_since(RECORD.digest) == {"site-b": 100.0}
+    assert store.kept() == {Kept.SHARES: ("share-1",), Kept.QUERIES: (), Kept.OUTPUTS: (), Kept.LETTERS: ()}
+    assert store.size_bytes() > 4096
+    store.close()

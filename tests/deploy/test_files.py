@@ -128,7 +128,8 @@ def test_the_server_image_asks_for_no_torch() -> None:
     assert [one for one in requirements(ROOT / "pyproject.toml", ["agent"]) if one.startswith("torch")]
     text = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
     assert [one for one in requirements(ROOT / "pyproject.toml", ["he"]) if one.startswith("tenseal")]
-    assert "packages server he" in text
+    assert "packages server page he" in text
+    assert [one for one in requirements(ROOT / "pyproject.toml", ["page"]) if one.startswith("jinja2")]
     assert "packages agent he sql postgres" in text
     server = text.split("FROM runtime AS server\n")[1].split("FROM runtime AS agent\n")[0]
     assert "USER moiety" in server

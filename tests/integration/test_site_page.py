@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -16,20 +15,18 @@ import pytest
 from client_agent.network.ledger import Ledger, LedgerEntry
 from client_agent.site.approval import approval_of
 from client_agent.site.events import METRICS, Absence, Absent, Metrics, RoundEnd, RoundRecord, site_values
+from tests.kit.pictures import looked_at
 from tests.unit.client_agent.federation import REQUESTER
 from tests.unit.client_agent.test_page import STUDY, as_requester, config, journal
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
-    from playwright.sync_api import Page as BrowserPage
 
 sync_api = pytest.importorskip("playwright.sync_api")
-axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+pytest.importorskip("axe_playwright_python.sync_playwright")
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
 assert config  # a fixture of that module
-PICTURES = os.environ.get("MOIETY_TEST_PICTURES")
-"""A folder for pictures of every page, for a person to look at."""
 
 
 @pytest.fixture(scope="module")
@@ -64,14 +61,6 @@ def address(config: Path) -> Iterator[str]:  # the fixture of that name
     page = Page(config)
     yield page.address
     page.stop()
-
-
-def looked_at(page: BrowserPage, name: str) -> None:
-    """No violation of axe's rules; a picture where somebody asks for it."""
-    if PICTURES:
-        page.screenshot(path=f"{PICTURES}/{name}.png", full_page=True)
-    found = axe.Axe().run(page)
-    assert found.violations_count == 0, found.generate_report()
 
 
 def test_a_person_reads_and_approves_a_study(chromium: Chromium, address: str, config: Path) -> None:

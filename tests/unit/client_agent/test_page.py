@@ -11,13 +11,14 @@ import httpx
 import pytest
 
 from client_agent.page.app import make_page
-from client_agent.page.door import COOKIE, FORM_FIELD, Door
+from client_agent.page.door import COOKIE, Door
 from client_agent.page.picture import lines_over_rounds
 from client_agent.settings import load_settings
 from client_agent.site.approval import approval_of
 from client_agent.site.events import METRICS, Absence, Absent, Metrics, RoundEnd, RoundRecord, site_values
 from client_agent.site.journal import SiteState, StudyJournal
 from harness.federation.processes import write_secret
+from host.web_page.guard import FORM_FIELD
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys
 from tests.unit.client_agent.federation import REQUESTER, keys, study

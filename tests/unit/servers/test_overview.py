@@ -11,7 +11,7 @@ from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import StudyState
 from servers.cli import app
-from servers.overview import studies_at
+from servers.page.overview import studies_at
 from servers.server import open_server
 from servers.settings import load_settings
 from servers.store.interface import StudyRecord

@@ -1,0 +1,60 @@
+"""Pages made from a package's templates within the common frame, with texts in the reader's language."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Final
+
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
+
+from protocol.printable import printable
+
+_HERE: Final = "host.web_page"
+STATIC: Final[Mapping[str, str]] = {"page.css": "text/css", "page.js": "text/javascript"}
+"""The files that go with every page, and their types."""
+
+
+class Pages:
+    """The templates of ``package`` (its folder ``templates``) and of this one; all values are escaped."""
+
+    def __init__(self, package: str, **everywhere: object) -> None:
+        """``everywhere`` are values that every template may use."""
+        self._everywhere = everywhere
+        self._environment = Environment(
+            loader=ChoiceLoader([PackageLoader(package), PackageLoader(_HERE)]),
+            autoescape=select_autoescape(default=True),
+            undefined=StrictUndefined,
+            extensions=["jinja2.ext.i18n"],
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        self._environment.install_null_translations()  # type: ignore[attr-defined]  # the extension's
+        filters: dict[str, Callable[..., str]] = {"printable": printable, "moment": moment, "size": size}
+        self._environment.filters.update(filters)
+
+    def render(self, template: str, **values: object) -> str:
+        """The page as HTML."""
+        return self._environment.get_template(template).render(**self._everywhere, **values)
+
+
+def static_file(name: str) -> tuple[bytes, str] | None:
+    """A file's bytes and type; None where there is none of that name."""
+    if name not in STATIC:
+        return None
+    return (files(_HERE) / "static" / name).read_bytes(), STATIC[name]
+
+
+def moment(time_s: float) -> str:
+    """A time since 1970 for people."""
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))
+
+
+def size(count: float) -> str:
+    """A number of bytes for people."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
