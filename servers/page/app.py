@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 
 from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, form_token, refused_change
 from protocol.errors import MoietyError, UnknownStudy
-from servers.page.door import SESSION_S, Door, NotYet, own_origin
+from servers.page.door import SESSION_S, Door, TooManyGuesses, own_origin
 from servers.page.overview import StudyInFull, seen_study, study_in_full
 from servers.page.status import refusals, status_of
 from servers.readiness import Readiness
@@ -126,7 +126,7 @@ class _Shown:
         try:
             cookie = await asyncio.to_thread(self._door.enter, form.get("password", ""))
         except MoietyError as error:
-            code = HTTPStatus.TOO_MANY_REQUESTS if isinstance(error, NotYet) else HTTPStatus.CONFLICT
+            code = HTTPStatus.TOO_MANY_REQUESTS if isinstance(error, TooManyGuesses) else HTTPStatus.CONFLICT
             return self._page("login.html", code, wrong=error.detail, token="")
         if cookie is None:
             return self._page("login.html", HTTPStatus.FORBIDDEN, wrong="That is not the password.", token="")

@@ -27,7 +27,7 @@ SESSION_S: Final = 8 * 3600.0
 _MOST_SESSIONS: Final = 8
 
 
-class NotYet(ConfigurationError):
+class TooManyGuesses(ConfigurationError):
     """Too many wrong passwords lately."""
 
 
@@ -49,14 +49,17 @@ class Door:
     _guessing: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     def enter(self, password: str) -> str | None:
-        """A new session's cookie; None for a wrong password. Raises: NotYet, ConfigurationError where there is none"""
+        """A new session's cookie; None for a wrong password.
+
+        Raises: TooManyGuesses; ConfigurationError where no password was made
+        """
         with self._guessing:  # one guess after the other, from whatever thread
             return self._enter(password)
 
     def _enter(self, password: str) -> str | None:
         wait_s = self._wait_s()
         if wait_s > 0:
-            raise NotYet(
+            raise TooManyGuesses(
                 f"{MOST_GUESSES} wrong passwords within {GUESSES_S:.0f} s, by whoever uses this port: try again in "
                 f"{wait_s:.0f} s"
             )

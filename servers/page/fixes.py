@@ -35,6 +35,8 @@ FIXES: Final[dict[ErrorCode, str]] = {
     ErrorCode.COMMITMENT_MISMATCH: "a share altered on the way, or a site that changed its mind: ask the site",
     ErrorCode.WRONG_ROUND: _LATE,
     ErrorCode.ANNOUNCEMENT_MISMATCH: _LATE,
+    ErrorCode.ROSTER_UNKNOWN: "nothing while a change of the roster is on its way, else put the newest file in place",
+    ErrorCode.ROSTER_REFUSED: "an older roster or a fork: compare 'moiety roster show' with the other parties",
     ErrorCode.CONFLICTING_MESSAGE: "a site restored from an old backup, or two agents with one key: ask the site",
     ErrorCode.TOO_LARGE: "a request beyond the limits of the settings, or of what the study fixes",
     ErrorCode.CONSISTENCY_CHECK_FAILED: "server A's transfers did not add up: a bug, or an attempt to learn masks; "

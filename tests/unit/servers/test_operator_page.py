@@ -26,7 +26,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from servers.app import create_operations
 from servers.cli import app as command
-from servers.page.door import GUESSES_S, MOST_GUESSES, SESSION_S, Door, NotYet, own_origin
+from servers.page.door import GUESSES_S, MOST_GUESSES, SESSION_S, Door, TooManyGuesses, own_origin
 from servers.page.fixes import FIXES
 from servers.page.password import FILE, kept_password, make_password
 from servers.server import Server
@@ -167,7 +167,7 @@ def test_guesses_are_counted_and_end_for_everybody_for_a_while(tmp_path: Path) -
     password = make_password(tmp_path)
     for _ in range(MOST_GUESSES):
         assert door.enter("x") is None
-    with pytest.raises(NotYet, match="try again in 60 s"):
+    with pytest.raises(TooManyGuesses, match="try again in 60 s"):
         door.enter(password)
     now[0] += GUESSES_S
     cookie = door.enter(password)
