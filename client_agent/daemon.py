@@ -24,10 +24,12 @@ from client_agent.settings import AgentSettings
 from client_agent.site.connections import Connect, Site, one_agent
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
+from client_agent.site.greeting import say_connected
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.known_studies import KnownStudies
 from client_agent.site.models.finished_model import FINISH, finish_table
 from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, outbox, withdraw
+from client_agent.site.problems import Problems
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
 from host.clock import SYSTEM, Clock
@@ -68,7 +70,8 @@ class Agent:
         self._site = site
         self._stop = stop
         self._clock = site.clock
-        self._emit = emit
+        self._problems = Problems(site.settings.state_dir, site.clock.now)
+        self._emit = self._problems.noting(emit)
         self._running: dict[str, threading.Thread] = {}
         self._participants: dict[str, Participant] = {}
         self._look_again_at_s: dict[str, float] = {}
@@ -115,7 +118,9 @@ class Agent:
         between are mended without it. A look may wait at the server, in a thread of its own, until there is news.
         """
         finding = threading.Thread(target=self._find, name="find studies", daemon=True)
+        greeting = threading.Thread(target=self._greet, name="greet servers", daemon=True)
         finding.start()
+        greeting.start()
         try:
             while not self._clock.wait(self._stop, _UNTIL_STOPPED_S):
                 pass
@@ -124,12 +129,15 @@ class Agent:
             for participant in tuple(self._participants.values()):
                 participant.watch.wake()
             self._site.disconnect()
-            for thread in (finding, *self._running.values()):
+            for thread in (finding, greeting, *self._running.values()):
                 thread.join(_JOIN_S)
             for participant in tuple(self._participants.values()):
                 participant.watch.join(_JOIN_S)
         if self._failure is not None:
             raise self._failure
+
+    def _greet(self) -> None:
+        say_connected(self._site, self._stop, self._emit, lambda text: self._report(_ALL_STUDIES, text))
 
     def _find(self) -> None:
         find = self.find_own if self._site.is_requester else self.find_listed
@@ -138,6 +146,7 @@ class Agent:
                 try:
                     find()
                     self._complaints.mended(_ALL_STUDIES)
+                    self._problems.mended(_ALL_STUDIES)
                 except MoietyError as later:
                     if not self._stop.is_set():  # then the connections are closed
                         self._complaints.about(_ALL_STUDIES, _text(later))

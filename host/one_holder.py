@@ -63,6 +63,21 @@ def one_process(folder: Path, setting: str, who: str) -> Iterator[None]:
         yield
 
 
+def holder_of(folder: Path) -> str | None:
+    """Who holds the folder now, in the words that it wrote into the lock; None where nobody does."""
+    try:
+        with (folder / LOCK).open("rb") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # let go of with the file, at once
+            except OSError as error:
+                if error.errno not in _HELD:
+                    return None
+                return file.read(_SHOWN_BYTES).decode(errors="replace") or "another process"
+    except OSError:
+        return None
+    return None
+
+
 def _refusal(folder: Path, error: OSError) -> str:
     if error.errno not in _HELD:
         return f"{folder} is on a file system that cannot lock ({error.strerror}); put it on a disk of this machine"

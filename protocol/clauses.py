@@ -47,10 +47,11 @@ class Clause(StrEnum):
     BUDGET_SPENT = "budget_spent"
     BUDGET_UNRECONCILED = "budget_unreconciled"
     LEFT = "left"
+    PAUSED = "paused"
 
     @property
     def passes(self) -> bool:
-        """Whether the site only lacks a release, its evidence or a receipt, or asks for another list."""
+        """Whether the site only lacks a release, its evidence or a receipt, asks for another list, or for a while."""
         return self in _PASSING
 
 
@@ -61,5 +62,6 @@ _PASSING: Final = frozenset(
         Clause.MEMORY_UNRECONCILED,
         Clause.BUDGET_UNRECONCILED,
         Clause.ISOLATION,
+        Clause.PAUSED,
     }
 )

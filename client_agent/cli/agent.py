@@ -18,13 +18,14 @@ from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, JsonOption, NameArgument
 from client_agent.cli.ranking import show_rankings
 from client_agent.cli.rewards import show_rewards
+from client_agent.cli.watched.status import show_status
 from client_agent.cli.words.approving import list_studies, say, show_study
 from client_agent.cli.words.leaving import leave_study
 from client_agent.daemon import run_agent
 from client_agent.settings import load_settings, with_device
-from client_agent.site.events import AgentEvent
+from client_agent.site.events import AgentEvent, EventKind
 from client_agent.site.identity import load_identity
-from client_agent.study.asked.at_hand import Word
+from client_agent.study.asked.at_hand import Word, pause_study, resume_study
 from host.doctor.finding import show as show_report
 from host.private_files import UMASK
 
@@ -143,6 +144,26 @@ def leave(
 
 
 @app.command()
+def pause(study: NameArgument, config: ConfigOption, person: PersonOption, reason: ReasonOption = "") -> None:
+    """Have this site neither train nor contribute until it is resumed; the requester reads it, the others go on."""
+    pause_study(load_settings(config), study, person, reason)
+    sys.stdout.write(f"study {study} is paused here; a round that this site has contributed to already goes on\n")
+
+
+@app.command()
+def resume(study: NameArgument, config: ConfigOption) -> None:
+    """Take part again in a study that is paused here, from its next round on."""
+    resume_study(load_settings(config), study)
+    sys.stdout.write(f"study {study} goes on here with its next round\n")
+
+
+@app.command()
+def status(config: ConfigOption, json_output: JsonOption = False) -> None:
+    """How this site stands, agent running or not: servers, studies, rounds, own weight, isolation, budget, problems."""
+    show_status(load_settings(config), json_output=json_output)
+
+
+@app.command()
 def ledger(config: ConfigOption, json_output: JsonLinesOption = False) -> None:
     """How many bytes left this site and came, by server and purpose, ever since its state folder was made."""
     show_ledger(load_settings(config).state_dir, json_output=json_output)
@@ -181,6 +202,10 @@ def _print_json(event: AgentEvent) -> None:
 
 def _print_event(event: AgentEvent) -> None:
     text = event.text if event.record is None else round_line(event.record)
+    if event.kind is EventKind.CONNECTED:
+        sys.stdout.write(f"{event.site}: {text}\n")
+        sys.stdout.flush()
+        return
     study = event.study or "all studies"
     where = study if event.round is None else f"{study} round {event.round}"
     sys.stdout.write(f"{event.site}: {where}: {event.kind.value}: {text}\n")

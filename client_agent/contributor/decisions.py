@@ -266,10 +266,14 @@ class Decisions:
     # --- model and policy ---
 
     def check_stays(self) -> None:
-        """Raises: PolicyRefusal once a person has taken this site out of the study"""
-        reason = self._owner.journal.left
-        if reason is not None:
-            raise refusal(Clause.LEFT, f"this site has left the study{': ' if reason else ''}{printable(reason)}")
+        """Raises: PolicyRefusal once a person has taken this site out of the study, or paused it here"""
+        journal = self._owner.journal
+        for reason, clause, what in (
+            (journal.left, Clause.LEFT, "this site has left the study"),
+            (journal.paused, Clause.PAUSED, "this site is paused by its people"),
+        ):
+            if reason is not None:
+                raise refusal(clause, f"{what}{': ' if reason else ''}{printable(reason)}")
 
     def _check_purpose(self, announcement: Announcement) -> None:
         """What the study has its rounds do, and no more updates than it has rounds."""

@@ -73,7 +73,7 @@ class Contributor(Participant):
         if refusal is not None:
             self._refuse(refusal)
             return
-        if not self._approved():
+        if not (self._approved() and self._resumed()):
             return
         try:
             self.prepare()
@@ -134,16 +134,32 @@ class Contributor(Participant):
             return self._declined(f"declined by {printable(word.person)}: {printable(word.reason)}")
         return True
 
+    def _resumed(self) -> bool:
+        """Wait while a person has paused this site, before it says that it is ready. Raises: Stopped
+
+        A site that is welcome is awaited in every round, and declines each while it is paused.
+        """
+        if self.journal.paused is None or self.state.model_version is not None:
+            return True
+        self.event(EventKind.STUDY, None, f"paused by a person here: moiety agent resume {self.study.name}")
+        self._tell_hindrance(paused=True)
+        while self.journal.paused is not None:
+            if self.journal.left is not None:
+                return self._declined("a person took this site out of the study")
+            if self.context.pause(_ASK_AGAIN_S):
+                raise Stopped
+        return True
+
     def _declined(self, why: str) -> bool:
         self._tell_hindrance(declined=True)
         self.save(finished=why, refused=True)
         self.event(EventKind.FINISHED, None, why)
         return False
 
-    def _tell_hindrance(self, *, declined: bool = False) -> None:
+    def _tell_hindrance(self, *, declined: bool = False, paused: bool = False) -> None:
         """Once; whether it arrives or not, this site's own log has the reason."""
         try:
-            send_hindrance(self, declined=declined)
+            send_hindrance(self, declined=declined, paused=paused)
         except MoietyError as later:
             self.problem(None, f"the requester was not told that this site cannot begin: {later.detail}")
 

@@ -8,6 +8,7 @@ from typing import Final
 
 import httpx
 
+from client_agent.network.contacts import CONTACTS, Contacts, NotedTransport
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
@@ -44,11 +45,12 @@ class Site:
         owner = Owner("site", self.keys.name, self.keys.key_id)  # of all federations: it remembers sums over the data
         require_owner(settings.state_dir, "state_dir", owner, _ANOTHER_FOLDER)
         self.ledger = Ledger(settings.state_dir / "ledger.jsonl")
+        self.contacts = Contacts(settings.state_dir / CONTACTS, clock.now)
         connect = connect or _over_tls(settings)
         self.clients: dict[Side, ServerClient] = {}
         for side in Side:
             operator = self.roster.operator(side)
-            transport = connect(operator.name, self.ledger)
+            transport = NotedTransport(operator.name, connect(operator.name, self.ledger), self.contacts)
             self.clients[side] = ServerClient(side, operator, self.keys, transport, clock=clock.now)
 
     def __enter__(self) -> Site:

@@ -168,6 +168,7 @@ class RoundRecord(RoundValues, _RoundAtSite):
 
 
 class EventKind(StrEnum):
+    CONNECTED = "connected"
     STUDY = "study"
     PHASE = "phase"
     ROUND = "round"

@@ -13,6 +13,7 @@
                  stopped.txt        why the agent stopped this study until a person mends something
                  withdrawn          the study was cancelled before a server had it
                  left.txt           why a person took this site out of the study
+                 paused.txt         why a person paused it here; gone once it is resumed
                  scores.json        the last model's metrics on this site's test part, with intervals
                  finish.json, finished.*   the requester's local finish (client_agent/site/models/finished_model.py)
 
@@ -31,7 +32,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from client_agent.points import Point
 from client_agent.site.letter import CountedClasses
-from host.durable import new_folder, write_durably
+from host.durable import new_folder, sync_folder, write_durably
 from host.failpoints import Failpoints
 from protocol.errors import ConfigurationError
 from protocol.policy.memory import SiteMemory
@@ -42,6 +43,7 @@ FINAL_SCORES: Final = "scores.json"
 STOPPED: Final = "stopped.txt"
 _WITHDRAWN: Final = "withdrawn"
 _LEFT: Final = "left.txt"
+_PAUSED: Final = "paused.txt"
 _MODELS_KEPT: Final = 2
 _ROUNDS_KEPT: Final = 2
 _MODEL: Final = "model"
@@ -141,6 +143,22 @@ class StudyJournal:
         """Why this site left; None while it takes part."""
         path = self.folder / _LEFT
         return path.read_text(encoding="utf-8") if path.exists() else None
+
+    def pause(self, reason: str) -> None:
+        """A person has this site neither train nor contribute until it is resumed."""
+        write_durably(self.folder / _PAUSED, reason.encode())
+
+    def resume(self) -> None:
+        (self.folder / _PAUSED).unlink(missing_ok=True)
+        sync_folder(self.folder)
+
+    @property
+    def paused(self) -> str | None:
+        """Why this site pauses; None while it does not."""
+        try:
+            return (self.folder / _PAUSED).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
 
     @property
     def is_withdrawn(self) -> bool:

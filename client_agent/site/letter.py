@@ -50,15 +50,17 @@ class StudyRefusal(Message):
 
 
 class Hindrance(Message):
-    """A site does not begin a study, since its people must mend something or ``declined`` it; the requester is told.
+    """A site does not begin a study, since its people must mend something, ``declined`` it, or ``paused`` it for now.
 
-    What is to be mended stays at the site: the names in its files, and what is wrong with its data, are in no message.
+    The requester is told. What is to be mended stays at the site: the names in its files, and what is wrong with its
+    data, are in no message.
     """
 
     KIND: ClassVar[str] = "hindrance"
     study_digest: Digest
     site: PartyName
     declined: bool = False
+    paused: bool = False
     since_s: Annotated[int, Field(ge=0)]
 
 

@@ -1,4 +1,4 @@
-"""A site that does not begin a study tells the requester: its people declined, or must mend something there.
+"""A site that does not begin a study tells the requester: its people declined, paused it, or must mend something.
 
 Sealed, signed, once per study. It is moot as soon as the site says that it is ready.
 """
@@ -21,8 +21,8 @@ _KIND: Final = "hindered"
 _NUMBER: Final = 0
 
 
-def send_hindrance(owner: Participant, *, declined: bool = False) -> None:
-    """``declined``: its people take no part in the study, else they must mend something.
+def send_hindrance(owner: Participant, *, declined: bool = False, paused: bool = False) -> None:
+    """``declined``: its people take no part in the study; ``paused``: for now; else they must mend something.
 
     The same letter after a restart. Raises: Unavailable; what the server refuses with
     """
@@ -30,7 +30,8 @@ def send_hindrance(owner: Participant, *, declined: bool = False) -> None:
     letter = owner.journal.folder / "hindered.sealed"
     if not letter.exists():
         since_s = int(context.clock.now())
-        message = Hindrance(study_digest=owner.study_digest, site=context.site, declined=declined, since_s=since_s)
+        why = {"declined": declined, "paused": paused}
+        message = Hindrance(study_digest=owner.study_digest, site=context.site, since_s=since_s, **why)
         signed = sign(message, context.site, context.keys.signing)
         to = owner.requester_party
         write_durably(letter, seal_letter(signed, _KIND, owner.study_digest, context.site, to, _NUMBER))

@@ -269,7 +269,13 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "study_end": END,
     "study_index": {"studies": [LISTED_STUDY], "more": True, "unchanged": True},
     "listed_study": LISTED_STUDY,
-    "hindrance": {"study_digest": STUDY_DIGEST, "site": "clinic-2", "declined": True, "since_s": 1760000000},
+    "hindrance": {
+        "study_digest": STUDY_DIGEST,
+        "site": "clinic-2",
+        "declined": True,
+        "paused": True,
+        "since_s": 1760000000,
+    },
     "study_refusal": {
         "study_digest": STUDY_DIGEST,
         "site": "clinic-2",

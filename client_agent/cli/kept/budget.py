@@ -5,15 +5,12 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
 from client_agent.cli.tables import add_row, console, table
 from client_agent.settings import AgentSettings
-from client_agent.site.budget.accounting import accountant
-from client_agent.site.budget.spent_budget import BudgetMemory, budget_memory
+from client_agent.site.budget.report import budget_report
+from client_agent.site.budget.spent_budget import budget_memory
 from client_agent.site.connections import Site, one_agent
 from client_agent.site.reconciling import lost_rounds
-from protocol.policy.site_policy import SitePolicy
 from protocol.wire.keyfile import PartyKeys
 
 _NONE: Final = "no budget: epsilon is not set in [policy], so noise is counted and nothing is refused for it"
@@ -22,57 +19,6 @@ _CONSEQUENCE: Final = (
     "lost. The budget then says nothing about them; it begins after them. Restoring the newest backup of the state "
     "folder avoids that where they were counted; this command cannot be undone."
 )
-
-
-class StudySpent(BaseModel):
-    """What one study has spent alone; the studies together spend less than the sum of these."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    study: str
-    study_digest: str
-    trainings: int
-    epsilon: float
-
-
-class BudgetReport(BaseModel):
-    """``epsilon`` is the site's budget, ``used`` how much of it is used (1: all), both None where it has none.
-
-    ``spent`` is epsilon of all studies together, at ``delta``.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    epsilon: float | None
-    delta: float
-    unit: str
-    spent: float
-    used: float | None
-    accountant: str
-    studies: tuple[StudySpent, ...]
-    uncovered_rounds: int
-
-
-def budget_report(budget: BudgetMemory, policy: SitePolicy) -> BudgetReport:
-    """The count as it stands."""
-    names = {one.study_digest: one.study for one in budget.spent.trainings}
-    digests = [one.study_digest for one in budget.spent.trainings]
-    return BudgetReport(
-        epsilon=policy.epsilon,
-        delta=policy.delta,
-        unit=policy.privacy_unit,
-        spent=budget.epsilon(policy.delta),
-        used=budget.share_used(policy),
-        accountant=accountant(),
-        studies=tuple(
-            StudySpent(
-                study=name,
-                study_digest=digest,
-                trainings=digests.count(digest),
-                epsilon=budget.epsilon(policy.delta, digest),
-            )
-            for digest, name in names.items()
-        ),
-        uncovered_rounds=len(budget.spent.uncovered),
-    )
 
 
 def show_budget(settings: AgentSettings, keys: PartyKeys, *, json_output: bool) -> None:

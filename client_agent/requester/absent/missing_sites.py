@@ -18,6 +18,7 @@ _DECLINED: Final = "it takes no part: its people declined the study"
 _HINDERED: Final = (
     "it cannot begin: something there, its data or settings, must be mended by its people, whose agent's log says what"
 )
+_PAUSED: Final = "it is paused by its people, who resume it there"
 _SILENT: Final = "does it run, have its people approved the study, is it among its 'studies'?"
 _MINUTE: Final = "%Y-%m-%d %H:%M"
 
@@ -65,7 +66,7 @@ class MissingSites:
             except RefusedMessage as refused:
                 self._owner.put_aside(entry, paths.HINDERED_TOPIC, refused.detail)
                 continue
-            why = _DECLINED if told.declined else _HINDERED
+            why = _DECLINED if told.declined else _PAUSED if told.paused else _HINDERED
             self._hindered[sender] = f"since {_shown(told.since_s)} {why}"
 
 

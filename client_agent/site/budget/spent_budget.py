@@ -27,12 +27,12 @@ from protocol.wire.keyfile import PartyKeys
 
 RoundName = tuple[str, int]
 _SPENT: Final = "spent.json"
-_MEMORY: Final = "budget"
+MEMORY: Final = "budget"
 
 
 def budget_memory(state_dir: Path, keys: PartyKeys) -> BudgetMemory:
     """The count of the site with these keys, whatever it is called and whichever study asks."""
-    return BudgetMemory(folder_of_key(state_dir, _MEMORY, keys))
+    return BudgetMemory(folder_of_key(state_dir, MEMORY, keys))
 
 
 class Training(BaseModel):
@@ -72,7 +72,7 @@ class BudgetMemory:
         self._lock = threading.RLock()
         self.reconciled_at_s: float | None = None
         kept = folder / _SPENT
-        self._spent = read_remembered(kept, Spent, _MEMORY) if kept.exists() else Spent()
+        self._spent = read_remembered(kept, Spent, MEMORY) if kept.exists() else Spent()
 
     @property
     def spent(self) -> Spent:

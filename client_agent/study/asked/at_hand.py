@@ -13,6 +13,7 @@ from client_agent.settings import AgentSettings
 from client_agent.site.approval import Approval, approval_of, give
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import STOPPED, StudyJournal
+from protocol.bodies.letter import told
 from protocol.errors import ConfigurationError
 from protocol.printable import printable
 from protocol.wire.messages import Roster, Signed, Study
@@ -29,13 +30,17 @@ class Word:
 
 @dataclass(frozen=True)
 class KnownStudy:
-    """``waits``: a person has not said yes or no; ``stopped``: why the agent stopped it until something is mended."""
+    """``waits``: a person has not said yes or no; ``stopped``: why the agent stopped it until something is mended.
+
+    ``left`` and ``paused`` are the reasons of whoever took this site out of the study or paused it; None otherwise.
+    """
 
     study: Study
     journal: StudyJournal
     waits: bool
     over: bool
     left: str | None
+    paused: str | None
     stopped: str
     finished: str
 
@@ -48,6 +53,8 @@ class KnownStudy:
             return "left by this site"
         if self.waits:
             return f"waits for a person: moiety agent approve {self.study.name}"
+        if self.paused is not None:
+            return f"paused here ({self.paused}): moiety agent resume {self.study.name}"
         return f"stopped: {self.stopped}" if self.stopped else "runs"
 
 
@@ -76,6 +83,7 @@ def known_study(settings: AgentSettings, roster: Roster, name: str) -> KnownStud
         waits=asks and approval_of(journal, study.digest()) is None,
         over=state is not None and state.over,
         left=journal.left,
+        paused=journal.paused,
         stopped=stopped.read_text(encoding="utf-8") if stopped.exists() else "",
         finished=(state.finished or "") if state is not None else "",
     )
@@ -104,3 +112,33 @@ def keep_word(settings: AgentSettings, name: str, word: Word, digest: str) -> No
     give(settings.state_dir, known.journal, found)
     if not word.approved:
         known.journal.leave(word.reason)
+
+
+def pause_study(settings: AgentSettings, name: str, person: str, reason: str) -> None:
+    """This site neither trains nor contributes until it is resumed, restarts included. Raises: ConfigurationError"""
+    known = _under_way(settings, name)
+    if not person.strip():
+        raise ConfigurationError("a pause needs the name of the person who asks for it")
+    said = f"{person.strip()}: {reason}" if reason else person.strip()
+    known.journal.pause(told(said))
+
+
+def resume_study(settings: AgentSettings, name: str) -> None:
+    """From the next round on this site takes part again. Raises: ConfigurationError"""
+    known = _under_way(settings, name)
+    if known.paused is None:
+        raise ConfigurationError(f"study {name!r} is not paused at this site")
+    known.journal.resume()
+
+
+def _under_way(settings: AgentSettings, name: str) -> KnownStudy:
+    """Raises: ConfigurationError"""
+    roster, _ = load_identity(settings)
+    if settings.site == roster.requester:
+        raise ConfigurationError(f"this site asked for study {name!r}: stop its agent to pause it, start it to go on")
+    known = known_study(settings, roster, name)
+    if known.over:
+        raise ConfigurationError(f"study {name!r} is over at this site ({printable(known.finished)})")
+    if known.left is not None:
+        raise ConfigurationError(f"this site has left study {name!r} for good")
+    return known

@@ -1,0 +1,74 @@
+"""``moiety agent status``: how a site stands, in lines for people or as one line of JSON."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+
+from client_agent.network.contacts import Contact
+from client_agent.settings import AgentSettings
+from client_agent.site.budget.report import BudgetReport
+from client_agent.study.asked.standing import STOPPED_FIX, SiteStanding, StudyStanding, standing
+from protocol.printable import printable
+
+
+def show_status(settings: AgentSettings, *, json_output: bool) -> None:
+    """To standard output, from the state folder alone."""
+    found = standing(settings)
+    text = found.model_dump_json() if json_output else "\n".join(printable(line) for line in _lines(found))
+    sys.stdout.write(text + "\n")
+
+
+def _lines(found: SiteStanding) -> Iterator[str]:
+    asks = ", which asks" if found.asks else ""
+    yield f"site {found.site}{asks}, federation {found.federation}"
+    runs = "not running: start it with 'moiety agent run'" if found.holder is None else f"runs: {found.holder}"
+    yield f"agent {runs}"
+    for one in found.servers:
+        yield f"server {_contact(one)}"
+    if found.budget is not None:
+        yield _budget(found.budget)
+    if found.problem is not None:
+        yield f"problem since {_at(found.problem.since_s)}: {found.problem.text}"
+    if not found.studies:
+        yield "no study is known here yet"
+    for study in found.studies:
+        yield from _study(study)
+
+
+def _contact(one: Contact) -> str:
+    if one.reached_at_s is None and one.failing_since_s is None:
+        return f"{one.server}: never asked"
+    clock = "" if one.ahead_s is None else f", clock off by {abs(one.ahead_s):.1f} s"
+    reached = "never answered" if one.reached_at_s is None else f"last answer {_at(one.reached_at_s)}{clock}"
+    if one.failing_since_s is None:
+        return f"{one.server}: {reached}"
+    return f"{one.server}: OUT OF REACH since {_at(one.failing_since_s)} ({one.failure}); {reached}"
+
+
+def _budget(report: BudgetReport) -> str:
+    of = "no budget is set" if report.used is None else f"{report.used:.1%} of epsilon {report.epsilon:g} used"
+    return f"privacy: epsilon {report.spent:.3f} spent at delta {report.delta:g} per {report.unit}; {of}"
+
+
+def _study(study: StudyStanding) -> Iterator[str]:
+    yield f"study {study.study}: {study.state}"
+    if study.approval is not None:
+        said = "approved" if study.approval.approved else "declined"
+        yield f"  {said} by {study.approval.person}, {_at(study.approval.time_s)}"
+    if study.round is not None:
+        parts = [f"round {study.round} of {study.rounds} {study.round_state}"]
+        parts += [] if study.own_weight is None else [f"own weight {study.own_weight:.3f}"]
+        parts += [] if study.isolation is None else [f"isolation {study.isolation:.3f}"]
+        parts += [f"took part: {' '.join(study.took_part)}"] if study.took_part else []
+        parts += [f"without: {', '.join(study.absent)}"] if study.absent else []
+        yield f"  {', '.join(parts)}"
+    if study.stopped:
+        yield f"  -> {STOPPED_FIX}"
+    if study.problem is not None:
+        yield f"  problem since {_at(study.problem.since_s)}: {study.problem.text}"
+
+
+def _at(time_s: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime(time_s))

@@ -1,0 +1,115 @@
+"""When each server answered last, and how far this machine's clock is from its; for people, beside the agent that runs.
+
+By the answers' Date header, whole seconds that nobody signed: it changes nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+
+import httpx
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
+
+from host.durable import write_durably
+from host.unreachable import why_unreachable
+
+CONTACTS: Final = "contacts.json"
+CLOCK_ERROR_S: Final = 0.5
+"""A Date header has whole seconds: the middle of one is taken."""
+_WRITTEN_EVERY_S: Final = 30.0
+
+
+class Contact(BaseModel):
+    """One server: its last answer, and since when and why there is none; times are since 1970.
+
+    ``ahead_s``: by how much this machine's clock was ahead, give or take ``CLOCK_ERROR_S`` and an answer's way.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    server: str
+    reached_at_s: float | None = None
+    ahead_s: float | None = None
+    failing_since_s: float | None = None
+    failure: str = ""
+
+
+_FILE: Final = TypeAdapter(tuple[Contact, ...])
+
+
+class Contacts:
+    """Both servers', kept in a file that is written when something changes, else now and then."""
+
+    def __init__(self, path: Path, clock: Callable[[], float]) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._known = {one.server: one for one in read_contacts(path)}
+        self._written_at_s = 0.0
+
+    def of(self, server: str) -> Contact:
+        with self._lock:
+            return self._known.get(server, Contact(server=server))
+
+    def reached(self, server: str, date: str | None) -> None:
+        """An answer came now, with this Date."""
+        now = self._clock()
+        ahead = _ahead(date, now)
+        with self._lock:
+            known = self._known.get(server, Contact(server=server))
+            found = Contact(server=server, reached_at_s=now, ahead_s=known.ahead_s if ahead is None else ahead)
+            first = known.reached_at_s is None or known.failing_since_s is not None
+            self._keep(found, at_once=first)
+
+    def failed(self, server: str, why: str) -> None:
+        with self._lock:
+            known = self._known.get(server, Contact(server=server))
+            since = self._clock() if known.failing_since_s is None else known.failing_since_s
+            found = known.model_copy(update={"failing_since_s": since, "failure": why[:500]})
+            self._keep(found, at_once=known.failure != found.failure)
+
+    def _keep(self, found: Contact, *, at_once: bool) -> None:
+        self._known[found.server] = found
+        now = self._clock()
+        if at_once or not 0 <= now - self._written_at_s < _WRITTEN_EVERY_S:
+            self._written_at_s = now
+            write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
+
+
+class NotedTransport(httpx.BaseTransport):
+    """The way to one server, every answer of which is noted."""
+
+    def __init__(self, server: str, inner: httpx.BaseTransport, contacts: Contacts) -> None:
+        self._server = server
+        self._inner = inner
+        self._contacts = contacts
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            answer = self._inner.handle_request(request)
+        except httpx.TransportError as error:
+            self._contacts.failed(self._server, why_unreachable(error))
+            raise
+        self._contacts.reached(self._server, answer.headers.get("date"))
+        return answer
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def read_contacts(path: Path) -> tuple[Contact, ...]:
+    """What is known; nothing where the file is not there or cannot be read, since nothing rests on it."""
+    try:
+        return _FILE.validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return ()
+
+
+def _ahead(date: str | None, at_s: float) -> float | None:
+    try:
+        return at_s - parsedate_to_datetime((date or "")[:64]).timestamp() - CLOCK_ERROR_S
+    except (ValueError, OverflowError, TypeError):
+        return None

@@ -1,0 +1,127 @@
+"""How a site stands, from its state folder alone: for the command line and the page, agent running or not."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+from client_agent.network.contacts import CONTACTS, Contact, read_contacts
+from client_agent.settings import AgentSettings
+from client_agent.site.approval import Approval, approval_of
+from client_agent.site.budget.report import BudgetReport, budget_report
+from client_agent.site.budget.spent_budget import MEMORY, budget_memory
+from client_agent.site.events import METRICS, RoundRecord, read_metrics
+from client_agent.site.identity import load_identity
+from client_agent.site.problems import Problem, read_problems
+from client_agent.study.asked.at_hand import KnownStudy, known_studies
+from host.one_holder import holder_of
+from protocol.wire.keyfile import PartyKeys
+from protocol.wire.messages import Roster
+
+STOPPED_FIX = "mend it, then start the agent again"
+
+
+class StudyStanding(BaseModel):
+    """One study here. ``round`` is the last that this site recorded; ``absent`` who was not in it, at the requester."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    study: str
+    digest: str
+    state: str
+    waits: bool
+    over: bool
+    approval: Approval | None
+    paused: str | None
+    left: str | None
+    rounds: int
+    round: int | None = None
+    round_state: str | None = None
+    took_part: tuple[str, ...] = ()
+    absent: tuple[str, ...] = ()
+    own_weight: float | None = None
+    isolation: float | None = None
+    problem: Problem | None = None
+    stopped: str = ""
+
+
+class SiteStanding(BaseModel):
+    """``holder``: the process that runs this site's agent, None where none does; ``problem`` concerns all studies."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    site: str
+    federation: str
+    asks: bool
+    holder: str | None
+    servers: tuple[Contact, ...]
+    budget: BudgetReport | None
+    problem: Problem | None
+    studies: tuple[StudyStanding, ...]
+
+
+def standing(settings: AgentSettings) -> SiteStanding:
+    """Reads, and writes nothing. Raises: ConfigurationError, BadSignature"""
+    roster, keys = load_identity(settings)
+    problems = {one.study: one for one in read_problems(settings.state_dir)}
+    return SiteStanding(
+        site=settings.site,
+        federation=roster.federation,
+        asks=settings.site == roster.requester,
+        holder=holder_of(settings.state_dir),
+        servers=contacts_of(settings, roster),
+        budget=budget_of(settings, keys),
+        problem=problems.get(""),
+        studies=tuple(_study(known, problems.get(known.study.name)) for known in known_studies(settings, roster)),
+    )
+
+
+def contacts_of(settings: AgentSettings, roster: Roster) -> tuple[Contact, ...]:
+    """Server A's, then B's; empty ones while nothing was heard."""
+    known = {one.server: one for one in read_contacts(settings.state_dir / CONTACTS)}
+    names = (roster.operator_a.name, roster.operator_b.name)
+    return tuple(known.get(name, Contact(server=name)) for name in names)
+
+
+def budget_of(settings: AgentSettings, keys: PartyKeys) -> BudgetReport | None:
+    """None where there is neither a budget nor anything spent."""
+    if settings.policy.epsilon is None and not (settings.state_dir / MEMORY).exists():
+        return None
+    memory = budget_memory(settings.state_dir, keys)
+    if settings.policy.epsilon is None and not memory.spent.trainings:
+        return None
+    return budget_report(memory, settings.policy)
+
+
+def own_weight(record: RoundRecord) -> float | None:
+    """What this site gave itself, or else what the list gave it."""
+    if record.own_weight is not None:
+        return record.own_weight
+    listed = [one.numerator for one in record.weights if one.site == record.site]
+    return listed[0] / record.grid if listed else None
+
+
+def _study(known: KnownStudy, problem: Problem | None) -> StudyStanding:
+    records = read_metrics(known.journal.folder / METRICS)
+    return StudyStanding(
+        study=known.study.name,
+        digest=known.study.digest(),
+        state=known.state,
+        waits=known.waits,
+        over=known.over,
+        approval=approval_of(known.journal, known.study.digest()),
+        paused=known.paused,
+        left=known.left,
+        rounds=known.study.rounds,
+        problem=None if known.over else problem,
+        stopped=known.stopped,
+        **({} if not records else _round(records[-1])),
+    )
+
+
+def _round(record: RoundRecord) -> dict[str, object]:
+    return {
+        "round": record.round,
+        "round_state": record.state.value,
+        "took_part": record.took_part,
+        "absent": tuple(one.said for one in record.absences),
+        "own_weight": own_weight(record),
+        "isolation": record.isolation,
+    }

@@ -1,0 +1,125 @@
+"""A site is paused and resumed by its people; an agent says when it is connected, and how it stands without running."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import structlog
+from typer.testing import CliRunner
+
+from client_agent.cli.agent import app
+from client_agent.settings import load_settings
+from client_agent.site.events import Absent, EventKind, RoundEnd
+from client_agent.site.journal import StudyJournal
+from client_agent.study.asked.standing import standing
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.processes import FederationSpec
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import RuleName, RuleSpec, Study
+from tests.integration.agents import finished, rounds_of
+from tests.ports import free_ports
+
+SITES = ("requester", "c1", "c2", "c3")
+NAME = "pauses"
+
+
+def federation(folder: Path) -> InMemoryFederation:
+    policy = SitePolicy(least_isolation=0.0, least_contributors=2)
+    return InMemoryFederation(
+        FederationSpec("memory", SITES[0], light_sites(SITES, policy), seed=5, ports=free_ports()),
+        folder,
+        light_learner,
+    )
+
+
+def the_study(running: InMemoryFederation, rounds: int) -> Study:
+    study = light_study(running.parties, NAME, RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
+    least = study.parameters.model_copy(update={"least_contributors": 2})
+    return study.model_copy(update={"parameters": least})
+
+
+def command(running: InMemoryFederation, site: str, *words: str) -> str:
+    found = CliRunner().invoke(app, [*words, "--config", str(running.config(site))])
+    assert found.exit_code == 0, found.output
+    return found.stdout
+
+
+def test_a_paused_site_stays_out_says_so_and_comes_back(tmp_path: Path) -> None:
+    """Paused before it begins, resumed, paused in the middle across a restart, resumed again."""
+    with federation(tmp_path) as running:
+        StudyJournal(running.state("c3"), NAME).pause("Dr. A: new scanner")
+        running.start()
+        running.hand_in(the_study(running, 300))
+        told = "c3 (since "
+        running.until("the letter", lambda: any(told in text for text in running.texts(EventKind.STUDY, "requester")))
+        text = next(text for text in running.texts(EventKind.STUDY, "requester") if told in text)
+        assert "it is paused by its people" in text
+        assert "new scanner" not in text
+        command(running, "c3", "resume", NAME)
+        running.until("rounds", lambda: any("c3" in r.took_part for r in rounds_of(running, "requester", NAME)))
+        command(running, "c3", "pause", NAME, "--person", "Dr. A", "--reason", "clinic")
+        running.until("a pause", lambda: bool(_paused(running)))
+        running.stop_agents("c3")
+        assert "paused here (Dr. A: clinic)" in command(running, "c3", "status")
+        at_stop = len(_paused(running))
+        running.start("c3")
+        running.until("a pause after the restart", lambda: len(_paused(running)) > at_stop)
+        own = rounds_of(running, "c3", NAME)
+        assert own[-1].state is RoundEnd.DECLINED
+        last = rounds_of(running, "requester", NAME)[-1].round
+        command(running, "c3", "resume", NAME)
+        running.until(
+            "c3 again",
+            lambda: any("c3" in r.took_part for r in rounds_of(running, "requester", NAME) if r.round > last),
+        )
+        running.stop_agents()
+        paused = _paused(running)
+        assert not any("c3" in r.took_part for r in rounds_of(running, "requester", NAME) if r.round in paused)
+
+
+def _paused(running: InMemoryFederation) -> list[int]:
+    """The rounds in which the requester records that c3 declined because it is paused."""
+    return [
+        record.round
+        for record in rounds_of(running, "requester", NAME)
+        for one in record.absences
+        if one.site == "c3" and one.why is Absent.DECLINED and one.text.startswith("paused: ")
+    ]
+
+
+def test_every_agent_says_in_one_line_that_it_is_connected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The requester's too, which has no study yet; in the log with its facts."""
+    with structlog.testing.capture_logs() as logged, federation(tmp_path) as running:
+        running.start()
+        running.until("all connected", lambda: all(running.texts(EventKind.CONNECTED, site) for site in SITES))
+        for site in SITES:
+            (text,) = running.texts(EventKind.CONNECTED, site)
+            assert text == "connected to operator-a and operator-b, clocks not compared, 0 studies"
+        running.stop_agents()
+        connected = [one for one in logged if one["event"] == "connected"]
+        assert sorted(one["site"] for one in connected) == sorted(SITES)
+        assert all(one["servers"] == ["operator-a", "operator-b"] and one["studies"] == 0 for one in connected)
+        found = standing(load_settings(running.config("c1")))
+        assert [one.server for one in found.servers] == ["operator-a", "operator-b"]
+        assert all(one.reached_at_s is not None and one.failing_since_s is None for one in found.servers)
+        assert found.holder is None
+
+
+def test_status_without_a_running_agent(tmp_path: Path) -> None:
+    with federation(tmp_path) as running:
+        running.start()
+        running.hand_in(the_study(running, 2))
+        running.until("the end", finished(running, NAME, *SITES))
+        assert "agent runs: the agent of 'c1'" in command(running, "c1", "status")
+    text = command(running, "c1", "status")
+    assert "agent not running" in text
+    assert f"study {NAME}: over: completed" in text
+    assert "round 2 of 2 released, own weight" in text
+    found = json.loads(command(running, "c1", "status", "--json"))
+    (study,) = found["studies"]
+    assert (study["round"], study["round_state"], study["over"]) == (2, "released", True)
+    assert study["isolation"] is not None
+    assert found["budget"] is None
