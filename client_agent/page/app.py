@@ -7,65 +7,68 @@ from http import HTTPStatus
 from typing import Final
 
 from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, RedirectResponse, Response
+from starlette.background import BackgroundTask
 
 from client_agent.page.door import COOKIE, Door
+from client_agent.page.models import zipped_model
 from client_agent.page.seen import all_studies, one_study, what_left
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
-from client_agent.study.asked.at_hand import Word, keep_word, known_study
+from client_agent.study.asked.at_hand import Word, keep_word, known_study, pause_study, resume_study
+from client_agent.study.asked.standing import budget_of, standing
 from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, refused_change
 from host.web_page.pages import Pages, static_file
-from protocol.errors import MoietyError
+from host.web_page.texts import LANGUAGES, chosen_language
+from protocol.errors import MoietyError, UnknownResource
+from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster
 
 _OPEN: Final = frozenset({"/login", "/static/page.css", "/static/page.js"})
+_LANGUAGE: Final = "moiety-language"
+_YEAR_S: Final = 365 * 86400
+NOWHERE: Final = "There is no such page here."
+LOGIN: Final = (
+    "This address is good for one browser, once. Start the page again with 'moiety agent page' and open the address "
+    "that it prints."
+)
 Handled = Callable[[Request], Awaitable[Response]]
 
 
 def make_page(settings: AgentSettings, door: Door) -> FastAPI:
     """The application; ``door`` says who may come in. Raises: ConfigurationError, BadSignature"""
-    roster, _ = load_identity(settings)
+    roster, keys = load_identity(settings)
     page = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    shown = _Shown(settings, roster, door)
+    shown = _Shown(settings, roster, keys, door)
 
     @page.middleware("http")
     async def guard(request: Request, handle: Handled) -> Response:
         refused = _refused(request, door)
-        answer = await handle(request) if refused is None else shown.problem(*refused)
+        answer = await handle(request) if refused is None else shown.problem(request, *refused)
         answer.headers.update(HEADERS)
         return answer
 
     @page.exception_handler(MoietyError)
-    async def failed(_: Request, error: MoietyError) -> Response:
-        return shown.problem(HTTPStatus.CONFLICT, error.detail)
+    async def failed(request: Request, error: MoietyError) -> Response:
+        missing = isinstance(error, UnknownResource)
+        return shown.problem(request, HTTPStatus.NOT_FOUND if missing else HTTPStatus.CONFLICT, error.detail)
 
     @page.exception_handler(HTTPStatus.NOT_FOUND)
-    async def missing(_: Request, _error: Exception) -> Response:
-        return shown.problem(HTTPStatus.NOT_FOUND, "There is no such page here.")
+    async def missing(request: Request, _error: Exception) -> Response:
+        return shown.problem(request, HTTPStatus.NOT_FOUND, NOWHERE)
 
-    @page.get("/login")
-    async def login(token: str = "") -> Response:
-        cookie = door.enter(token)
-        if cookie is None:
-            return shown.problem(HTTPStatus.FORBIDDEN, _LOGIN)
-        answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
-        answer.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", path="/")
-        return answer
-
+    page.get("/login")(shown.login)
     page.get("/static/{name}")(shown.static)
+    page.get("/language/{code}")(shown.speak)
     page.get("/")(shown.overview)
+    page.get("/now")(shown.now)
+    page.get("/budget")(shown.budget)
     page.get("/ledger")(shown.ledger)
     page.get("/studies/{name}")(shown.study)
     page.get("/studies/{name}/rounds")(shown.rounds)
+    page.get("/studies/{name}/models/{which}")(shown.model)
     page.post("/studies/{name}/{word}")(shown.say)
     return page
-
-
-_LOGIN: Final = (
-    "This address is good for one browser, once. Start the page again with 'moiety agent page' and open the address "
-    "that it prints."
-)
 
 
 def _refused(request: Request, door: Door) -> Refused | None:
@@ -75,7 +78,7 @@ def _refused(request: Request, door: Door) -> Refused | None:
     if request.url.path in _OPEN:
         return None if request.method == "GET" else (HTTPStatus.METHOD_NOT_ALLOWED, "Only GET.")
     if not door.knows(request.cookies.get(COOKIE)):
-        return HTTPStatus.FORBIDDEN, _LOGIN
+        return HTTPStatus.FORBIDDEN, LOGIN
     if request.method in ("GET", "HEAD"):
         return None
     return refused_change(request.headers.get("origin"), door.origin, request.headers.get("content-length"))
@@ -84,51 +87,100 @@ def _refused(request: Request, door: Door) -> Refused | None:
 class _Shown:
     """The pages, each made from what the journal says now."""
 
-    def __init__(self, settings: AgentSettings, roster: Roster, door: Door) -> None:
+    def __init__(self, settings: AgentSettings, roster: Roster, keys: PartyKeys, door: Door) -> None:
         self._settings = settings
         self._roster = roster
+        self._keys = keys
         self._door = door
+        self._asks = settings.site == roster.requester
         self._pages = Pages(
-            "client_agent.page", root="", whose=settings.site, site=settings.site, requester=roster.requester
+            "client_agent.page",
+            root="",
+            whose=settings.site,
+            asks=self._asks,
+            requester=roster.requester,
+            languages=LANGUAGES,
         )
 
-    def _page(self, name: str, status: int = HTTPStatus.OK, **values: object) -> HTMLResponse:
-        return HTMLResponse(self._pages.render(name, **values), status)
+    def _page(self, request: Request, name: str, code: int = HTTPStatus.OK, **values: object) -> HTMLResponse:
+        language = chosen_language(request.cookies.get(_LANGUAGE), request.headers.get("accept-language"))
+        return HTMLResponse(self._pages.render(name, language, **values), code)
 
-    def problem(self, status: HTTPStatus, detail: str) -> Response:
-        return self._page("problem.html", status, detail=detail)
+    def problem(self, request: Request, status: HTTPStatus, detail: str) -> Response:
+        return self._page(request, "problem.html", status, detail=detail)
 
-    async def static(self, name: str) -> Response:
+    async def login(self, request: Request, token: str = "") -> Response:
+        cookie = self._door.enter(token)
+        if cookie is None:
+            return self.problem(request, HTTPStatus.FORBIDDEN, LOGIN)
+        answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        answer.set_cookie(COOKIE, cookie, httponly=True, samesite="strict", path="/")
+        return answer
+
+    async def static(self, request: Request, name: str) -> Response:
         found = static_file(name)
         if found is None:
-            return self.problem(HTTPStatus.NOT_FOUND, "There is no such page here.")
+            return self.problem(request, HTTPStatus.NOT_FOUND, NOWHERE)
         return Response(found[0], media_type=found[1])
 
-    def overview(self) -> Response:
-        studies = all_studies(self._settings, self._roster)
-        return self._page("overview.html", studies=studies, policy=self._settings.policy, roster=self._roster)
+    async def speak(self, request: Request, code: str) -> Response:
+        """The reader's choice of a language, for this browser."""
+        if code not in LANGUAGES:
+            return self.problem(request, HTTPStatus.NOT_FOUND, NOWHERE)
+        answer = RedirectResponse("/", HTTPStatus.SEE_OTHER)
+        answer.set_cookie(_LANGUAGE, code, max_age=_YEAR_S, httponly=True, samesite="strict", path="/")
+        return answer
 
-    def ledger(self) -> Response:
-        return self._page("ledger.html", sent=what_left(self._settings))
+    def overview(self, request: Request) -> Response:
+        return self._page(request, "overview.html", HTTPStatus.OK, policy=self._settings.policy, **self._present())
 
-    def study(self, name: str) -> Response:
+    def now(self, request: Request) -> Response:
+        """The part of the first page that changes by itself."""
+        return self._page(request, "now.html", HTTPStatus.OK, **self._present())
+
+    def _present(self) -> dict[str, object]:
+        site = standing(self._settings)
+        return {"site": site, "studies": all_studies(self._settings, site), "undelivered": ""}
+
+    def budget(self, request: Request) -> Response:
+        return self._page(request, "budget.html", budget=budget_of(self._settings, self._keys))
+
+    def ledger(self, request: Request) -> Response:
+        return self._page(request, "ledger.html", sent=what_left(self._settings))
+
+    def study(self, request: Request, name: str) -> Response:
         seen = one_study(self._settings, self._roster, name)
-        return self._page("study.html", seen=seen, token_name=FORM_FIELD, token=self._door.form_token)
+        return self._page(request, "study.html", seen=seen, token_name=FORM_FIELD, token=self._door.form_token)
 
-    def rounds(self, name: str) -> Response:
+    def rounds(self, request: Request, name: str) -> Response:
         """The part of a study's page that changes while rounds go on."""
-        return self._page("rounds.html", seen=one_study(self._settings, self._roster, name))
+        return self._page(request, "rounds.html", seen=one_study(self._settings, self._roster, name))
+
+    def model(self, name: str, which: str) -> Response:
+        """As a zip file, deleted once it is sent."""
+        known = known_study(self._settings, self._roster, name)
+        path = zipped_model(self._settings, known, which, is_requester=self._asks)
+        return FileResponse(
+            path,
+            media_type="application/zip",
+            filename=f"{known.study.name}-{which}.zip",
+            background=BackgroundTask(path.unlink, missing_ok=True),
+        )
 
     async def say(self, name: str, word: str, request: Request) -> Response:
         form = form_fields(await request.body())
         if not self._door.is_form(form.get(FORM_FIELD, "")):
-            return self.problem(HTTPStatus.FORBIDDEN, FOREIGN)
+            return self.problem(request, HTTPStatus.FORBIDDEN, FOREIGN)
         person, reason = form.get("person", ""), form.get("reason", "")
-        if word == "leave":
-            known_study(self._settings, self._roster, name).journal.leave(f"{person}: {reason}"[:1000])
-        elif word in ("approve", "decline"):
+        if word in ("approve", "decline"):
             given = Word(approved=word == "approve", person=person, reason=reason)
             keep_word(self._settings, name, given, form.get("digest", ""))
+        elif word == "leave":
+            known_study(self._settings, self._roster, name).journal.leave(f"{person}: {reason}"[:1000])
+        elif word == "pause":
+            pause_study(self._settings, name, person, reason)
+        elif word == "resume":
+            resume_study(self._settings, name)
         else:
-            return self.problem(HTTPStatus.NOT_FOUND, "There is no such page here.")
+            return self.problem(request, HTTPStatus.NOT_FOUND, NOWHERE)
         return RedirectResponse(f"/studies/{name}", HTTPStatus.SEE_OTHER)

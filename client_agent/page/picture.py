@@ -26,7 +26,7 @@ def lines_over_rounds(title: str, series: Mapping[str, Sequence[Point]]) -> Mark
     scale = _Scale(min(rounds), max(rounds), min(0.0, *values), max(1.0, *values))
     drawn = [_line(name, points, scale, at) for at, (name, points) in enumerate(finite.items()) if points]
     axes = _axes(scale)
-    return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title>{}{}</svg>').format(
+    return Markup('<svg lang="en" viewBox="0 0 {} {}" role="img" aria-label="{}"><title>{}</title>{}{}</svg>').format(
         _WIDTH + 140, _HEIGHT, title, title, axes, Markup("").join(drawn)
     )
 

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 from markupsafe import Markup
 
 from client_agent.network.ledger import read_ledger, without_number
+from client_agent.page.models import models_at
 from client_agent.page.picture import lines_over_rounds
 from client_agent.scoring.score import shown_score
 from client_agent.settings import AgentSettings
 from client_agent.site.events import METRICS, RoundRecord, SiteValue, read_metrics
-from client_agent.study.asked.at_hand import KnownStudy, known_studies, known_study
+from client_agent.study.asked.at_hand import KnownStudy, known_study
 from client_agent.study.asked.plain_words import Statement, in_plain_words
+from client_agent.study.asked.standing import SiteStanding, StudyStanding, own_weight, study_standing
 from protocol.wire.messages import Roster
 
 _SHOWN_ROUNDS: Final = 200
@@ -24,12 +26,9 @@ _KILO: Final = 1000
 
 @dataclass(frozen=True)
 class StudyRow:
-    """A study in the list of all."""
+    """A study in the list of all; ``last`` are its last model's metrics at this site."""
 
-    name: str
-    state: str
-    waits: bool
-    rounds: int
+    standing: StudyStanding
     last: str
 
 
@@ -39,11 +38,13 @@ class RoundRow:
 
     number: int
     state: str
+    reason: str
     purpose: str
     took_part: str
     missing: str
     own_weight: str
     opened: str
+    weights: str
     isolation: str
     scores: str
     kilobytes: str
@@ -64,10 +65,13 @@ class SeenStudy:
     """One study with everything that this site knows of it."""
 
     known: KnownStudy
+    standing: StudyStanding
     statements: tuple[Statement, ...]
     rounds: tuple[RoundRow, ...]
     metrics: Markup
     weights: Markup
+    distances: Markup
+    models: tuple[str, ...]
     opens: str
     may_say: bool
     may_leave: bool
@@ -77,15 +81,15 @@ class SeenStudy:
         return self.known.study.digest()
 
 
-def all_studies(settings: AgentSettings, roster: Roster) -> tuple[StudyRow, ...]:
-    """Those that wait for a person first. Raises: ConfigurationError"""
-    rows = [_row(known, read_metrics(known.journal.folder / METRICS)) for known in known_studies(settings, roster)]
-    return tuple(sorted(rows, key=lambda row: (not row.waits, row.name)))
+def all_studies(settings: AgentSettings, site: SiteStanding) -> tuple[StudyRow, ...]:
+    """Those that wait for a person first, those that are over last."""
+    rows = [StudyRow(one, _last(settings, one.study)) for one in site.studies]
+    return tuple(sorted(rows, key=lambda row: (row.standing.over, not row.standing.waits, row.standing.study)))
 
 
-def _row(known: KnownStudy, records: tuple[RoundRecord, ...]) -> StudyRow:
-    last = "" if not records else _scores(records[-1])
-    return StudyRow(known.study.name, known.state, known.waits, len(records), last)
+def _last(settings: AgentSettings, name: str) -> str:
+    records = read_metrics(settings.state_dir / "studies" / name / METRICS)
+    return _scores(records[-1]) if records else ""
 
 
 def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:
@@ -93,13 +97,17 @@ def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:
     known = known_study(settings, roster, name)
     records = read_metrics(known.journal.folder / METRICS)
     contributes = settings.site != roster.requester
+    opens = known.study.rule.needs.value if any(_opened(record) for record in records) else ""
     return SeenStudy(
         known=known,
+        standing=study_standing(settings, known),
         statements=in_plain_words(known.study, roster, settings.policy),
         rounds=tuple(_round(record) for record in reversed(records[-_SHOWN_ROUNDS:])),
         metrics=_metrics(records),
-        weights=_weights(records),
-        opens=known.study.rule.needs.value if any(_opened(record) for record in records) else "",
+        weights=_lines("each site's weight", records, lambda record: record.alphas),
+        distances=_lines(opens, records, _opened),
+        models=models_at(known),
+        opens=opens,
         may_say=known.waits and not known.over,
         may_leave=contributes and not (known.waits or known.over) and known.left is None,
     )
@@ -107,27 +115,25 @@ def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:
 
 def _round(record: RoundRecord) -> RoundRow:
     missing = ", ".join(one.said for one in record.absences) or ", ".join((*record.failed_check, *record.declined))
-    reason = f" ({record.reason})" if record.reason else ""
+    weight = own_weight(record)
     return RoundRow(
         number=record.round,
-        state=f"{record.state.value}{reason}",
+        state=record.state.value,
+        reason=record.reason,
         purpose=record.purpose.value,
         took_part=", ".join(record.took_part),
         missing=missing,
-        own_weight=_own_weight(record),
-        opened=", ".join(f"{one.site} {one.value:.3g}" for one in _opened(record)),
+        own_weight="" if weight is None else f"{weight:.3f}",
+        opened=_listed(_opened(record)),
+        weights=_listed(record.alphas),
         isolation="" if record.isolation is None else f"{record.isolation:.3f}",
         scores=_scores(record),
         kilobytes=f"{(record.bytes_up + record.bytes_down) / _KILO:.0f}",
     )
 
 
-def _own_weight(record: RoundRecord) -> str:
-    """What this site gave itself, or else what the list gave it."""
-    if record.own_weight is not None:
-        return f"{record.own_weight:.3f}"
-    listed = [one.numerator for one in record.weights if one.site == record.site]
-    return f"{listed[0] / record.grid:.3f}" if listed else ""
+def _listed(values: tuple[SiteValue, ...]) -> str:
+    return ", ".join(f"{one.site} {one.value:.3g}" for one in values)
 
 
 def _opened(record: RoundRecord) -> tuple[SiteValue, ...]:
@@ -148,13 +154,15 @@ def _metrics(records: tuple[RoundRecord, ...]) -> Markup:
     return lines_over_rounds("the model on this site's own test examples", lines)
 
 
-def _weights(records: tuple[RoundRecord, ...]) -> Markup:
-    """The requester's alone: nobody else's records have them."""
+def _lines(
+    title: str, records: tuple[RoundRecord, ...], values: Callable[[RoundRecord], tuple[SiteValue, ...]]
+) -> Markup:
+    """A line for each site, of what the requester alone has in its records."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for record in records:
-        for one in record.alphas:
+        for one in values(record):
             lines.setdefault(one.site, []).append((record.round, one.value))
-    return lines_over_rounds("each site's weight", lines)
+    return lines_over_rounds(title, lines)
 
 
 def what_left(settings: AgentSettings) -> tuple[Sent, ...]:
@@ -166,7 +174,3 @@ def what_left(settings: AgentSettings) -> tuple[Sent, ...]:
         sent[key] += entry.socket_sent_bytes
         received[key] += entry.socket_received_bytes
     return tuple(Sent(*key, sent[key], received[key]) for key in sorted(sent))
-
-
-def shown_time(time_s: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(time_s))

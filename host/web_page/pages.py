@@ -9,6 +9,7 @@ from typing import Final
 
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, select_autoescape
 
+from host.web_page.texts import LANGUAGES, SOURCE, texts_in
 from protocol.printable import printable
 
 _HERE: Final = "host.web_page"
@@ -22,21 +23,36 @@ class Pages:
     def __init__(self, package: str, **everywhere: object) -> None:
         """``everywhere`` are values that every template may use."""
         self._everywhere = everywhere
-        self._environment = Environment(
-            loader=ChoiceLoader([PackageLoader(package), PackageLoader(_HERE)]),
-            autoescape=select_autoescape(default=True),
-            undefined=StrictUndefined,
-            extensions=["jinja2.ext.i18n"],
-            trim_blocks=True,
-            lstrip_blocks=True,
-        )
-        self._environment.install_null_translations()  # type: ignore[attr-defined]  # the extension's
-        filters: dict[str, Callable[..., str]] = {"printable": printable, "moment": moment, "size": size}
-        self._environment.filters.update(filters)
+        self._environments = {code: environment_of(package, code) for code in LANGUAGES}
 
-    def render(self, template: str, **values: object) -> str:
+    def render(self, template: str, language: str = SOURCE, **values: object) -> str:
         """The page as HTML."""
-        return self._environment.get_template(template).render(**self._everywhere, **values)
+        found = self._environments[language].get_template(template)
+        return found.render(language=language, **self._everywhere, **values)
+
+
+def environment_of(package: str, language: str) -> Environment:
+    """Templates of ``package`` and of this one, with the texts of both in that language."""
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader(_HERE)]),
+        autoescape=select_autoescape(default=True),
+        undefined=StrictUndefined,
+        extensions=["jinja2.ext.i18n"],
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    known = texts_in(language, (_HERE, package))
+
+    def text(english: str) -> str:
+        return known.get(english, english)
+
+    def plural(one: str, many: str, count: int) -> str:
+        return text(one if count == 1 else many)
+
+    environment.install_gettext_callables(text, plural, newstyle=True)  # type: ignore[attr-defined]  # the extension's
+    filters: dict[str, Callable[..., str]] = {"printable": printable, "moment": moment, "size": size, "word": text}
+    environment.filters.update(filters)
+    return environment
 
 
 def static_file(name: str) -> tuple[bytes, str] | None:

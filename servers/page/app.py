@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
 from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, form_token, refused_change
+from host.web_page.texts import SOURCE
 from protocol.errors import MoietyError, UnknownStudy
 from servers.page.door import SESSION_S, Door, TooManyGuesses, own_origin
 from servers.page.overview import StudyInFull, seen_study, study_in_full
@@ -147,7 +148,7 @@ class _Shown:
         return self._page("problem.html", status, detail=detail, token="")
 
     def _page(self, name: str, code: int = HTTPStatus.OK, **values: object) -> HTMLResponse:
-        return HTMLResponse(self._pages.render(name, side=self._server.side.value, **values), code)
+        return HTMLResponse(self._pages.render(name, SOURCE, side=self._server.side.value, **values), code)
 
     def _for(self, request: Request, name: str, **values: object) -> HTMLResponse:
         return self._page(name, HTTPStatus.OK, token=form_token(self._given(request) or ""), **values)

@@ -3,26 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import io
+import json
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import httpx
+import numpy as np
 import pytest
 
+from client_agent.network.contacts import CONTACTS, Contacts
 from client_agent.page.app import make_page
 from client_agent.page.door import COOKIE, Door
 from client_agent.page.picture import lines_over_rounds
 from client_agent.settings import load_settings
 from client_agent.site.approval import approval_of
-from client_agent.site.events import METRICS, Absence, Absent, Metrics, RoundEnd, RoundRecord, site_values
+from client_agent.site.events import (
+    METRICS,
+    Absence,
+    Absent,
+    AgentEvent,
+    EventKind,
+    Metrics,
+    RoundEnd,
+    RoundRecord,
+    site_values,
+)
 from client_agent.site.journal import SiteState, StudyJournal
+from client_agent.site.models.kept_model import Kept, KeptModel, save_kept
+from client_agent.site.problems import Problems
 from harness.federation.processes import write_secret
+from host.one_holder import one_process
 from host.web_page.guard import FORM_FIELD
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys
 from tests.unit.client_agent.federation import REQUESTER, keys, study
 from tests.unit.client_agent.test_cli import write_config
+from tests.unit.client_agent.test_product import study_of
 
 STUDY = study()
 PORT = 8765
@@ -253,6 +272,97 @@ def test_a_requester_sees_weights_and_who_was_missing(config: Path, door: Door) 
     assert "0.420" in shown
     assert "Approve</button>" not in shown
     assert "Leave this study" not in shown
+
+
+def test_a_study_is_paused_and_resumed(inside: Browser, config: Path, door: Door) -> None:
+    path = f"/studies/{STUDY.name}"
+    inside.post(f"{path}/approve", data=form(door), headers={"origin": ORIGIN})
+    assert "Pause this study" in inside.get(path).text
+    nobody = inside.post(f"{path}/pause", data=form(door, person=" "), headers={"origin": ORIGIN})
+    assert nobody.status_code == 409
+    inside.post(f"{path}/pause", data=form(door, reason="<i>new scanner</i>"), headers={"origin": ORIGIN})
+    assert journal(config).paused == "Dr. A: <i>new scanner</i>"
+    shown = inside.get(path).text
+    assert "Paused here by Dr. A: &lt;i&gt;new scanner&lt;/i&gt;." in shown
+    assert "paused here" in inside.get("/now").text
+    assert inside.post(f"{path}/resume", data=form(door), headers={"origin": "https://evil.example"}).status_code == 403
+    assert journal(config).paused is not None
+    inside.post(f"{path}/resume", data=form(door), headers={"origin": ORIGIN})
+    assert journal(config).paused is None
+    again = inside.post(f"{path}/resume", data=form(door), headers={"origin": ORIGIN})
+    assert "is not paused" in again.text
+
+
+def test_servers_problems_and_whether_an_agent_runs_are_shown(inside: Browser, config: Path) -> None:
+    state = config.parent / "state"
+    text = inside.get("/now").text
+    assert "No agent runs here." in text
+    assert text.count("never asked") == 2
+    now = [1_700_000_000.0]
+    contacts = Contacts(state / CONTACTS, lambda: now[0])
+    contacts.reached("operator-a", "Tue, 14 Nov 2023 22:13:17 GMT")
+    contacts.failed("operator-b", "nobody listens <there>")
+    Problems(state, lambda: now[0]).noting(lambda _: None)(
+        AgentEvent(kind=EventKind.PROBLEM, site="c1", study=STUDY.name, round=3, text="data: put <train.npz> back")
+    )
+    with one_process(state, "state_dir", "the agent of 'c1'"):
+        text = inside.get("/now").text
+    assert "The agent runs." in text
+    assert "clock off by 2.5 s" in text
+    assert "out of reach since 2023-11-14 22:13:20 UTC" in text
+    assert "(nobody listens &lt;there&gt;)" in text
+    assert "data: put &lt;train.npz&gt; back" in inside.get(f"/studies/{STUDY.name}").text
+
+
+def test_the_privacy_budget_is_shown(config: Path, door: Door) -> None:
+    with browser(config, door) as client:
+        client.get("/login", params={"token": door.token})
+        assert "has no budget" in client.get("/budget").text
+    config.write_text(config.read_text() + "\n[policy]\nepsilon = 3.0\n")
+    door = Door(PORT)
+    with browser(config, door) as client:
+        client.get("/login", params={"token": door.token})
+        text = client.get("/budget").text
+    assert "epsilon 3, of which 0.0 percent are used" in text
+    assert "epsilon 0.000 at delta 1e-05" in text
+
+
+def test_pages_speak_german_where_the_reader_does(inside: Browser) -> None:
+    german = inside.get("/", headers={"accept-language": "de-CH,en;q=0.5"}).text
+    assert '<html lang="de">' in german
+    assert "Was dieser Standort verlangt" in german
+    assert "What this site demands" in inside.get("/").text
+    assert inside.get("/language/xx").status_code == 404
+    inside.get("/language/de")
+    assert "Was dieser Standort verlangt" in inside.get("/", headers={"accept-language": "en"}).text
+    assert "Eine solche Seite gibt es hier nicht." in inside.get("/nowhere").text
+
+
+def test_a_model_that_is_not_here_is_not_found(inside: Browser) -> None:
+    for which in ("last", "best", "..%2F..%2Fkeys", "x"):
+        assert inside.get(f"/studies/{STUDY.name}/models/{which}").status_code == 404
+
+
+def test_a_model_is_downloaded_with_its_card(inside: Browser, config: Path) -> None:
+    made = study_of()
+    kept = StudyJournal(config.parent / "state", made.name)
+    kept.write(kept.folder / "study.json", sign(made, REQUESTER, keys(REQUESTER).signing))
+    kept.save_model(5, np.arange(made.parameters.dimension, dtype=np.float32), made.digest())
+    kept.write_site_state(SiteState(study_digest=made.digest(), training_seed=1, model_version=5))
+    save_kept(kept, Kept.BEST, KeptModel(version=4), np.ones(made.parameters.dimension, dtype=np.float32))
+    text = inside.get(f"/studies/{made.name}").text
+    assert f'href="/studies/{made.name}/models/last"' in text
+    assert "before this site went on alone" not in text
+    for which, version in (("last", 5), ("best", 4)):
+        answer = inside.get(f"/studies/{made.name}/models/{which}")
+        assert answer.headers["content-type"] == "application/zip"
+        with ZipFile(io.BytesIO(answer.content)) as folder:
+            assert f"alone-{which}/card.md" in folder.namelist()
+            card = json.loads(folder.read(f"alone-{which}/card.json"))
+        assert card["model_version"] == version
+    assert not list((config.parent / "state").glob("*.zip"))
+    with browser(config, Door(PORT)) as stranger:
+        assert stranger.get(f"/studies/{made.name}/models/last").status_code == 403
 
 
 def test_what_left_is_summed(inside: Browser, config: Path) -> None:
