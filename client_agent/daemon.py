@@ -24,12 +24,14 @@ from client_agent.settings import AgentSettings
 from client_agent.site.connections import Connect, Site, one_agent
 from client_agent.site.context import SiteContext
 from client_agent.site.events import AgentEvent, EventKind, EventSink
-from client_agent.site.greeting import say_connected
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.known_studies import KnownStudies
 from client_agent.site.models.finished_model import FINISH, finish_table
 from client_agent.site.outbox import FINISH_SUFFIX, PRETRAINED_SUFFIX, REFUSAL, outbox, withdraw
-from client_agent.site.problems import Problems
+from client_agent.site.telling.greeting import say_connected
+from client_agent.site.telling.notices import Notices
+from client_agent.site.telling.problems import Problems
+from client_agent.site.telling.ways import ways_of
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
 from host.clock import SYSTEM, Clock
@@ -104,6 +106,7 @@ class Agent:
             ledger=site.ledger,
             stop=self._stop,
             clock=site.clock,
+            tell_people=Notices(settings.state_dir, ways_of(settings, site.ledger), site.clock.now).tell,
             asks_people=settings.approve == "manual",
             start_when=None if settings.start_when == "all" else settings.start_when,
             start_timeout_s=settings.start_timeout_s,

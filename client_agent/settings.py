@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictInt
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
 from client_agent.architectures.sources import ModelSources
+from client_agent.notify_settings import NotifySettings
 from host.private_files import read_secret
 from host.settings import file_table
 from host.web_proxy import WebProxy
@@ -94,6 +95,7 @@ class AgentSettings(BaseSettings):
     seed: StrictInt | None = None
     failpoint: str | None = None
     tls: TlsSettings = TlsSettings()
+    notify: NotifySettings = NotifySettings()
     start_when: Literal["all"] | Annotated[int, Field(ge=1, strict=True)] = "all"
     start_timeout_s: Annotated[float, Field(ge=0, strict=True)] = 3600.0
     poll_s: Annotated[float, Field(gt=0, le=3600, strict=True)] = 1.0

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
 from pydantic_settings import BaseSettings
 
 from protocol.configuration import parse_toml
@@ -27,8 +28,19 @@ def file_table(settings: type[BaseSettings], path: Path, folder: Path) -> dict[s
     """
     table = parse_toml(read_text(path), str(path))
     _refuse_unknown_variables(settings)
-    paths = {name for name, field in settings.model_fields.items() if field.annotation in (Path, Path | None)}
-    return {key: folder / value if key in paths and isinstance(value, str) else value for key, value in table.items()}
+    return _placed(settings, table, folder)
+
+
+def _placed(model: type[BaseModel], table: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The table with its paths in ``folder``, those of tables in it too; what is no table is left for validation."""
+    placed = dict(table)
+    for name, field in model.model_fields.items():
+        kind, value = field.annotation, table.get(name)
+        if kind in (Path, Path | None) and isinstance(value, str):
+            placed[name] = folder / value
+        elif isinstance(kind, type) and issubclass(kind, BaseModel) and isinstance(value, dict):
+            placed[name] = _placed(kind, value, folder)
+    return placed
 
 
 def _refuse_unknown_variables(settings: type[BaseSettings]) -> None:

@@ -19,6 +19,7 @@ from client_agent.site.approval import approval_of
 from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.journal import StudyJournal
+from client_agent.site.telling.ways import Notice
 from client_agent.study.attestation import attest
 from client_agent.study.ends import ShownEnds, shown_ends
 from client_agent.study.evidence import shown_outcome
@@ -124,6 +125,7 @@ class Contributor(Participant):
         if word is None and self.context.asks_people and self.journal.left is None:
             name = self.study.name
             self.event(EventKind.STUDY, None, f"waits for a person: moiety agent show {name}, approve {name}")
+            self._tell_people()
         while word is None and self.context.asks_people:
             if self.journal.left is not None:
                 return self._declined("a person took this site out of the study")
@@ -133,6 +135,20 @@ class Contributor(Participant):
         if word is not None and not word.approved:
             return self._declined(f"declined by {printable(word.person)}: {printable(word.reason)}")
         return True
+
+    def _tell_people(self) -> None:
+        """By webhook or mail, where this site has them; nothing waits for it."""
+        context = self.context
+        federation, since_s = context.roster.federation, int(context.clock.now())
+        context.tell_people(
+            Notice(
+                site=context.site,
+                federation=federation,
+                study=self.study.name,
+                study_digest=self.study_digest,
+                since_s=since_s,
+            )
+        )
 
     def _resumed(self) -> bool:
         """Wait while a person has paused this site, before it says that it is ready. Raises: Stopped

@@ -18,6 +18,7 @@ from cryptography import x509
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
+from client_agent.site.telling.ways import described
 from host.doctor.finding import Finding, Report, failed, looked, ok, warning
 from host.doctor.machine import look_at_disk, look_at_memory
 from host.doctor.way import Way, look_at_way
@@ -43,6 +44,7 @@ def examine_site(config: Path) -> Report:
         password = "" if proxy.credentials is None else ", with a password"
         findings.append(ok("proxy", f"{proxy.host}:{proxy.port}{password}"))
     findings += [_versions(), looked("CA file", lambda: _of_ca(settings.ca)), *_own(settings)]
+    findings.append(looked("notices", lambda: described(settings)))
     try:
         roster, _ = load_identity(settings)
     except MoietyError as error:

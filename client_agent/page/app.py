@@ -140,7 +140,7 @@ class _Shown:
 
     def _present(self) -> dict[str, object]:
         site = standing(self._settings)
-        return {"site": site, "studies": all_studies(self._settings, site), "undelivered": ""}
+        return {"site": site, "studies": all_studies(self._settings, site)}
 
     def budget(self, request: Request) -> Response:
         return self._page(request, "budget.html", budget=budget_of(self._settings, self._keys))

@@ -15,6 +15,7 @@ from client_agent.site.budget.spent_budget import BudgetMemory, budget_memory
 from client_agent.site.events import EventSink
 from client_agent.site.remembered_cohorts import CohortMemory, cohort_memory
 from client_agent.site.remembered_sums import SumMemory, sum_memory
+from client_agent.site.telling.ways import Notice
 from host.clock import SYSTEM, Clock
 from host.randomness import Randomness
 from protocol.policy.site_policy import SitePolicy
@@ -49,6 +50,7 @@ class SiteContext:
     start_timeout_s: float = 3600.0
     bootstrap_samples: int = 0
     clock: Clock = SYSTEM
+    tell_people: Callable[[Notice], None] = lambda notice: None
 
     def pause(self, seconds: float) -> bool:
         """Whether the agent was stopped meanwhile."""

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import stamina
 import structlog
+import trustme
 from typer.testing import CliRunner
 
 from client_agent.cli.agent import app
 from client_agent.settings import load_settings
 from client_agent.site.events import Absent, EventKind, RoundEnd
 from client_agent.site.journal import StudyJournal
+from client_agent.site.telling.notices import read_notices
 from client_agent.study.asked.standing import standing
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import light_learner, light_sites, light_study
-from harness.federation.processes import FederationSpec
+from harness.federation.processes import FederationSpec, write_secret
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import RuleName, RuleSpec, Study
 from tests.integration.agents import finished, rounds_of
+from tests.kit.receivers import webhook_receiver
 from tests.ports import free_ports
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -123,3 +129,40 @@ def test_status_without_a_running_agent(tmp_path: Path) -> None:
     assert (study["round"], study["round_state"], study["over"]) == (2, "released", True)
     assert study["isolation"] is not None
     assert found["budget"] is None
+
+
+def test_a_study_that_waits_is_told_to_people_and_keeps_nobody_waiting(tmp_path: Path) -> None:
+    """Word goes out once; the webhook of one site answers 500, and the others train meanwhile."""
+    ca = trustme.CA()
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    write_secret(tmp_path / "hook.key", "key")
+    stamina.set_testing(True, attempts=2)
+    try:
+        with webhook_receiver(ca) as hook, federation(tmp_path / "federation") as running:
+            hook.status = 500
+            table = {"webhook": hook.url, "webhook_secret": str(tmp_path / "hook.key"), "ca": str(tmp_path / "ca.pem")}
+            lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in table.items())
+            config = running.config("c3")
+            text = config.read_text().replace('approve = "policy"', 'approve = "manual"')
+            assert 'approve = "manual"' in text
+            config.write_text(f"{text}\n[notify]\n{lines}")
+            asks = running.config(SITES[0])
+            asks.write_text(f"start_when = 2\n{asks.read_text()}")
+            running.start()
+            running.hand_in(the_study(running, 3))
+            running.until("the end for the others", finished(running, NAME, *SITES[:3]), within_s=20_000)
+            _real_wait(lambda: len(hook.taken) == 2)
+            assert {json.loads(body)["study"] for body, _ in hook.taken} == {NAME}
+            _real_wait(lambda: bool(read_notices(running.state("c3"))))
+            (sent,) = read_notices(running.state("c3"))
+            assert (sent.study, sent.delivered_at_s) == (NAME, None)
+            assert "the webhook answered 500" in sent.failure
+    finally:
+        stamina.set_testing(False)
+
+
+def _real_wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

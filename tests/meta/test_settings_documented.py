@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from client_agent.notify_settings import NotifySettings
 from client_agent.settings import AgentSettings, TlsSettings
 from protocol.errors import ErrorCode
 from protocol.parameters import Needs
@@ -19,9 +20,10 @@ DOCS = Path(__file__).parents[2] / "docs"
 TABLES = [
     ("operating.md", "setting", ServerSettings, {"limits"}),
     ("operating.md", "`[limits]`", Limits, set()),
-    ("joining.md", "setting", AgentSettings, {"policy", "tls"}),
+    ("joining.md", "setting", AgentSettings, {"policy", "tls", "notify"}),
     ("joining.md", "`[policy]`", SitePolicy, set()),
     ("joining.md", "`[tls]`", TlsSettings, set()),
+    ("joining.md", "`[notify]`", NotifySettings, set()),
 ]
 UNITS = {"8 GiB": 2**33, "64 MiB": 2**26}
 

@@ -31,6 +31,9 @@ def _lines(found: SiteStanding) -> Iterator[str]:
         yield _budget(found.budget)
     if found.problem is not None:
         yield f"problem since {_at(found.problem.since_s)}: {found.problem.text}"
+    for sent in found.undelivered:
+        since = "" if sent.failing_since_s is None else f" since {_at(sent.failing_since_s)}"
+        yield f"notice of study {sent.study} by {sent.way} not delivered{since}: {sent.failure}"
     if not found.studies:
         yield "no study is known here yet"
     for study in found.studies:

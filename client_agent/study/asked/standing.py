@@ -11,7 +11,8 @@ from client_agent.site.budget.report import BudgetReport, budget_report
 from client_agent.site.budget.spent_budget import MEMORY, budget_memory
 from client_agent.site.events import METRICS, RoundRecord, read_metrics
 from client_agent.site.identity import load_identity
-from client_agent.site.problems import Problem, read_problems
+from client_agent.site.telling.notices import Sent, read_notices
+from client_agent.site.telling.problems import Problem, read_problems
 from client_agent.study.asked.at_hand import KnownStudy, known_studies
 from host.one_holder import holder_of
 from protocol.wire.keyfile import PartyKeys
@@ -44,7 +45,10 @@ class StudyStanding(BaseModel):
 
 
 class SiteStanding(BaseModel):
-    """``holder``: the process that runs this site's agent, None where none does; ``problem`` concerns all studies."""
+    """``holder``: the process that runs this site's agent, None where none does; ``problem`` concerns all studies.
+
+    ``undelivered`` is word of studies that wait, which did not get through.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     site: str
@@ -54,6 +58,7 @@ class SiteStanding(BaseModel):
     servers: tuple[Contact, ...]
     budget: BudgetReport | None
     problem: Problem | None
+    undelivered: tuple[Sent, ...]
     studies: tuple[StudyStanding, ...]
 
 
@@ -61,6 +66,9 @@ def standing(settings: AgentSettings) -> SiteStanding:
     """Reads, and writes nothing. Raises: ConfigurationError, BadSignature"""
     roster, keys = load_identity(settings)
     problems = {one.study: one for one in read_problems(settings.state_dir)}
+    studies = tuple(_study(known, problems.get(known.study.name)) for known in known_studies(settings, roster))
+    waiting = {one.digest for one in studies if one.waits and not one.over}
+    notices = read_notices(settings.state_dir)
     return SiteStanding(
         site=settings.site,
         federation=roster.federation,
@@ -69,7 +77,8 @@ def standing(settings: AgentSettings) -> SiteStanding:
         servers=contacts_of(settings, roster),
         budget=budget_of(settings, keys),
         problem=problems.get(""),
-        studies=tuple(_study(known, problems.get(known.study.name)) for known in known_studies(settings, roster)),
+        undelivered=tuple(one for one in notices if one.failure and one.study_digest in waiting),
+        studies=studies,
     )
 
 

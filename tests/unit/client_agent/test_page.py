@@ -33,7 +33,7 @@ from client_agent.site.events import (
 )
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models.kept_model import Kept, KeptModel, save_kept
-from client_agent.site.problems import Problems
+from client_agent.site.telling.problems import Problems
 from harness.federation.processes import write_secret
 from host.one_holder import one_process
 from host.web_page.guard import FORM_FIELD
