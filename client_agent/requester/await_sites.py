@@ -39,7 +39,10 @@ def await_contributors(owner: RequesterStudy) -> None:
         late = owner.context.clock.now() >= give_up
         return True if ready >= wanted or (late and ready >= least) else None
 
-    owner.until(enough)
+    try:
+        owner.until(enough)
+    finally:
+        missing.over()
 
 
 def admit(owner: RequesterStudy) -> None:

@@ -64,8 +64,10 @@ def test_a_paused_site_stays_out_says_so_and_comes_back(tmp_path: Path) -> None:
         text = next(text for text in running.texts(EventKind.STUDY, "requester") if told in text)
         assert "it is paused by its people" in text
         assert "new scanner" not in text
+        assert "it is paused by its people" in command(running, "requester", "status")
         command(running, "c3", "resume", NAME)
         running.until("rounds", lambda: any("c3" in r.took_part for r in rounds_of(running, "requester", NAME)))
+        assert "is paused by its people" not in command(running, "requester", "status")
         command(running, "c3", "pause", NAME, "--person", "Dr. A", "--reason", "clinic")
         running.until("a pause", lambda: bool(_paused(running)))
         running.stop_agents("c3")

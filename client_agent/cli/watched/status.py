@@ -60,6 +60,8 @@ def _study(study: StudyStanding) -> Iterator[str]:
     if study.approval is not None:
         said = "approved" if study.approval.approved else "declined"
         yield f"  {said} by {study.approval.person}, {_at(study.approval.time_s)}"
+    if study.awaited is not None:
+        yield f"  {study.awaited.text}"
     if study.round is not None:
         parts = [f"round {study.round} of {study.rounds} {study.round_state}"]
         parts += [] if study.own_weight is None else [f"own weight {study.own_weight:.3f}"]

@@ -13,6 +13,7 @@ from client_agent.cli.tables import add_row, console, table
 from client_agent.cli.watched.outcome import federated, outcome_text, sums_of
 from client_agent.scoring.score import FinalScores, shown_score
 from client_agent.settings import AgentSettings
+from client_agent.site.awaited import Awaited, read_awaited
 from client_agent.site.connections import Site
 from client_agent.site.events import METRICS, RoundRecord, read_metrics
 from client_agent.site.journal import FINAL_SCORES, STOPPED, StudyJournal
@@ -33,7 +34,7 @@ def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
     """
     stamina.instrumentation.set_on_retry_hooks(())  # said once below, not at every try
     metrics = settings.state_dir / "studies" / name / METRICS
-    shown, state = 0, None
+    shown, state, waits = 0, None, None
     view: StudyView | None = None
     stop = threading.Event()
     with Site(settings) as site:
@@ -44,6 +45,10 @@ def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
                 sys.stdout.write((record.model_dump_json() if json_output else round_line(record)) + "\n")
             shown = len(records)
             view = server.view()
+            awaited = _awaited(settings, name)
+            if awaited != waits:
+                waits = awaited
+                _print_awaited(name, awaited, json_output)
             if view is not None and (view.state, view.reason) != state:
                 state = (view.state, view.reason)
                 _print_state(view, json_output)
@@ -56,6 +61,21 @@ def follow(settings: AgentSettings, name: str, *, json_output: bool) -> bool:
         _print_finish(StudyJournal(settings.state_dir, name))
         _print_final_scores(metrics.with_name(FINAL_SCORES))
     return _print_outcome(view, read_metrics(metrics), json_output, at_requester)
+
+
+def _awaited(settings: AgentSettings, name: str) -> Awaited | None:
+    """Whom the study waits for, as this site's agent, the requester's, wrote it down."""
+    if not (settings.state_dir / "studies" / name).exists():
+        return None
+    return read_awaited(StudyJournal(settings.state_dir, name))
+
+
+def _print_awaited(name: str, awaited: Awaited | None, json_output: bool) -> None:
+    if json_output:
+        sites = [] if awaited is None else [one.model_dump() for one in awaited.sites]
+        json_line({"study": name, "since_s": None if awaited is None else awaited.since_s, "awaited": sites})
+    elif awaited is not None:
+        sys.stdout.write(f"study {name}: {printable(awaited.text)}\n")
 
 
 class _PatientView:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
 from typing import Final
 
 from client_agent.requester.study import RequesterStudy
+from client_agent.site.awaited import Awaited, AwaitedSite, keep_awaited, minute
 from client_agent.site.events import EventKind
 from client_agent.study.hindrance import hindered_sites, read_hindrance
 from protocol.errors import RefusedMessage, Unavailable, UnknownResource
@@ -20,7 +20,6 @@ _HINDERED: Final = (
 )
 _PAUSED: Final = "it is paused by its people, who resume it there"
 _SILENT: Final = "does it run, have its people approved the study, is it among its 'studies'?"
-_MINUTE: Final = "%Y-%m-%d %H:%M"
 
 
 class MissingSites:
@@ -35,22 +34,30 @@ class MissingSites:
     def tell(self, a: StudyView, b: StudyView) -> None:
         """One look at both servers' views."""
         self._read_hindrances(a)
-        sites = [self._of(party.name, a, b) for party in self._owner.context.roster.contributors]
-        text, now = ", ".join(site for site in sites if site), self._owner.context.clock.monotonic()
-        if not text or (text == self._told[0] and now < self._told[1] + _TELL_AGAIN_S):
+        found = [(party.name, self._of(party.name, a, b)) for party in self._owner.context.roster.contributors]
+        sites = tuple(AwaitedSite(site=name, why=why) for name, why in found if why)
+        awaited, now = Awaited(since_s=self._since_s, sites=sites), self._owner.context.clock.monotonic()
+        if not sites or (awaited.text == self._told[0] and now < self._told[1] + _TELL_AGAIN_S):
             return
-        self._told = (text, now)
-        self._owner.event(EventKind.STUDY, None, f"since {_shown(self._since_s)} waiting for {text}")
+        if awaited.text != self._told[0]:
+            keep_awaited(self._owner.journal, awaited)
+        self._told = (awaited.text, now)
+        self._owner.event(EventKind.STUDY, None, awaited.text)
+
+    def over(self) -> None:
+        """The study waits no more, whoever came."""
+        keep_awaited(self._owner.journal, None)
 
     def _of(self, site: str, a: StudyView, b: StudyView) -> str:
+        """Why it is not ready; empty where it is."""
         lacking = [f"server {side}" for side, view in ((Side.A, a), (Side.B, b)) if site not in view.ready]
         if not lacking:
             return ""
         if site in self._hindered:
-            return f"{site} ({self._hindered[site]})"
+            return self._hindered[site]
         if len(lacking) == 1:
-            return f"{site} (not ready at {lacking[0]})"
-        return f"{site} (nothing heard of its agent in this study: {_SILENT})"
+            return f"not ready at {lacking[0]}"
+        return f"nothing heard of its agent in this study: {_SILENT}"
 
     def _read_hindrances(self, view: StudyView) -> None:
         """A letter that does not open is named once and counts for nothing."""
@@ -67,8 +74,4 @@ class MissingSites:
                 self._owner.put_aside(entry, paths.HINDERED_TOPIC, refused.detail)
                 continue
             why = _DECLINED if told.declined else _PAUSED if told.paused else _HINDERED
-            self._hindered[sender] = f"since {_shown(told.since_s)} {why}"
-
-
-def _shown(time_s: float) -> str:
-    return f"{time.strftime(_MINUTE, time.gmtime(time_s))} UTC"
+            self._hindered[sender] = f"since {minute(told.since_s)} {why}"

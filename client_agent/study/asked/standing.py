@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.network.contacts import CONTACTS, Contact, read_contacts
 from client_agent.settings import AgentSettings
 from client_agent.site.approval import Approval, approval_of
+from client_agent.site.awaited import Awaited, read_awaited
 from client_agent.site.budget.report import BudgetReport, budget_report
 from client_agent.site.budget.spent_budget import MEMORY, budget_memory
 from client_agent.site.events import METRICS, RoundRecord, read_metrics
@@ -22,7 +23,10 @@ STOPPED_FIX = "mend it, then start the agent again"
 
 
 class StudyStanding(BaseModel):
-    """One study here. ``round`` is the last that this site recorded; ``absent`` who was not in it, at the requester."""
+    """One study here. ``round`` is the last that this site recorded; ``absent`` who was not in it, at the requester.
+
+    ``awaited`` are the sites that a requester's study waits for before its first round.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
@@ -41,6 +45,7 @@ class StudyStanding(BaseModel):
     own_weight: float | None = None
     isolation: float | None = None
     problem: Problem | None = None
+    awaited: Awaited | None = None
     stopped: str = ""
 
 
@@ -126,6 +131,7 @@ def _study(known: KnownStudy, problem: Problem | None) -> StudyStanding:
         left=known.left,
         rounds=known.study.rounds,
         problem=None if known.over else problem,
+        awaited=read_awaited(known.journal),
         stopped=known.stopped,
         **({} if not records else _round(records[-1])),
     )

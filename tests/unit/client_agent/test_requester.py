@@ -116,12 +116,12 @@ def test_only_the_last_skips_are_kept(requester: Requester) -> None:
 
 
 @pytest.mark.parametrize("clause", list(Clause))
-def test_a_site_without_the_evidence_stays_listed(requester: Requester, clause: Clause) -> None:
+def test_a_site_that_lacks_evidence_or_pauses_stays_listed(requester: Requester, clause: Clause) -> None:
     """Whatever the text says: only the clause decides."""
     said = f"{Clause.OUTCOME_UNKNOWN.value}: the requester's own contribution is missing"
     changes = requester.after_declines(skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, clause, said),)))
     unreconciled = (Clause.MEMORY_UNRECONCILED, Clause.BUDGET_UNRECONCILED)
-    lacks = (Clause.OUTCOME_UNKNOWN, Clause.MODEL_BEHIND, Clause.ISOLATION, *unreconciled)
+    lacks = (Clause.OUTCOME_UNKNOWN, Clause.MODEL_BEHIND, Clause.ISOLATION, Clause.PAUSED, *unreconciled)
     assert changes["dropped"] == (() if clause in lacks else ("c2",))
 
 

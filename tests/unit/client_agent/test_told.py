@@ -1,0 +1,124 @@
+"""What an agent tells people in a terminal: one line when it is connected, problems while they last, who is awaited."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import httpx
+import pytest
+
+import client_agent.cli.agent
+import client_agent.cli.watched.watching
+from client_agent.network.contacts import CONTACTS, Contacts, NotedTransport, read_contacts
+from client_agent.settings import AgentSettings
+from client_agent.site.awaited import Awaited, AwaitedSite, keep_awaited, read_awaited
+from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.journal import StudyJournal
+from client_agent.site.telling.greeting import Greeting
+from client_agent.site.telling.problems import PROBLEMS, Problems, read_problems
+from host.one_holder import holder_of, one_process
+from tests.unit.client_agent.test_daemon import settings
+
+NOW_S = 1_700_000_000.0
+DATE = "Tue, 14 Nov 2023 22:13:19 GMT"
+AWAITED = Awaited(since_s=NOW_S, sites=(AwaitedSite(site="c3", why="nothing heard \x1b[2J of it"),))
+
+
+def event(kind: EventKind, text: str = "", study: str = "heart") -> AgentEvent:
+    return AgentEvent(kind=kind, site="c1", study=study, text=text)
+
+
+@pytest.mark.parametrize(
+    ("ahead_s", "studies", "said"),
+    [
+        (-0.24, 2, "connected to a and b, clock off by 0.2 s, 2 studies"),
+        (3.0, 1, "connected to a and b, clock off by 3.0 s, 1 study"),
+        (None, 0, "connected to a and b, clocks not compared, 0 studies"),
+    ],
+)
+def test_a_good_start_is_one_line(
+    ahead_s: float | None, studies: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    greeting = Greeting(("a", "b"), ahead_s, studies)
+    client_agent.cli.agent._print_event(event(EventKind.CONNECTED, greeting.text, study=""))
+    assert capsys.readouterr().out == f"c1: {said}\n"
+
+
+def test_answers_and_failures_are_noted_with_the_clock(tmp_path: Path) -> None:
+    now = [NOW_S]
+    contacts = Contacts(tmp_path / CONTACTS, lambda: now[0])
+    fails = httpx.MockTransport(_refuse)
+    answers = httpx.MockTransport(lambda _: httpx.Response(200, headers={"date": DATE}))
+    with httpx.Client(transport=NotedTransport("operator-a", answers, contacts)) as http:
+        http.get("https://a.example/")
+    assert contacts.of("operator-a").ahead_s == 0.5
+    for at in (10.0, 20.0):
+        now[0] = NOW_S + at
+        with (
+            httpx.Client(transport=NotedTransport("operator-a", fails, contacts)) as http,
+            pytest.raises(httpx.ConnectError),
+        ):
+            http.get("https://a.example/")
+    (known,) = read_contacts(tmp_path / CONTACTS)
+    assert (known.reached_at_s, known.failing_since_s) == (NOW_S, NOW_S + 10.0)
+    assert "gone" in known.failure
+    contacts.reached("operator-a", "no date")
+    (mended,) = read_contacts(tmp_path / CONTACTS)
+    assert (mended.failing_since_s, mended.failure, mended.ahead_s) == (None, "", 0.5)
+    (tmp_path / CONTACTS).write_text("{")
+    assert read_contacts(tmp_path / CONTACTS) == ()
+
+
+def _refuse(request: httpx.Request) -> httpx.Response:
+    raise httpx.ConnectError("gone", request=request)
+
+
+def test_a_problem_lasts_until_a_round_ends_or_the_look_goes_well(tmp_path: Path) -> None:
+    now, seen = [NOW_S], list[AgentEvent]()
+    problems = Problems(tmp_path, lambda: now[0])
+    emit = problems.noting(seen.append)
+    emit(event(EventKind.PROBLEM, "no data"))
+    now[0] += 60
+    emit(event(EventKind.PROBLEM, "no data"))
+    emit(event(EventKind.PROBLEM, "server away", study=""))
+    assert [(one.study, one.text, one.since_s) for one in read_problems(tmp_path)] == [
+        ("heart", "no data", NOW_S),
+        ("", "server away", NOW_S + 60),
+    ]
+    emit(event(EventKind.STUDY, "goes on"))
+    assert len(read_problems(tmp_path)) == 2
+    emit(event(EventKind.ROUND, "round 1"))
+    Problems(tmp_path, lambda: now[0]).mended("")
+    assert read_problems(tmp_path) == ()
+    assert len(seen) == 5
+    (tmp_path / PROBLEMS).write_text("nonsense")
+    assert read_problems(tmp_path) == ()
+
+
+def test_whom_a_study_waits_for_is_followed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    own: AgentSettings = settings(tmp_path, "c1")
+    watching = client_agent.cli.watched.watching
+    assert watching._awaited(own, "heart") is None
+    journal = StudyJournal(own.state_dir, "heart")
+    keep_awaited(journal, AWAITED)
+    found = watching._awaited(own, "heart")
+    assert found == AWAITED
+    watching._print_awaited("heart", found, False)
+    said = capsys.readouterr().out
+    assert said.startswith("study heart: since 2023-11-14 22:13 UTC waiting for c3 (nothing heard ")
+    assert "\x1b" not in said
+    watching._print_awaited("heart", found, True)
+    assert json.loads(capsys.readouterr().out)["awaited"][0]["site"] == "c3"
+    keep_awaited(journal, None)
+    keep_awaited(journal, None)
+    assert read_awaited(journal) is None
+    watching._print_awaited("heart", None, True)
+    assert json.loads(capsys.readouterr().out) == {"study": "heart", "since_s": None, "awaited": []}
+
+
+def test_who_holds_a_folder_is_said_while_it_does(tmp_path: Path) -> None:
+    assert holder_of(tmp_path) is None
+    with one_process(tmp_path, "state_dir", "the agent of 'c1'"):
+        assert (holder_of(tmp_path) or "").startswith("the agent of 'c1', process ")
+    assert holder_of(tmp_path) is None
