@@ -140,7 +140,7 @@ class Agent:
             raise self._failure
 
     def _greet(self) -> None:
-        say_connected(self._site, self._stop, self._emit, lambda text: self._report(_ALL_STUDIES, text))
+        say_connected(self._site, self._stop, self._emit, lambda text: self._complaints.about(_ALL_STUDIES, text))
 
     def _find(self) -> None:
         find = self.find_own if self._site.is_requester else self.find_listed

@@ -6,6 +6,7 @@ Nothing can be changed here: a study is ended by its requester, a server by its 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
@@ -35,7 +36,7 @@ def make_page(app: FastAPI, readiness: Readiness) -> FastAPI:
     """What is shown of the running application ``app``, for its operator's port to mount at ``ROOT``."""
     page = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     server: Server = app.state.server
-    door = Door(server.settings.data_dir, server.clock)
+    door = Door(server.settings.data_dir, time.monotonic)
     try:
         shown = _Shown(app, readiness, door)
     except ImportError:

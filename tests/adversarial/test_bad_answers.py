@@ -126,8 +126,12 @@ def test_an_answer_while_it_looks_for_studies(
         until(lambda: servers[side].asked > 3)
         assert running.is_alive()
         assert agent.started == []
-        assert [event.kind for event in events] == [EventKind.PROBLEM], "once, not at every look"
-        assert str(wrong) in events[0].text
+        said = tuple(events)
+        assert {event.kind for event in said} == {EventKind.PROBLEM}
+        about = [event.study for event in said]
+        assert len(about) == len(set(about)), "once, not at every look"
+        assert set(about) <= ({""} if side is Side.A else {"", of.name})  # B is greeted, and asked for the study
+        assert all(str(wrong) in event.text for event in said)
         servers[side].moods.clear()
         until(lambda: agent.started == ["unit"])
     finally:

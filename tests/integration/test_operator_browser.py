@@ -77,8 +77,10 @@ def test_an_operator_logs_in_and_looks_around(chromium: Chromium, address: str, 
     looked_at(page, "operator-roster")
     page.get_by_role("link", name="Refused").click()
     looked_at(page, "operator-refused")
+    small.goto(address)
     page.get_by_role("button", name="Log out").click()
     page.get_by_label("Password").wait_for()
+    small.get_by_label("Password").wait_for(timeout=15_000)  # a page that was open notices by itself
     page.goto(address)
     assert page.get_by_label("Password").is_visible()
     assert not complaints

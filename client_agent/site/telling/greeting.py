@@ -42,11 +42,11 @@ def greet(site: Site) -> Greeting:
     names: set[str] = set()
     ahead: list[float] = []
     for side in Side:
-        client = site.clients[side]
-        names |= {listed.name for listed in client.studies().studies if site.settings.takes_part_in(listed.name)}
-        found = site.contacts.of(client.operator.name).ahead_s
+        listed = site.clients[side].studies().studies
+        names |= {one.name for one in listed if site.settings.takes_part_in(one.name)}
+        found = site.contacts.of(site.roster.operator(side).name).ahead_s
         ahead += [] if found is None else [found]
-    servers = (site.clients[Side.A].operator.name, site.clients[Side.B].operator.name)
+    servers = (site.roster.operator_a.name, site.roster.operator_b.name)
     return Greeting(servers, max(ahead, key=abs, default=None), len(names))
 
 
