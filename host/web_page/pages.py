@@ -49,8 +49,12 @@ def environment_of(package: str, language: str) -> Environment:
     def plural(one: str, many: str, count: int) -> str:
         return text(one if count == 1 else many)
 
+    def filled(english: str, values: Mapping[str, str]) -> str:
+        return text(english) % values
+
     environment.install_gettext_callables(text, plural, newstyle=True)  # type: ignore[attr-defined]  # the extension's
     filters: dict[str, Callable[..., str]] = {"printable": printable, "moment": moment, "size": size, "word": text}
+    filters["filled"] = filled
     environment.filters.update(filters)
     return environment
 

@@ -1,14 +1,16 @@
 """What a study would have leave this site, and who would read what: for the person who approves it.
 
-By the signed study alone. The rule's own disclosures are those of docs/joining.md.
+By the signed study alone. The rule's own disclosures are those of docs/joining.md. Every text is one of ``About`` or
+``Said``, with values in it by name, so that pages can say it in other languages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
@@ -18,98 +20,162 @@ from protocol.printable import printable
 from protocol.rules.server_optimiser import largest_step
 from protocol.wire.messages import Roster, Study
 
+
+class About(StrEnum):
+    """What a statement is about."""
+
+    ASKS = "who asks"
+    PURPOSE = "what for"
+    SERVERS = "servers"
+    LEAVES = "what leaves"
+    REQUESTER_READS = "the requester reads"
+    EVERYBODY_READS = "every site reads"
+    EVERYBODY_READS_ONCE = "once, every site reads"
+    REQUESTER_READS_ONCE = "once, the requester reads"
+    FIRST_MODEL = "the first model"
+    MODEL = "the model"
+    NOISE = "noise"
+    POLICY = "this site's policy"
+
+
+class Said(StrEnum):
+    """The statements, with the names of what is filled in."""
+
+    ASKS = "%(requester)s, in federation %(federation)s; the other sites are %(others)s"
+    PURPOSE = (
+        "%(task)s, %(model)s model of %(dimension)s shared parameters, %(rounds)s rounds under rule %(rule)s, on "
+        "%(inputs)s"
+    )
+    PURPOSE_OF_ANYTHING = (
+        "%(task)s, %(model)s model of %(dimension)s shared parameters, %(rounds)s rounds under rule %(rule)s"
+    )
+    SERVERS = "%(a)s and %(b)s, which must not be in league"
+    ENCRYPTED = (
+        "in each round an update, cut to length %(clip)s, encrypted under a key that every site has: SERVER A "
+        "TOGETHER WITH ANY ONE SITE CAN READ IT"
+    )
+    IN_HALVES = (
+        "in each round an update, cut to length %(clip)s, in two halves that look random, one to each server: both "
+        "servers together could read it"
+    )
+    NOTHING = "nothing about this site alone, but whether its update passed the range check"
+    NORMS = "in every round one number: how long this site's update is"
+    WEIGHTED_NORMS = (
+        "in every round one number: how long this site's update is with its own weight, so also that weight, roughly"
+    )
+    DISTANCES = (
+        "in every round one number: how far this site's update is from its own; a requester in bad faith chooses "
+        "what it is compared with"
+    )
+    PAIRS = "how far this site's update is from each other site's: who resembles whom"
+    INNER_PRODUCTS = (
+        "in every round one number: how far this site's update points in a direction that the requester chooses, in "
+        "good faith the one in which its validation loss falls"
+    )
+    SUM = "the sum of the updates of at least %(least)s contributors and the requester, in every round"
+    CLASSES = "how many training examples of each class all sites together have"
+    RANKING = "one number of its choice about a ridge regression of this site alone"
+    SUMMARY = "sums over the sites of counts, means and histograms of the table; columns of few patients as zeros"
+    SUMMARY_WITH_PRODUCTS = (
+        "sums over the sites of counts, means and histograms of the table and of products of numeric columns; columns "
+        "of few patients as zeros"
+    )
+    FIRST_MODEL = "comes from the requester; a crafted one can make records readable from the sum"
+    MODEL = (
+        "one round moves it by at most %(step)s; what it learned stays in it at every site, and may show records to "
+        "whoever has it"
+    )
+    NO_NOISE = "none: this study is not differentially private, and what is opened says something about records"
+    NOISE = "every site adds noise to its updates: %(spec)s"
+    ALLOWED = "allows this study; every list of sites and weights is checked against it again"
+    REFUSED = "REFUSES this study: %(why)s"
+
+
 _OPENED: Final = {
-    Needs.NOTHING: "nothing about this site alone, but whether its update passed the range check",
-    Needs.NORMS: "in every round one number: how long this site's update is",
-    Needs.DISTANCES: "in every round one number: how far this site's update is from its own; a requester in bad faith "
-    "chooses what it is compared with",
-    Needs.PAIRS: "how far this site's update is from each other site's: who resembles whom",
-    Needs.INNER_PRODUCTS: "in every round one number: how far this site's update points in a direction that the "
-    "requester chooses, in good faith the one in which its validation loss falls",
+    Needs.NOTHING: Said.NOTHING,
+    Needs.NORMS: Said.NORMS,
+    Needs.WEIGHTED_NORMS: Said.WEIGHTED_NORMS,
+    Needs.DISTANCES: Said.DISTANCES,
+    Needs.PAIRS: Said.PAIRS,
+    Needs.INNER_PRODUCTS: Said.INNER_PRODUCTS,
 }
+_Filled = tuple[Said, Mapping[str, object]]
 
 
 class Statement(BaseModel):
-    """One thing to know before saying yes: ``about`` it, in ``words``."""
+    """One thing to know before saying yes: ``about`` it, in ``words``, which are ``said`` with ``values`` in it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    about: str
+    about: About
     words: str
+    said: Said = Field(exclude=True)
+    values: dict[str, str] = Field(exclude=True)
 
 
 def in_plain_words(study: Study, roster: Roster, policy: SitePolicy) -> tuple[Statement, ...]:
     """Everything that the study would open and to whom, and whether this site's policy lets it."""
-    return tuple(Statement(about=about, words=printable(words)) for about, words in _said(study, roster, policy))
+    return tuple(_statement(about, *filled) for about, filled in _all_said(study, roster, policy))
 
 
-def _said(study: Study, roster: Roster, policy: SitePolicy) -> Iterator[tuple[str, str]]:
+def _statement(about: About, said: Said, values: Mapping[str, object]) -> Statement:
+    shown = {name: printable(str(value)) for name, value in values.items()}
+    return Statement(about=about, words=said.value % shown, said=said, values=shown)
+
+
+def _all_said(study: Study, roster: Roster, policy: SitePolicy) -> Iterator[tuple[About, _Filled]]:
     others = ", ".join(site.name for site in roster.sites if site.name != roster.requester)
-    yield "who asks", f"{roster.requester}, in federation {roster.federation}; the other sites are {others}"
-    yield "what for", _purpose(study)
-    yield "servers", f"{roster.operator_a.name} and {roster.operator_b.name}, which must not be in league"
-    yield "what leaves", _leaves(study)
+    asks = {"requester": roster.requester, "federation": roster.federation, "others": others}
+    yield About.ASKS, (Said.ASKS, asks)
+    yield About.PURPOSE, _purpose(study)
+    yield About.SERVERS, (Said.SERVERS, {"a": roster.operator_a.name, "b": roster.operator_b.name})
+    clip = {"clip": f"{study.parameters.clip_norm:g}"}
+    yield About.LEAVES, (Said.ENCRYPTED if study.protection.plan.keyed else Said.IN_HALVES, clip)
     needs = dict.fromkeys((study.rule.needs, study.rule.name.declared.measures))
     for need in needs:
         if need is not Needs.NOTHING or len(needs) == 1:
-            yield "the requester reads", _OPENED[need]
-    yield "every site reads", _sums(study)
+            yield About.REQUESTER_READS, (_OPENED[need], {})
+    yield About.EVERYBODY_READS, (Said.SUM, {"least": study.parameters.least_contributors})
     yield from _once(study)
     if study.pretrained_digest is not None:
-        yield "the first model", "comes from the requester; a crafted one can make records readable from the sum"
-    yield (
-        "the model",
-        (
-            f"one round moves it by at most {largest_step(study):g}; what it learned stays in it at every site, "
-            "and may show records to whoever has it"
-        ),
-    )
-    yield "noise", _noise(study)
-    yield "this site's policy", _policy(study, policy)
+        yield About.FIRST_MODEL, (Said.FIRST_MODEL, {})
+    yield About.MODEL, (Said.MODEL, {"step": f"{largest_step(study):g}"})
+    yield About.NOISE, _noise(study)
+    yield About.POLICY, _policy(study, policy)
 
 
-def _purpose(study: Study) -> str:
-    model, rounds = study.model, study.rounds
-    what = f"{study.task.kind.value}, {model.kind} model of {study.parameters.dimension} shared parameters"
+def _purpose(study: Study) -> _Filled:
+    model = study.model
     inputs = ", ".join(model.feature_names) or "x".join(map(str, model.inputs))
-    on = f", on {inputs}" if inputs else ""
-    return f"{what}, {rounds} rounds under rule {study.rule.name.value}{on}"
+    values = {
+        "task": study.task.kind.value,
+        "model": model.kind,
+        "dimension": study.parameters.dimension,
+        "rounds": study.rounds,
+        "rule": study.rule.name.value,
+        "inputs": inputs,
+    }
+    return Said.PURPOSE if inputs else Said.PURPOSE_OF_ANYTHING, values
 
 
-def _leaves(study: Study) -> str:
-    clip = study.parameters.clip_norm
-    what = f"in each round an update, cut to length {clip:g}"
-    if study.protection.plan.keyed:
-        return f"{what}, encrypted under a key that every site has: SERVER A TOGETHER WITH ANY ONE SITE CAN READ IT"
-    return f"{what}, in two halves that look random, one to each server: both servers together could read it"
-
-
-def _sums(study: Study) -> str:
-    least = study.parameters.least_contributors
-    return f"the sum of the updates of at least {least} contributors and the requester, in every round"
-
-
-def _once(study: Study) -> Iterator[tuple[str, str]]:
+def _once(study: Study) -> Iterator[tuple[About, _Filled]]:
     if study.rule.name.counts_classes:
-        yield "once, every site reads", "how many training examples of each class all sites together have"
+        yield About.EVERYBODY_READS_ONCE, (Said.CLASSES, {})
     if study.ranking is not None:
-        yield "once, the requester reads", "one number of its choice about a ridge regression of this site alone"
+        yield About.REQUESTER_READS_ONCE, (Said.RANKING, {})
     if study.summary is not None:
-        more = " and of products of numeric columns" if study.summary.second_moments else ""
-        yield (
-            "once, every site reads",
-            f"sums over the sites of counts, means and histograms of the table{more}; columns of few patients as zeros",
-        )
+        said = Said.SUMMARY_WITH_PRODUCTS if study.summary.second_moments else Said.SUMMARY
+        yield About.EVERYBODY_READS_ONCE, (said, {})
 
 
-def _noise(study: Study) -> str:
+def _noise(study: Study) -> _Filled:
     if study.privacy is None:
-        return "none: this study is not differentially private, and what is opened says something about records"
-    return f"every site adds noise to its updates: {study.privacy.model_dump_json(exclude={'version'})}"
+        return Said.NO_NOISE, {}
+    return Said.NOISE, {"spec": study.privacy.model_dump_json(exclude={"version"})}
 
 
-def _policy(study: Study, policy: SitePolicy) -> str:
+def _policy(study: Study, policy: SitePolicy) -> _Filled:
     try:
         check_study_allowed(study, policy)
     except PolicyRefusal as refusal:
-        return f"REFUSES this study: {refusal.detail}"
-    return "allows this study; every list of sites and weights is checked against it again"
+        return Said.REFUSED, {"why": refusal.detail}
+    return Said.ALLOWED, {}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from client_agent.cli.agent import app
 from client_agent.site.approval import Approval, approval_of, give
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.study.asked.plain_words import in_plain_words
+from client_agent.study.asked.plain_words import _OPENED, in_plain_words
 from harness.federation.processes import write_secret
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.parameters import Needs
@@ -46,6 +46,16 @@ def test_every_rule_says_what_it_opens(name: RuleName) -> None:
     needs = {RuleSpec(name=name).needs, name.declared.measures} - {Needs.NOTHING}
     assert len(reads) == max(1, len(needs))
     assert ("how many training examples of each class" in said) is name.counts_classes
+
+
+def test_the_length_with_a_weight_is_said() -> None:
+    """What a study by samples opens where it bounds the lengths of updates."""
+    said = words(rule=RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=1.0))
+    assert "how long this site's update is with its own weight" in said
+
+
+def test_every_need_has_words() -> None:
+    assert set(_OPENED) == set(Needs)
 
 
 def test_ckks_is_said_loudly_and_a_refusing_policy_too() -> None:

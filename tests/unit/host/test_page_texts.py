@@ -10,6 +10,7 @@ import pytest
 
 from client_agent.page.app import LOGIN, NOWHERE
 from client_agent.site.events import RoundEnd
+from client_agent.study.asked.plain_words import About, Said
 from host.web_page.guard import FOREIGN
 from host.web_page.pages import environment_of
 from host.web_page.texts import LANGUAGES, chosen_language, texts_in
@@ -21,7 +22,7 @@ TEMPLATES = sorted(
     path for package in PACKAGES for path in (ROOT / package.replace(".", "/") / "templates").glob("*.html")
 )
 IN_CODE = {FOREIGN, LOGIN, NOWHERE, "That is more than a form of this page has."}
-WORDS = {one.value for one in (*RoundEnd, *Purpose)}
+WORDS = {one.value for one in (*RoundEnd, *Purpose, *About, *Said)}
 SPOKEN = re.compile(r'(?:aria-label|alt|title|placeholder|value)="([^"]*)"')
 
 
