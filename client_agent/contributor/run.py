@@ -11,19 +11,17 @@ import re
 from typing import Final
 
 from client_agent.contributor.decisions import Decision, Decisions
+from client_agent.contributor.people import approved, resumed, tell_hindrance
 from client_agent.contributor.welcome import first_checkpoint, missed_release, open_checkpoint, open_welcome, vouched
 from client_agent.network.clock import pause_after
 from client_agent.network.watch import Stopped, same_round
 from client_agent.points import Point
-from client_agent.site.approval import approval_of
 from client_agent.site.context import SiteContext
 from client_agent.site.events import EventKind, RoundEnd, RoundRecord
 from client_agent.site.journal import StudyJournal
-from client_agent.site.telling.ways import Notice
 from client_agent.study.attestation import attest
 from client_agent.study.ends import ShownEnds, shown_ends
 from client_agent.study.evidence import shown_outcome
-from client_agent.study.hindrance import send_hindrance
 from client_agent.study.isolating import show_sum
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
@@ -42,7 +40,6 @@ from protocol.errors import (
 )
 from protocol.evidence import PastRelease
 from protocol.policy.memory import remember_skip
-from protocol.printable import printable
 from protocol.protection.ckks import welcomed_seed
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -54,7 +51,6 @@ _WITHOUT_SUM: Final = frozenset({RoundEnd.SKIPPED, *_OPENED.values()})
 _VERSION: Final = re.compile(r"[0-9]{1,7}")
 _IDLE_S: Final = 30.0
 _RETRY_S: Final = 0.5
-_ASK_AGAIN_S: Final = 1.0
 
 
 class Contributor(Participant):
@@ -74,12 +70,12 @@ class Contributor(Participant):
         if refusal is not None:
             self._refuse(refusal)
             return
-        if not (self._approved() and self._resumed()):
+        if not (approved(self) and resumed(self)):
             return
         try:
             self.prepare()
         except ConfigurationError:
-            self._tell_hindrance()
+            tell_hindrance(self)
             raise
         self._say_ready()
         self.watch.start()
@@ -118,66 +114,6 @@ class Contributor(Participant):
                 break
         self.save(finished=f"refused: {refusal.detail}", refused=True)
         self.event(EventKind.FINISHED, None, f"refused: {refusal.detail}")
-
-    def _approved(self) -> bool:
-        """Wait for a person's word where this site asks for one; a no ends this site's part. Raises: Stopped"""
-        word = approval_of(self.journal, self.study_digest)
-        if word is None and self.context.asks_people and self.journal.left is None:
-            name = self.study.name
-            self.event(EventKind.STUDY, None, f"waits for a person: moiety agent show {name}, approve {name}")
-            self._tell_people()
-        while word is None and self.context.asks_people:
-            if self.journal.left is not None:
-                return self._declined("a person took this site out of the study")
-            if self.context.pause(_ASK_AGAIN_S):
-                raise Stopped
-            word = approval_of(self.journal, self.study_digest)
-        if word is not None and not word.approved:
-            return self._declined(f"declined by {printable(word.person)}: {printable(word.reason)}")
-        return True
-
-    def _tell_people(self) -> None:
-        """By webhook or mail, where this site has them; nothing waits for it."""
-        context = self.context
-        federation, since_s = context.roster.federation, int(context.clock.now())
-        context.tell_people(
-            Notice(
-                site=context.site,
-                federation=federation,
-                study=self.study.name,
-                study_digest=self.study_digest,
-                since_s=since_s,
-            )
-        )
-
-    def _resumed(self) -> bool:
-        """Wait while a person has paused this site, before it says that it is ready. Raises: Stopped
-
-        A site that is welcome is awaited in every round, and declines each while it is paused.
-        """
-        if self.journal.paused is None or self.state.model_version is not None:
-            return True
-        self.event(EventKind.STUDY, None, f"paused by a person here: moiety agent resume {self.study.name}")
-        self._tell_hindrance(paused=True)
-        while self.journal.paused is not None:
-            if self.journal.left is not None:
-                return self._declined("a person took this site out of the study")
-            if self.context.pause(_ASK_AGAIN_S):
-                raise Stopped
-        return True
-
-    def _declined(self, why: str) -> bool:
-        self._tell_hindrance(declined=True)
-        self.save(finished=why, refused=True)
-        self.event(EventKind.FINISHED, None, why)
-        return False
-
-    def _tell_hindrance(self, *, declined: bool = False, paused: bool = False) -> None:
-        """Once; whether it arrives or not, this site's own log has the reason."""
-        try:
-            send_hindrance(self, declined=declined, paused=paused)
-        except MoietyError as later:
-            self.problem(None, f"the requester was not told that this site cannot begin: {later.detail}")
 
     def _say_ready(self) -> None:
         notice = ReadyNotice(study_digest=self.study_digest, site=self.context.site)

@@ -67,6 +67,11 @@ def make_page(app: FastAPI, readiness: Readiness) -> FastAPI:
     async def missing(_: Request, _error: Exception) -> Response:
         return shown.problem(HTTPStatus.NOT_FOUND, _NOWHERE)
 
+    _add_routes(page, shown)
+    return page
+
+
+def _add_routes(page: FastAPI, shown: _Shown) -> None:
     page.get("/login")(shown.login)
     page.post("/login")(shown.enter)
     page.post("/logout")(shown.leave)
@@ -77,7 +82,6 @@ def make_page(app: FastAPI, readiness: Readiness) -> FastAPI:
     page.get("/studies/{name}/now")(shown.study_now)
     page.get("/roster")(shown.roster)
     page.get("/refused")(shown.refused_requests)
-    return page
 
 
 async def _not_installed() -> Response:

@@ -16,7 +16,8 @@ from protocol.printable import printable
 from protocol.wire.messages import RoundState
 from servers.settings import ServerSettings
 from servers.store.database import database_exists
-from servers.store.interface import RoundRecord, SeenRound, Store, StudyRecord
+from servers.store.for_people import SeenRound
+from servers.store.interface import RoundRecord, Store, StudyRecord
 from servers.store.sql import SqlStore
 
 _OVER: Final = frozenset(

@@ -35,6 +35,7 @@ from protocol.wire.messages import (
     TagCheck,
     TagsFailed,
 )
+from servers.store.for_people import Kept, SeenRound
 
 T = TypeVar("T")
 A_NEW_STUDY: Final = "new"
@@ -181,21 +182,6 @@ class RoundRecord:
 
 
 @dataclass(frozen=True)
-class SeenRound:
-    """An attempt as an operator reads it; the times, since 1970, are None for attempts of an earlier release."""
-
-    round: int
-    attempt: int
-    state: RoundState
-    began_at_s: float | None
-    state_since_s: float | None
-    closes_at_s: float
-
-    def key(self, study: str) -> RoundKey:
-        return RoundKey(study, self.round, self.attempt)
-
-
-@dataclass(frozen=True)
 class ContributionRecord:
     """One site's share of one attempt; ``file`` is None once the share has been deleted."""
 
@@ -228,15 +214,6 @@ class CorrelationUse:
     session: str
     batch: int
     index: int
-
-
-class Kept(StrEnum):
-    """What files hold, sealed or as one half of a split."""
-
-    SHARES = "shares"
-    QUERIES = "queries"
-    OUTPUTS = "outputs"
-    LETTERS = "letters"
 
 
 class AnswerKind(StrEnum):

@@ -13,7 +13,8 @@ from protocol.rounds.states import RoundKey
 from protocol.wire.messages import RoundState
 from servers.store import tables as t
 from servers.store.database import Database, at, forget
-from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord, SeenRound
+from servers.store.for_people import SeenRound
+from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord
 from servers.store.rows import round_record, round_row, use_row
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import select
 
 from servers.store import tables as t
 from servers.store.contributions import ContributionRows
-from servers.store.interface import Kept
+from servers.store.for_people import Kept
 from servers.store.mail import MailRows
 from servers.store.requests import RequestRows
 from servers.store.rounds import RoundRows

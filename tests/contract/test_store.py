@@ -35,17 +35,16 @@ from protocol.wire.messages import (
     TrainingSpec,
 )
 from servers.store.database import open_engine
+from servers.store.for_people import Kept, SeenRound
 from servers.store.interface import (
     A_NEW_STUDY,
     Answer,
     AnswerKind,
     ContributionRecord,
     CorrelationUse,
-    Kept,
     MailRecord,
     Refusal,
     RoundRecord,
-    SeenRound,
     Store,
     StudyRecord,
 )

@@ -1,0 +1,33 @@
+"""What a store tells people of what it keeps, without reading what that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from protocol.rounds.states import RoundKey
+from protocol.wire.messages import RoundState
+
+
+class Kept(StrEnum):
+    """What files hold, sealed or as one half of a split."""
+
+    SHARES = "shares"
+    QUERIES = "queries"
+    OUTPUTS = "outputs"
+    LETTERS = "letters"
+
+
+@dataclass(frozen=True)
+class SeenRound:
+    """An attempt as an operator reads it; the times, since 1970, are None for attempts of an earlier release."""
+
+    round: int
+    attempt: int
+    state: RoundState
+    began_at_s: float | None
+    state_since_s: float | None
+    closes_at_s: float
+
+    def key(self, study: str) -> RoundKey:
+        return RoundKey(study, self.round, self.attempt)
