@@ -17,12 +17,13 @@ from client_agent.cli.lines import json_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
 from client_agent.cli.summaries import show_summary
-from client_agent.cli.watched.outcome import EXIT_NOT_AS_ASKED
+from client_agent.cli.watched.reporting import report
 from client_agent.cli.watched.watching import follow
 from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.at_requester.finish_table import FinishTable
 from client_agent.learning.check_data import names_of
 from client_agent.learning.study_file import finish_from_toml, study_from_toml
+from client_agent.report.outcome import EXIT_NOT_AS_ASKED
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
@@ -48,6 +49,7 @@ SitePolicyOption = Annotated[
 ]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(noise)
+app.command()(report)
 _NAMED = ": every site compares its own with them, and both operators can read them"
 _NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
 

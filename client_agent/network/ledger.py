@@ -32,7 +32,8 @@ _AGAIN_AFTER_LINES: Final = 100
 class LedgerEntry(BaseModel):
     """One exchange, or the sum of ``count`` alike, the last of them begun at ``last_s``.
 
-    Body bytes are what HTTP carried; socket bytes are all bytes, headers and TLS included.
+    Body bytes are what HTTP carried; socket bytes are all bytes, headers and TLS included. ``study`` is the one that a
+    request was about, None where it was about none.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -50,6 +51,7 @@ class LedgerEntry(BaseModel):
     tls_version: str | None
     count: int = 1
     last_s: float | None = None
+    study: str | None = None
 
     @property
     def hour(self) -> int:
@@ -148,16 +150,21 @@ def read_ledger(path: Path) -> tuple[LedgerEntry, ...]:
 
 
 def hourly(entries: Iterable[LedgerEntry]) -> list[LedgerEntry]:
-    """Those that are ``SUMMED`` as one for each hour, server, purpose and end; the others as they are, in their order.
+    """Those that are ``SUMMED`` as one for each hour, server, study, purpose and end; the others as they are.
 
-    A sum stands where the first of it stood.
+    In their order: a sum stands where the first of it stood.
     """
     found: dict[object, LedgerEntry] = {}
     for number, entry in enumerate(entries):
-        kind = (entry.hour, entry.server, entry.method, entry.path, entry.purpose, entry.status, entry.tls_version)
+        kind = (entry.hour, *_kind(entry))
         key: object = kind if entry.purpose in SUMMED else number
         found[key] = found[key].and_(entry) if key in found else entry
     return list(found.values())
+
+
+def _kind(entry: LedgerEntry) -> tuple[object, ...]:
+    """What exchanges that are summed have in common."""
+    return (entry.server, entry.study, entry.method, entry.path, entry.purpose, entry.status, entry.tls_version)
 
 
 def without_number(purpose: str) -> str:
@@ -166,10 +173,10 @@ def without_number(purpose: str) -> str:
 
 
 def _merged(lines: Lines) -> Lines:
-    """One line for each server, purpose and end, whenever it was; as many as there are kinds of exchanges."""
+    """One line for each server, study, purpose and end, whenever it was; as many as there are kinds of exchanges."""
     found: dict[object, LedgerEntry] = {}
     for entry in (LedgerEntry.model_validate_json(line) for line in lines):
         whole = entry.model_copy(update={"purpose": without_number(entry.purpose)})
-        key = (whole.server, whole.method, whole.path, whole.purpose, whole.status, whole.tls_version)
+        key = _kind(whole)
         found[key] = found[key].and_(whole) if key in found else whole
     return [one.line() for one in found.values()]

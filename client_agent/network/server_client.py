@@ -305,6 +305,7 @@ class ServerClient:
             "POST", url, headers=headers, content=chain([envelope], body.pieces(enclosed))
         )
         request.extensions["purpose"] = purpose
+        request.extensions["study"] = paths.study_of(path)
         waits = request.extensions["timeout"]
         longest_s = waits["read"] + extra_s + _LONG_POLL_GRACE_S * bool(extra_s)
         request.extensions["timeout"] = {**waits, "read": longest_s}

@@ -34,7 +34,7 @@ def tls_context(ca: Path, minimum: str = "1.2") -> ssl.SSLContext:
 class CountingTransport(httpx.BaseTransport):
     """HTTP/1.1 over counted connections to one server; writes the ledger.
 
-    A request's ``extensions["purpose"]`` becomes its entry's purpose.
+    A request's ``extensions["purpose"]`` becomes its entry's purpose, ``extensions["study"]`` its entry's study.
     """
 
     def __init__(
@@ -104,10 +104,18 @@ class CountingTransport(httpx.BaseTransport):
         request = exchange.request
         purpose = str(request.extensions.get("purpose", "request"))
         bodies = (exchange.body_sent_bytes, exchange.body_received_bytes)
-        self._write(request.method, request.url.path, purpose, exchange.status, bodies, exchange.account)
+        study = request.extensions.get("study")
+        self._write(request.method, request.url.path, purpose, exchange.status, bodies, exchange.account, study)
 
     def _write(
-        self, method: str, path: str, purpose: str, status: int | None, bodies: tuple[int, int], account: Account
+        self,
+        method: str,
+        path: str,
+        purpose: str,
+        status: int | None,
+        bodies: tuple[int, int],
+        account: Account,
+        study: str | None = None,
     ) -> None:
         self._ledger.append(
             LedgerEntry(
@@ -122,6 +130,7 @@ class CountingTransport(httpx.BaseTransport):
                 socket_sent_bytes=account.sent_bytes,
                 socket_received_bytes=account.received_bytes,
                 tls_version=self._tls_version,
+                study=study,
             )
         )
 

@@ -18,9 +18,11 @@ from pydantic import BaseModel, ConfigDict
 from client_agent.product.held import HeldModel
 from client_agent.scoring.score import FinalScores
 from client_agent.site.budget.accounting import accountant, epsilon_of, share_used
+from client_agent.site.budget.spent_budget import Training
 from client_agent.site.events import RoundEnd
 from client_agent.site.models.finished_model import FinishedModel
-from protocol.wire.messages import ModelSpec, RuleSpec, StudyState, TableSchema, TaskSpec
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import ModelSpec, RuleSpec, Study, StudyState, TableSchema, TaskSpec
 
 CARD_FILE: Final = "card.json"
 _VERSIONED: Final = ("moiety", "torch", "safetensors", "numpy")
@@ -121,27 +123,28 @@ def card_of(
         data_schema=study.data_schema,
         transformation_digest=transformation_digest,
         scores=held.scores,
-        privacy=_privacy(held),
+        privacy=privacy_of(held.study, held.spent, held.policy),
         finish=held.finish,
-        versions=_versions(study.model),
+        versions=versions_of(study.model),
         files=tuple(Named(name=name, value=digest) for name, digest in sorted(files.items())),
     )
 
 
-def _privacy(held: HeldModel) -> CardPrivacy | None:
-    if held.study.privacy is None:
+def privacy_of(study: Study, spent: tuple[Training, ...], policy: SitePolicy) -> CardPrivacy | None:
+    """``spent`` are the site's trainings with noise in all studies; None for a study without noise."""
+    if study.privacy is None:
         return None
-    own = [one for one in held.spent if one.study_digest == held.study.digest()]
-    every, delta = [one.times(1) for one in held.spent], held.policy.delta
+    own = [one.times(1) for one in spent if one.study_digest == study.digest()]
+    every, delta = [one.times(1) for one in spent], policy.delta
     return CardPrivacy(
-        unit=held.study.privacy.unit,
-        epsilon=epsilon_of([one.times(1) for one in own], delta),
+        unit=study.privacy.unit,
+        epsilon=epsilon_of(own, delta),
         delta=delta,
         spent=epsilon_of(every, delta),
-        budget=held.policy.epsilon,
-        used=None if held.policy.epsilon is None else share_used(every, held.policy.epsilon, delta),
-        noise_multiplier=held.study.privacy.noise_multiplier,
-        record_clip=held.study.privacy.record_clip,
+        budget=policy.epsilon,
+        used=None if policy.epsilon is None else share_used(every, policy.epsilon, delta),
+        noise_multiplier=study.privacy.noise_multiplier,
+        record_clip=study.privacy.record_clip,
         trainings=len(own),
         accountant=accountant(),
     )
@@ -163,7 +166,8 @@ def _sites(held: HeldModel) -> tuple[CardSite, ...]:
     )
 
 
-def _versions(model: ModelSpec) -> tuple[Named, ...]:
+def versions_of(model: ModelSpec) -> tuple[Named, ...]:
+    """Of Python and of the packages that a model's numbers depend on."""
     libraries = _VERSIONED if model.architecture is None else (*_VERSIONED, model.architecture.library)
     found = [Named(name=name, value=importlib.metadata.version(name)) for name in libraries]
     return (Named(name="python", value=platform.python_version()), *found)

@@ -1,29 +1,16 @@
-"""The report's curves, drawn by matplotlib as SVG to be put into a page."""
+"""The report's curves, as SVG to be put into a page."""
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
-
+from client_agent.drawn.curves import Curve, chart
+from client_agent.report.settings_words import RULE_NAMES
 from client_agent.scoring.score import MetricName, value_of
 from harness.demo.results import StudyResult
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series, isolation_series
 from protocol.wire.messages import RuleName
-
-_COLOURS: Final = ("#2b6cb0", "#c05621", "#2f855a", "#805ad5", "#b83280", "#4a5568", "#b7791f", "#2c7a7b", "#9b2c2c")
-RULE_NAMES: Final = {
-    RuleName.WEIGHT_EROSION: "Weight Erosion",
-    RuleName.FEDAVG: "FedAvg",
-    RuleName.WFEDAVG: "WFedAvg",
-    RuleName.LOCAL: "Local",
-}
 
 
 @dataclass(frozen=True)
@@ -94,25 +81,9 @@ def _erosion(erosion: RunHistory) -> tuple[Plot, ...]:
 
 
 def _chart(series: Sequence[Series], label: str, floor: float | None = None) -> str:
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "moiety", "text.parse_math": False, "font.size": 9}):
-        figure = Figure(figsize=(5.2, 3.5), layout="constrained")
-        axes = figure.subplots()
-        widths = np.linspace(3.0, 1.2, max(len(series), 2))  # what lies below shows at the edges
-        for one, colour, width in zip(series, _COLOURS, widths, strict=False):
-            points = [(number, value) for number, value in enumerate(one.values, start=1) if value is not None]
-            if points:
-                axes.plot(*zip(*points, strict=True), color=colour, label=one.site, linewidth=width)
-        axes.set_xlabel("round")
-        axes.set_ylabel(label)
-        axes.grid(alpha=0.25)
-        axes.spines[["top", "right"]].set_visible(False)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.margins(y=0.08)
-        if floor is not None:
-            axes.set_ylim(bottom=floor)
-        if axes.has_data():
-            figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8)
-        buffer = io.StringIO()
-        figure.savefig(buffer, format="svg", metadata={"Date": None})
-    text = buffer.getvalue()
-    return text[text.index("<svg") :]
+    """A line for each of the series that has a number, round 1 first."""
+    curves = [
+        Curve(one.site, tuple((n, value) for n, value in enumerate(one.values, start=1) if value is not None))
+        for one in series
+    ]
+    return chart(curves, label, floor)

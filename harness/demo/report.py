@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 from typing import Final
 
+from client_agent.drawn.document import document, figure, table
+from client_agent.report.settings_words import protection_words, rule_words, training_words
 from client_agent.scoring.score import MetricName
-from harness.demo.plots import RULE_NAMES, Plot, plots_of
+from harness.demo.plots import Plot, plots_of
 from harness.demo.results import Accuracy, DemoResult, RuleResult, StudyResult, shared_round_seconds
-from protocol.ckks.parameters import CkksParameters
-from protocol.parameters import StudyParameters
 from protocol.wire.messages import Study
 
-_STYLE: Final = """
-body { font: 15px/1.5 system-ui, sans-serif; max-width: 68rem; margin: 2rem auto; padding: 0 1rem; color: #1a202c; }
-h1 { font-size: 1.6rem; } h2 { margin-top: 2.5rem; border-bottom: 1px solid #cbd5e0; } h3 { margin-top: 1.6rem; }
-table { border-collapse: collapse; margin: .6rem 0; } td, th { padding: .25rem .8rem; text-align: left;
-border-bottom: 1px solid #e2e8f0; vertical-align: top; } td:first-child { white-space: nowrap; }
-th.n, td.n { text-align: right; font-variant-numeric: tabular-nums; }
-figure { display: inline-block; margin: .5rem 1rem .5rem 0; max-width: 32rem; vertical-align: top; }
-figure svg { width: 100%; height: auto; } figcaption { font-size: .85rem; color: #4a5568; }
-p.note { color: #4a5568; font-size: .9rem; }
-"""
 _REVEALED: Final = (
     (
         "each server",
@@ -76,19 +65,16 @@ def report(result: DemoResult) -> str:
             f"{_HELD_UNDER_KEY if keyed else _HELD} Accuracies are printed as they are, whichever rule wins.</p>",
             *(_study(study) for study in result.studies),
             "<h2>What was revealed to whom</h2>",
-            _table(("party", "learnt", "did not learn"), _REVEALED_UNDER_CKKS if keyed else _REVEALED),
+            table(("party", "learnt", "did not learn"), _REVEALED_UNDER_CKKS if keyed else _REVEALED),
             '<p class="note">Against passive parties, and two servers that do not collude; '
             "<code>docs/threat_model.md</code> says what changes otherwise. A seeded demo predicts every secret: it is "
             "for looking at, never for real data.</p>",
             "<h2>Versions</h2>",
-            _table(("program", "version"), [(version.name, version.version) for version in result.versions]),
+            table(("program", "version"), [(version.name, version.version) for version in result.versions]),
             f'<p class="note">The demo took {result.seconds:.0f} seconds.</p>',
         ]
     )
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>Moiety demo</title>'
-        f"<style>{_STYLE}</style></head><body>{body}</body></html>\n"
-    )
+    return document("Moiety demo", body)
 
 
 _SCORED: Final = (
@@ -112,13 +98,13 @@ def _study(study: StudyResult) -> str:
             f"<p>{escape(study.why_this_split)}</p>",
             _split(study),
             "<h3>On the requester's test part</h3>",
-            _table(_SCORED, [_accuracy_row(r) for r in study.rules]),
+            table(_SCORED, [_accuracy_row(r) for r in study.rules]),
             f'<p class="note">Means over seeds {seeds}: the first over the processes, the others in one process with '
             "the same protocol functions and a dealer's correlations. Log-loss: smaller is better. AUROC needs every "
             "class in the test part; - where a seed lacks one.</p>",
             *(_figure(plot) for plot in plots_of(study)),
             "<h3>Secure against plain, same seed</h3>",
-            _table(
+            table(
                 (
                     "rule",
                     "end",
@@ -131,11 +117,11 @@ def _study(study: StudyResult) -> str:
                 [_comparison_row(r) for r in study.rules],
             ),
             "<h3>Costs</h3>",
-            _table(("what", "measured"), _costs(study)),
+            table(("what", "measured"), _costs(study)),
             "<h3>Settings</h3>",
-            _table(("setting", "value"), _settings(study)),
+            table(("setting", "value"), _settings(study)),
             "<h3>Processes</h3>",
-            _table(("process", "id"), [(process.name, str(process.pid)) for process in study.processes]),
+            table(("process", "id"), [(process.name, str(process.pid)) for process in study.processes]),
         ]
     )
 
@@ -146,7 +132,7 @@ def _split(study: StudyResult) -> str:
         (row.site, str(row.train), str(row.validation), str(row.test), *(str(n) for n in row.class_counts), row.note)
         for row in study.split
     ]
-    return _table(head, rows)
+    return table(head, rows)
 
 
 def accuracy_text(accuracy: Accuracy) -> tuple[str, str]:
@@ -160,13 +146,13 @@ def _accuracy_row(result: RuleResult) -> tuple[str, ...]:
     every_seed = ", ".join(f"{value:.3f}" for value in accuracy.values)
     others = (result.scores(name) for name in (MetricName.LOG_LOSS, MetricName.AUROC))
     shown = (text for values in others for text in (accuracy_text(Accuracy.of(values)) if values else ("-", "")))
-    return (RULE_NAMES[result.rule], *accuracy_text(accuracy), *shown, every_seed)
+    return (rule_words(result.rule), *accuracy_text(accuracy), *shown, every_seed)
 
 
 def _comparison_row(result: RuleResult) -> tuple[str, ...]:
     history, error = result.federated.history, result.distance_error
     return (
-        RULE_NAMES[result.rule],
+        rule_words(result.rule),
         f"{history.end.value}: {history.reason}",
         f"{history.shared_rounds} of {len(history.rounds)}",
         "yes" if result.weights_equal_plain else "no",
@@ -198,55 +184,22 @@ def _costs(study: StudyResult) -> list[tuple[str, str]]:
 
 def _settings(study: StudyResult) -> list[tuple[str, str]]:
     spec = study.first.study
-    parameters: StudyParameters = spec.parameters
     return [
-        ("model", f"{spec.model.kind}, {parameters.dimension:,} parameters"),
-        ("update", f"{spec.training.update}, batch {spec.training.batch_size}"),
-        ("learning rates", f"server {spec.training.server_learning_rate}, local {spec.training.local_learning_rate}"),
-        ("rounds", str(spec.rounds)),
-        ("clip norm, E", f"{parameters.clip_norm}, 2^{parameters.encoded_norm_log2}"),
-        ("weight grid", f"1/{parameters.weight_grid}"),
-        *_protection(spec),
-        ("least contributors", str(parameters.least_contributors)),
+        *training_words(spec),
+        *protection_words(spec),
+        *_erosion(spec),
+        ("least contributors", str(spec.parameters.least_contributors)),
         ("correlations", "oblivious transfer between the servers" if spec.correlation_source == "ot" else "dealer"),
         ("random draws", "reproducible from the seed" if study.seeded else "from the operating system"),
     ]
 
 
-def _protection(spec: Study) -> list[tuple[str, str]]:
-    """How updates are hidden, and what is opened about them."""
+def _erosion(spec: Study) -> list[tuple[str, str]]:
+    """Not under a key, where the rule cannot run."""
     if spec.protection.plan.keyed:
-        ckks = CkksParameters()
-        ring = f"N = {ckks.ring_degree}, q of {ckks.modulus.bit_length()} bits, scale 2^{ckks.scale_bits}"
-        return [("updates", f"under CKKS, {ring}, summed at server A"), ("class counts", "in shares at both servers")]
-    parameters = spec.parameters
-    exact = "exact" if parameters.exact_distances else f"sketched, k = {parameters.sketch_length}"
-    return [
-        ("updates", "in shares at both servers"),
-        ("distances", exact),
-        ("Weight Erosion", f"p_d = {spec.rule.distance_penalty}, p_s = {spec.rule.size_penalty}"),
-    ]
+        return []
+    return [("Weight Erosion", f"p_d = {spec.rule.distance_penalty}, p_s = {spec.rule.size_penalty}")]
 
 
 def _figure(plot: Plot) -> str:
-    return f"<figure>{plot.svg}<figcaption><b>{escape(plot.title)}.</b> {escape(plot.caption)}</figcaption></figure>"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Columns of numbers, and their heads, to the right."""
-    every = [tuple(row) for row in rows]
-    numbers = [all(_is_number(row[place]) for row in every) for place in range(len(head))]
-    marks = [" class=n" if number else "" for number in numbers]
-    lines = [
-        "".join(f"<{tag}{mark}>{escape(cell)}</{tag}>" for cell, mark in zip(row, marks, strict=True))
-        for tag, row in (("th", tuple(head)), *(("td", row) for row in every))
-    ]
-    return f"<table>{''.join(f'<tr>{line}</tr>' for line in lines)}</table>"
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text.replace(",", "") if text not in {"", "-"} else "0")
-    except ValueError:
-        return False
-    return True
+    return figure(plot.title, plot.caption, plot.svg)

@@ -60,3 +60,9 @@ EVERY_SITE = "every-site"
 def fill(template: str, **values: str | int) -> str:
     """A template with its placeholders filled."""
     return template.format(**values)
+
+
+def study_of(path: str) -> str | None:
+    """The study that a site's request to ``path`` is about; None where it is about none."""
+    begins = f"{STUDIES}/"
+    return path[len(begins) :].partition("/")[0].partition("?")[0] if path.startswith(begins) else None

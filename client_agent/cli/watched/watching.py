@@ -10,7 +10,7 @@ import stamina
 
 from client_agent.cli.lines import SHOWN_SCORES, json_line, round_line
 from client_agent.cli.tables import add_row, console, table
-from client_agent.cli.watched.outcome import federated, outcome_text, sums_of
+from client_agent.report.outcome import federated, outcome_text, sums_of
 from client_agent.scoring.score import FinalScores, shown_score
 from client_agent.settings import AgentSettings
 from client_agent.site.awaited import Awaited, read_awaited

@@ -165,5 +165,6 @@ def _write(ledger: Ledger, server: str, clock: VirtualClock, request: httpx.Requ
             socket_sent_bytes=sent,
             socket_received_bytes=received,
             tls_version=None,
+            study=request.extensions.get("study"),
         )
     )

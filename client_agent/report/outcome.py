@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Final
+from typing import Final, Protocol
 
 from client_agent.site.events import RoundEnd, RoundRecord
 from protocol.printable import printable
-from protocol.wire.messages import EndCause, StudyState, StudyView
+from protocol.wire.messages import EndCause, Signed, StudyEnd, StudyState
 
 EXIT_NOT_AS_ASKED: Final = 3
 _MEANT: Final = frozenset({EndCause.NO_CONTRIBUTOR_NEEDED, EndCause.CANCELLED})
+
+
+class Standing(Protocol):
+    """Where a study stands, as a server's view has it or this site's own state folder."""
+
+    @property
+    def study(self) -> str: ...
+    @property
+    def state(self) -> StudyState: ...
+    @property
+    def reason(self) -> str: ...
+    @property
+    def end(self) -> Signed[StudyEnd] | None: ...
 
 
 class Federated(StrEnum):
@@ -28,14 +41,14 @@ def sums_of(records: tuple[RoundRecord, ...]) -> int:
     return len([record for record in released if record.purpose.plan.steps_model or not trains])
 
 
-def federated(view: StudyView, records: tuple[RoundRecord, ...]) -> Federated:
+def federated(view: Standing, records: tuple[RoundRecord, ...]) -> Federated:
     """By the study's end and this site's own records."""
     if not sums_of(records):
         return Federated.NOT
     return Federated.WHOLLY if view.state is StudyState.COMPLETED else Federated.PARTLY
 
 
-def outcome_text(view: StudyView, records: tuple[RoundRecord, ...], *, at_requester: bool) -> str:
+def outcome_text(view: Standing, records: tuple[RoundRecord, ...], *, at_requester: bool) -> str:
     """What a study that did not end as asked has come to; empty for one that did, cancelled ones included."""
     how, meant = federated(view, records), view.end is not None and view.end.message.cause in _MEANT
     if how is Federated.WHOLLY or meant:

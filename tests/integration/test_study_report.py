@@ -1,0 +1,178 @@
+"""``moiety study report`` of a study in every state, over a federation in one process."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from client_agent.cli.study import app
+from client_agent.report.facts import StudyReport
+from client_agent.report.made import study_report
+from client_agent.report.outcome import Federated
+from client_agent.report.written import report_html
+from client_agent.settings import AgentSettings, load_settings
+from client_agent.site.events import Absent
+from client_agent.site.journal import STOPPED, StudyJournal
+from client_agent.site.outbox import REFUSAL, create_study, queued, withdraw
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import torch_learner
+from harness.federation.processes import FederationSpec
+from protocol.errors import ConfigurationError
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import RuleName, RuleSpec, Signed, Study
+from tests.integration.agents import EROSION, finished, rounds_of, spec, study_for
+
+SITES = ("requester", "c1", "c2", "c3")
+ROUNDS = 3
+NOW_S = 1_700_000_000.0
+
+
+def federation(folder: Path) -> InMemoryFederation:
+    policies = {name: SitePolicy(least_isolation=0.0, least_contributors=2) for name in SITES}
+    made: FederationSpec = spec(policies)
+    return InMemoryFederation(made, folder, torch_learner)
+
+
+def report_of(settings: AgentSettings, name: str = "heart") -> StudyReport:
+    return study_report(settings, name, NOW_S)
+
+
+def with_fewer(study: Study) -> Study:
+    """Two contributors are enough."""
+    fewer = study.parameters.model_copy(update={"least_contributors": 2})
+    return study.model_copy(update={"parameters": fewer})
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory: pytest.TempPathFactory) -> tuple[AgentSettings, AgentSettings, StudyReport, Path]:
+    """The requester's settings and a contributor's after a whole study, and the report made while it went on."""
+    with federation(tmp_path_factory.mktemp("report")) as running:
+        study = study_for(running, "heart", EROSION, ROUNDS, 60.0)
+        study = with_fewer(study)
+        config = running.config(SITES[0])
+        settings = load_settings(config)
+        running.start()
+        running.hand_in(study)
+        running.until("a round", lambda: len(rounds_of(running, SITES[0], "heart")) >= 1)
+        half = report_of(settings)
+        running.stop_agents("c3")
+        running.until("the end", finished(running, "heart", *SITES[:3]))
+        return settings, load_settings(running.config("c1")), half, config
+
+
+def test_a_study_under_way(ended: tuple[AgentSettings, AgentSettings, StudyReport, Path]) -> None:
+    half = ended[2]
+    assert (half.state, half.outcome, half.scores) == ("under way", "", None)
+    assert 1 <= len(half.rounds) <= ROUNDS
+    page = report_html(half)
+    assert "without intervals: the study is not over" in page
+    assert "<b>under way</b>" in page
+
+
+def test_a_study_that_is_over(ended: tuple[AgentSettings, AgentSettings, StudyReport, Path]) -> None:
+    whole = report_of(ended[0])
+    assert whole.state == "completed"
+    assert whole.federated is Federated.WHOLLY
+    assert whole.sums == ROUNDS == len(whole.rounds)
+    assert [one.site for one in whole.sites] == list(SITES[1:])
+    stayed, left = whole.sites[0], whole.sites[-1]
+    assert stayed.sums == ROUNDS
+    assert stayed.missed == ()
+    assert stayed.distance is not None
+    assert stayed.first_weight is not None
+    assert left.sums < ROUNDS
+    assert {one.why for one in left.missed} <= {Absent.NO_CONTRIBUTION, Absent.GIVEN_UP, Absent.NOT_LISTED}
+    assert sum(one.rounds for one in left.missed) == ROUNDS - left.sums
+    assert whole.scores is not None
+    assert whole.card is not None
+    assert whole.card.model_version == ROUNDS
+    assert whole.privacy is None
+    assert StudyReport.model_validate_json(whole.model_dump_json()) == whole
+
+
+def test_the_page_stands_by_itself(ended: tuple[AgentSettings, AgentSettings, StudyReport, Path]) -> None:
+    page = report_html(report_of(ended[0]))
+    for outside in ("http-equiv", "<script", "<link", "<img", "src=", "url(", "@import"):
+        assert outside not in page
+    # accuracy, log-loss, weights, distances, isolation
+    assert page.count("<svg") == 5
+    for text in ("Weight Erosion", "distance_penalty = 0.01", "c3", "No noise: this study is not", "Model card"):
+        assert text in page
+
+
+def test_costs_are_the_ledgers_and_of_this_study(
+    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path],
+) -> None:
+    whole = report_of(ended[0])
+    purposes = {one.purpose for one in whole.costs}
+    assert {"contribution", "queries", "opening", "output", "view"} <= purposes
+    assert "list studies" not in purposes
+    assert "create study" in {one.purpose for one in whole.costs_of_all}
+    contribution = next(one for one in whole.costs if one.purpose == "contribution")
+    assert contribution.exchanges >= ROUNDS
+    assert contribution.sent_bytes > 0
+
+
+def test_a_contributors_report_has_no_numbers_about_others(
+    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path],
+) -> None:
+    own = report_of(ended[1])
+    assert not own.at_requester
+    assert all((one.first_weight, one.distance) == (None, None) for one in own.sites)
+    page = report_html(own)
+    assert "a contributor; its requester is requester" in page
+    assert "Distances.</b>" not in page
+
+
+def test_the_command_writes_a_file_or_json(
+    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path], tmp_path: Path
+) -> None:
+    run, out = CliRunner(), tmp_path / "r.html"
+    said = run.invoke(app, ["report", "heart", "--config", str(ended[3]), "--out", str(out)])
+    assert said.exit_code == 0, said.output
+    assert out.read_text().startswith("<!doctype html>")
+    shown = run.invoke(app, ["report", "heart", "--config", str(ended[3]), "--json"])
+    found = json.loads(shown.stdout)
+    assert (found["report"], found["state"]) == ("moiety-study-report/1", "completed")
+
+
+def test_states_before_and_beside_the_rounds(
+    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path], tmp_path: Path
+) -> None:
+    settings = ended[0].model_copy(update={"state_dir": tmp_path / "state"})
+    with pytest.raises(ConfigurationError, match="has no study 'heart'"):
+        report_of(settings)
+    signed = (ended[0].state_dir / "studies" / "heart" / "study.json").read_bytes()
+    create_study(settings.state_dir, Signed[Study].model_validate_json(signed).message)
+    waiting = report_of(settings)
+    assert (waiting.state, waiting.rounds, waiting.federated) == ("queued", (), Federated.NOT)
+    assert "No round has ended here yet" in report_html(waiting)
+    withdraw(settings.state_dir, "heart")
+    queued(settings.state_dir, "heart").with_suffix(REFUSAL).write_text("no such rule")
+    with pytest.raises(ConfigurationError, match="this site's agent refused it: no such rule"):
+        report_of(settings)
+    journal = StudyJournal(settings.state_dir, "heart")
+    (journal.folder / "study.json").write_bytes(signed)
+    assert report_of(settings).state == "under way"
+    (journal.folder / STOPPED).write_text("the disk is full")
+    stopped = report_of(settings)
+    assert (stopped.state, stopped.reason) == ("stopped", "the disk is full")
+    assert "no model here yet" in stopped.no_card
+    journal.leave("asked by <the board>")
+    assert "&lt;the board&gt;" in report_html(report_of(settings))
+    journal.withdraw()
+    assert report_of(settings).state == "withdrawn"
+
+
+def test_averaging_opens_no_distances(tmp_path: Path) -> None:
+    with federation(tmp_path) as running:
+        study = study_for(running, "heart", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
+        running.start()
+        running.hand_in(study)
+        running.until("the end", finished(running, "heart", *SITES))
+        found = report_of(load_settings(running.config(SITES[0])))
+    assert "Distances.</b>" not in report_html(found)
+    assert {one.distance for one in found.sites} == {None}
