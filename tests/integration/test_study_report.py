@@ -15,14 +15,16 @@ from client_agent.report.outcome import Federated
 from client_agent.report.written import report_html
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.events import Absent
-from client_agent.site.journal import STOPPED, StudyJournal
+from client_agent.site.identity import load_identity
+from client_agent.site.journal import STOPPED, SiteState, StudyJournal
 from client_agent.site.outbox import REFUSAL, create_study, queued, withdraw
 from harness.federation.memory.federation import InMemoryFederation
 from harness.federation.memory.learners import torch_learner
 from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.messages import RuleName, RuleSpec, Signed, Study
+from protocol.wire.authentic import sign
+from protocol.wire.messages import EndCause, RuleName, RuleSpec, Signed, Study, StudyEnd, StudyEndState
 from tests.integration.agents import EROSION, finished, rounds_of, spec, study_for
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -165,6 +167,27 @@ def test_states_before_and_beside_the_rounds(
     assert "&lt;the board&gt;" in report_html(report_of(settings))
     journal.withdraw()
     assert report_of(settings).state == "withdrawn"
+
+
+def test_an_end_that_was_not_asked_for_says_so_first(
+    ended: tuple[AgentSettings, AgentSettings, StudyReport, Path], tmp_path: Path
+) -> None:
+    settings = ended[0].model_copy(update={"state_dir": tmp_path / "state"})
+    _, keys = load_identity(settings)
+    journal = StudyJournal(settings.state_dir, "heart")
+    signed = (ended[0].state_dir / "studies" / "heart" / "study.json").read_bytes()
+    (journal.folder / "study.json").write_bytes(signed)
+    digest = Signed[Study].model_validate_json(signed).message.digest()
+    for state, words in ((StudyEndState.LOCAL_ONLY, "local only"), (StudyEndState.FAILED, "failed")):
+        end = StudyEnd(study_digest=digest, state=state, cause=EndCause.ISOLATION, reason="<b>too close</b>")
+        kept = SiteState(
+            study_digest=digest, training_seed=1, ended_by=sign(end, keys.name, keys.signing), finished=words
+        )
+        journal.write_site_state(kept)
+        found = report_of(settings)
+        page = report_html(found)
+        assert (found.state, found.federated) == (words, Federated.NOT)
+        assert f'<p class="alarm">NOT FEDERATED: study heart is {state.value} (&lt;b&gt;too close&lt;/b&gt;)' in page
 
 
 def test_averaging_opens_no_distances(tmp_path: Path) -> None:
