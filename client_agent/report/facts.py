@@ -11,7 +11,6 @@ from client_agent.report.outcome import Federated
 from client_agent.scoring.score import FinalScores
 from client_agent.site.events import Absent, RoundRecord, Shown
 from client_agent.site.models.kept_model import KeptModel
-from client_agent.study.asked.plain_words import Statement
 from client_agent.study.ranking import Ranking
 from client_agent.study.summarising import Summary
 
@@ -75,7 +74,7 @@ class StudyReport(_Frozen):
     federated: Federated
     sums: int
     settings: tuple[Named, ...]
-    statements: tuple[Statement, ...]
+    statements: tuple[Named, ...]
     sites: tuple[SiteStory, ...]
     rounds: tuple[RoundRecord, ...]
     scores: FinalScores | None

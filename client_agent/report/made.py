@@ -49,7 +49,9 @@ def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyRepor
         federated=federated(stand, records),
         sums=sums_of(records),
         settings=tuple(Named(name=about, value=words) for about, words in settings_words(study)),
-        statements=in_plain_words(study, roster, settings.policy),
+        statements=tuple(
+            Named(name=one.about, value=one.words) for one in in_plain_words(study, roster, settings.policy)
+        ),
         sites=tuple(_story(party.name, records) for party in roster.contributors),
         rounds=records,
         scores=None if journal is None else journal.read(folder / FINAL_SCORES, FinalScores),

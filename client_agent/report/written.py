@@ -49,7 +49,7 @@ def report_html(report: StudyReport) -> str:
             _ranking(report),
             _summary(report),
             "<h2>What was opened, and to whom</h2>",
-            table(("about", "by the signed study"), [(one.about, one.words) for one in report.statements]),
+            table(("about", "by the signed study"), [(one.name, one.value) for one in report.statements]),
             "<h2>Noise and privacy budget</h2>",
             _privacy(report),
             "<h2>Costs</h2>",
