@@ -28,6 +28,7 @@ from protocol.wire.messages import Roster
 from servers.certificate import ServedCertificate, check_tls
 from servers.enrolment.pairing import completed
 from servers.identity import load_identity
+from servers.page.password import kept_password
 from servers.settings import ServerSettings, load_settings
 from servers.store.database import open_engine
 
@@ -43,6 +44,7 @@ def examine_server(config: Path, now: Callable[[], float] = time.time) -> Report
     of = f"server {settings.side.value}"
     findings = [ok("settings", f"{config}: side {settings.side.value!r}"), _versions(), *_machine(settings)]
     findings += [_certificate(settings, now()), looked("database", lambda: _database(settings))]
+    findings.append(looked("operator's page", lambda: _page(settings)))
     try:
         roster, keys = load_identity(settings)
     except MoietyError as error:
@@ -111,6 +113,13 @@ def _require_name(settings: ServerSettings) -> None:
             f"key 'tls_certificate': {settings.tls_certificate} is for {shown}, and sites call {host!r} (public_url): "
             "have one issued with that as a subject alternative name"
         )
+
+
+def _page(settings: ServerSettings) -> str:
+    """Raises: ConfigurationError"""
+    where = f"http://{settings.operations_host}:{settings.operations}/page/"
+    made = kept_password(settings.data_dir) is not None
+    return where if made else f"{where}, without a password yet: 'moiety server page-password' makes one"
 
 
 def _database(settings: ServerSettings) -> str:

@@ -15,6 +15,7 @@ import pytest
 
 from harness.adversaries.scripted.raw_connections import until
 from protocol.sharing import Side
+from servers.page.password import make_password
 from tests.kit.processes import Federation, start_servers
 from tests.ports import HOST
 
@@ -47,6 +48,21 @@ def test_open_connections_are_counted(federation: Federation) -> None:
     client.http.get(federation.url(Side.B) + "/healthz")
     assert counted(federation, Side.B, "moiety_connections") >= 1
     client.close()
+
+
+def test_the_operators_page_is_behind_its_password_and_compares_clocks(federation: Federation) -> None:
+    """Of both sides, over the real port: A by its calls' answers, B by the requests that A signed."""
+    for side in Side:
+        server = federation.servers[side]
+        password = make_password(server.config.parent / "data")
+        with httpx.Client(base_url=server.operations_url, trust_env=False) as http:
+            assert http.get("/page/").headers["location"] == "/page/login"
+            sent = http.post("/page/login", data={"password": password}, headers={"origin": server.operations_url})
+            assert sent.status_code == 303
+            text = http.get("/page/").text
+        assert re.search(r"this one is [+-][01] s off the other", text), text
+        assert re.search(r"ends \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC", text)
+        assert "Ready for rounds." in text
 
 
 def test_what_alerts_look_at_is_there_before_anything_happens(federation: Federation) -> None:
