@@ -18,8 +18,8 @@ from host.durable import write_durably
 from host.unreachable import why_unreachable
 
 CONTACTS: Final = "contacts.json"
-CLOCK_ERROR_S: Final = 0.5
-"""A Date header has whole seconds: the middle of one is taken."""
+CLOCK_ERROR_S: Final = 1.0
+"""A Date header has whole seconds, and a server makes one a second: it is up to two old, the middle is taken."""
 _WRITTEN_EVERY_S: Final = 30.0
 
 
@@ -86,17 +86,20 @@ class NotedTransport(httpx.BaseTransport):
         self._server = server
         self._inner = inner
         self._contacts = contacts
+        self._closed = False
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         try:
             answer = self._inner.handle_request(request)
         except httpx.TransportError as error:
-            self._contacts.failed(self._server, why_unreachable(error))
+            if not self._closed:  # what this agent breaks off as it stops is nobody's failure
+                self._contacts.failed(self._server, why_unreachable(error))
             raise
         self._contacts.reached(self._server, answer.headers.get("date"))
         return answer
 
     def close(self) -> None:
+        self._closed = True
         self._inner.close()
 
 

@@ -21,6 +21,10 @@ ENCLOSED: Final = "moiety.caller"
 """Where the scope of a request that came in an envelope holds its caller."""
 
 
+_HALF_A_SECOND: Final = 0.5
+"""A signature's time is in whole seconds."""
+
+
 @dataclass(frozen=True)
 class Caller:
     """A party whose signature over this request is valid and new; the body must have ``body_digest``."""
@@ -67,7 +71,7 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
         visit.authenticated()
     party = server.parties[verified.key_id]
     if party == server.peer:
-        server.recent.peer.saw(now, float(verified.created))
+        server.recent.peer.saw(now, verified.created + _HALF_A_SECOND)
     return party, verified
 
 

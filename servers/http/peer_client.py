@@ -36,6 +36,7 @@ _PIECE_BYTES: Final = 2**20
 _LEAST_BYTES_PER_S: Final = 2**16
 _CONNECTIONS: Final = httpx.Limits(max_connections=48, max_keepalive_connections=16)
 """Fewer than the peer allows one address."""
+_DATE_AGE_S: Final = 1.0
 _FIRST_ERROR: Final = 400
 Method = Literal["GET", "POST", "PUT"]
 _EMPTY: Final = hashlib.sha256(b"").digest()
@@ -182,10 +183,10 @@ class PeerClient:
             raise self._unreachable(error) from error
 
     def _saw(self, response: httpx.Response) -> None:
-        """What its Date header says, whole seconds that nobody signed, is for people alone."""
+        """What its Date header says is for people alone: nobody signed it, and it is up to two seconds old."""
         its_time_s: float | None = None
         with suppress(ValueError, OverflowError, TypeError):
-            its_time_s = parsedate_to_datetime(response.headers.get("date", "")[:64]).timestamp()
+            its_time_s = parsedate_to_datetime(response.headers.get("date", "")[:64]).timestamp() + _DATE_AGE_S
         self._server.recent.peer.saw(self._server.clock(), its_time_s)
 
     def _url(self, path: str) -> str:

@@ -6,7 +6,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from client_agent.network.contacts import Contact
+from client_agent.network.contacts import CLOCK_ERROR_S, Contact
 from client_agent.settings import AgentSettings
 from client_agent.site.budget.report import BudgetReport
 from client_agent.study.asked.standing import STOPPED_FIX, SiteStanding, StudyStanding, standing
@@ -43,7 +43,7 @@ def _lines(found: SiteStanding) -> Iterator[str]:
 def _contact(one: Contact) -> str:
     if one.reached_at_s is None and one.failing_since_s is None:
         return f"{one.server}: never asked"
-    clock = "" if one.ahead_s is None else f", clock off by {abs(one.ahead_s):.1f} s"
+    clock = "" if one.ahead_s is None else f", clock off by {abs(one.ahead_s):.1f} s (give or take {CLOCK_ERROR_S:g})"
     reached = "never answered" if one.reached_at_s is None else f"last answer {_at(one.reached_at_s)}{clock}"
     if one.failing_since_s is None:
         return f"{one.server}: {reached}"

@@ -10,6 +10,7 @@ from typing import Final
 import structlog
 
 from client_agent.network.complaints import Complaints
+from client_agent.network.contacts import CLOCK_ERROR_S
 from client_agent.site.connections import Site
 from client_agent.site.events import AgentEvent, EventKind, EventSink
 from protocol.errors import MoietyError
@@ -32,7 +33,11 @@ class Greeting:
     def text(self) -> str:
         """In one line, for people."""
         a, b = (printable(name) for name in self.servers)
-        clock = "clocks not compared" if self.ahead_s is None else f"clock off by {abs(self.ahead_s):.1f} s"
+        clock = (
+            "clocks not compared"
+            if self.ahead_s is None
+            else f"clock off by {abs(self.ahead_s):.1f} s (give or take {CLOCK_ERROR_S:g})"
+        )
         count = f"{self.studies} {'study' if self.studies == 1 else 'studies'}"
         return f"connected to {a} and {b}, {clock}, {count}"
 

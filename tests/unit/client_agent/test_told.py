@@ -32,8 +32,8 @@ def event(kind: EventKind, text: str = "", study: str = "heart") -> AgentEvent:
 @pytest.mark.parametrize(
     ("ahead_s", "studies", "said"),
     [
-        (-0.24, 2, "connected to a and b, clock off by 0.2 s, 2 studies"),
-        (3.0, 1, "connected to a and b, clock off by 3.0 s, 1 study"),
+        (-0.24, 2, "connected to a and b, clock off by 0.2 s (give or take 1), 2 studies"),
+        (3.0, 1, "connected to a and b, clock off by 3.0 s (give or take 1), 1 study"),
         (None, 0, "connected to a and b, clocks not compared, 0 studies"),
     ],
 )
@@ -52,7 +52,7 @@ def test_answers_and_failures_are_noted_with_the_clock(tmp_path: Path) -> None:
     answers = httpx.MockTransport(lambda _: httpx.Response(200, headers={"date": DATE}))
     with httpx.Client(transport=NotedTransport("operator-a", answers, contacts)) as http:
         http.get("https://a.example/")
-    assert contacts.of("operator-a").ahead_s == 0.5
+    assert contacts.of("operator-a").ahead_s == 0.0
     for at in (10.0, 20.0):
         now[0] = NOW_S + at
         with (
@@ -65,8 +65,17 @@ def test_answers_and_failures_are_noted_with_the_clock(tmp_path: Path) -> None:
     assert "gone" in known.failure
     contacts.reached("operator-a", "no date")
     (mended,) = read_contacts(tmp_path / CONTACTS)
-    assert (mended.failing_since_s, mended.failure, mended.ahead_s) == (None, "", 0.5)
+    assert (mended.failing_since_s, mended.failure, mended.ahead_s) == (None, "", 0.0)
     (tmp_path / CONTACTS).write_text("{")
+    assert read_contacts(tmp_path / CONTACTS) == ()
+
+
+def test_what_an_agent_breaks_off_as_it_stops_is_no_failure(tmp_path: Path) -> None:
+    contacts = Contacts(tmp_path / CONTACTS, lambda: NOW_S)
+    way = NotedTransport("operator-a", httpx.MockTransport(_refuse), contacts)
+    way.close()
+    with pytest.raises(httpx.ConnectError):
+        way.handle_request(httpx.Request("GET", "https://a.example/"))
     assert read_contacts(tmp_path / CONTACTS) == ()
 
 
