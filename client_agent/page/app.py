@@ -15,7 +15,7 @@ from client_agent.page.models import zipped_model
 from client_agent.page.seen import all_studies, one_study, what_left
 from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
-from client_agent.study.asked.at_hand import Word, keep_word, known_study, pause_study, resume_study
+from client_agent.study.asked.at_hand import Word, keep_word, known_study, leave_study, pause_study, resume_study
 from client_agent.study.asked.standing import budget_of, standing
 from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, refused_change
 from host.web_page.pages import Pages, static_file
@@ -176,7 +176,7 @@ class _Shown:
             given = Word(approved=word == "approve", person=person, reason=reason)
             keep_word(self._settings, name, given, form.get("digest", ""))
         elif word == "leave":
-            known_study(self._settings, self._roster, name).journal.leave(f"{person}: {reason}"[:1000])
+            leave_study(self._settings, name, person, reason)
         elif word == "pause":
             pause_study(self._settings, name, person, reason)
         elif word == "resume":

@@ -14,7 +14,7 @@ from client_agent.page.models import models_at
 from client_agent.page.picture import lines_over_rounds
 from client_agent.scoring.score import shown_score
 from client_agent.settings import AgentSettings
-from client_agent.site.events import METRICS, RoundRecord, SiteValue, read_metrics
+from client_agent.site.events import METRICS, RoundRecord, SiteValue, last_metrics, read_metrics
 from client_agent.study.asked.at_hand import KnownStudy, known_study
 from client_agent.study.asked.plain_words import Statement, in_plain_words
 from client_agent.study.asked.standing import SiteStanding, StudyStanding, own_weight, study_standing
@@ -88,8 +88,8 @@ def all_studies(settings: AgentSettings, site: SiteStanding) -> tuple[StudyRow, 
 
 
 def _last(settings: AgentSettings, name: str) -> str:
-    records = read_metrics(settings.state_dir / "studies" / name / METRICS)
-    return _scores(records[-1]) if records else ""
+    record = last_metrics(settings.state_dir / "studies" / name / METRICS)
+    return "" if record is None else _scores(record)
 
 
 def one_study(settings: AgentSettings, roster: Roster, name: str) -> SeenStudy:

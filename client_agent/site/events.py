@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -15,6 +16,7 @@ from protocol.printable import printable, printable_lines
 from protocol.rules.interface import Measured
 from protocol.wire.messages import ListedWeight, Purpose
 
+_TAIL_BYTES: Final = 2**16
 METRICS: Final = "metrics.jsonl"
 """The file of round records in a study's journal."""
 Shown = Annotated[str, AfterValidator(printable)]
@@ -210,3 +212,20 @@ def read_metrics(path: Path) -> tuple[RoundRecord, ...]:
         return ()
     lines = path.read_text(encoding="utf-8").split("\n")
     return tuple(RoundRecord.model_validate_json(line) for line in lines[:-1] if line.endswith("}"))
+
+
+def last_metrics(path: Path) -> RoundRecord | None:
+    """The last complete record of a metrics file, however long that is; None before the first one."""
+    if not path.exists():
+        return None
+    with path.open("rb") as file:
+        end, size = file.seek(0, os.SEEK_END), _TAIL_BYTES
+        while True:
+            begin = max(0, end - size)
+            file.seek(begin)
+            lines = file.read(end - begin).split(b"\n")[:-1]  # what follows the last line's end is not complete
+            whole = lines if begin == 0 else lines[1:]
+            found = next((line for line in reversed(whole) if line.endswith(b"}")), None)
+            if found is not None or begin == 0:
+                return None if found is None else RoundRecord.model_validate_json(found)
+            size *= 2

@@ -123,6 +123,12 @@ def pause_study(settings: AgentSettings, name: str, person: str, reason: str) ->
     known.journal.pause(told(said))
 
 
+def leave_study(settings: AgentSettings, name: str, person: str, reason: str) -> None:
+    """This site contributes to no further round, for good. Raises: ConfigurationError"""
+    known = _under_way(settings, name, f"end it with 'moiety study cancel {name}'")
+    known.journal.leave(told(f"{person.strip()}: {reason}"))
+
+
 def resume_study(settings: AgentSettings, name: str) -> None:
     """From the next round on this site takes part again. Raises: ConfigurationError"""
     known = _under_way(settings, name)
@@ -131,11 +137,13 @@ def resume_study(settings: AgentSettings, name: str) -> None:
     known.journal.resume()
 
 
-def _under_way(settings: AgentSettings, name: str) -> KnownStudy:
-    """Raises: ConfigurationError"""
+def _under_way(
+    settings: AgentSettings, name: str, instead: str = "stop its agent to pause it, start it to go on"
+) -> KnownStudy:
+    """``instead`` is what a requester does. Raises: ConfigurationError"""
     roster, _ = load_identity(settings)
     if settings.site == roster.requester:
-        raise ConfigurationError(f"this site asked for study {name!r}: stop its agent to pause it, start it to go on")
+        raise ConfigurationError(f"this site asked for study {name!r}: {instead}")
     known = known_study(settings, roster, name)
     if known.over:
         raise ConfigurationError(f"study {name!r} is over at this site ({printable(known.finished)})")

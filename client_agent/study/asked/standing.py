@@ -10,7 +10,7 @@ from client_agent.site.approval import Approval, approval_of
 from client_agent.site.awaited import Awaited, read_awaited
 from client_agent.site.budget.report import BudgetReport, budget_report
 from client_agent.site.budget.spent_budget import MEMORY, budget_memory
-from client_agent.site.events import METRICS, RoundRecord, read_metrics
+from client_agent.site.events import METRICS, RoundRecord, last_metrics
 from client_agent.site.identity import load_identity
 from client_agent.site.telling.notices import Sent, read_notices
 from client_agent.site.telling.problems import Problem, read_problems
@@ -119,7 +119,7 @@ def own_weight(record: RoundRecord) -> float | None:
 
 
 def _study(known: KnownStudy, problem: Problem | None) -> StudyStanding:
-    records = read_metrics(known.journal.folder / METRICS)
+    last = last_metrics(known.journal.folder / METRICS)
     return StudyStanding(
         study=known.study.name,
         digest=known.study.digest(),
@@ -133,7 +133,7 @@ def _study(known: KnownStudy, problem: Problem | None) -> StudyStanding:
         problem=None if known.over else problem,
         awaited=read_awaited(known.journal),
         stopped=known.stopped,
-        **({} if not records else _round(records[-1])),
+        **({} if last is None else _round(last)),
     )
 
 

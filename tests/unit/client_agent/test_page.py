@@ -293,6 +293,17 @@ def test_a_study_is_paused_and_resumed(inside: Browser, config: Path, door: Door
     assert "is not paused" in again.text
 
 
+def test_a_requester_can_be_made_to_leave_or_pause_nothing(config: Path, door: Door) -> None:
+    kept = journal(as_requester(config))
+    with browser(config, door) as client:
+        client.get("/login", params={"token": door.token})
+        for word, instead in (("leave", "moiety study cancel unit"), ("pause", "stop its agent to pause it")):
+            sent = client.post(f"/studies/{STUDY.name}/{word}", data=form(door), headers={"origin": ORIGIN})
+            assert sent.status_code == 409
+            assert instead in sent.text
+    assert (kept.left, kept.paused) == (None, None)
+
+
 def test_servers_problems_and_whether_an_agent_runs_are_shown(inside: Browser, config: Path) -> None:
     state = config.parent / "state"
     text = inside.get("/now").text

@@ -12,8 +12,17 @@ import client_agent.cli.agent
 import client_agent.cli.watched.watching
 from client_agent.network.contacts import CONTACTS, Contacts, NotedTransport, read_contacts
 from client_agent.settings import AgentSettings
+from client_agent.site import events
 from client_agent.site.awaited import Awaited, AwaitedSite, keep_awaited, read_awaited
-from client_agent.site.events import AgentEvent, EventKind
+from client_agent.site.events import (
+    AgentEvent,
+    EventKind,
+    Metrics,
+    RoundEnd,
+    RoundRecord,
+    last_metrics,
+    read_metrics,
+)
 from client_agent.site.journal import StudyJournal
 from client_agent.site.telling.greeting import Greeting
 from client_agent.site.telling.problems import PROBLEMS, Problems, read_problems
@@ -131,3 +140,25 @@ def test_who_holds_a_folder_is_said_while_it_does(tmp_path: Path) -> None:
     with one_process(tmp_path, "state_dir", "the agent of 'c1'"):
         assert (holder_of(tmp_path) or "").startswith("the agent of 'c1', process ")
     assert holder_of(tmp_path) is None
+
+
+def test_the_last_record_is_read_without_the_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is longer than what is read at first, and one behind which a crash left half a line."""
+    monkeypatch.setattr(events, "_TAIL_BYTES", 64)
+    path = tmp_path / "metrics.jsonl"
+    assert last_metrics(path) is None
+    path.write_text('{"half')
+    assert last_metrics(path) is None
+    path.unlink()
+    metrics = Metrics(path)
+    for number in range(1, 4):
+        end = RoundEnd.RELEASED
+        metrics.append(
+            RoundRecord(time_s=0, study="heart", site="c1", round=number, state=end, model_version=1, reason="x" * 500)
+        )
+        assert last_metrics(path) == read_metrics(path)[-1]
+    with path.open("a") as file:
+        file.write('{"time_s": 0, "stu')
+    found = last_metrics(path)
+    assert found is not None
+    assert found.round == 3
