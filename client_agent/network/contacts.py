@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
@@ -76,7 +77,8 @@ class Contacts:
         now = self._clock()
         if at_once or not 0 <= now - self._written_at_s < _WRITTEN_EVERY_S:
             self._written_at_s = now
-            write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
+            with suppress(OSError):  # a full disk keeps no request from its answer
+                write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
 
 
 class NotedTransport(httpx.BaseTransport):

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -114,7 +115,8 @@ class Notices:
                 failing_since_s=since,
                 failure=failure,
             )
-            write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
+            with suppress(OSError):  # word went out or did not, whether or not there is room to say so
+                write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
         return True
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -68,7 +69,8 @@ class Problems:
                 self._write()
 
     def _write(self) -> None:
-        write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
+        with suppress(OSError):  # the problem may be that the disk is full
+            write_durably(self._path, _FILE.dump_json(tuple(self._known.values())))
 
 
 def read_problems(state_dir: Path) -> tuple[Problem, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -162,3 +163,18 @@ def test_the_last_record_is_read_without_the_others(tmp_path: Path, monkeypatch:
     found = last_metrics(path)
     assert found is not None
     assert found.round == 3
+
+
+def test_a_full_disk_keeps_no_request_and_no_event_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    for module in ("network.contacts", "site.telling.problems", "site.telling.notices"):
+        monkeypatch.setattr(f"client_agent.{module}.write_durably", full)
+    contacts = Contacts(tmp_path / CONTACTS, lambda: NOW_S)
+    answers = httpx.MockTransport(lambda _: httpx.Response(200, headers={"date": DATE}))
+    with httpx.Client(transport=NotedTransport("operator-a", answers, contacts)) as http:
+        assert http.get("https://a.example/").status_code == 200
+    seen = list[AgentEvent]()
+    Problems(tmp_path, lambda: NOW_S).noting(seen.append)(event(EventKind.PROBLEM, "the disk is full"))
+    assert [one.text for one in seen] == ["the disk is full"]
