@@ -73,6 +73,9 @@ def test_an_operator_logs_in_and_looks_around(chromium: Chromium, address: str, 
     for path, name in (("", "now"), ("studies/seen", "study"), ("roster", "roster"), ("refused", "refused")):
         small.goto(address + path)
         looked_at(small, f"operator-{name}-narrow")
+        small.emulate_media(color_scheme="dark")
+        looked_at(small, f"operator-{name}-dark")
+        small.emulate_media(color_scheme="light")
     page.get_by_role("link", name="Roster").click()
     looked_at(page, "operator-roster")
     page.get_by_role("link", name="Refused").click()

@@ -72,6 +72,9 @@ def test_a_person_reads_and_approves_a_study(chromium: Chromium, address: str, c
     page.get_by_role("link", name=STUDY.name).click()
     assert page.get_by_role("heading", name="What it would open, and to whom").is_visible()
     looked_at(page, "waits")
+    page.emulate_media(color_scheme="dark")
+    looked_at(page, "waits-dark")
+    page.emulate_media(color_scheme="light")
     page.set_extra_http_headers({"accept-language": "de-DE,de;q=0.9"})
     page.reload()
     assert page.get_by_text("in zwei Hälften, die zufällig aussehen").is_visible()
@@ -135,6 +138,8 @@ def test_rounds_come_by_themselves(chromium: Chromium, config: Path) -> None:
         small = narrow.new_page()
         small.goto(page.url)
         looked_at(small, "narrow")
+        page.emulate_media(color_scheme="dark")
+        looked_at(page, "requester-dark")
         small.goto(page_process.address.split("/login")[0])
         looked_at(small, "studies-narrow")
     finally:
