@@ -34,7 +34,8 @@ from servers.rounds.end_round import Endings
 from servers.rounds.side_a import Driver
 from servers.rounds.side_b import Answering
 from servers.rounds.sketches import Sketches
-from servers.routes import contributions, health, mail, peer, rounds, studies
+from servers.rounds.uploads import sweep
+from servers.routes import contributions, health, mail, peer, rounds, studies, uploads
 from servers.server import Server, open_server
 from servers.settings import ServerSettings
 from servers.traffic import CountTraffic
@@ -59,6 +60,7 @@ def create_app(
     Raises: ConfigurationError
     """
     server = open_server(settings, clock)
+    sweep(server)
     app = FastAPI(
         title="Moiety server",
         description=f"Side {server.side.value.upper()} of a federation in which the servers see nothing.",
@@ -68,7 +70,7 @@ def create_app(
         openapi_url=None,
     )
     app.state.server = server
-    of_sites = (studies.router, contributions.router, mail.router, rounds.router, health.alive)
+    of_sites = (studies.router, contributions.router, mail.router, rounds.router, uploads.router, health.alive)
     for router in (*of_sites, peer.router):
         app.include_router(router)
     server.metrics.expect_routes([name for router in of_sites for name in _names(router)], _names(peer.router))

@@ -31,6 +31,7 @@ from servers.store.interface import MailRecord, Store
 from servers.store.migrate import upgrade
 from servers.store.shares import ShareFiles
 from servers.store.sql import SqlStore
+from servers.store.upload_parts import UploadParts
 
 M = TypeVar("M", bound=Message)
 _ANOTHER_FOLDER: Final = (
@@ -67,6 +68,7 @@ class Server:
 
     def __post_init__(self) -> None:
         self.recent = Recent(self.clock)
+        self.uploads = UploadParts(self.settings.data_dir / "uploads", self.files.require_room)
         self.pictures: dict[str, StudyPicture] = {}
         self.outputs = itertools.count()
         self.verify_keys = {p.key_id: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}

@@ -180,6 +180,7 @@ def end(server: Server, record: StudyRecord, signed: Signed[StudyEnd]) -> Signed
         return record.end
     state = study_step(record.state, StudyEvent(message.state.value))
     server.store.change_study(record.digest, lambda r: replace(r, state=state, reason=message.reason, end=signed))
+    server.uploads.keep_only(record.digest, None)
     current = server.store.current_round(record.digest)
     if current is not None:
         server.files.delete(server.store.forget_share_files(record.digest, before_round=current.key.round + 1))

@@ -23,6 +23,8 @@ class Body:
     length: int
     after_piece: Callable[[], None] = field(default=lambda: None, repr=False)
     digest_field: DigestField = DigestField.CONTENT
+    sealed: bool = False
+    """Whether a few bytes are sealed already: they follow the envelope, as a file does."""
 
     @classmethod
     def of(cls, data: bytes) -> Body:
@@ -38,17 +40,27 @@ class Body:
         """A sealed share and its message digest; ``after_piece`` is called whenever a piece is on its way."""
         return cls(path, digest, path.stat().st_size, after_piece, DigestField.SEALED)
 
+    def part(self, start: int, size: int) -> Body:
+        """``size`` bytes of a file from ``start`` on, or what is left of them, as a body of its own."""
+        assert isinstance(self.data, Path), "only a file is sent in parts"
+        with self.data.open("rb") as file:
+            file.seek(start)
+            data = file.read(size)
+        return Body(data, hashlib.sha256(data).digest(), len(data), self.after_piece, sealed=True)
+
     def beginning(self) -> bytes:
         """What goes into the envelope: all of a few bytes; of a file what may hold a share's public header."""
         if isinstance(self.data, bytes):
-            return self.data
+            return b"" if self.sealed else self.data
         with self.data.open("rb") as file:
             return file.read(_ENCLOSED_OF_FILES)
 
     def pieces(self, after: int = 0) -> Iterator[bytes]:
         """What follows the first ``after`` bytes."""
         if isinstance(self.data, bytes):
-            yield from (self.data[after:],) if after < len(self.data) else ()
+            for start in range(after, len(self.data), PIECE_BYTES):
+                yield self.data[start : start + PIECE_BYTES]
+                self.after_piece()
             return
         with self.data.open("rb") as file:
             file.seek(after)

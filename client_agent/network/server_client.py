@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -31,6 +32,7 @@ from host.randomness import SystemRandomness
 from protocol.errors import (
     MalformedMessage,
     Unavailable,
+    UnknownResource,
 )
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -44,6 +46,7 @@ from protocol.wire.messages import (
     ContributedRound,
     ContributedRounds,
     Go,
+    HeldUpload,
     ListedStudy,
     Message,
     Party,
@@ -65,6 +68,8 @@ M = TypeVar("M", bound=Message)
 T = TypeVar("T")
 _NONCE_BYTES: Final = 18
 _LONG_POLL_GRACE_S: Final = 30.0
+LARGE_BYTES: Final = 2**23
+"""Contributions above this are sent in parts."""
 Method = Literal["GET", "POST", "PUT"]
 
 
@@ -182,8 +187,26 @@ class ServerClient:
         return Signed[Announcement].parse(self._send("POST", path, Body.of(announcement.canonical()), "announce"))
 
     def contribute(self, name: str, round_number: int, attempt: int, body: Body) -> Signed[Receipt]:
+        """All of it in one request; a large one in parts, from the first one on that the server does not have yet.
+
+        Raises: what the server refused with; Unavailable, and then the next call goes on where this one was
+        """
         path = paths.fill(paths.CONTRIBUTION, study=name, round=round_number, attempt=attempt)
+        if body.length > LARGE_BYTES:
+            with suppress(UnknownResource):  # a server of before takes it in one request only
+                return self._in_parts(path, body)
         return Signed[Receipt].parse(self._send("PUT", path, body, "contribution"))
+
+    def _in_parts(self, path: str, body: Body) -> Signed[Receipt]:
+        asked = f"?digest={body.digest.hex()}&length={body.length}"
+        held = HeldUpload.parse(self._send("GET", path + paths.HELD + asked, _EMPTY, "held"))
+        while held.held_bytes < body.length:
+            part, before = body.part(held.held_bytes, held.part_bytes), held
+            target = f"{path}{paths.PART}{asked}&offset={held.held_bytes}"
+            held = HeldUpload.parse(self._send("PUT", target, part, "contribution part"))
+            if held.held_bytes <= before.held_bytes:
+                raise Unavailable(f"server {self.operator.name!r} lost parts of the contribution; they are sent again")
+        return Signed[Receipt].parse(self._send("POST", path + paths.WHOLE + asked, _EMPTY, "contribution"))
 
     def send_queries(self, name: str, round_number: int, attempt: int, body: Body) -> None:
         path = paths.fill(paths.QUERIES, study=name, round=round_number, attempt=attempt)

@@ -256,6 +256,15 @@ class ContributedRounds(Message):
     more: bool
 
 
+class HeldUpload(Message):
+    """How many bytes a server durably has of the sealed message with this digest; parts have ``part_bytes`` each."""
+
+    KIND: ClassVar[str] = "held_upload"
+    body_digest: Digest
+    held_bytes: Annotated[int, Field(ge=0, le=2**40)]
+    part_bytes: Annotated[int, Field(ge=2**10, le=2**26)]
+
+
 class ListedStudy(Message):
     """A study by its name, and the digest by which its content is known."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from fastapi import Request
@@ -26,7 +27,7 @@ from protocol.wire.messages import (
 )
 from protocol.wire.peer_messages import CollectedSet
 from servers.http.authentication import Caller
-from servers.http.bodies import ContributionDigest, ContributionIntake, stream_into
+from servers.http.bodies import ContributionDigest, ContributionIntake, Intake, stream_into
 from servers.letters import forget_rounds_before
 from servers.points import Point
 from servers.rounds.ciphertexts import ContributionCheck, key_id_of
@@ -34,6 +35,9 @@ from servers.server import Server
 from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
 from servers.store.shares import file_name
 from servers.studies import refuse
+
+Feed = Callable[[Intake], Awaitable[None]]
+"""Brings a body to whoever takes it in."""
 
 
 def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Announcement]) -> Signed[Announcement]:
@@ -64,6 +68,7 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
     server.store.add_round(RoundRecord(key, progress.state, countersigned, float(announcement.closes_at_s)))
     server.failpoints.reach(Point.AFTER_ANNOUNCEMENT_STORED)
     forget_rounds_before(server, study, number)
+    server.uploads.keep_only(study.digest, key)
     return countersigned
 
 
@@ -104,19 +109,28 @@ async def contribute(
     if known is not None:
         again = ContributionDigest()
         await stream_into(request, again, most_bytes(study.study))
-        return _same_receipt(server, study, known, again.finish(caller))
-    record = round_of(server, study, key.round, key.attempt)
-    _require_open(study, record)
-    if caller.name not in expected_sites(server, record.announcement.message):
-        raise NotListed(
-            f"{caller.name!r} is not listed for round {key.round}; it takes part when the requester lists it"
-        )
-    header, digest, name = await _taken_in(server, caller, study, record, request)
+        return same_receipt(server, study, known, again.finish(caller))
+    return await take(server, caller, study, key, lambda intake: stream_into(request, intake, most_bytes(study.study)))
+
+
+async def take(server: Server, caller: Caller, study: StudyRecord, key: RoundKey, feed: Feed) -> Signed[Receipt]:
+    """A share that is not stored yet, however its bytes come. Raises: as ``contribute``"""
+    record = require_taken(server, study, key, caller.name)
+    header, digest, name = await _taken_in(server, caller, study, record, feed)
     return _store(server, study, key, header, digest, name)
 
 
+def require_taken(server: Server, study: StudyRecord, key: RoundKey, site: str) -> RoundRecord:
+    """The attempt, when it takes a contribution of this site now. Raises: NotListed, WrongRound"""
+    record = round_of(server, study, key.round, key.attempt)
+    _require_open(study, record)
+    if site not in expected_sites(server, record.announcement.message):
+        raise NotListed(f"{site!r} is not listed for round {key.round}; it takes part when the requester lists it")
+    return record
+
+
 async def _taken_in(
-    server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, request: Request
+    server: Server, caller: Caller, study: StudyRecord, record: RoundRecord, feed: Feed
 ) -> tuple[ContributionHeader, str, str]:
     """Open a share into a file that no row names yet. -> its header, the sealed message's digest, the file's name"""
     key, announcement = record.key, record.announcement.message
@@ -127,7 +141,7 @@ async def _taken_in(
         if part.kind is ShareKind.CIPHERTEXT:
             checked = ContributionCheck(server.ckks, key_id_of(announcement), part.length, draft.write)
         intake = ContributionIntake(server.keys.sealing, part, checked or draft)
-        await stream_into(request, intake, most_bytes(study.study))
+        await feed(intake)
         header, digest = await asyncio.to_thread(intake.finish, caller)
         if checked is not None:
             checked.finish()
@@ -147,7 +161,7 @@ def _store(
     if known is not None:
         if known.file != name:
             server.files.delete([name])
-        return _same_receipt(server, study, known, digest)
+        return same_receipt(server, study, known, digest)
     try:
         record = round_of(server, study, key.round, key.attempt)
         _require_open(server.store.study(study.digest), record)
@@ -170,7 +184,8 @@ def _store(
     return receipt
 
 
-def _same_receipt(server: Server, study: StudyRecord, known: ContributionRecord, digest: str) -> Signed[Receipt]:
+def same_receipt(server: Server, study: StudyRecord, known: ContributionRecord, digest: str) -> Signed[Receipt]:
+    """For the bytes that are stored. Raises: ConflictingMessage, for others"""
     if known.body_digest == digest:
         return known.receipt
     error = ConflictingMessage(

@@ -9,13 +9,24 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from harness.adversaries.scripted.signed_client import digest_of
 from harness.adversaries.scripted.sites import ScriptedSites, make_study
 from protocol.bodies.letter import NOTICE_BYTES
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.authentic import require_signatures
 from protocol.wire.channel.sealing import sealed_small_length
-from protocol.wire.messages import OutcomeCause, PauseCause, PauseNotice, RoundState, StudyState
+from protocol.wire.channel.signing import DigestField
+from protocol.wire.messages import (
+    HeldUpload,
+    OutcomeCause,
+    PauseCause,
+    PauseNotice,
+    Receipt,
+    RoundState,
+    Signed,
+    StudyState,
+)
 from tests.integration.test_server_round import NUMERATORS, SITES, D, expected_sum, run_round, updates
 from tests.kit.disk import folder_on_disk
 from tests.kit.processes import Federation, start_servers
@@ -78,6 +89,51 @@ def test_after_a_receipt(sites: ScriptedSites, side: Side) -> None:
     for site in SITES[2:]:
         sites.contribute(site, sealed[site], 1)
     finish(sites, 1)
+
+
+def test_a_part_of_an_upload_survives_and_hostile_parts_do_not_count(sites: ScriptedSites) -> None:
+    """By hand, as an agent sends large ones: one part is all of this message."""
+    announcement = sites.announcement(1)
+    sites.announce(announcement)
+    x = updates(1)
+    sealed = {site: sites.seal_contribution(site, x[site], announcement) for site in SITES}
+    site, client = SITES[1], sites.clients[SITES[1]]
+    body = sealed[site].bodies[Side.A]
+    digest = digest_of(body, DigestField.SEALED).hex()
+    asked = f"?digest={digest}&length={len(body)}"
+
+    def at(template: str, query: str = asked) -> str:
+        return sites.path(template, round=1, attempt=1) + query
+
+    def held() -> int:
+        return HeldUpload.parse(client.ok(Side.A, "GET", at(paths.CONTRIBUTION_HELD))).held_bytes
+
+    def refused(method: str, path: str, content: bytes = b"") -> int:
+        return client.send(Side.A, method, path, content).status_code
+
+    part = paths.CONTRIBUTION_PART
+    assert refused("PUT", at(part, f"{asked}&offset=7"), body[7:]) == 400  # parts do not overlap
+    assert refused("PUT", at(part, f"{asked}&offset=0"), body[:-1]) == 400  # nor are they cut short
+    assert refused("PUT", at(part, f"{asked}&offset={2**22}"), body) == 400  # or begin behind the end
+    huge = f"?digest={digest}&length={2**39}"
+    assert refused("PUT", at(part, f"{huge}&offset=0"), body) == 413
+    assert refused("POST", at(paths.CONTRIBUTION_WHOLE)) == 503  # parts are lacking
+    assert held() == 0
+    other = f"?digest={'0' * 64}&length={len(body)}"
+    client.ok(Side.A, "PUT", at(part, f"{other}&offset=0"), body)
+    assert refused("POST", at(paths.CONTRIBUTION_WHOLE, other)) == 503  # they are not that message, and are dropped
+    assert HeldUpload.parse(client.ok(Side.A, "GET", at(paths.CONTRIBUTION_HELD, other))).held_bytes == 0
+    client.ok(Side.A, "PUT", at(part, f"{asked}&offset=0"), body)
+    sites.federation.servers[Side.A].restart()
+    assert held() == len(body)
+    client.ok(Side.A, "PUT", at(part, f"{asked}&offset=0"), body)  # once more: the answer was lost
+    receipt = Signed[Receipt].parse(client.ok(Side.A, "POST", at(paths.CONTRIBUTION_WHOLE)))
+    assert Signed[Receipt].parse(client.ok(Side.A, "POST", at(paths.CONTRIBUTION_WHOLE))) == receipt
+    assert sites.contribute(site, sealed[site], 1)[Side.A] == receipt  # the same bytes in one request, too
+    for other_site in SITES:
+        sites.contribute(other_site, sealed[other_site], 1)
+    finish(sites, 1)
+    assert refused("GET", at(paths.CONTRIBUTION_HELD, other)) == 200  # it is stored: nothing more is needed
 
 
 @pytest.mark.parametrize("side", list(Side))

@@ -1,0 +1,121 @@
+"""A large contribution goes in parts; one that breaks goes on where it was, and nothing acknowledged is sent again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from client_agent.network import server_client
+from client_agent.network.ledger import LedgerEntry, read_ledger
+from client_agent.network.server_client import ServerClient
+from client_agent.site.events import RoundEnd
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.processes import FederationSpec
+from protocol.errors import Unavailable
+from protocol.policy.site_policy import SitePolicy
+from protocol.wire.messages import RuleName, RuleSpec
+from servers.rounds import uploads
+from tests.integration.agents import final_model, finished, rounds_of
+from tests.ports import free_ports
+
+SITES = ("requester", "c1", "c2", "c3")
+DIMENSION = 5000
+PART = 2**12
+POLICY = SitePolicy(least_isolation=0.0, least_contributors=2)
+
+
+@pytest.fixture(autouse=True)
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """4 kB a part, so that a vector of 40 kB has ten."""
+    monkeypatch.setattr(server_client, "LARGE_BYTES", PART)
+    monkeypatch.setattr(uploads, "PART_BYTES", PART)
+
+
+def federation(folder: Path) -> InMemoryFederation:
+    made = FederationSpec("memory", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
+    return InMemoryFederation(made, folder, light_learner)
+
+
+def run(folder: Path) -> tuple[str, dict[str, list[LedgerEntry]]]:
+    """A study of two rounds: the model that all have, and every site's exchanges about contributions."""
+    with federation(folder) as running:
+        study = light_study(running.parties, "large", RuleSpec(name=RuleName.FEDAVG), rounds=2, dimension=DIMENSION)
+        running.start()
+        running.hand_in(study)
+        running.until("the end", finished(running, "large", *SITES))
+        assert [record.state for record in rounds_of(running, SITES[0], "large")] == [RoundEnd.RELEASED] * 2
+        (model,) = {final_model(running, site, "large") for site in SITES}
+        about = {"contribution", "contribution part", "held"}
+        entries = {
+            site: [one for one in read_ledger(running.state(site) / "ledger.jsonl") if one.purpose in about]
+            for site in SITES
+        }
+        assert not list(folder.glob("*/**/uploads/*/*/*"))  # complete ones are gone
+    return model.hex(), entries
+
+
+def parts_of(entries: list[LedgerEntry]) -> list[LedgerEntry]:
+    return [one for one in entries if one.purpose == "contribution part"]
+
+
+def test_parts_make_the_same_study_and_a_broken_upload_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, unbroken = run(tmp_path / "whole")
+    # the vector goes to one server in each round, the seed to the other in one request
+    expected = -(-8 * DIMENSION // PART)
+    for site in SITES:
+        assert 2 * expected <= len(parts_of(unbroken[site])) <= 2 * (expected + 1)
+        assert all(one.body_sent_bytes < PART + 4096 for one in parts_of(unbroken[site]))
+    sent: Counter[str] = Counter()
+    send = ServerClient._send
+
+    def breaks(self: ServerClient, method: Any, path: str, body: Any, purpose: str, *rest: Any, **more: Any) -> bytes:
+        name = self._keys.name
+        if purpose == "contribution part":
+            sent[name] += 1
+            if sent[name] in (4, 9):
+                raise Unavailable("the connection broke")
+        return send(self, method, path, body, purpose, *rest, **more)
+
+    monkeypatch.setattr(ServerClient, "_send", breaks)
+    again, broken = run(tmp_path / "broken")
+    assert again == whole
+    for site in SITES:
+        assert sent[site] == len(parts_of(unbroken[site])) + 2  # two tries never left
+        assert len(parts_of(broken[site])) == len(parts_of(unbroken[site]))
+        assert sum(one.body_sent_bytes for one in parts_of(broken[site])) == sum(
+            one.body_sent_bytes for one in parts_of(unbroken[site])
+        )
+
+
+def test_an_agent_that_stops_midway_goes_on_after_its_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = ServerClient._send
+    acknowledged: Counter[str] = Counter()
+    away = True
+
+    def stops(self: ServerClient, method: Any, path: str, body: Any, purpose: str, *rest: Any, **more: Any) -> bytes:
+        if purpose == "contribution part" and self._keys.name == "c1" and away and acknowledged["c1"] >= 5:
+            raise Unavailable("the machine goes down")
+        answer = send(self, method, path, body, purpose, *rest, **more)
+        acknowledged[self._keys.name] += purpose == "contribution part"
+        return answer
+
+    monkeypatch.setattr(ServerClient, "_send", stops)
+    with federation(tmp_path) as running:
+        study = light_study(running.parties, "large", RuleSpec(name=RuleName.FEDAVG), rounds=1, dimension=DIMENSION)
+        running.start()
+        running.hand_in(study)
+        running.until("half an upload", lambda: acknowledged["c1"] == 5)
+        running.stop_agents("c1")
+        away = False
+        running.start("c1")
+        running.until("the end", finished(running, "large", *SITES))
+        (record,) = rounds_of(running, "c1", "large")
+        assert record.took_part == SITES
+        entries = read_ledger(running.state("c1") / "ledger.jsonl")
+    parts = [one for one in entries if one.purpose == "contribution part"]
+    assert len(parts) == acknowledged["c1"]
+    assert len(parts) <= -(-8 * DIMENSION // PART) + 1  # each once, over both lives
