@@ -268,6 +268,7 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "task": TASK,
     "study_end": END,
     "study_index": {"studies": [LISTED_STUDY], "more": True, "unchanged": True},
+    "held_upload": {"body_digest": digest("body"), "held_bytes": 2**22, "part_bytes": 2**21},
     "listed_study": LISTED_STUDY,
     "hindrance": {
         "study_digest": STUDY_DIGEST,
