@@ -28,7 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.arithmetic.prg import Usage, expand
-from protocol.wire.studies.study import LayerShape, Study
+from protocol.wire.studies.model import LayerShape
+from protocol.wire.studies.study import Study
 
 _CHUNK: Final = 1 << 16
 _SHIFT: Final = np.uint64(11)

@@ -80,6 +80,7 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
         )
     _require_rule(server, study)
     _require_products(server, study)
+    _require_noise(server, study)
     known = server.store.study_named(study.name)
     if known is not None:
         if known.study == study:
@@ -119,6 +120,15 @@ def _require_products(server: Server, study: Study) -> None:
             f"{sketch} a site's products take {needed} elements, the servers allow {SITE_ELEMENTS}; "
             "take a shorter sketch or fewer sites"
         )
+
+
+def _require_noise(server: Server, study: Study) -> None:
+    """This server can add its part of the noise: sums over all sites fit into what sites open."""
+    if study.sum_noise is not None:
+        try:
+            study.sum_noise.require_room(len(server.roster.sites))
+        except ValueError as error:
+            raise MalformedMessage(str(error)) from None
 
 
 async def studies_after(server: Server, name: str, known: str, wait_s: float) -> StudyIndex:

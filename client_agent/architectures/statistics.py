@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from protocol.errors import ConfigurationError, UnusableUpdate
-from protocol.wire.studies.study import Buffers
+from protocol.wire.studies.model import Buffers
 
 Named: TypeAlias = list[tuple[str, torch.Tensor]]
 COUNTER: Final = "num_batches_tracked"

@@ -241,8 +241,8 @@ class TorchLearner:
         from client_agent.learning.trainer import LocalRound, train_round
 
         self._load(model, None if self._personal is None else self._personal.before(round_number))
-        if self._study.privacy is not None:
-            return LocalRound(self._noised(self._study.privacy, round_number), self._first_personal)
+        if self._study.record_noise is not None:
+            return LocalRound(self._noised(self._study.record_noise, round_number), self._first_personal)
         return train_round(
             self._model,
             self._data.train,

@@ -33,7 +33,7 @@ from protocol.wire.messages import (
     TrainingSpec,
 )
 from protocol.wire.names import NamesKind, require_model_names
-from protocol.wire.studies.study import Buffers
+from protocol.wire.studies.model import Buffers
 from protocol.wire.task import CLASSES
 
 B = TypeVar("B", bound=BaseModel)

@@ -49,7 +49,8 @@ class CardPrivacy(BaseModel):
     """What bounds what the shared model tells about a ``unit`` of the site that exports: ``epsilon`` at ``delta``.
 
     ``spent`` is the same over all of that site's studies, ``used`` their share of its ``budget``. Other sites have
-    other numbers of records, and so another epsilon.
+    other numbers of records, and so another epsilon of records; of unit ``site`` all have the same. ``record_clip`` is
+    the length of a record's gradient, ``clip_norm`` that of a site's update, whichever the noise is a multiple of.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -60,7 +61,8 @@ class CardPrivacy(BaseModel):
     budget: float | None
     used: float | None
     noise_multiplier: float
-    record_clip: float
+    record_clip: float | None = None
+    clip_norm: float | None = None
     trainings: int
     accountant: str
 
@@ -134,17 +136,20 @@ def privacy_of(study: Study, spent: tuple[Training, ...], policy: SitePolicy) ->
     """``spent`` are the site's trainings with noise in all studies; None for a study without noise."""
     if study.privacy is None:
         return None
+    unit, delta = study.privacy.unit, policy.delta
     own = [one.times(1) for one in spent if one.study_digest == study.digest()]
-    every, delta = [one.times(1) for one in spent], policy.delta
+    every = [one.times(1) for one in spent if one.unit == unit]
+    kept = policy.privacy_unit == unit
     return CardPrivacy(
-        unit=study.privacy.unit,
+        unit=unit,
         epsilon=epsilon_of(own, delta),
         delta=delta,
         spent=epsilon_of(every, delta),
-        budget=policy.epsilon,
-        used=None if policy.epsilon is None else share_used(every, policy.epsilon, delta),
+        budget=policy.epsilon if kept else None,
+        used=share_used(every, policy.epsilon, delta) if kept and policy.epsilon is not None else None,
         noise_multiplier=study.privacy.noise_multiplier,
         record_clip=study.privacy.record_clip,
+        clip_norm=study.parameters.clip_norm if study.sum_noise is not None else None,
         trainings=len(own),
         accountant=accountant(),
     )

@@ -6,7 +6,7 @@ from client_agent.product.card import ModelCard
 from client_agent.scoring.score import shown_score
 from protocol.printable import printable
 from protocol.wire.messages import StudyState
-from protocol.wire.studies.study import Buffers
+from protocol.wire.studies.model import Buffers
 
 
 def card_markdown(card: ModelCard) -> str:
@@ -59,6 +59,14 @@ def _privacy(card: ModelCard) -> str:
         else ""
     )
     budget = "" if own.used is None else f" ({own.used:.0%} of a budget of {own.budget:g})"
+    if own.clip_norm is not None:
+        return (
+            f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each whole {own.unit}, beside one that shares "
+            f"zeros, as long as one of the two servers adds its noise and keeps it ({own.trainings} sums, noise "
+            f"multiplier {own.noise_multiplier:g}, updates clipped to {own.clip_norm:g}); {own.spent:.2f} with other "
+            f"studies of the site that exported this{budget}. Accountant: {own.accountant}. Nothing is bounded against "
+            f"both servers together.{finished}"
+        )
     return (
         f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} for each {own.unit} of the site that exported this "
         f"({own.trainings} trainings, noise multiplier {own.noise_multiplier:g}, gradients clipped to "

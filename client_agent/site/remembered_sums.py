@@ -28,7 +28,7 @@ from protocol.policy.clauses import check_isolation
 from protocol.policy.kept_update import KEPT_LENGTH, Layers, kept_update, sketched
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow
-from protocol.policy.sums import MOST_KEPT, Exposure, KnownSum, exposure
+from protocol.policy.sums import MOST_KEPT, Exposure, KnownSum, exposure, exposure_with_noise
 from protocol.wire.keyfile import PartyKeys
 
 RoundName = tuple[str, int]
@@ -83,6 +83,8 @@ class SumMemory:
         """What everybody's updates would be worth to an attacker once ``row`` is summed too."""
         with self._lock:
             known = self.known()
+            if row.servers_noise:
+                return exposure_with_noise([past.row for past in known], row, colluders=colluders)
             if any(one.dimension > KEPT_LENGTH for one in (row, *(past.row for past in known))):
                 known = [self._as_long(one) for one in known]
                 newest = self._as_long(KnownSum(row, kept))

@@ -11,7 +11,18 @@ from protocol.wire.messages import PrivacySpec, Study
 
 
 def training_of(study: Study, privacy: PrivacySpec, examples: int, round_number: int) -> Training:
-    """What one round of a study costs a site with so many training examples."""
+    """What one round of a study costs a site with so many training examples; of unit ``site`` whatever it has."""
+    if privacy.unit == "site":
+        return Training(
+            study_digest=study.digest(),
+            study=study.name,
+            round=round_number,
+            examples=1,
+            batch_size=1,
+            steps=1,
+            noise_multiplier=privacy.noise_multiplier,
+            unit="site",
+        )
     return Training(
         study_digest=study.digest(),
         study=study.name,

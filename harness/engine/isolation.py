@@ -21,7 +21,7 @@ from protocol.errors import PolicyRefusal
 from protocol.policy.clauses import check_isolation
 from protocol.policy.kept_update import kept_update
 from protocol.policy.summed_rows import SummedRow, SummedWeight
-from protocol.policy.sums import Exposure, KnownSum, exposure
+from protocol.policy.sums import Exposure, KnownSum, exposure, exposure_with_noise
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +97,8 @@ def _exposure(run: Run, state: RunState, row: SummedRow, site: str, trained: Tra
         for one, kept in zip(state.sums, own, strict=True)
     ]
     t = max(run.policy.assumed_colluders, run.study.parameters.assumed_colluders)
+    if row.servers_noise:
+        return exposure_with_noise([one.row for one in past], _as_seen_by(run, state, row, site), colluders=t)
     return exposure(past, _as_seen_by(run, state, row, site), trained.kept[site], colluders=t)
 
 
@@ -111,6 +113,7 @@ def _summed_row(run: Run, announced: Announced) -> SummedRow:
             SummedWeight(site=weight.site, weight=weight.numerator / weight_list.grid) for weight in weight_list.weights
         ),
         least=announcement.least_contributors,
+        servers_noise=0.0 if run.study.sum_noise is None else run.study.sum_noise.square,
     )
 
 

@@ -25,7 +25,7 @@ def round_updates(run: Run, state: RunState, sites: Sequence[SiteData], round_nu
     Raises: UnusableUpdate
     """
     possible = batchable(run.study.task, run.plugin) and not has_statistics(run.model)
-    possible = possible and run.study.privacy is None
+    possible = possible and run.study.record_noise is None
     if run.computing.batched and run.study.training.update == "local_sgd" and possible:
         return _in_one_call(run, state, sites, round_number)
     return {site.name: _by_itself(run, state, site, round_number) for site in sites}

@@ -86,12 +86,12 @@ def clipped_update(
     load_site(model, vector, personal)
     seed = site_seed(study.seed or 0, site.name)
     loss = site_loss(study, training.plugin, site.train.y)
-    if study.privacy is not None:
+    if study.record_noise is not None:
         update = private_round(
             model,
             site.train,
             study.training,
-            study.privacy,
+            study.record_noise,
             round=round_number,
             seed=derive(seed.to_bytes(32, "big"), f"noise of round {round_number}"),
             device=training.device,
@@ -106,6 +106,8 @@ def clipped_update(
 
 def clipped(study: Study, update: Vector, own_weight: float | None, personal: Vector) -> ClippedUpdate:
     """A trained update, float32[D], as its site goes on with it. Raises: UnusableUpdate"""
+    if study.sum_noise is not None and not np.all(np.isfinite(update)):
+        update = np.zeros_like(update)
     check_finite(update, layer_sizes(study.model.layers))
     values, was_clipped = clip(update, study.parameters.clip_norm)
     return ClippedUpdate(values, was_clipped, own_weight, personal)

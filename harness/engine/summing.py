@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from client_agent.learning.flat_vector import Vector
 from client_agent.requester.measuring.judging import Judgement, judge_sum
+from harness.engine.servers_noise import ServersNoise
 from harness.engine.site_updates import ClippedUpdate, squared_norm
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs
@@ -33,7 +34,7 @@ def everybody_in_range(announcement: Announcement, requester: str) -> Judge:
 class RoundInputs:
     """The sites' part of a round: the requester's update, every present contributor's, the requester's probe.
 
-    ``clip_norm`` is the study's C.
+    ``clip_norm`` is the study's C. ``noise``: what the servers add to the sum, over ``scale``, None where nothing.
     """
 
     announcement: Announcement
@@ -44,6 +45,8 @@ class RoundInputs:
     probe: NDArray[np.float64] | None = field(repr=False)
     judge: Judge
     clip_norm: float
+    noise: ServersNoise | None = field(default=None, repr=False)
+    scale: float = 1.0
 
     @property
     def contributed(self) -> tuple[tuple[ListedWeight, ClippedUpdate], ...]:
@@ -97,7 +100,10 @@ class PlainSum:
             return self_weighted(inputs.own, [update for _, update in kept], judgement)
         grid, own = inputs.weight_list.grid, inputs.weight_list.own_numerator
         sum_of_weights = (own + sum(weight.numerator for weight, _ in kept)) / grid
-        return Summed(average(inputs.own.values, kept, grid, own), judgement, sum_of_weights)
+        total = inputs.own.values * (own / grid)
+        if inputs.noise is not None:
+            total = total + sum(inputs.noise.values()) / inputs.scale
+        return Summed(_divided(total, kept, grid, sum_of_weights), judgement, sum_of_weights)
 
     def counts(self, announcement: Announcement, counts: Mapping[str, tuple[int, ...]]) -> Counted:
         totals = tuple(sum(column) for column in zip(*counts.values(), strict=True))
@@ -138,10 +144,16 @@ def average(
     w_0 is 1 unless ``own_numerator`` is given.
     """
     whole = grid if own_numerator is None else own_numerator
-    total = own * (whole / grid)
+    sum_of_weights = (whole + sum(weight.numerator for weight, _ in updates)) / grid
+    return _divided(own * (whole / grid), updates, grid, sum_of_weights)
+
+
+def _divided(
+    total: NDArray[np.float64], updates: Sequence[tuple[ListedWeight, ClippedUpdate]], grid: int, sum_of_weights: float
+) -> Vector:
+    """What ``total`` and the weighted updates are on average; ``total`` becomes their sum."""
     for weight, update in updates:
         total += update.values * (weight.numerator / grid)
-    sum_of_weights = (whole + sum(weight.numerator for weight, _ in updates)) / grid
     averaged: Vector = (total / sum_of_weights).astype(np.float32)
     return averaged
 

@@ -18,6 +18,7 @@ from harness.datasets.site_data import SiteData
 from harness.engine.announcing import announce, lists_to_try
 from harness.engine.run_state import EVERYBODY, Run, RunState
 from harness.engine.secure import SecureSum, secure_sum
+from harness.engine.servers_noise import servers_noise
 from harness.engine.site_updates import ClippedUpdate
 from harness.engine.summing import RoundInputs, everybody_in_range
 from protocol.errors import ConfigurationError, ProtocolViolation
@@ -77,6 +78,8 @@ class UnderTheProtocol:
             None,
             everybody_in_range(announced.announcement, requester),
             run.study.parameters.clip_norm,
+            servers_noise(run.study, number),
+            run.study.parameters.scale,
         )
         averaged = self.summing.updates(given).average
         if averaged is None:

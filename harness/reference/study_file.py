@@ -130,9 +130,11 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "ties": "How Cox's partial likelihood treats events at one time.",
     },
     "privacy": {
-        "unit": "What a neighbouring data set lacks; `record` alone is built.",
-        "record_clip": "Length to which every record's gradient is cut.",
-        "noise_multiplier": "Standard deviation of the noise, in units of `record_clip`.",
+        "unit": "What a neighbouring data set lacks: a `record`, hidden by noise of its site, or a whole `site`, "
+        "hidden by noise of both servers.",
+        "record_clip": "Length to which every record's gradient is cut; with unit `record` alone.",
+        "noise_multiplier": "Standard deviation of the noise, in units of `record_clip`, or with unit `site` of the "
+        "longest update, for each server's part.",
     },
     "ranking": {
         "penalty": "Of the ridge regression, per example.",

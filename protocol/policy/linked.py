@@ -32,13 +32,31 @@ def linked_error(past: Sequence[SummedRow], row: SummedRow, updates: Real, *, co
     Shapes:   updates float64[len(past) + 1, k]: this site's, or what stands in for them; the newest is the last
     Returns:  infinity where no older sum is linked with this one
     """
-    known = sum(one.study_digest == row.study_digest and one.settled for one in past)
-    asked = _Asked(row, blind_within=row.model_version > known, any_requester=colluders > 0)
+    asked = _asked(past, row, colluders)
     linked = updates[:-1][[asked.linked_with(one) for one in past]]
     weights = np.array([one.weight for one in row.weights])
     if not len(linked) or not weights.size:
         return float("inf")
     return _part_across(linked, updates[-1]) * float(np.linalg.norm(weights) / np.max(weights))
+
+
+def linked_error_with_noise(past: Sequence[SummedRow], row: SummedRow, *, colluders: int) -> float:
+    """:func:`linked_error` without any update: as if all were the same in every sum, what is left is the noise.
+
+    One update is left in each linked sum and in this one, each under the noise of one server: of all of them together
+    the best linear estimate has this relative error. Returns: infinity where no older sum is linked with this one
+    """
+    asked = _asked(past, row, colluders)
+    linked = [one.servers_noise for one in past if asked.linked_with(one)]
+    if not linked:
+        return float("inf")
+    noises = np.array([*linked, row.servers_noise])
+    return float(1 / np.sqrt(1 + np.sum(1 / noises))) if np.all(noises > 0) else 0.0
+
+
+def _asked(past: Sequence[SummedRow], row: SummedRow, colluders: int) -> _Asked:
+    known = sum(one.study_digest == row.study_digest and one.settled for one in past)
+    return _Asked(row, blind_within=row.model_version > known, any_requester=colluders > 0)
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ def check_noise_allowed(study: Study, policy: SitePolicy) -> None:
         raise refusal(
             Clause.NOISE,
             f"the study's noise hides a {study.privacy.unit}, this site's policy asks for privacy_unit "
-            f"{policy.privacy_unit!r}; studies that hide a whole site are not built",
+            f"{policy.privacy_unit!r}: ask for a study of that unit",
         )
     if study.privacy.noise_multiplier < policy.least_noise:
         raise refusal(

@@ -32,7 +32,9 @@ class SummedRow(BaseModel):
     least number of them. ``dimension`` is the length of an update, ``layers`` the names and sizes that make it up,
     ``noise`` the squared length of the sum's noise. ``own`` is set where sites weigh themselves: its weight, the
     only one that this site knows; the others' are a guess. ``requester`` is the key of the site that asked for it,
-    ``model_version`` counts the study's sums of updates before this one.
+    ``model_version`` counts the study's sums of updates before this one. ``servers_noise``: the expected squared length
+    of the noise that one server adds to the sum, over that of the longest update; 0 where it adds none. What becomes of
+    such a row is decided without any update (docs/protocol.md 21).
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -47,6 +49,7 @@ class SummedRow(BaseModel):
     layers: tuple[tuple[str, int], ...] = ()
     requester: str = UNKNOWN_REQUESTER
     model_version: Annotated[int, Field(ge=0)] = 0
+    servers_noise: Annotated[float, Field(ge=0)] = 0.0
 
     @property
     def name(self) -> tuple[str, int]:

@@ -50,19 +50,17 @@ from protocol.wire.round import (
     SumRelease,
     WeightList,
 )
+from protocol.wire.studies.model import LayerShape, ModelSpec, TrainingSpec
 from protocol.wire.studies.privacy import MOST_NOISE, PrivacySpec, PrivacyUnit
 from protocol.wire.studies.ranking import LEAST_PENALTY, MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.studies.rule import RuleName, RuleSpec
 from protocol.wire.studies.study import (
     MOST_COUNTS_ROUNDS,
-    LayerShape,
-    ModelSpec,
     ReadyNotice,
     Study,
     StudyEnd,
     StudyEndState,
     StudyState,
-    TrainingSpec,
 )
 from protocol.wire.studies.summary import LEAST_EXAMPLES, MOST_SUMMARY_ROUNDS, SummarySpec
 from protocol.wire.table.column import ColumnRole, ColumnSpec, ColumnType, MissingRule

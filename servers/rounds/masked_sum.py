@@ -16,14 +16,14 @@ from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.bodies import masked_sum as body
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.parameters import TAG_COORDINATES, StudyParameters
-from protocol.release import combine_chunk, masked_sum_chunk, sum_chunk
-from protocol.sharing import ChunkSource
+from protocol.release import combine_chunk, masked_sum_chunk
 from protocol.tags.halves import VectorDigest
 from protocol.wire.channel.sealing import SealedMessage
 from protocol.wire.channel.signing import DigestField
 from protocol.wire.commitment import head_digest
 from protocol.wire.peer_messages import MaskedSumHeader
 from servers.http.authentication import Caller
+from servers.rounds.noise import OwnSum, noise_stream
 from servers.rounds.sketches import agreed_sources
 from servers.server import Server
 from servers.store.interface import RoundRecord
@@ -46,14 +46,13 @@ def masked_sum_header(record: RoundRecord, parameters: StudyParameters) -> Maske
 
 
 def masked_sum(server: Server, record: RoundRecord, parameters: StudyParameters) -> Iterator[bytes]:
-    """This side's sum minus PRG(t), piece by piece."""
-    mask, sources, length = record.mask, _sources(server, record), summed_length(record, parameters)
+    """This side's sum, with its noise, minus PRG(t), piece by piece."""
+    mask, own, length = record.mask, _own_sum(server, record), summed_length(record, parameters)
     for start in range(0, length, PIECE_ELEMENTS):
         piece = np.empty(min(PIECE_ELEMENTS, length - start), dtype=np.uint64)
         for at in range(0, piece.size, CHUNK_ELEMENTS):
             stop = min(at + CHUNK_ELEMENTS, piece.size)
-            own = sum_chunk(sources, start + at, start + stop)
-            piece[at:stop] = masked_sum_chunk(own, mask, start + at)
+            piece[at:stop] = masked_sum_chunk(own.next(start + at, start + stop), mask, start + at)
         yield to_bytes(piece)
 
 
@@ -67,15 +66,16 @@ def sealed_masked_sum(server: Server, record: RoundRecord, parameters: StudyPara
     )
 
 
-def _sources(server: Server, record: RoundRecord) -> list[ChunkSource]:
-    return agreed_sources(server, record, record.chosen.message.sites)
+def _own_sum(server: Server, record: RoundRecord) -> OwnSum:
+    sources = agreed_sources(server, record, record.chosen.message.sites)
+    return OwnSum(sources, noise_stream(server, record))
 
 
 class SealedMaskedSum:
     """Takes the peer's masked sum sealed to this server, sent or fetched; adds the own sum and writes the output."""
 
     def __init__(self, server: Server, record: RoundRecord, parameters: StudyParameters, draft: Draft) -> None:
-        self._sources = _sources(server, record)
+        self._own = _own_sum(server, record)
         self._draft = draft
         self._digest = VectorDigest() if record.announcement.message.tagged else None
         self._reader = body.MaskedSumReader(masked_sum_header(record, parameters), server.keys.sealing)
@@ -101,7 +101,7 @@ class SealedMaskedSum:
     def _combine(self, start: int, masked: Ring) -> None:
         for at in range(0, masked.size, CHUNK_ELEMENTS):
             piece = masked[at : at + CHUNK_ELEMENTS]
-            own = sum_chunk(self._sources, start + at, start + at + piece.size)
+            own = self._own.next(start + at, start + at + piece.size)
             combined = combine_chunk(piece, own).data
             self._draft.write(combined)
             if self._digest is not None:

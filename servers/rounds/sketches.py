@@ -27,6 +27,7 @@ from protocol.wire.messages import OpeningHeader, Purpose, QueryHeader, RoundSta
 from servers.http.authentication import Caller
 from servers.http.bodies import HashOnly, SealedIntake, stream_into
 from servers.points import Point
+from servers.rounds.noise import noise_of
 from servers.server import Server
 from servers.store.interface import ContributionRecord, RoundRecord, StudyRecord
 from servers.store.shares import file_name
@@ -277,12 +278,18 @@ def seal_opening(
 ) -> bytes:
     """Step 3: this side's shares of the range checks and of what the round opens, sealed to the requester.
 
+    Of a sum with noise nothing about single sites is shown: what a peer falsified in a product stays in it.
+
     Raises: MalformedMessage, when the peer's vector has another length
     """
     sizes = [sum(half.lengths) for half in products.halves]
     pieces = np.split(from_bytes(peer_masked, sum(sizes)), np.cumsum(sizes)[:-1])
     shares = [
-        measurement.opening_share(server.side, own, piece, half, zero_key, record.key.label, parameters)
+        _shown(
+            server,
+            record,
+            measurement.opening_share(server.side, own, piece, half, zero_key, record.key.label, parameters),
+        )
         for own, piece, half in zip(products.operands, pieces, products.halves, strict=True)
     ]
     header = OpeningHeader(
@@ -293,3 +300,7 @@ def seal_opening(
     )
     secret = server.randomness.bytes(SECRET_BYTES, f"{record.key.label} opening")
     return opening.seal(header, shares, server.sealing_key_of(server.roster.requester), secret)
+
+
+def _shown(server: Server, record: RoundRecord, share: measurement.OpeningShare) -> measurement.OpeningShare:
+    return share if noise_of(server, record) is None else measurement.withheld(share)

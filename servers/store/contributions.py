@@ -76,6 +76,8 @@ class ContributionRows(Database):
     def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
         queries = t.rounds.c
         with self._begin() as connection:
+            where = (queries.study == study, queries.round < before_round, queries.noise_secret.is_not(None))
+            connection.execute(update(t.rounds).where(*where).values(noise_secret=None))
             return [
                 *forget(connection, t.contributions, "file", study, before_round),
                 *forget(connection, t.rounds, queries.query_file.name, study, before_round),
@@ -91,4 +93,5 @@ class ContributionRows(Database):
                 .all()
             )
             connection.execute(update(t.contributions).where(*at(t.contributions, key)).values(file=None))
+            connection.execute(update(t.rounds).where(*at(t.rounds, key)).values(noise_secret=None))
         return [str(name) for name in files]

@@ -88,7 +88,8 @@ class RoundRecord:
     """One attempt of a round. ``own_nonce`` is n_A or n_B, ``peer_commitment`` A's commitment as B got it.
 
     From ``commitment`` on, what a round with tags has. A go that side B has from the requester releases nothing by
-    itself: ``state`` says whether side A has handed it over.
+    itself: ``state`` says whether side A has handed it over. ``noise_secret`` is what this server's own noise is drawn
+    from, until the shares are forgotten (docs/protocol.md 21).
 
     What is None comes with a later state. The properties are for code that runs only from that state on: they say what
     the record has then, and raise IncompleteRecord for a record that has not come so far.
@@ -116,6 +117,7 @@ class RoundRecord:
     tag_check: Signed[TagCheck] | None = None
     go: Signed[Go] | None = None
     tags_failed: Signed[TagsFailed] | None = None
+    noise_secret: bytes | None = field(default=None, repr=False)
 
     @property
     def progress(self) -> RoundProgress:
@@ -148,6 +150,10 @@ class RoundRecord:
     @property
     def signed_sum(self) -> Signed[SumRelease]:
         return self._kept(self.sum_release, "signed sum")
+
+    @property
+    def secret_of_noise(self) -> bytes:
+        return self._kept(self.noise_secret, "secret of its noise")
 
     @property
     def committed(self) -> Signed[OutputCommitment]:
@@ -342,7 +348,7 @@ class Store(Protocol):
         ...
 
     def forget_share_files(self, study: str, *, before_round: int) -> list[str]:
-        """Unlink the shares of earlier rounds from their rows; -> the files to delete."""
+        """Unlink the shares of earlier rounds from their rows, secrets of noise too; -> the files to delete."""
         ...
 
     def forget_attempt_files(self, key: RoundKey) -> list[str]: ...

@@ -23,7 +23,7 @@ from protocol.parameters import StudyParameters
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
 from protocol.wire.studies.architecture import ArchitectureSpec, Argument
-from protocol.wire.studies.study import Buffers
+from protocol.wire.studies.model import Buffers
 from tests.integration.agents import final_model, finished, rounds_of
 from tests.ports import free_ports
 from tests.unlimited import run_plain

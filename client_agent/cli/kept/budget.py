@@ -44,7 +44,8 @@ def begin_budget(settings: AgentSettings, *, yes: bool) -> None:
     """
     with one_agent(settings), Site(settings) as site:
         budget = budget_memory(settings.state_dir, site.keys)
-        lost = lost_rounds(budget, site.clients, site.roster, settings.site)
+        counted = budget.of_unit(settings.policy.privacy_unit)
+        lost = lost_rounds(counted, site.clients, site.roster, settings.site)
         if not lost:
             sys.stdout.write("nothing is uncovered: the count knows every round that the servers have receipts for\n")
             return

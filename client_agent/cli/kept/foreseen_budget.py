@@ -34,8 +34,11 @@ def require_shown_budget(study: Study, roster: Roster, policy: SitePolicy, whose
     steps = training_of(study, study.privacy, most, 1).times(study.rounds)
     needed = share_used([steps], policy.epsilon, policy.delta)
     if needed > 1:
+        where = "at every site: take more noise or fewer rounds"
+        if study.privacy.unit == "record":
+            where = f"at a contributor of {most} samples, more at smaller ones: "
+            where += "take more noise, smaller batches or fewer rounds"
         raise ConfigurationError(
             f"{whose} has a privacy budget of epsilon {policy.epsilon:g} at delta {policy.delta:g}, and the study's "
-            f"{study.rounds} rounds use {needed:.0%} of it at a contributor of {most} samples, more at smaller ones: "
-            "take more noise, smaller batches or fewer rounds"
+            f"{study.rounds} rounds use {needed:.0%} of it {where}"
         )

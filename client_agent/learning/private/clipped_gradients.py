@@ -41,7 +41,7 @@ class Grid:
     @classmethod
     def of(cls, privacy: PrivacySpec) -> Grid:
         """Noise of 2^24 steps is at least ``noise_multiplier`` times ``limit``."""
-        step = privacy.noise_multiplier * privacy.record_clip / NOISE_STEPS
+        step = privacy.noise_multiplier * privacy.clip / NOISE_STEPS
         return cls(step, floor(NOISE_STEPS / privacy.noise_multiplier))
 
 

@@ -38,13 +38,14 @@ class BudgetReport(BaseModel):
 
 def budget_report(budget: BudgetMemory, policy: SitePolicy) -> BudgetReport:
     """The count as it stands."""
-    names = {one.study_digest: one.study for one in budget.spent.trainings}
-    digests = [one.study_digest for one in budget.spent.trainings]
+    counted = budget.of_unit(policy.privacy_unit)
+    names = {one.study_digest: one.study for one in counted.trainings}
+    digests = [one.study_digest for one in counted.trainings]
     return BudgetReport(
         epsilon=policy.epsilon,
         delta=policy.delta,
         unit=policy.privacy_unit,
-        spent=budget.epsilon(policy.delta),
+        spent=counted.epsilon(policy.delta),
         used=budget.share_used(policy),
         accountant=accountant(),
         studies=tuple(
@@ -52,7 +53,7 @@ def budget_report(budget: BudgetMemory, policy: SitePolicy) -> BudgetReport:
                 study=name,
                 study_digest=digest,
                 trainings=digests.count(digest),
-                epsilon=budget.epsilon(policy.delta, digest),
+                epsilon=counted.epsilon(policy.delta, digest),
             )
             for digest, name in names.items()
         ),

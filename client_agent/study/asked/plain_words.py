@@ -87,6 +87,10 @@ class Said(StrEnum):
     )
     NO_NOISE = "none: this study is not differentially private, and what is opened says something about records"
     NOISE = "every site adds noise to its updates: %(spec)s"
+    NOISE_OF_SERVERS = (
+        "each of the two servers adds noise to its half of every sum, of %(noise)s times the longest update: what is "
+        "opened hides a whole site from everybody who has at most one server on its side; updates leave without noise"
+    )
     ALLOWED = "allows this study; every list of sites and weights is checked against it again"
     REFUSED = "REFUSES this study: %(why)s"
 
@@ -170,6 +174,8 @@ def _once(study: Study) -> Iterator[tuple[About, _Filled]]:
 def _noise(study: Study) -> _Filled:
     if study.privacy is None:
         return Said.NO_NOISE, {}
+    if study.sum_noise is not None:
+        return Said.NOISE_OF_SERVERS, {"noise": f"{study.privacy.noise_multiplier:g}"}
     return Said.NOISE, {"spec": study.privacy.model_dump_json(exclude={"version"})}
 
 

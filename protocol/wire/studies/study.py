@@ -6,8 +6,9 @@ from enum import StrEnum
 from math import prod
 from typing import Annotated, ClassVar, Final, Literal
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import Field, model_validator
 
+from protocol.arithmetic.sum_noise import SumNoise
 from protocol.clauses import Clause
 from protocol.parameters import TAG_COORDINATES, Needs, StudyParameters
 from protocol.protection.plan import USUAL, StudyProtection
@@ -17,8 +18,8 @@ from protocol.rules.risk.terms import MOST_MEASURE_TRIES
 from protocol.summary.layout import Layout, summary_parameters
 from protocol.wire.causes import EndCause
 from protocol.wire.message import MOST_ROUNDS, Digest, Message, PartyName, StudyName, Version
-from protocol.wire.names import require_layer_name, require_model_names
-from protocol.wire.studies.architecture import ArchitectureSpec, FrozenSpec
+from protocol.wire.studies.covered import Beside, require_covered
+from protocol.wire.studies.model import Buffers, ModelSpec, TrainingSpec
 from protocol.wire.studies.privacy import PrivacySpec, require_public_preparation
 from protocol.wire.studies.ranking import MOST_RANKING_ROUNDS, RankingSpec
 from protocol.wire.studies.rule import RuleName, RuleSpec
@@ -28,85 +29,6 @@ from protocol.wire.task import CLASSES, TaskKind, TaskSpec, is_classes
 
 MOST_COUNTS_ROUNDS: Final = 8
 """How often a study may try to sum its class counts; those rounds do not count among its rounds."""
-
-
-def _absent(names: object) -> bool:
-    return not names
-
-
-class Buffers(StrEnum):
-    """What becomes of batch norm's running statistics: each site keeps its own (FedBN), or they are averaged."""
-
-    LOCAL = "local"
-    SHARED = "shared"
-
-
-class LayerShape(Message):
-    KIND: ClassVar[str] = "layer"
-    name: Annotated[str, AfterValidator(require_layer_name)]
-    shape: tuple[Annotated[int, Field(ge=1)], ...]
-
-
-class ModelSpec(Message):
-    """A built-in model (``linear``, ``mlp``, ``cnn``) by its sizes, ``library`` by its ``architecture``, or ``plugin``.
-
-    ``layers`` are the shared ones, in order, those of averaged ``buffers`` behind the parameters; ``frozen`` are the
-    layers that no round trains.
-
-    ``personal`` names affine layers around the shared ones that never leave the site (Roschewitz et al. 2021).
-    ``feature_names`` and ``class_names`` say what the columns of a flat input and the classes are; every site compares
-    them with its own. Names that are not given are no part of the bytes. ``classes`` is the number of outputs, whatever
-    the study's task: the classes, the labels, the numbers that are predicted, or one log hazard.
-    """
-
-    KIND: ClassVar[str] = "model"
-    kind: Literal["linear", "mlp", "cnn", "library", "plugin"]
-    inputs: tuple[int, ...] = ()
-    hidden: tuple[int, ...] = ()
-    classes: int = 2
-    activation: Literal["relu", "tanh"] = "relu"
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    personal: tuple[Literal["input", "target"], ...] = ()
-    feature_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
-    class_names: tuple[str, ...] = Field(default=(), exclude_if=_absent)
-    architecture: ArchitectureSpec | None = Field(default=None, exclude_if=_absent)
-    buffers: Buffers | None = Field(default=None, exclude_if=_absent)
-    frozen: FrozenSpec | None = Field(default=None, exclude_if=_absent)
-    layers: tuple[LayerShape, ...]
-
-    @model_validator(mode="after")
-    def _consistent(self) -> ModelSpec:
-        if (self.kind == "library") != (self.architecture is not None):
-            raise ValueError("model.architecture and kind 'library' belong together: give both or neither")
-        require_model_names(self.feature_names, self.class_names, self.inputs, self.classes)
-        return self
-
-    def named(self, feature_names: tuple[str, ...], class_names: tuple[str, ...]) -> ModelSpec:
-        """The same model with these names. Raises: ValueError when they do not fit it"""
-        return ModelSpec(**{**dict(self), "feature_names": feature_names, "class_names": class_names})
-
-
-class TrainingSpec(Message):
-    """What an update is: one mini-batch gradient, or the sum of the step gradients of local SGD epochs.
-
-    With ``momentum`` the update of local SGD is (start - end) / local learning rate, which is the same sum where there
-    is none. ``cycled`` batches are cut once and taken in turn. The local learning rate is multiplied by
-    ``learning_rate_decay`` every ``decay_every_rounds`` rounds (0: never). ``inverse_frequency`` weighs a class by one
-    over its frequency at the site, scaled so that the weights sum to the number of classes.
-    """
-
-    KIND: ClassVar[str] = "training"
-    update: Literal["gradient", "local_sgd"] = "gradient"
-    batch_size: Annotated[int, Field(ge=1)] = 32
-    epochs: Annotated[int, Field(ge=1)] = 1
-    local_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
-    server_learning_rate: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    l2: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    learning_rate_decay: Annotated[float, Field(gt=0, le=1)] = 1.0
-    decay_every_rounds: Annotated[int, Field(ge=0)] = 0
-    batches: Literal["shuffled", "cycled"] = "shuffled"
-    class_weights: Literal["none", "inverse_frequency"] = "none"
 
 
 class Study(Message):
@@ -119,7 +41,8 @@ class Study(Message):
     the sites are ranked once, before the first update. ``task`` says what is predicted: classes, unless it is given.
     With ``tags`` vectors that are summed end with two tags, checked before anything is served (section 15).
     ``data_schema`` says what table the examples are made from, ``summary`` which sums of it are opened first. A study
-    of 0 ``rounds`` is a summary alone. With ``privacy`` every site adds noise to its updates (section 19).
+    of 0 ``rounds`` is a summary alone. With ``privacy`` every site adds noise to its updates (section 19), or the
+    servers add it to their sums (section 21).
     """
 
     KIND: ClassVar[str] = "study"
@@ -148,6 +71,18 @@ class Study(Message):
     def least_weight(self) -> float:
         """The smallest weight that a site can have where nobody hands out others: one on the grid, or exactly 1."""
         return 1 / self.parameters.weight_grid if self.rule.name.self_weighted else 1.0
+
+    @property
+    def record_noise(self) -> PrivacySpec | None:
+        """The noise that every site adds itself, None where it adds none (docs/protocol.md 19)."""
+        return self.privacy if self.privacy is not None and self.privacy.unit == "record" else None
+
+    @property
+    def sum_noise(self) -> SumNoise | None:
+        """The noise that each server adds to every sum of updates, None where it adds none (docs/protocol.md 21)."""
+        if self.privacy is None or self.privacy.unit == "record":
+            return None
+        return SumNoise.of(self.parameters, self.privacy.noise_multiplier)
 
     @property
     def model_dimension(self) -> int:
@@ -189,7 +124,7 @@ class Study(Message):
         elif not self.rounds:
             raise ValueError("rounds is 0, and there is no [summary] either: a study does one or the other")
         if self.privacy is not None:
-            self._require_covered_by_noise()
+            self._require_covered(self.privacy)
         if self.rule.erosion_applies == "same_round":
             raise ValueError(
                 "erosion_applies='same_round' exists in plain simulation only: sites scale before they share"
@@ -212,28 +147,22 @@ class Study(Message):
             if asked:
                 raise ValueError(f"{what}, and task {kind.value!r} has none: leave it out, or take task 'classes'")
 
-    def _require_covered_by_noise(self) -> None:
-        """Nothing about a record leaves a site but by clipped and noised gradients."""
-        rule, model = self.rule.name, self.model
-        for asked, what in (
-            (rule.declared.alone, f"rule {rule.value!r} shares nothing: leave privacy out"),
-            (self.ranking is not None, "a ranking opens a loss of each site's own model: leave ranking out"),
-            (self.summary is not None, "a summary opens sums without noise: leave summary out"),
-            (rule.counts_classes, f"rule {rule.value!r} opens class counts without noise: take another rule"),
-            (rule.declared.looks_at_examples, f"rule {rule.value!r} weighs by examples as they are: take another rule"),
-            (bool(model.personal), "personal layers are trained without noise: leave them out"),
-            (model.buffers is not None, "batch norm mixes the records of a batch: take group norm"),
-            (
-                model.kind == "plugin",
-                "what a plug-in does with records is not known: take a built-in model",
-            ),
-            (self.task.kind is TaskKind.SURVIVAL, "Cox's loss compares records, and each is clipped alone"),
-            (self.training.class_weights != "none", "class_weights follow from all records: take 'none'"),
-            (self.training.batches == "cycled", "batches are drawn: take batches = 'shuffled'"),
-        ):
-            if asked:
-                raise ValueError(f"privacy: {what}")
-        if self.data_schema is not None:
+    def _require_covered(self, privacy: PrivacySpec) -> None:
+        """Nothing about a record, or a site, is opened without noise; and the noise is one that can be drawn."""
+        beside = Beside(
+            rule=self.rule,
+            model=self.model,
+            training=self.training,
+            task=self.task.kind,
+            ranked=self.ranking is not None,
+            summarised=self.summary is not None,
+            tagged=self.tags,
+            keyed=self.protection.plan.keyed,
+        )
+        require_covered(privacy.unit, beside)
+        if privacy.unit == "site":
+            SumNoise.of(self.parameters, privacy.noise_multiplier)
+        elif self.data_schema is not None:
             require_public_preparation(self.data_schema)
 
     def _require_averaging(self) -> None:

@@ -27,7 +27,7 @@ from client_agent.site.journal import SiteState
 from protocol.errors import ConfigurationError
 from protocol.wire.messages import ModelSpec, Study, TrainingSpec
 from protocol.wire.studies.architecture import ArchitectureSpec, Argument
-from protocol.wire.studies.study import Buffers
+from protocol.wire.studies.model import Buffers
 from tests.unit.client_agent.federation import ROSTER
 
 SMALL = (

@@ -60,7 +60,7 @@ def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path, capsys: py
     budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), keys(SITE), json_output=True)
     told = json.loads(capsys.readouterr().out)
     assert [(one["study"], one["trainings"]) for one in told["studies"]] == [("one", 2), ("other", 1)]
-    assert told["spent"] == pytest.approx(count(tmp_path).epsilon(DELTA))
+    assert told["spent"] == pytest.approx(count(tmp_path).of_unit("record").epsilon(DELTA))
     assert told["studies"][0]["epsilon"] < told["spent"] < sum(one["epsilon"] for one in told["studies"])
     assert (told["epsilon"], told["unit"], told["uncovered_rounds"]) == (20.0, "record", 1)
     assert told["accountant"].startswith("dp-accounting")
@@ -84,9 +84,9 @@ def test_a_budget_begins_after_rounds_only_on_an_operators_word(
     said = capsys.readouterr().out
     assert "earlier round 1\nearlier round 2\n" in said
     assert "no count covers them" in said
-    assert count(tmp_path).rounds() == frozenset()
+    assert count(tmp_path).of_unit("record").rounds() == frozenset()
     budget_cli.begin_budget(settings(tmp_path), yes=True)
-    assert count(tmp_path).rounds() == {("ab" * 32, 1), ("ab" * 32, 2)}
+    assert count(tmp_path).of_unit("record").rounds() == {("ab" * 32, 1), ("ab" * 32, 2)}
 
 
 def noised(rounds: int) -> Study:

@@ -28,7 +28,7 @@ from protocol.first_model import first_model
 from protocol.parameters import StudyParameters
 from protocol.rules.server_optimiser import apply_aggregate
 from protocol.wire.messages import ModelSpec, RuleName, RuleSpec, Study, TrainingSpec
-from protocol.wire.studies.study import Buffers
+from protocol.wire.studies.model import Buffers
 
 CPU = torch.device("cpu")
 SGD = TrainingSpec(update="local_sgd", batch_size=6, local_learning_rate=0.1, server_learning_rate=0.25)

@@ -42,7 +42,7 @@ from protocol.wire.messages import (
     StudyEndState,
     TrainingSpec,
 )
-from protocol.wire.studies.study import Buffers
+from protocol.wire.studies.model import Buffers
 from protocol.wire.task import CLASSES
 from tests.unit.client_agent.test_buffers import PLUGIN, images, small_resnet
 from tests.unit.client_agent.test_buffers import study as images_study

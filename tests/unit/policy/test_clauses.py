@@ -255,7 +255,7 @@ class TestNoise:
             check_study_allowed(self.NOISED, SitePolicy(least_noise=1.6))
 
     def test_a_site_that_wants_a_whole_site_hidden_takes_part_in_nothing(self) -> None:
-        with refused(Clause.NOISE, "hides a record", "privacy_unit 'site'", "not built"):
+        with refused(Clause.NOISE, "hides a record", "privacy_unit 'site'", "ask for a study of that unit"):
             check_study_allowed(self.NOISED, SitePolicy(epsilon=2.0, privacy_unit="site"))
 
 

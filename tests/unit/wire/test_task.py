@@ -8,7 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from protocol.wire.messages import LossName, ModelSpec, RankingSpec, RuleName, Study, TaskKind, TaskSpec
-from protocol.wire.studies.study import Buffers
+from protocol.wire.studies.model import Buffers
 from tests.unit.parties import study
 
 ROSTER = "0" * 64
