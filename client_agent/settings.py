@@ -23,7 +23,15 @@ from protocol.wire.messages import PartyName, StudyName
 
 ENVIRONMENT_PREFIX: Final = "MOIETY_AGENT_"
 _SWITCH: Final = {"true": True, "false": False}
-_NUMBERS: Final = ("seed", "start_when", "start_timeout_s", "poll_s", "bootstrap_samples")
+_NUMBERS: Final = (
+    "seed",
+    "start_when",
+    "start_timeout_s",
+    "poll_s",
+    "bootstrap_samples",
+    "bandwidth_up_bytes_per_s",
+    "bandwidth_down_bytes_per_s",
+)
 ArchitectureName = Annotated[str, Field(pattern=r"^monai\.[A-Za-z][A-Za-z0-9_]*$")]
 Device = Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")]
 
@@ -66,7 +74,8 @@ class AgentSettings(BaseSettings):
     names the place at which this agent kills itself, and is refused without a seed. ``approve``: whether a person says
     yes to each study, or the policy alone does. ``proxy`` is the HTTP proxy on the
     way to both servers, http://HOST:PORT, and ``proxy_credentials`` a file with user:password for it; none is taken
-    from the environment.
+    from the environment. ``bandwidth_up_bytes_per_s`` and ``bandwidth_down_bytes_per_s`` cap this site's bytes at the
+    socket over all its connections; None: no cap.
     """
 
     model_config = SettingsConfigDict(
@@ -86,6 +95,8 @@ class AgentSettings(BaseSettings):
     approve: Literal["manual", "policy"] = "manual"
     proxy: str | None = None
     proxy_credentials: Path | None = None
+    bandwidth_up_bytes_per_s: Annotated[int, Field(ge=10_000, strict=True)] | None = None
+    bandwidth_down_bytes_per_s: Annotated[int, Field(ge=10_000, strict=True)] | None = None
     device: Device = "auto"
     plugin: Path | None = None
     architectures: tuple[ArchitectureName, ...] = ()

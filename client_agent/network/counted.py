@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import httpcore
 
+from client_agent.network.pace import NO_CAP, PACED_BYTES, Paces
 from host.web_proxy import WebProxy, open_tunnel
 from protocol.errors import TooLarge
 
@@ -72,8 +73,15 @@ class Meter:
 class CountedStream(httpcore.NetworkStream):
     """A socket, plain or under TLS, whose bytes are counted as they cross it."""
 
-    def __init__(self, sock: socket.socket, meter: Meter, on_handshake: Callable[[Account, str | None], None]) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        meter: Meter,
+        on_handshake: Callable[[Account, str | None], None],
+        paces: Paces = NO_CAP,
+    ) -> None:
         self._sock = sock
+        self._paces = paces
         self._meter = meter
         self._on_handshake = on_handshake
         self._tls: ssl.SSLObject | None = None
@@ -158,15 +166,20 @@ class CountedStream(httpcore.NetworkStream):
                 return result
 
     def _send(self, data: bytes) -> None:
-        view = memoryview(data)
+        view, pace = memoryview(data), self._paces.up
         while view:
-            count = self._sock.send(view)
+            count = self._sock.send(view if pace is None else view[:PACED_BYTES])
             self._meter.sent(count)
             view = view[count:]
+            if pace is not None:
+                pace.take(count)
 
     def _receive(self, max_bytes: int) -> bytes:
-        data = self._sock.recv(max_bytes)
+        pace = self._paces.down
+        data = self._sock.recv(max_bytes if pace is None else min(max_bytes, PACED_BYTES))
         self._meter.received(len(data))
+        if pace is not None:
+            pace.take(len(data))
         return data
 
 
@@ -203,8 +216,13 @@ class CountingBackend(httpcore.NetworkBackend):
     """Opens counted connections for httpcore's pool."""
 
     def __init__(
-        self, meter: Meter, on_handshake: Callable[[Account, str | None], None], proxy: WebProxy | None = None
+        self,
+        meter: Meter,
+        on_handshake: Callable[[Account, str | None], None],
+        proxy: WebProxy | None = None,
+        paces: Paces = NO_CAP,
     ) -> None:
+        self._paces = paces
         self._meter = meter
         self._on_handshake = on_handshake
         self._proxy = proxy
@@ -223,7 +241,7 @@ class CountingBackend(httpcore.NetworkBackend):
             else:
                 sock = open_tunnel(self._proxy, (host, port), timeout, self._tunnelled)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return CountedStream(sock, self._meter, self._on_handshake)
+        return CountedStream(sock, self._meter, self._on_handshake, self._paces)
 
     def _tunnelled(self, sent: int, received: int) -> None:
         self._meter.sent(sent)

@@ -14,6 +14,7 @@ import httpx
 
 from client_agent.network.counted import BEFORE_HEAD_BYTES, HEAD_BYTES, Account, CountingBackend, Meter, head_too_large
 from client_agent.network.ledger import CONNECTION, HANDSHAKE, Ledger, LedgerEntry
+from client_agent.network.pace import NO_CAP, Paces
 from host.web_proxy import WebProxy
 from protocol.errors import ConfigurationError
 
@@ -44,13 +45,14 @@ class CountingTransport(httpx.BaseTransport):
         ledger: Ledger,
         clock: Callable[[], float] = time.time,
         proxy: WebProxy | None = None,
+        paces: Paces = NO_CAP,
     ) -> None:
         self._server = server
         self._ledger = ledger
         self._clock = clock
         self._meter = Meter()
         self._tls_version: str | None = None
-        backend = CountingBackend(self._meter, self._handshake_done, proxy)
+        backend = CountingBackend(self._meter, self._handshake_done, proxy, paces)
         self._pool = httpcore.ConnectionPool(
             ssl_context=context, max_connections=16, keepalive_expiry=30.0, network_backend=backend
         )

@@ -10,6 +10,7 @@ import httpx
 
 from client_agent.network.contacts import CONTACTS, Contacts, NotedTransport
 from client_agent.network.ledger import Ledger
+from client_agent.network.pace import Paces
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.settings import AgentSettings
@@ -75,4 +76,5 @@ class Site:
 
 def _over_tls(settings: AgentSettings) -> Connect:
     context, proxy = tls_context(settings.ca, settings.tls.minimum), settings.web_proxy
-    return lambda server, ledger: CountingTransport(server, context, ledger, proxy=proxy)
+    paces = Paces.of(settings.bandwidth_up_bytes_per_s, settings.bandwidth_down_bytes_per_s)  # over both servers
+    return lambda server, ledger: CountingTransport(server, context, ledger, proxy=proxy, paces=paces)
