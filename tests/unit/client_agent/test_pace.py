@@ -75,6 +75,7 @@ def test_a_capped_socket_moves_every_byte_at_the_pace(*, upwards: bool) -> None:
                 taken.extend(data)
     stream.close()
     other.join(30.0)
+    theirs.close()
     assert len(taken) == SIZE == (account.sent_bytes if upwards else account.received_bytes)
     assert clock.now_s == pytest.approx(SIZE / RATE - 0.25)
     assert clock.longest_s <= PACED_BYTES / RATE + 1e-9  # a stop of the agent waits no longer
