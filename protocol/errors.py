@@ -221,7 +221,10 @@ class ModelDiverged(ProtocolViolation):
 
 
 class Unavailable(MoietyError):
+    """Not now. ``asked_pause_s``: how long whoever said so asks to wait, where it does; nobody vouches for that."""
+
     code = ErrorCode.UNAVAILABLE
+    asked_pause_s: float | None = None
 
 
 class StorageFull(Unavailable):

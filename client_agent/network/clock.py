@@ -14,6 +14,7 @@ from protocol.errors import MoietyError, Unavailable
 from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
 
 _PAUSE_S: Final = 10.0
+_MOST_ASKED_S: Final = 60.0
 _STEP_S: Final = 1
 """A Date header has whole seconds, and the request took some time."""
 
@@ -25,6 +26,20 @@ class WrongClock(Unavailable):
 def pause_after(error: MoietyError, usual_s: float) -> float:
     """How long to wait before the next try: a clock is set by a person."""
     return _PAUSE_S if isinstance(error, WrongClock) else usual_s
+
+
+def asked_pause_s(retry_after: str | None, now_s: float) -> float | None:
+    """What a Retry-After header asks for, in seconds or as a date; None where it asks for nothing that can be read.
+
+    Nobody signed it: it is kept to at most a minute, and to no more than the time that a request is tried for.
+    """
+    if retry_after is None:
+        return None
+    text = retry_after.strip()[:64]
+    if text.isascii() and text.isdigit():
+        return min(float(text), _MOST_ASKED_S)
+    ahead_s = _ahead(text, now_s)
+    return None if ahead_s is None else min(max(-ahead_s, 0.0), _MOST_ASKED_S)
 
 
 def wrong_clock(date: str | None, now_s: float, server: str) -> WrongClock | None:

@@ -15,7 +15,7 @@ from client_agent.network.answer import (
     LongAnswer,
     UnsignedAnswer,
 )
-from client_agent.network.clock import wrong_clock
+from client_agent.network.clock import asked_pause_s, wrong_clock
 from host.unreachable import why_unreachable
 from protocol import errors
 from protocol.errors import (
@@ -67,6 +67,8 @@ class Exchange:
             return self._accepted(Answer(self._response, self._asked, self._most_bytes))
         except BaseException as error:
             self._close()
+            if isinstance(error, Unavailable) and self._response is not None:
+                error.asked_pause_s = asked_pause_s(self._response.headers.get("retry-after"), self._clock())
             if isinstance(error, httpx.TransportError):
                 raise self._failure(error) from None
             if isinstance(error, TooLarge):  # of a head, before any signature was seen: it says nothing

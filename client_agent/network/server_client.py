@@ -296,9 +296,12 @@ class ServerClient:
             )
         )
 
-    def _worth_a_retry(self, error: Exception) -> bool:
+    def _worth_a_retry(self, error: Exception) -> bool | float:
+        """The seconds that a Retry-After asks for; else whether to try again after the usual, growing wait."""
         unhelpful = (LongAnswer, WrongClock)  # the next one would be the same
-        return isinstance(error, Unavailable) and not isinstance(error, unhelpful) and not self._http.is_closed
+        if not isinstance(error, Unavailable) or isinstance(error, unhelpful) or self._http.is_closed:
+            return False
+        return True if error.asked_pause_s is None else error.asked_pause_s
 
     def _exchange(
         self, method: Method, path: str, body: Body, purpose: str, most_bytes: int, extra_s: float = 0.0

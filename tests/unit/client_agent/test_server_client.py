@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from email.utils import format_datetime
 from pathlib import Path
 
 import httpx
@@ -12,6 +14,7 @@ import pytest
 import stamina
 
 from client_agent.network.body import Body
+from client_agent.network.clock import asked_pause_s
 from client_agent.network.exchange import problem_to_error
 from client_agent.network.server_client import RetryPolicy, ServerClient
 from protocol import errors
@@ -90,6 +93,46 @@ def test_a_server_that_is_away_is_asked_again_with_a_fresh_nonce() -> None:
 
     assert raw(answer).view("unit").cursor == 7
     assert len(set(nonces)) == 3
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("0", 0.0),
+        ("7", 7.0),
+        ("999999999999", 60.0),
+        ("Wed, 21 Oct 2015 07:28:00 GMT", 0.0),
+        (format_datetime(datetime.fromtimestamp(NOW + 20, UTC), usegmt=True), 20.0),
+        ("soon", None),
+        ("-5", None),
+        (None, None),
+    ],
+)
+def test_whoever_asks_for_a_pause_gets_it_within_reason(header: str | None, seconds: float | None) -> None:
+    assert asked_pause_s(header, float(NOW)) == seconds
+
+
+def test_a_retry_after_is_waited_for_and_without_one_waits_grow_and_differ() -> None:
+    """By what the library says that it will wait; nobody waits here."""
+    waits: list[float] = []
+    stamina.instrumentation.set_on_retry_hooks([lambda details: waits.append(details.wait_for)])
+    answers = iter([httpx.Response(503, headers={"Retry-After": "0"}), httpx.Response(429), httpx.Response(502)])
+    server = operator_keys(Side.A)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        return next(answers, None) or closed(
+            opened(request, server), server, httpx.Response(200, content=view().canonical())
+        )
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("time.sleep", lambda seconds: None)
+        sites = raw(answer, attempts=4)
+        sites._retry = RetryPolicy(attempts=4, first_wait_s=0.5, longest_wait_s=3.0)
+        assert sites.view("unit").cursor == 7
+    assert waits[0] == 0.0
+    assert 0.5 < waits[1] <= 3.0
+    assert 1.0 < waits[2] <= 3.0
+    assert len({waits[1] % 0.5, waits[2] % 0.5}) == 2  # jitter
 
 
 @pytest.mark.parametrize("status", [502, 503, 504, 507])
