@@ -26,6 +26,7 @@ from harness.adversaries.catalogue.by_servers.falsified import falsified_measure
 from harness.adversaries.catalogue.by_servers.forks import forked_views
 from harness.adversaries.catalogue.by_servers.frames import hostile_frames
 from harness.adversaries.catalogue.by_servers.helped import helped_servers
+from harness.adversaries.catalogue.by_servers.noise import noise_attacks
 from harness.adversaries.catalogue.by_servers.stored import stored_by_servers
 from harness.adversaries.catalogue.by_sites.crowds import crowds
 from harness.adversaries.catalogue.by_sites.flooding import floods
@@ -60,6 +61,7 @@ def catalogue() -> dict[str, Attack]:
         helped_servers(),
         falsified_measurements(),
         altered_sums(),
+        noise_attacks(),
         hostile_frames(),
         second_ends(),
         forked_views(),

@@ -15,6 +15,7 @@ from protocol.wire.messages import (
     RuleName,
     RuleSpec,
     Study,
+    SummarySpec,
     TaskKind,
     TaskSpec,
     TrainingSpec,
@@ -77,6 +78,13 @@ def test_whose_noise_a_study_has():
 def test_what_noise_of_servers_does_not_cover_is_refused(changes, text):
     with pytest.raises(ValidationError, match=text):
         with_noise(**{"privacy": HIDDEN, "rule": FEDAVG, **changes})
+
+
+def test_a_summary_has_no_noise():
+    model = ModelSpec(kind="linear", inputs=(1,), layers=study("ab" * 32).model.layers)
+    table = schema({**AGE, "range": [0, 100]}, ILL)
+    with pytest.raises(ValidationError, match="leave summary out"):
+        with_noise(privacy=HIDDEN, rule=FEDAVG, model=model, data_schema=table, summary=SummarySpec())
 
 
 def test_sites_that_weigh_themselves_have_no_noise_of_servers():
