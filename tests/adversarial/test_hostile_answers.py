@@ -33,6 +33,7 @@ from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from servers.http.peer_client import PeerClient
 from servers.metrics import Metrics
+from servers.recent import Recent
 from tests.adversarial import hostile_answers as hostile
 from tests.adversarial.hostile_answers import MEGABYTE, Script, hostile_server
 from tests.unit.client_agent.enveloped import Handler, closed, opened
@@ -189,6 +190,7 @@ def a_peer(url: str, ca: Path, transport: httpx.AsyncBaseTransport | None = None
         name=own.name,
         metrics=Metrics(),
         clock=time.time,
+        recent=Recent(time.time),
         peer=peer,
         verify_keys={peer.key_id: VerifyKey.from_bytes(bytes.fromhex(peer.signing_key))},
         sealing_key_of=lambda name: SealingPublicKey.from_bytes(bytes.fromhex(peer.sealing_key)),
