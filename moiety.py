@@ -40,6 +40,7 @@ class Subcommand:
 SUBCOMMANDS: Final[dict[str, Subcommand]] = {
     "server": Subcommand("servers.cli", "app", "Run server A or server B."),
     "agent": Subcommand("client_agent.cli.agent", "app", "Run a site's agent."),
+    "site": Subcommand("client_agent.cli.site", "app", "Join a federation by two invitations, and found it."),
     "study": Subcommand("client_agent.cli.study", "app", "Create, watch and cancel studies, at the requester."),
     "data": Subcommand("client_agent.cli.data", "app", "Check a site's table and make its data folder."),
     "model": Subcommand("client_agent.cli.model", "app", "Export a study's model, predict with it, compare it."),

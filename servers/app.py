@@ -24,6 +24,7 @@ from protocol.wire.channel.signing import require_own_version
 from servers.correlations.pool import CorrelationPool
 from servers.correlations.sender import OtSessions
 from servers.correlations.transfer import OBLIVIOUS, Transfer
+from servers.enrolment.desk import Desk
 from servers.http.envelope import Envelope
 from servers.http.peer_client import PeerClient
 from servers.http.problems import MEDIA_TYPE, internal_problem
@@ -35,7 +36,7 @@ from servers.rounds.side_a import Driver
 from servers.rounds.side_b import Answering
 from servers.rounds.sketches import Sketches
 from servers.rounds.uploads import sweep
-from servers.routes import contributions, health, mail, peer, rounds, studies, uploads
+from servers.routes import contributions, enrolment, health, mail, peer, rounds, studies, uploads
 from servers.server import Server, open_server
 from servers.settings import ServerSettings
 from servers.traffic import CountTraffic
@@ -70,10 +71,12 @@ def create_app(
         openapi_url=None,
     )
     app.state.server = server
+    app.state.desk = None if settings.card is None else enrolment.OpenDesk(Desk(settings, clock))
     of_sites = (studies.router, contributions.router, mail.router, rounds.router, uploads.router, health.alive)
-    for router in (*of_sites, peer.router):
+    open_to_all = (*of_sites, enrolment.router)
+    for router in (*open_to_all, peer.router):
         app.include_router(router)
-    server.metrics.expect_routes([name for router in of_sites for name in _names(router)], _names(peer.router))
+    server.metrics.expect_routes([name for router in open_to_all for name in _names(router)], _names(peer.router))
     app.add_middleware(Envelope, server=server)
     app.add_middleware(CountTraffic, metrics=server.metrics)
     _handle_errors(app, server)

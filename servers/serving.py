@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import resource
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -14,6 +16,8 @@ from host.one_holder import one_process
 from protocol.errors import ErrorCode
 from servers.app import create_app, create_operations
 from servers.certificate import ServedCertificate
+from servers.enrolment.pairing import completed
+from servers.founding import create_founding, create_founding_operations
 from servers.http.admission import Admission
 from servers.http.listening import BoundedServer, listen
 from servers.server import Server
@@ -32,7 +36,42 @@ def serve(settings: ServerSettings) -> None:
     Raises: ConfigurationError, also while another server runs in ``data_dir``
     """
     with one_process(settings.data_dir, "data_dir", f"the server of side {settings.side.value!r}"):
-        _serve_alone(settings)
+        if settings.card is not None and not settings.roster.exists():
+            _serve_founding(settings)
+            if not settings.roster.exists():
+                return
+        _serve_alone(completed(settings))
+
+
+def _serve_founding(settings: ServerSettings) -> None:
+    """Until the first roster is in place, or a signal: nothing but enrolment."""
+    application = create_founding(settings)
+    certificate = ServedCertificate(settings)
+    public = listen("port", settings.host, settings.port)
+    own = listen("operations_port", settings.operations_host, settings.operations)
+    limits = settings.limits
+    operations = BoundedServer(
+        _config(create_founding_operations(application), settings, tls=False),
+        own,
+        Admission(limits.model_copy(update={"unsigned_per_s": _OPERATIONS_PER_S})),
+        lambda code: None,
+        hears_signals=False,
+    )
+    server = BoundedServer(
+        _config(application, settings, tls=True),
+        public,
+        Admission(limits, settings.forwarded_by),
+        lambda code: None,
+        beside=operations,
+        tls=certificate.context,
+    )
+
+    def founded() -> None:
+        server.should_exit = True
+
+    application.state.founded = founded
+    with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+        runner.run(_serve(server, time.time, certificate))
 
 
 def _serve_alone(settings: ServerSettings) -> None:
@@ -67,11 +106,11 @@ def _serve_alone(settings: ServerSettings) -> None:
         tls=certificate.context,
     )
     with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-        runner.run(_serve(server, served, certificate))
+        runner.run(_serve(server, served.clock, certificate))
 
 
-async def _serve(server: BoundedServer, served: Server, certificate: ServedCertificate) -> None:
-    keeping = asyncio.create_task(_keep(server, served, certificate))
+async def _serve(server: BoundedServer, clock: Callable[[], float], certificate: ServedCertificate) -> None:
+    keeping = asyncio.create_task(_keep(server, clock, certificate))
     try:
         await server.serve()
     finally:
@@ -80,11 +119,11 @@ async def _serve(server: BoundedServer, served: Server, certificate: ServedCerti
             await keeping
 
 
-async def _keep(server: BoundedServer, served: Server, certificate: ServedCertificate) -> None:
+async def _keep(server: BoundedServer, clock: Callable[[], float], certificate: ServedCertificate) -> None:
     """A certificate that was renewed on disk is shown from then on; one that ends soon is in the log."""
     while True:
         certificate.renew(server.show)
-        certificate.warn(served.clock())
+        certificate.warn(clock())
         await asyncio.sleep(_LOOKED_AT_EVERY_S)
 
 

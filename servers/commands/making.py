@@ -72,8 +72,8 @@ def pair(
 
     kept = pairing.pair(load_settings(config), pairing.read_card(card), fingerprint)
     typer.echo(
-        f"paired with {kept.party.name}, side {kept.side.value}, at {kept.url}. Start the server, or restart it where "
-        "it runs; then invite the requester and the sites (docs/enrolling.md)"
+        f"paired with {kept.party.name}, side {kept.side.value}, at {kept.url}. Start the server, if it does not "
+        "run yet; then invite the requester and the sites (docs/enrolling.md)"
     )
 
 

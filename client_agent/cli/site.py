@@ -1,0 +1,161 @@
+"""``moiety site``: a site's way into a federation, and the requester's part in founding it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from client_agent.cli.options import ConfigOption, JsonOption
+from client_agent.joining import founding
+from client_agent.joining.asking import Way
+from client_agent.joining.folder import SETTINGS, Joined, Wanted, open_folder
+from client_agent.joining.join import join as join_both
+from client_agent.joining.standing import Together, look
+from client_agent.settings import load_settings
+from host.private_files import UMASK, read_secret
+from host.web_proxy import WebProxy
+from protocol.errors import Unavailable
+from protocol.wire.enrolment.fingerprint import fingerprint_of
+from protocol.wire.enrolment.invitation import read_invitation
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+InvitationArgument = Annotated[str, typer.Argument(metavar="INVITATION", help="The line that an operator sent.")]
+_ASK_EVERY_S: Final = 5.0
+
+
+@app.callback()
+def _site() -> None:
+    """Join a federation, see how that stands, and found it."""
+
+
+@app.command()
+def join(
+    first: InvitationArgument,
+    second: InvitationArgument,
+    samples: Annotated[int, typer.Option(min=1, help="How many training examples this site has.")],
+    data: Annotated[Path, typer.Option(help="The data folder that 'moiety data prepare' made, or will make.")],
+    out: Annotated[Path, typer.Option(help="The folder to make; the same one for another try.")],
+    ca: Annotated[Path | None, typer.Option(help="CAs in PEM, where an operator's is a public one.")] = None,
+    proxy: Annotated[str | None, typer.Option(help="http://HOST:PORT, the way to both servers.")] = None,
+    proxy_credentials: Annotated[Path | None, typer.Option(help="A file with user:password for it.")] = None,
+    json_output: JsonOption = False,
+) -> None:
+    """Make this site's keys and register at both operators; again, with the same folder, after any failure."""
+    os.umask(UMASK)
+    pair = read_invitation(first), read_invitation(second)
+    told = None if proxy_credentials is None else read_secret(proxy_credentials).strip()
+    way = Way(None if proxy is None else WebProxy.parse(proxy, told))
+    joined = join_both(pair, Wanted(samples, data, ca, proxy, proxy_credentials), out, way)
+    _show_fingerprint(joined, json_output=json_output)
+
+
+@app.command()
+def fingerprint(config: ConfigOption, json_output: JsonOption = False) -> None:
+    """This site's fingerprint, to be read to both operators and to the requester over the phone."""
+    _show_fingerprint(open_folder(config.resolve().parent), json_output=json_output)
+
+
+@app.command()
+def status(
+    config: ConfigOption,
+    wait: Annotated[bool, typer.Option("--wait", help="Until the roster is here; Ctrl-C ends it.")] = False,
+    json_output: JsonOption = False,
+) -> None:
+    """How this site stands at both operators; takes the roster as soon as both have it, signed by all."""
+    os.umask(UMASK)
+    joined, way = _opened(config)
+    together, said = _looked(joined, way, wait=wait)
+    while True:
+        if not json_output:
+            sys.stdout.write(said)
+            sys.stdout.flush()
+        if not wait or (together is not None and together.roster is not None):
+            break
+        before = said
+        while said == before:
+            time.sleep(_ASK_EVERY_S)
+            together, said = _looked(joined, way, wait=wait)
+    if json_output and together is not None:
+        admitted = [one.admitted for one in together.standings]
+        here = together.roster is not None
+        sys.stdout.write(json.dumps({"admitted": admitted, "waits_for": together.waits_for, "roster": here}) + "\n")
+
+
+@app.command()
+def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
+    """At the requester: who registered, and what each still lacks to be in the roster."""
+    joined, way = _opened(config)
+    found = founding.candidates(joined, look(joined, way))
+    if json_output:
+        sys.stdout.write(json.dumps([{"name": one.name, "lacks": one.lacks} for one in found]) + "\n")
+        return
+    for one in found:
+        samples = "" if one.party is None else f", {one.party.samples} training examples"
+        sys.stdout.write(f"{one.name}{samples}: {'; '.join(one.lacks) or 'admitted everywhere'}\n")
+    if not found:
+        sys.stdout.write("nothing is shown: this is for the requester, once both operators have admitted it\n")
+
+
+@app.command()
+def admit(
+    name: Annotated[str, typer.Argument(help="The site's name.")],
+    fingerprint: Annotated[str, typer.Option(help="As the site's people read it over the phone.")],
+    config: ConfigOption,
+) -> None:
+    """At the requester: let a site into the roster to come, if its card is the one that was read over the phone."""
+    os.umask(UMASK)
+    joined, way = _opened(config)
+    founding.admit(joined, look(joined, way), name, fingerprint)
+    sys.stdout.write(f"{name}: admitted here\n")
+
+
+@app.command()
+def found(
+    config: ConfigOption,
+    without: Annotated[list[str] | None, typer.Option(help="Leave this site out; may be repeated.")] = None,
+) -> None:
+    """At the requester: sign the first roster, have both operators sign it, and put it in place everywhere."""
+    os.umask(UMASK)
+    joined, way = _opened(config)
+    roster = founding.found(joined, way, without or ()).message
+    names = ", ".join(site.name for site in roster.sites)
+    sys.stdout.write(f"founded: {roster.federation} with {names}; roster {roster.digest()}\n")
+    sys.stdout.write("the sites take it with: moiety site status --config THEIR/settings.toml\n")
+
+
+def _opened(config: Path) -> tuple[Joined, Way]:
+    return open_folder(config.resolve().parent), Way(load_settings(config).web_proxy)
+
+
+def _looked(joined: Joined, way: Way, *, wait: bool) -> tuple[Together | None, str]:
+    """What is said to people, with what both said; None when one could not be reached and it is tried again."""
+    try:
+        together = look(joined, way)
+    except Unavailable as away:
+        if not wait:
+            raise
+        return None, f"{away.detail}\n"
+    if together.roster is not None:
+        config = joined.folder / SETTINGS
+        return together, f"{joined.roster} is here, signed by all. Start: moiety agent run --config {config}\n"
+    return together, "".join(f"waits for: {what}\n" for what in together.waits_for)
+
+
+def _show_fingerprint(joined: Joined, *, json_output: bool) -> None:
+    digits = fingerprint_of(joined.party)
+    if json_output:
+        shown = {"site": joined.party.name, "fingerprint": digits, "settings": str(joined.folder / SETTINGS)}
+        sys.stdout.write(json.dumps(shown) + "\n")
+        return
+    operators = " and ".join(card.party.name for card in joined.cards)
+    sys.stdout.write(
+        f"{joined.party.name} is registered at {operators} ({joined.folder}). Read this to both of them and to the "
+        f"requester, each over the phone:\n\n    {digits}\n\n"
+        f"Then: moiety site status --wait --config {joined.folder / SETTINGS}\n"
+    )

@@ -1,0 +1,1 @@
+"""How a site comes into a federation: joined by two invitations, admitted by people, named in the first roster."""

@@ -1,0 +1,132 @@
+"""A joined site's folder: its keys, both operators' cards, and settings for its agent; made whole, or not at all."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import ssl
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from host.durable import is_full
+from host.placed_files import write_new
+from host.private_files import private_folder, read_secret
+from host.settings import read_text
+from protocol.errors import ConfigurationError, StorageFull
+from protocol.sharing import Side
+from protocol.wire.enrolment.card import OperatorCard, dump_card, parse_card
+from protocol.wire.keyfile import PartyKeys, dump_party, dump_party_keys, parse_party, parse_party_keys
+from protocol.wire.keys import SEALING_KEY_BYTES, SIGNING_KEY_BYTES, generate_sealing_key, generate_signing_key
+from protocol.wire.messages import Party, Role
+
+SETTINGS: Final = "settings.toml"
+ROSTER: Final = "roster.toml"
+_KEYS: Final = "keys.toml"
+_PUBLIC: Final = "site.public.toml"
+_CA: Final = "ca.pem"
+_SECRET_MODE: Final = 0o600
+_MODE: Final = 0o644
+
+
+@dataclass(frozen=True)
+class Joined:
+    """What the folder holds; ``cards`` are those that the invitations named, side a first."""
+
+    folder: Path
+    keys: PartyKeys
+    party: Party
+    cards: tuple[OperatorCard, OperatorCard]
+
+    @property
+    def roster(self) -> Path:
+        return self.folder / ROSTER
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the data manager says; ``ca`` holds CAs for operators whose certificates are public ones."""
+
+    samples: int
+    data: Path
+    ca: Path | None = None
+    proxy: str | None = None
+    proxy_credentials: Path | None = None
+
+
+def card_file(side: Side) -> str:
+    """Where an operator's card lies in the folder."""
+    return f"operator-{side.value}.card.toml"
+
+
+def open_folder(folder: Path) -> Joined:
+    """Raises: ConfigurationError, when the folder is not one that 'moiety site join' made"""
+    keys = parse_party_keys(read_secret(folder / _KEYS), str(folder / _KEYS))
+    party = parse_party(read_text(folder / _PUBLIC), str(folder / _PUBLIC))
+    a, b = (parse_card(read_text(folder / card_file(side)), str(folder / card_file(side))) for side in (Side.A, Side.B))
+    if keys.party(samples=party.samples) != party:
+        raise ConfigurationError(f"{folder / _PUBLIC} is not the public card of {folder / _KEYS}: restore the folder")
+    return Joined(folder, keys, party, (a, b))
+
+
+def is_joined(folder: Path) -> bool:
+    """Whether 'moiety site join' made it."""
+    return (folder / _KEYS).exists() and (folder / card_file(Side.B)).exists()
+
+
+def make_folder(folder: Path, site: str, wanted: Wanted, cards: tuple[OperatorCard, OperatorCard]) -> Joined:
+    """Keys are made here and leave this folder never. Raises: ConfigurationError, StorageFull; then nothing is left"""
+    if folder.is_dir() and any(folder.iterdir()):
+        raise ConfigurationError(f"option --out: {folder} holds files already; nothing was changed: name another")
+    keys = PartyKeys(
+        name=site,
+        role=Role.SITE,
+        signing=generate_signing_key(secrets.token_bytes(SIGNING_KEY_BYTES)),
+        sealing=generate_sealing_key(secrets.token_bytes(SEALING_KEY_BYTES)),
+    )
+    party = keys.party(samples=wanted.samples)
+    files = [
+        (folder / _KEYS, dump_party_keys(keys), _SECRET_MODE),
+        (folder / _PUBLIC, dump_party(party), _MODE),
+        (folder / _CA, _authorities(cards, wanted.ca), _MODE),
+        (folder / SETTINGS, _settings_text(site, wanted), _MODE),
+        *((folder / card_file(card.side), dump_card(card), _MODE) for card in cards),
+    ]
+    private_folder(folder)
+    try:
+        write_new(*files)
+    except ConfigurationError as refused:
+        if isinstance(refused.__context__, OSError) and is_full(refused.__context__):
+            raise StorageFull(f"no space left for {folder}; nothing was made: free space, and run this again") from None
+        raise
+    return Joined(folder, keys, party, cards)
+
+
+def _authorities(cards: tuple[OperatorCard, OperatorCard], told: Path | None) -> str:
+    """PEM of every CA that the agent shall trust."""
+    own = [card.ca for card in cards if card.ca is not None]
+    if told is not None:
+        own.append(read_text(told))
+    elif len(own) < len(cards):
+        system = ssl.get_default_verify_paths().cafile
+        if system is None:
+            raise ConfigurationError(
+                "an operator's certificate is by a public CA, and this machine has no file of these: name one with --ca"
+            )
+        own.append(read_text(Path(system)))
+    return "\n".join(own)
+
+
+def _settings_text(site: str, wanted: Wanted) -> str:
+    values = {
+        "site": site,
+        "roster": ROSTER,
+        "keys": _KEYS,
+        "data": str(wanted.data.resolve()),
+        "state_dir": "state",
+        "ca": _CA,
+        **({"proxy": wanted.proxy} if wanted.proxy else {}),
+        **({"proxy_credentials": str(wanted.proxy_credentials.resolve())} if wanted.proxy_credentials else {}),
+    }
+    lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
+    return f"# Every key is explained in docs/joining.md. The roster comes by 'moiety site status'.\n{lines}"

@@ -1,0 +1,128 @@
+"""`moiety server invite`, `invitations`, `withdraw`, `admissions` and `admit`: who may come, and who came."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from protocol.errors import ConfigurationError
+from servers.commands.making import ConfigOption, JsonOption
+
+SiteArgument = Annotated[str, typer.Argument(metavar="NAME", help="The site's name in the federation.")]
+_LIFETIME: Final = re.compile(r"([1-9]\d{0,3})([mhd])")
+_SECONDS: Final = {"m": 60, "h": 3600, "d": 86400}
+_MOST_DAYS: Final = 30
+
+
+def invite(
+    name: SiteArgument,
+    config: ConfigOption,
+    ttl: Annotated[str, typer.Option(help="How long it is good for: 30m, 48h, 7d; at most 30d.")] = "48h",
+    requester: Annotated[
+        bool, typer.Option("--requester", help="For the site for which models are made; there is one.")
+    ] = False,
+) -> None:
+    """Print an invitation for one site, once: a line to be sent to its people by a way that you trust."""
+    from servers.enrolment.pairing import own_card
+    from servers.enrolment.register import Register
+    from servers.settings import load_settings
+
+    settings = load_settings(config)
+    card, _ = own_card(settings)
+    _require_unnamed(config, name)
+    invitation = Register(settings.data_dir, time.time).invite(card, name, _lifetime_s(ttl), requester=requester)
+    from protocol.wire.enrolment.invitation import invitation_line
+
+    until = f"{datetime.fromtimestamp(invitation.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
+    typer.echo(f"good once, for {name}{' as the requester' if requester else ''}, until {until}:", err=True)
+    typer.echo(invitation_line(invitation))
+
+
+def invitations(config: ConfigOption, json_output: JsonOption = False) -> None:
+    """The invitations that were made here: for whom, until when, and whether they were used. Secrets are not kept."""
+    from servers.enrolment.register import Register
+    from servers.settings import load_settings
+
+    now_s = time.time()
+    made = Register(load_settings(config).data_dir, time.time).invitations
+    if json_output:
+        shown = [one.model_dump(include={"site", "requester", "expires_at_s"}) for one in made]
+        typer.echo(json.dumps([{**what, "is": one.standing(now_s)} for what, one in zip(shown, made, strict=True)]))
+        return
+    for one in made:
+        until = f"{datetime.fromtimestamp(one.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
+        typer.echo(f"{one.site}{', the requester' if one.requester else ''}: {one.standing(now_s)}, until {until}")
+    if not made:
+        typer.echo("no invitations: 'moiety server invite NAME' makes one")
+
+
+def withdraw(name: SiteArgument, config: ConfigOption) -> None:
+    """Take a site's invitations back, and its registration, as long as it is not in the roster."""
+    from servers.enrolment.register import Register
+    from servers.settings import load_settings
+
+    settings = load_settings(config)
+    gone = Register(settings.data_dir, time.time).withdraw(name, _named(config))
+    typer.echo(f"{name}: withdrawn: {gone}")
+
+
+def admissions(config: ConfigOption, json_output: JsonOption = False) -> None:
+    """Who registered here, and who of them waits for its fingerprint to be compared over the phone."""
+    from servers.enrolment.register import Register
+    from servers.settings import load_settings
+
+    found = Register(load_settings(config).data_dir, time.time).registrants
+    if json_output:
+        rows = [{"name": one.party.name, "requester": one.requester, "admitted": one.admitted} for one in found]
+        typer.echo(json.dumps(rows))
+        return
+    for one in found:
+        role = "the requester" if one.requester else f"{one.party.samples} training examples"
+        standing = "admitted" if one.admitted else "waits: have its people read its fingerprint to you"
+        typer.echo(f"{one.party.name}: {role}, {standing}")
+    if not found:
+        typer.echo("nobody has registered here yet")
+
+
+def admit(
+    name: SiteArgument,
+    fingerprint: Annotated[str, typer.Option(help="As the site's people read it over the phone.")],
+    config: ConfigOption,
+) -> None:
+    """Let a site into the roster to come, if its card is the one whose fingerprint was read over the phone."""
+    from servers.enrolment.register import Register
+    from servers.settings import load_settings
+
+    Register(load_settings(config).data_dir, time.time).admit(name, fingerprint)
+    typer.echo(f"{name}: admitted here. The other operator and the requester compare the same digits themselves")
+
+
+def _lifetime_s(ttl: str) -> float:
+    """Raises: ConfigurationError"""
+    found = _LIFETIME.fullmatch(ttl)
+    seconds = 0 if found is None else int(found[1]) * _SECONDS[found[2]]
+    if not 0 < seconds <= _MOST_DAYS * _SECONDS["d"]:
+        raise ConfigurationError(f"option --ttl: found {ttl!r}; it is 30m, 48h or 7d, at most {_MOST_DAYS}d")
+    return float(seconds)
+
+
+def _named(config: Path) -> tuple[str, ...]:
+    """Everybody in this server's roster."""
+    from servers.enrolment.desk import names_in_place
+    from servers.settings import load_settings
+
+    return names_in_place(load_settings(config))
+
+
+def _require_unnamed(config: Path, name: str) -> None:
+    if name in _named(config):
+        raise ConfigurationError(f"{name!r} is or was in this federation's roster: a new site needs another name")
+
+
+COMMANDS: Final = (invite, invitations, withdraw, admissions, admit)

@@ -1,0 +1,205 @@
+"""What an operator keeps of enrolment: its invitations, without their secrets, and who registered by them.
+
+One file in the data folder, written whole, under a lock: commands and the running server change it beside each other.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from host.durable import write_durably
+from host.private_files import private_folder
+from protocol.errors import BadSignature, ConfigurationError, ConflictingMessage
+from protocol.wire.enrolment.card import OperatorCard
+from protocol.wire.enrolment.fingerprint import require_fingerprint
+from protocol.wire.enrolment.invitation import Invitation, invitation_id
+from protocol.wire.enrolment.questions import MOST_SITES, Registrant, Registration
+from protocol.wire.messages import Party, PartyName, Role
+
+_FILE: Final = "enrolment.json"
+_LOCK: Final = "enrolment.lock"
+_SECRET_BYTES: Final = 32
+_MOST_INVITATIONS: Final = 1000
+_INVITE_AGAIN: Final = "ask the operator for another invitation, and run the same command with it"
+
+
+class Invited(BaseModel):
+    """An invitation; ``used_by`` is the digest of the public card that registered by it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    id: str
+    site: PartyName
+    requester: bool
+    expires_at_s: int
+    used_by: str | None = None
+
+    def standing(self, now_s: float) -> str:
+        """In a word, for people."""
+        if self.used_by is not None:
+            return "used"
+        return "expired" if now_s >= self.expires_at_s else "open"
+
+
+class _Kept(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    invitations: tuple[Invited, ...] = ()
+    registrants: tuple[Registrant, ...] = ()
+
+
+@dataclass(frozen=True)
+class Register:
+    """In the server's data folder; ``clock`` gives Unix seconds."""
+
+    folder: Path
+    clock: Callable[[], float]
+
+    @property
+    def invitations(self) -> tuple[Invited, ...]:
+        return self._read().invitations
+
+    @property
+    def registrants(self) -> tuple[Registrant, ...]:
+        return self._read().registrants
+
+    def registrant(self, name: str) -> Registrant | None:
+        return next((one for one in self.registrants if one.party.name == name), None)
+
+    def invite(self, card: OperatorCard, site: str, ttl_s: float, *, requester: bool) -> Invitation:
+        """A new invitation, whose secret is kept nowhere. Raises: ConfigurationError, StorageFull"""
+        secret = secrets.token_hex(_SECRET_BYTES)
+        until = int(self.clock() + ttl_s)
+        try:
+            invitation = Invitation(
+                federation=card.federation,
+                side=card.side,
+                operator=card.party.name,
+                url=card.url,
+                card=card.digest(),
+                site=site,
+                requester=requester,
+                expires_at_s=until,
+                secret=secret,
+            )
+        except ValidationError:
+            raise ConfigurationError(f"{site!r} is no name: lower-case letters, digits, '-'") from None
+        with self._changing() as kept:
+            _require_free(kept, site, requester=requester)
+            invited = Invited(id=invitation_id(secret), site=site, requester=requester, expires_at_s=until)
+            stay = tuple(one for one in kept.invitations if one.used_by or one.standing(self.clock()) == "open")
+            if len(stay) >= _MOST_INVITATIONS:
+                raise ConfigurationError(f"{len(stay)} invitations are open: withdraw some ('moiety server withdraw')")
+            self._write(kept.model_copy(update={"invitations": (*stay, invited)}))
+        return invitation
+
+    def withdraw(self, site: str, named: tuple[str, ...]) -> str:
+        """All invitations of ``site``, and its registration; ``named`` are those in the roster, who stay.
+
+        Returns: what was withdrawn, in words. Raises: ConfigurationError
+        """
+        if site in named:
+            raise ConfigurationError(f"{site!r} is in the roster: a change of the roster removes it (moiety roster)")
+        with self._changing() as kept:
+            invitations = tuple(one for one in kept.invitations if one.site != site)
+            registrants = tuple(one for one in kept.registrants if one.party.name != site)
+            gone = len(kept.invitations) - len(invitations), len(kept.registrants) - len(registrants)
+            if not any(gone):
+                raise ConfigurationError(f"{site!r} has no invitation here and did not register: see the list")
+            self._write(_Kept(invitations=invitations, registrants=registrants))
+        return f"{gone[0]} invitations and {gone[1]} registrations"
+
+    def register(self, registration: Registration) -> Registrant:
+        """Take a site in whose question is authentic; the same one again changes nothing.
+
+        Raises: BadSignature, ConflictingMessage, StorageFull
+        """
+        party = registration.party
+        with self._changing() as kept:
+            invited = next((one for one in kept.invitations if one.id == invitation_id(registration.secret)), None)
+            if invited is None:
+                raise BadSignature(f"this invitation was withdrawn, or is not this operator's: {_INVITE_AGAIN}")
+            known = next((one for one in kept.registrants if one.party.name == party.name), None)
+            if invited.used_by == party.digest() and known is not None:
+                return known
+            self._require_usable(invited, party)
+            _require_newcomer(kept, party)
+            used = invited.model_copy(update={"used_by": party.digest()})
+            new = Registrant(party=party, requester=invited.requester, admitted=False)
+            invitations = tuple(used if one.id == used.id else one for one in kept.invitations)
+            self._write(_Kept(invitations=invitations, registrants=(*kept.registrants, new)))
+        return new
+
+    def admit(self, name: str, fingerprint: str) -> Registrant:
+        """Its fingerprint was read over the phone. Raises: ConfigurationError; then nothing changed"""
+        with self._changing() as kept:
+            known = next((one for one in kept.registrants if one.party.name == name), None)
+            if known is None:
+                raise ConfigurationError(f"{name!r} has not registered here: it runs 'moiety site join' first")
+            require_fingerprint(fingerprint, known.party, name)
+            admitted = known.model_copy(update={"admitted": True})
+            registrants = tuple(admitted if one.party.name == name else one for one in kept.registrants)
+            self._write(kept.model_copy(update={"registrants": registrants}))
+        return admitted
+
+    def _require_usable(self, invited: Invited, party: Party) -> None:
+        if invited.used_by is not None:
+            raise ConflictingMessage(
+                "this invitation was used before, by another public card: if that was not you, somebody else had it: "
+                f"tell the operator by phone, who withdraws it; then {_INVITE_AGAIN}"
+            )
+        if self.clock() >= invited.expires_at_s:
+            raise BadSignature(f"this invitation has expired: {_INVITE_AGAIN}")
+        if party.name != invited.site or party.role is not Role.SITE or party.samples is None or party.url is not None:
+            raise BadSignature(f"this invitation is for a site called {invited.site!r} and nobody else")
+
+    def _read(self) -> _Kept:
+        """Raises: ConfigurationError"""
+        path = self.folder / _FILE
+        try:
+            return _Kept.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            return _Kept()
+        except (OSError, ValidationError):
+            raise ConfigurationError(f"{path} cannot be read: restore it from a backup of the data folder") from None
+
+    def _write(self, kept: _Kept) -> None:
+        write_durably(self.folder / _FILE, kept.model_dump_json().encode() + b"\n")
+
+    @contextmanager
+    def _changing(self) -> Iterator[_Kept]:
+        """Nobody else changes the file meanwhile."""
+        private_folder(self.folder)
+        with (self.folder / _LOCK).open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield self._read()
+
+
+def _require_free(kept: _Kept, site: str, *, requester: bool) -> None:
+    if any(one.party.name == site for one in kept.registrants):
+        raise ConfigurationError(
+            f"{site!r} has registered here already: name the new one otherwise; if it lost its keys before it was in "
+            f"the roster, 'moiety server withdraw {site}' first"
+        )
+    other = next((one.party.name for one in kept.registrants if one.requester), None)
+    if requester and other is not None:
+        raise ConfigurationError(f"{other!r} has registered as the requester; a federation has one: withdraw it first")
+
+
+def _require_newcomer(kept: _Kept, party: Party) -> None:
+    for one in kept.registrants:
+        if one.party.name == party.name:
+            raise ConflictingMessage(
+                f"the name {party.name!r} is taken here, by another public card: join from the folder that you joined "
+                "from first; if its keys are lost, ask the operator to withdraw that registration"
+            )
+        if {one.party.signing_key, one.party.sealing_key} & {party.signing_key, party.sealing_key}:
+            raise ConflictingMessage("another site has registered with these keys: every site makes its own")
+    if len(kept.registrants) >= MOST_SITES:
+        raise ConflictingMessage(f"{MOST_SITES} sites have registered here, more than a server takes")
