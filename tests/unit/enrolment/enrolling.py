@@ -1,0 +1,107 @@
+"""Two operators' desks in this process, with the folders that their commands made, and sites that ask them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from client_agent.joining import founding
+from client_agent.joining.folder import Joined, Wanted
+from client_agent.joining.join import join
+from client_agent.joining.standing import look
+from protocol.errors import MoietyError
+from protocol.sharing import Side
+from protocol.wire.enrolment.card import dump_card
+from protocol.wire.enrolment.fingerprint import fingerprint_of
+from protocol.wire.enrolment.invitation import Invitation
+from protocol.wire.paths import CARD
+from servers.enrolment.desk import Desk
+from servers.enrolment.folder import NewServer, make_folder
+from servers.enrolment.pairing import pair
+from servers.http.problems import problem_body, status_of
+from servers.settings import ServerSettings, load_settings
+from tests.ports import more_free_ports
+
+BEGIN_S = 1_800_000_000.0
+HOUR_S = 3600.0
+
+
+class Clock:
+    """Stands still until a test moves it."""
+
+    def __init__(self) -> None:
+        self.now_s = BEGIN_S
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Operators:
+    """Sides a and b of one federation; ``on_the_way`` sees and may change what passes."""
+
+    folder: Path
+    clock: Clock
+    settings: dict[Side, ServerSettings]
+    desks: dict[Side, Desk]
+    on_the_way: Callable[[str, bytes], bytes] = lambda _, body: body
+    seen: list[tuple[str, bytes]] = field(default_factory=list)
+
+    def send(self, url: str, path: str, body: bytes, most_bytes: int) -> tuple[int, bytes]:
+        """As the network would, without one."""
+        desk = next(desk for desk in self.desks.values() if desk.card.url == url)
+        if path == CARD:
+            return 200, self.on_the_way("card", dump_card(desk.card).encode())
+        self.seen.append((url, body))
+        try:
+            answer = desk.answer(self.on_the_way("question", body))
+        except MoietyError as refused:
+            return status_of(refused.code), problem_body(refused.code, refused.detail)
+        assert len(answer) <= most_bytes
+        return 200, self.on_the_way("answer", answer)
+
+    def invite(self, site: str, *, requester: bool = False, ttl_s: float = HOUR_S) -> tuple[Invitation, Invitation]:
+        a, b = (
+            self.desks[side].register.invite(self.desks[side].card, site, ttl_s, requester=requester) for side in Side
+        )
+        return a, b
+
+    def join(self, site: str, *, requester: bool = False, samples: int = 100) -> Joined:
+        return self.joined(self.invite(site, requester=requester), samples=samples)
+
+    def joined(self, pair_of: tuple[Invitation, Invitation], *, samples: int = 100, folder: str = "") -> Joined:
+        out = self.folder / (folder or pair_of[0].site)
+        return join(pair_of, Wanted(samples, self.folder / "data"), out, self.send, self.clock)
+
+    def admit(self, site: Joined, *sides: Side) -> None:
+        for side in sides or tuple(Side):
+            self.desks[side].register.admit(site.party.name, fingerprint_of(site.party))
+
+    def admit_at(self, requester: Joined, site: Joined) -> None:
+        together = look(requester, self.send, self.clock)
+        founding.admit(requester, together, site.party.name, fingerprint_of(site.party))
+
+    def ready_to_found(self) -> tuple[Joined, Joined]:
+        """The requester and one site, admitted by everybody."""
+        requester, site = self.join("requester", requester=True), self.join("clinic-1")
+        for one in (requester, site):
+            self.admit(one)
+        self.admit_at(requester, site)
+        return requester, site
+
+
+def operators(folder: Path, federation: str = "clinics", *, paired: bool = True) -> Operators:
+    """Two folders as 'moiety server init' and 'pair' leave them."""
+    clock = Clock()
+    settings = {}
+    cards = {}
+    for side in Side:
+        (port,) = more_free_ports(1)
+        name, url = f"operator-{side.value}", f"https://{side.value}.example:8443"
+        new = NewServer(side=side, federation=federation, operator=name, url=url, port=port, own_ca=True)
+        cards[side], _ = make_folder(new, folder / side.value)
+        settings[side] = load_settings(folder / side.value / "settings.toml")
+    for side in Side if paired else ():
+        pair(settings[side], cards[side.other], fingerprint_of(cards[side.other]))
+    return Operators(folder, clock, settings, {side: Desk(settings[side], clock) for side in Side})

@@ -1,0 +1,342 @@
+"""The first roster: only what both operators and the requester have each compared, signed by all three, or none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from client_agent.joining import founding
+from client_agent.joining.asking import Asking
+from client_agent.joining.folder import Joined
+from client_agent.joining.standing import look
+from host.private_files import read_secret
+from protocol.errors import (
+    BadSignature,
+    ConfigurationError,
+    NotListed,
+    RosterRefused,
+    StorageFull,
+    Unavailable,
+    WrongRound,
+)
+from protocol.sharing import Side
+from protocol.wire.authentic import require_roster, sign, signature_by
+from protocol.wire.enrolment.card import OperatorCard, dump_card
+from protocol.wire.enrolment.exchange import close_answered, open_asked
+from protocol.wire.enrolment.fingerprint import fingerprint_of
+from protocol.wire.enrolment.founding import first_roster
+from protocol.wire.enrolment.questions import Answered, Founding, NamedSite, Registrant, Standing
+from protocol.wire.keyfile import PartyKeys, dump_roster, parse_party_keys, parse_roster
+from protocol.wire.messages import Party, Role, Roster, Signed
+from servers.enrolment.desk import Desk, names_in_place
+from servers.enrolment.pairing import completed
+from servers.identity import load_identity
+from tests.unit.enrolment.cards import keys_of, operator_card, site_party
+from tests.unit.enrolment.enrolling import Operators, operators
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Operators:
+    return operators(tmp_path)
+
+
+def roster_at(both: Operators, side: Side) -> Roster:
+    path = both.settings[side].roster
+    return require_roster(parse_roster(path.read_text(), str(path)))
+
+
+def found(both: Operators, requester: Joined, without: tuple[str, ...] = ()) -> Roster:
+    return founding.found(requester, both.send, without, both.clock).message
+
+
+def asking(both: Operators, requester: Joined, side: Side) -> Asking:
+    card = both.desks[side].card
+    return Asking(card, requester.keys, requester.party, both.send, both.clock)
+
+
+def proposal(requester: Joined, parties: tuple[Party, ...], roster: Roster) -> Founding:
+    own = signature_by(requester.party.name, requester.keys.signing, roster)
+    sites = tuple(NamedSite(name=one.name, party=one.digest()) for one in parties)
+    return Founding(roster=roster.digest(), sites=sites, signatures=(own,))
+
+
+def test_a_federation_is_founded_and_everybody_has_the_same_roster(both: Operators) -> None:
+    requester, site = both.ready_to_found()
+    assert look(site, both.send, both.clock).waits_for == tuple(
+        f"operator-{side}: the requester to found the federation ('moiety site found')" for side in "ab"
+    )
+    roster = found(both, requester)
+    assert [one.name for one in roster.sites] == ["clinic-1", "requester"]
+    assert roster_at(both, Side.A) == roster_at(both, Side.B) == roster
+    together = look(site, both.send, both.clock)
+    assert (together.waits_for, together.roster) == ((), parse_roster(site.roster.read_text(), "there"))
+    for side in Side:
+        assert load_identity(completed(both.settings[side]))[0] == roster
+        assert names_in_place(both.settings[side]) == ("operator-a", "operator-b", "clinic-1", "requester")
+
+
+def test_founding_again_gives_the_same_roster(both: Operators) -> None:
+    requester, _ = both.ready_to_found()
+    assert found(both, requester) == found(both, requester)
+
+
+def test_what_is_waited_for_is_said_step_by_step(tmp_path: Path) -> None:
+    both = operators(tmp_path, paired=False)
+    desk = both.desks[Side.A]
+    assert len(desk.waits_for()) == 2
+    assert "moiety server pair" in desk.waits_for()[0]
+    assert "--requester" in desk.waits_for()[1]
+    requester = both.join("requester", requester=True)
+    assert "moiety server admit requester" in desk.waits_for()[1]
+    assert look(requester, both.send, both.clock).waits_for[0].startswith("operator-a to admit requester: read the fin")
+    both.admit(requester)
+    site = both.join("clinic-1")
+    both.admit(site)
+    both.admit_at(requester, site)
+    with pytest.raises(ConfigurationError, match="operator-a has not compared the other operator's card yet"):
+        found(both, requester)
+    assert not any(both.settings[side].roster.exists() for side in Side)
+
+
+def test_who_is_not_admitted_everywhere_keeps_everybody_waiting_or_is_left_out(both: Operators) -> None:
+    requester, _ = both.ready_to_found()
+    late = both.join("clinic-2")
+    both.admit(late, Side.A)
+    with pytest.raises(WrongRound, match=r"clinic-2: operator b: not admitted there, you: moiety site admit clinic-2"):
+        found(both, requester)
+    with pytest.raises(ConfigurationError, match="option --without: clinic-9 did not register"):
+        found(both, requester, ("clinic-9",))
+    with pytest.raises(ConfigurationError, match="the requester is in every roster"):
+        found(both, requester, ("requester",))
+    with pytest.raises(WrongRound, match="a federation has a site beside the requester"):
+        found(both, requester, ("clinic-1", "clinic-2"))
+    assert not any(both.settings[side].roster.exists() for side in Side)
+    assert late.party not in found(both, requester, ("clinic-2",)).sites
+    together = look(late, both.send, both.clock)
+    assert together.roster is None
+    assert not late.roster.exists()
+    assert "a change of the roster that adds clinic-2" in together.waits_for[0]
+
+
+def test_the_requester_sees_nobody_before_it_is_admitted_itself(both: Operators) -> None:
+    requester, site = both.join("requester", requester=True), both.join("clinic-1")
+    assert founding.candidates(requester, look(requester, both.send, both.clock)) == ()
+    with pytest.raises(WrongRound, match="they admit you, the requester, first"):
+        found(both, requester)
+    with pytest.raises(ConfigurationError, match="'clinic-1': has not registered; or the operators have not admitted"):
+        both.admit_at(requester, site)
+    both.admit(requester)
+    both.admit(site)
+    assert founding.candidates(site, look(site, both.send, both.clock)) == ()
+
+
+def test_a_wrong_fingerprint_at_the_requester_admits_nobody(both: Operators) -> None:
+    requester, site = both.join("requester", requester=True), both.join("clinic-1")
+    both.admit(requester)
+    both.admit(site)
+    with pytest.raises(ConfigurationError, match="nothing was kept"):
+        founding.admit(requester, look(requester, both.send, both.clock), "clinic-1", fingerprint_of(requester.party))
+    with pytest.raises(WrongRound, match="clinic-1: you: moiety site admit clinic-1"):
+        found(both, requester)
+
+
+def test_a_key_that_one_operator_swaps_is_signed_by_nobody(both: Operators) -> None:
+    """A, alone, admits a key of its own under the site's name: the requester sees two cards, and B refuses."""
+    requester, site = both.ready_to_found()
+    register = both.desks[Side.A].register
+    path = both.settings[Side.A].data_dir / "enrolment.json"
+    kept = json.loads(path.read_text())
+    swapped = site_party("clinic-1", 100, seed="of operator a")
+    for one in kept["registrants"]:
+        if one["party"]["name"] == "clinic-1":
+            one["party"] = swapped.model_dump(mode="json")
+    path.write_text(json.dumps(kept))
+    assert register.registrant("clinic-1") == Registrant(party=swapped, requester=False, admitted=True)
+    with pytest.raises(WrongRound, match="clinic-1: the two operators show different public cards: tell both by phone"):
+        found(both, requester)
+    with pytest.raises(ConfigurationError, match="two operators show different public cards"):
+        both.admit_at(requester, site)
+    parties = (swapped, requester.party)
+    roster = first_roster(requester.cards, "requester", parties)  # and the requester colludes
+    with pytest.raises(RosterRefused, match=r"operator-b admitted 'clinic-1' under another public card.*nobody signs"):
+        asking(both, requester, Side.B).found(proposal(requester, parties, roster))
+    assert not both.settings[Side.B].roster.exists()
+
+
+def test_an_operator_signs_nothing_that_it_did_not_admit_or_compare(both: Operators) -> None:
+    requester, site = both.ready_to_found()
+    stranger = site_party("clinic-9")
+    parties = (site.party, stranger, requester.party)
+    roster = first_roster(requester.cards, "requester", parties)
+    with pytest.raises(RosterRefused, match="operator-a has not admitted 'clinic-9'"):
+        asking(both, requester, Side.A).found(proposal(requester, parties, roster))
+    parties = (site.party, requester.party)
+    other = first_roster((requester.cards[0], operator_card(Side.B)), "requester", parties)
+    with pytest.raises(RosterRefused, match="makes another roster of the same sites: the operators' cards differ"):
+        asking(both, requester, Side.A).found(proposal(requester, parties, other))
+
+
+def test_only_the_admitted_requester_founds(both: Operators) -> None:
+    requester, site = both.ready_to_found()
+    parties = (site.party, requester.party)
+    roster = first_roster(requester.cards, "clinic-1", parties)
+    with pytest.raises(NotListed, match="'clinic-1' is not the admitted requester, who alone founds"):
+        asking(both, site, Side.A).found(proposal(site, parties, roster))
+
+
+def test_signatures_are_three_and_valid(both: Operators) -> None:
+    requester, site = both.ready_to_found()
+    parties = (site.party, requester.party)
+    roster = first_roster(requester.cards, "requester", parties)
+    good = proposal(requester, parties, roster)
+    ask = asking(both, requester, Side.A)
+    with pytest.raises(BadSignature, match="the requester signs the roster before the operators do"):
+        ask.found(good.model_copy(update={"signatures": ()}))
+    forged = signature_by("requester", keys_of("other").signing, roster)
+    with pytest.raises(BadSignature):
+        ask.found(good.model_copy(update={"signatures": (forged,)}))
+    a = ask.found(good)
+    assert not a.in_place
+    forged_b = signature_by("operator-b", keys_of("operator-b", Role.OPERATOR).signing, roster)
+    with pytest.raises(BadSignature):
+        ask.found(good.model_copy(update={"signatures": (*good.signatures, a.signature, forged_b)}))
+    assert not both.settings[Side.A].roster.exists()
+
+
+def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
+    both: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requester, _ = both.ready_to_found()
+
+    def full(path: Path, data: bytes) -> None:
+        if path == both.settings[Side.B].roster:
+            raise StorageFull(f"no space left for {path.name}: free space on this machine's disk")
+        path.write_bytes(data)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("servers.enrolment.desk.write_durably", full)
+        with pytest.raises(StorageFull, match="operator-b: no space left for roster"):
+            found(both, requester)
+    assert both.settings[Side.A].roster.exists()
+    assert not both.settings[Side.B].roster.exists()
+    late = both.join("clinic-2")  # changes nothing of what was signed
+    both.admit(late)
+    roster = found(both, requester)
+    assert roster_at(both, Side.A) == roster_at(both, Side.B) == roster
+    parties = (late.party, requester.party)
+    other = proposal(requester, parties, first_roster(requester.cards, "requester", parties))
+    with pytest.raises(RosterRefused, match="the federation was founded before, with the roster"):
+        asking(both, requester, Side.A).found(other)
+
+
+def test_a_roster_that_cannot_be_written_is_said(both: Operators) -> None:
+    requester, _ = both.ready_to_found()
+    both.settings[Side.A].data_dir.joinpath("roster.toml.tmp").mkdir()
+    with pytest.raises(
+        ConfigurationError, match=r"operator-a cannot write its roster.*its operator looks at key 'rost"
+    ):
+        found(both, requester)
+
+
+def answer_by(both: Operators, side: Side, made: Callable[[Standing], Standing]) -> None:
+    """The operator of that side answers standings as ``made`` has them, properly signed."""
+    desk = both.desks[side]
+    keys = keys_of_folder(both, side)
+    ask = desk.answer
+
+    class Lying(Desk):
+        def __init__(self) -> None:
+            self.card, self.register = desk.card, desk.register
+
+        def answer(self, sealed: bytes) -> bytes:
+            asked = open_asked(sealed, keys, desk.card).message
+            asker = desk.register.registrant(asked.name)
+            assert asker is not None
+            ask(sealed)
+            standing = made(desk._standing(asker))
+            return close_answered(Answered(asked=asked.digest(), answer=standing), keys, asker.party)
+
+    both.desks[side] = Lying()
+
+
+def keys_of_folder(both: Operators, side: Side) -> PartyKeys:
+    return parse_party_keys(read_secret(both.settings[side].keys), "keys")
+
+
+def test_a_site_takes_no_roster_that_the_operators_show_differently(both: Operators) -> None:
+    requester, site = both.ready_to_found()
+    roster = found(both, requester)
+    others = Roster(**(roster.model_dump() | {"sites": (site_party("clinic-9"), *roster.sites)}))
+    answer_by(both, Side.B, lambda said: said.model_copy(update={"roster": Signed[Roster](message=others)}))
+    with pytest.raises(RosterRefused, match="the two operators show different rosters; neither was taken"):
+        look(site, both.send, both.clock)
+    assert not site.roster.exists()
+
+
+@pytest.mark.parametrize("what", ["unsigned", "operator", "key"])
+def test_a_site_takes_no_roster_that_its_invitations_do_not_promise(both: Operators, what: str) -> None:
+    requester, site = both.ready_to_found()
+    roster = found(both, requester)
+    a, b, r = keys_of("operator-a", Role.OPERATOR), keys_of("operator-b", Role.OPERATOR), requester.keys
+    fields = {name: getattr(roster, name) for name in Roster.model_fields}
+    if what == "operator":
+        urls = (roster.operator_a.url, roster.operator_b.url)
+        fields |= {"operator_a": a.party(url=urls[0]), "operator_b": b.party(url=urls[1])}
+    elif what == "key":
+        fields |= {"sites": (site_party("clinic-1", seed="another"), requester.party)}
+        a, b = keys_of_folder(both, Side.A), keys_of_folder(both, Side.B)
+    other = Roster(**fields)
+    signed = Signed[Roster](
+        message=other, signatures=tuple(sign(other, one.name, one.signing).signatures[0] for one in (a, b, r))
+    )
+    if what == "unsigned":
+        signed = Signed[Roster](message=other)
+    for side in Side:
+        answer_by(both, side, lambda said: said.model_copy(update={"roster": signed}))
+    said = {"unsigned": "is missing", "operator": "names other operators", "key": "has another public card for 'clin"}
+    with pytest.raises((RosterRefused, BadSignature), match=said[what]):
+        look(site, both.send, both.clock)
+    assert not site.roster.exists()
+
+
+def test_operators_that_are_paired_with_others_than_invited_are_found_out(both: Operators) -> None:
+    _, site = both.ready_to_found()
+    other: OperatorCard = operator_card(Side.B)
+    (both.settings[Side.A].data_dir / "peer.card.toml").write_text(dump_card(other))
+    with pytest.raises(RosterRefused, match="operator-a is paired with another card of operator-b than the one that"):
+        look(site, both.send, both.clock)
+
+
+def test_a_requester_takes_no_roster_that_it_never_signed(both: Operators) -> None:
+    requester, site = both.ready_to_found()
+    a, b = keys_of_folder(both, Side.A), keys_of_folder(both, Side.B)
+    thief = keys_of("requester", seed="thief")
+    roster = first_roster(requester.cards, "requester", (site.party, thief.party(samples=100)))
+    signed = Signed[Roster](
+        message=roster, signatures=tuple(sign(roster, one.name, one.signing).signatures[0] for one in (a, b, thief))
+    )
+    both.settings[Side.A].roster.write_text(dump_roster(signed))
+    with pytest.raises(RosterRefused, match="a roster in place that this requester never signed"):
+        found(both, requester)
+    assert not both.settings[Side.B].roster.exists()
+
+
+def test_a_requester_that_was_withdrawn_founds_nothing(both: Operators) -> None:
+    requester, _ = both.ready_to_found()
+    both.desks[Side.B].register.withdraw("requester", ())
+    with pytest.raises(Unavailable, match="has not registered here"):
+        found(both, requester)
+    assert not any(both.settings[side].roster.exists() for side in Side)
+    both.invite("requester-2", requester=False)
+    with pytest.raises(ConfigurationError, match="'requester' has registered as the requester; a federation has one"):
+        both.invite("requester-2", requester=True)
+
+
+def test_a_damaged_list_of_the_requester_is_named(both: Operators) -> None:
+    requester, _ = both.ready_to_found()
+    (requester.folder / "admitted.json").write_text("[]")
+    with pytest.raises(ConfigurationError, match="cannot be read: delete it, and admit everybody once more"):
+        found(both, requester)
