@@ -173,10 +173,10 @@ def test_an_operator_signs_nothing_that_it_did_not_admit_or_compare(both: Operat
     roster = first_roster(requester.cards, "requester", parties)
     with pytest.raises(RosterRefused, match="operator-a has not admitted 'clinic-9'"):
         asking(both, requester, Side.A).found(proposal(requester, parties, roster))
-    parties = (site.party, requester.party)
-    other = first_roster((requester.cards[0], operator_card(Side.B)), "requester", parties)
+    known = (site.party, requester.party)
+    other = first_roster((requester.cards[0], operator_card(Side.B)), "requester", known)
     with pytest.raises(RosterRefused, match="makes another roster of the same sites: the operators' cards differ"):
-        asking(both, requester, Side.A).found(proposal(requester, parties, other))
+        asking(both, requester, Side.A).found(proposal(requester, known, other))
 
 
 def test_only_the_admitted_requester_founds(both: Operators) -> None:
