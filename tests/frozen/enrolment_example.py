@@ -14,6 +14,11 @@ OPERATOR_CARD: Final[Fields] = {
 }
 _SITE: Final = party("clinic-1", "site", samples=101)
 _NAMED: Final[Fields] = {"name": "clinic-1", "party": digest("card of clinic-1")}
+_FOUNDING: Final[Fields] = {
+    "roster": digest("roster"),
+    "sites": [_NAMED],
+    "signatures": [signature("clinic-1"), signature("operator-a")],
+}
 _REGISTRATION: Final[Fields] = {"secret": digest("secret of an invitation"), "party": _SITE}
 _REGISTRANT: Final[Fields] = {"party": _SITE, "requester": True, "admitted": True}
 _ROSTER: Final[Fields] = {
@@ -40,18 +45,14 @@ ENROLMENT_EXAMPLES: Final[dict[str, Fields]] = {
     "registration": _REGISTRATION,
     "standing_question": {},
     "named_site": _NAMED,
-    "founding": {
-        "roster": digest("roster"),
-        "sites": [_NAMED],
-        "signatures": [signature("clinic-1"), signature("operator-a")],
-    },
+    "founding": _FOUNDING,
     "enrolment_asked": {
         "version": "moiety/2",
         "federation": "clinics",
         "to": digest("card of operator-a"),
         "name": "clinic-1",
         "at_s": 1_800_000_000,
-        "question": _REGISTRATION,
+        "question": _FOUNDING,
     },
     "registrant": _REGISTRANT,
     "standing": {
