@@ -26,6 +26,7 @@ from host.two_operators import require_apart
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.messages import Roster
 from servers.certificate import ServedCertificate, check_tls
+from servers.enrolment.desk import Desk
 from servers.enrolment.pairing import completed
 from servers.identity import load_identity
 from servers.page.password import kept_password
@@ -45,6 +46,8 @@ def examine_server(config: Path, now: Callable[[], float] = time.time) -> Report
     findings = [ok("settings", f"{config}: side {settings.side.value!r}"), _versions(), *_machine(settings)]
     findings += [_certificate(settings, now()), looked("database", lambda: _database(settings))]
     findings.append(looked("operator's page", lambda: _page(settings)))
+    if settings.card is not None and not settings.roster.exists():
+        return Report(of=of, findings=(*findings, looked("roster and keys", lambda: _founding(settings))))
     try:
         roster, keys = load_identity(settings)
     except MoietyError as error:
@@ -52,6 +55,12 @@ def examine_server(config: Path, now: Callable[[], float] = time.time) -> Report
     own = f"{keys.name!r} of federation {roster.federation!r} with {len(roster.sites)} sites"
     findings.append(ok("roster and keys", own))
     return Report(of=of, findings=(*findings, *_peer(settings, roster, now)))
+
+
+def _founding(settings: ServerSettings) -> str:
+    """Raises: ConfigurationError"""
+    waits_for = "; ".join(Desk(settings, time.time).waits_for())
+    return f"no roster yet, which is right before the federation is founded; waits for {waits_for}"
 
 
 def _versions() -> Finding:

@@ -149,13 +149,22 @@ def _looked(joined: Joined, way: Way, *, wait: bool) -> tuple[Together | None, s
 
 def _show_fingerprint(joined: Joined, *, json_output: bool) -> None:
     digits = fingerprint_of(joined.party)
+    theirs = {card.party.name: fingerprint_of(card) for card in joined.cards}
     if json_output:
-        shown = {"site": joined.party.name, "fingerprint": digits, "settings": str(joined.folder / SETTINGS)}
+        shown = {
+            "site": joined.party.name,
+            "fingerprint": digits,
+            "settings": str(joined.folder / SETTINGS),
+            "operators": theirs,
+        }
         sys.stdout.write(json.dumps(shown) + "\n")
         return
     operators = " and ".join(card.party.name for card in joined.cards)
     sys.stdout.write(
         f"{joined.party.name} is registered at {operators} ({joined.folder}). Read this to both of them and to the "
         f"requester, each over the phone:\n\n    {digits}\n\n"
+        "and have both operators read you theirs, which came with the invitations:\n\n"
+        + "".join(f"    {name}: {read}\n" for name, read in theirs.items())
+        + "\n"
         f"Then: moiety site status --wait --config {joined.folder / SETTINGS}\n"
     )

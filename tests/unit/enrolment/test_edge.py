@@ -1,0 +1,195 @@
+"""What strangers reach before the federation is founded: the card and enrolment, bounded; and the way there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import ssl
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from fastapi import FastAPI
+from httpx import ASGITransport, AsyncClient, Response
+
+from client_agent.joining.asking import Way
+from client_agent.joining.folder import Wanted, make_folder, open_folder
+from client_agent.settings import load_settings
+from host.web_proxy import WebProxy
+from protocol.errors import ConfigurationError, Unavailable
+from protocol.sharing import Side
+from protocol.wire.enrolment.card import parse_card
+from protocol.wire.enrolment.exchange import MOST_ASKED_SEALED_BYTES
+from protocol.wire.paths import CARD, ENROLMENT
+from servers.doctor import examine_server
+from servers.enrolment.own_ca import issue, new_ca
+from servers.founding import create_founding, create_founding_operations
+from servers.routes.enrolment import OpenDesk
+from tests.kit.web_proxy import TunnellingProxy
+from tests.unit.enrolment.cards import operator_card
+from tests.unit.enrolment.enrolling import Operators, operators
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Operators:
+    return operators(tmp_path)
+
+
+class Asked:
+    """An application without a network."""
+
+    def __init__(self, app: FastAPI) -> None:
+        self.app = app
+
+    def get(self, path: str) -> Response:
+        return asyncio.run(self._ask("GET", path, b""))
+
+    def post(self, path: str, body: bytes) -> Response:
+        return asyncio.run(self._ask("POST", path, body))
+
+    async def _ask(self, method: str, path: str, body: bytes) -> Response:
+        transport = ASGITransport(self.app, raise_app_exceptions=False)
+        async with AsyncClient(transport=transport, base_url="https://a.example") as client:
+            return await client.request(method, path, content=body)
+
+
+@pytest.fixture
+def public(both: Operators) -> Asked:
+    return Asked(create_founding(both.settings[Side.A]))
+
+
+def test_a_founding_server_shows_its_card_and_nothing_of_studies(both: Operators, public: Asked) -> None:
+    assert parse_card(public.get(CARD).text, "there") == both.desks[Side.A].card
+    assert public.get("/healthz").json() == {"status": "ok"}
+    early = public.post("/v1/sealed", b"x")
+    assert (early.status_code, early.json()["code"]) == (503, "unavailable")
+    assert "not founded yet" in early.json()["detail"]
+    assert public.get("/metrics").status_code == 404
+    assert not (both.settings[Side.A].data_dir / "server.db").exists()
+
+
+def test_what_is_waited_for_is_on_the_operators_port(both: Operators, public: Asked) -> None:
+    answer = Asked(create_founding_operations(public.app)).get("/readyz")
+    assert answer.status_code == 503
+    assert "waits for the requester to join" in answer.json()["detail"]
+    assert public.get("/readyz").status_code == 404
+
+
+def test_a_question_is_no_longer_than_one_can_be(public: Asked) -> None:
+    assert public.post(ENROLMENT, b"x" * 2000).json()["code"] == "broken_seal"
+    long = public.post(ENROLMENT, b"x" * (MOST_ASKED_SEALED_BYTES + 1))
+    assert (long.status_code, long.json()["code"]) == (413, "too_large")
+
+
+def test_strangers_share_an_allowance(public: Asked) -> None:
+    codes = [public.post(ENROLMENT, b"x").json()["code"] for _ in range(110)]
+    assert codes[0] == "broken_seal"
+    assert "unavailable" in codes
+
+
+def test_a_full_disk_is_said_and_what_nobody_expected_shows_nothing(
+    public: Asked, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for error, status in ((OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), 507), (ZeroDivisionError("inside"), 500)):
+
+        async def broken(self: OpenDesk, sealed: bytes, error: Exception = error) -> bytes:
+            raise error
+
+        monkeypatch.setattr(OpenDesk, "answer", broken)
+        answer = public.post(ENROLMENT, b"x")
+        assert answer.status_code == status
+        assert "inside" not in answer.text
+
+
+def test_doctor_says_what_a_server_without_a_roster_waits_for(both: Operators) -> None:
+    report = examine_server(both.folder / "a" / "settings.toml")
+    (found,) = [one.found for one in report.findings if one.check == "roster and keys"]
+    assert "right before the federation is founded; waits for the requester to join" in found
+
+
+class TlsServer:
+    """Answers every request with the same bytes, under a certificate that nobody knows."""
+
+    def __init__(self, folder: Path, answer: bytes) -> None:
+        now = datetime.now(UTC)
+        made = issue(new_ca("operator-a", "127.0.0.1", now), "127.0.0.1", now)
+        for name, text in (("chain.pem", made.certificate), ("key.pem", made.key)):
+            (folder / name).write_text(text)
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(folder / "chain.pem", folder / "key.pem")
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._answer = answer
+        self.url = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        self.asked = b""
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        accepted, _ = self._listener.accept()
+        with self._context.wrap_socket(accepted, server_side=True) as tls:
+            while b"\r\n\r\n" not in self.asked:
+                self.asked += tls.recv(4096)
+            tls.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(self._answer), self._answer))
+
+    def close(self) -> None:
+        self._thread.join(10)
+        self._listener.close()
+
+
+def test_the_way_is_by_a_proxy_and_trusts_nobody(tmp_path: Path) -> None:
+    server, proxy = TlsServer(tmp_path, b"a card"), TunnellingProxy("user:word")
+    way = Way(WebProxy.parse(proxy.url, "user:word"))
+    assert way(server.url, CARD, b"", 100) == (200, b"a card")
+    assert proxy.asked == [f"CONNECT {server.url.removeprefix('https://')} HTTP/1.1"]
+    assert server.asked.startswith(b"GET /v1/card HTTP/1.1\r\n")
+    with pytest.raises(Unavailable, match=r"407.*nothing is lost: run the same command again"):
+        Way(WebProxy.parse(proxy.url))(server.url, CARD, b"", 100)
+    proxy.close()
+    server.close()
+
+
+def test_no_more_of_an_answer_is_read_than_it_can_be(tmp_path: Path) -> None:
+    server = TlsServer(tmp_path, b"x" * 50_000)
+    assert len(Way()(server.url, ENROLMENT, b"asked", 100)[1]) == 101
+    assert server.asked.startswith(b"POST /v1/enrolment HTTP/1.1\r\n")
+    server.close()
+
+
+def test_a_server_that_is_away_is_named() -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"https://127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=rf"{url}: nobody listens there.*run the same command again"):
+            Way()(url, CARD, b"", 100)
+
+
+def test_public_certificates_are_trusted_by_a_file_that_is_there(
+    both: Operators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cards = (both.desks[Side.A].card, operator_card(Side.B))
+    told = tmp_path / "told.pem"
+    told.write_text("told")
+    for name, ca, said in (("one", told, "told"), ("two", None, "system")):
+        paths = ssl.get_default_verify_paths()._replace(cafile=str(tmp_path / "system.pem"))
+        (tmp_path / "system.pem").write_text("system")
+        monkeypatch.setattr("client_agent.joining.folder.ssl.get_default_verify_paths", lambda paths=paths: paths)
+        joined = make_folder(tmp_path / name, "clinic-1", Wanted(5, tmp_path, ca, "http://proxy:3128", told), cards)
+        assert (joined.folder / "ca.pem").read_text() == f"{cards[0].ca}\n{said}"
+        settings = load_settings(joined.folder / "settings.toml")
+        assert (settings.proxy, settings.proxy_credentials) == ("http://proxy:3128", told)
+    nothing = SimpleNamespace(cafile=None)
+    monkeypatch.setattr("client_agent.joining.folder.ssl.get_default_verify_paths", lambda: nothing)
+    with pytest.raises(ConfigurationError, match="this machine has no file of these: name one with --ca"):
+        make_folder(tmp_path / "three", "clinic-1", Wanted(5, tmp_path), cards)
+    assert not (tmp_path / "three").exists()
+
+
+def test_a_folder_with_the_public_card_of_other_keys_is_refused(both: Operators) -> None:
+    joined, other = both.join("clinic-1"), both.join("clinic-2")
+    (joined.folder / "site.public.toml").write_bytes((other.folder / "site.public.toml").read_bytes())
+    with pytest.raises(ConfigurationError, match=r"is not the public card of .*restore the folder"):
+        open_folder(joined.folder)
