@@ -24,7 +24,7 @@ from protocol.evidence import PastRelease
 from protocol.parameters import Needs
 from protocol.rounds.agree import check_transcript
 from protocol.sharing import Side, vector_side
-from protocol.tags.keys import seed_hash
+from protocol.tags.keys import seed_hash, shown_seed
 from protocol.tags.verdicts import judged, require_check, require_commitment
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
@@ -198,7 +198,7 @@ class ScriptedRequester:
             study_digest=release.study_digest,
             round=release.round,
             attempt=release.attempt,
-            seed=past.weight_list.tag_seed or "",
+            seed=shown_seed(bytes.fromhex(past.weight_list.tag_seed or "")).hex(),
         )
         views = dict(zip(_SERVERS, self._wait(lambda view: view.commitment is not None), strict=True))
         with ThreadPoolExecutor(len(_SERVERS)) as pool:

@@ -55,7 +55,7 @@ WORDS: Final[Mapping[str, Mapping[str, str]]] = {
         "protection": "`shares`: two halves at two servers. `ckks`: ciphertexts at A, which any site's key opens.",
         "seed": "Fixes version 0 of the model, so that runs compare; without it the study's digest does. It makes no "
         "secret predictable.",
-        "tags": "Two more coordinates by which sites find, and name, a server that changes a sum "
+        "tags": "Four more coordinates by which sites find, and name, a server that changes a sum "
         "([protocol.md](protocol.md), section 15).",
     },
     "model": {

@@ -98,17 +98,27 @@ class Kernels:
         _require_same_length(total, x)
         self._module().add_into(total, x)
 
-    def multiply_into(self, totals: Ring, words: Ring, x: Ring) -> None:
-        """totals[j] += the inner product of ``x`` with ``words`` from place j on, for j = 0 and 1.
+    def multiply_into(self, totals: Ring, words: Ring, scales: Ring, x: Ring, place: int) -> None:
+        """totals[j] += scales[2 b + j] times the inner product of block b of ``x`` with ``words`` from place j on.
 
-        Shapes:   totals uint64[2], words uint64[n + 1], x uint64[n]
+        j is 0 and 1; a block has as many elements as there are words less one, and ``x`` begins ``place`` elements
+        into its first, whose number is 0.
+
+        Shapes:   totals uint64[2], words uint64[block + 1], scales uint64[2 blocks], x uint64[n]
         """
-        if totals.shape != (2,) or x.ndim != 1 or words.shape != (x.size + 1,):
+        block = words.size - 1
+        if totals.shape != (2,) or x.ndim != 1 or words.ndim != 1 or not 0 <= place < block:
             raise ProtocolViolation(
-                f"two products of a vector of shape {x.shape} take one word more than it has elements, found "
-                f"{words.shape} words and {totals.shape} totals; expand as many"
+                f"two products of a vector of shape {x.shape} go into two totals, from a place in a block of {block}; "
+                f"found {totals.shape} totals and place {place}"
             )
-        self._module().multiply_into(totals, np.ascontiguousarray(words), np.ascontiguousarray(x))
+        if scales.ndim != 1 or scales.size < 2 * -(-(place + x.size) // block):
+            raise ProtocolViolation(
+                f"{x.size} elements from place {place} of a block of {block} take two scales a block, found "
+                f"{scales.shape}; expand as many"
+            )
+        contiguous = (np.ascontiguousarray(one) for one in (words, scales, x))
+        self._module().multiply_into(totals, *contiguous, place)
 
     def sketch_into(self, buckets: Ring, words: Ring, x: Ring) -> None:
         """Add every ±x[i] to one bucket in each of the four blocks of ``buckets``.

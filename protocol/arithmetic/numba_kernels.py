@@ -48,14 +48,21 @@ def _add_into(total: Ring, x: Ring) -> None:  # pragma: no cover - compiled
         total[i] += x[i]
 
 
-def _multiply_into(totals: Ring, words: Ring, x: Ring) -> None:  # pragma: no cover - compiled
-    first, second = np.uint64(0), np.uint64(0)
-    for i in range(x.size):
-        value = x[i]
-        first += words[i] * value
-        second += words[i + 1] * value
-    totals[0] += first
-    totals[1] += second
+def _multiply_into(  # pragma: no cover - compiled
+    totals: Ring, words: Ring, scales: Ring, x: Ring, place: int
+) -> None:
+    at, block = 0, 0
+    while at < x.size:
+        size = min(words.size - 1 - place, x.size - at)
+        values, one, other = x[at : at + size], words[place : place + size], words[place + 1 : place + 1 + size]
+        first, second = np.uint64(0), np.uint64(0)
+        for i in range(size):
+            value = values[i]
+            first += one[i] * value
+            second += other[i] * value
+        totals[0] += scales[2 * block] * first
+        totals[1] += scales[2 * block + 1] * second
+        at, block, place = at + size, block + 1, 0
 
 
 def _sketch_into(buckets: Ring, words: Ring, x: Ring) -> None:  # pragma: no cover - compiled
@@ -180,9 +187,9 @@ def _open_average(
 
 mask: Callable[[Ring, Ring, Ring], None] = njit(types.void(_IN, _IN, _OUT), cache=True, nogil=True)(_mask)
 add_into: Callable[[Ring, Ring], None] = njit(types.void(_OUT, _IN), cache=True, nogil=True)(_add_into)
-multiply_into: Callable[[Ring, Ring, Ring], None] = njit(types.void(_OUT, _IN, _IN), cache=True, nogil=True)(
-    _multiply_into
-)
+multiply_into: Callable[[Ring, Ring, Ring, Ring, int], None] = njit(
+    types.void(_OUT, _IN, _IN, _IN, types.int64), cache=True, nogil=True
+)(_multiply_into)
 sketch_into: Callable[[Ring, Ring, Ring], None] = njit(types.void(_OUT, _IN, _IN), cache=True, nogil=True)(_sketch_into)
 project: Callable[[NDArray[np.int8], Ring, Ring], None] = njit(
     types.void(types.Array(types.int8, 2, "C", readonly=True), _IN, _OUT), cache=True, nogil=True

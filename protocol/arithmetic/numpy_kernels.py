@@ -31,10 +31,15 @@ def add_into(total: Ring, x: Ring) -> None:
     np.add(total, x, out=total)
 
 
-def multiply_into(totals: Ring, words: Ring, x: Ring) -> None:
-    """totals[j] += <words[j:], x>, for j = 0 and 1."""
-    for j in range(2):
-        totals[j : j + 1] += np.dot(words[j : j + x.size], x)
+def multiply_into(totals: Ring, words: Ring, scales: Ring, x: Ring, place: int) -> None:
+    """totals[j] += scales[2 b + j] <words[j:], x of block b>, for j = 0 and 1."""
+    at, block = 0, 0
+    while at < x.size:
+        size = min(words.size - 1 - place, x.size - at)
+        for j in range(2):
+            product = np.dot(words[place + j : place + j + size], x[at : at + size])
+            totals[j : j + 1] += scales[2 * block + j : 2 * block + j + 1] * product
+        at, block, place = at + size, block + 1, 0
 
 
 def sketch_into(buckets: Ring, words: Ring, x: Ring) -> None:

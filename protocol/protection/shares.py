@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeVar
+from functools import partial
+from typing import Final, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -187,18 +188,27 @@ class _Vector:
 
 
 def _fetched(at: AtSite, past: PastRelease, fetch: Fetch, take: Callable[[_Vector], T]) -> T:
-    """What ``take`` makes of the masked vector, once the mask's seed is here; with tags, once both are checked."""
+    """What ``take`` makes of the masked vector, once the mask's seed is here; with tags, once the sum has its own.
+
+    A sum whose kept tags are wrong is fetched once more, to see by what the servers signed whose doing that is.
+    """
     mask_from = masking_side(past.announcement.round)
     seed = fetch(mask_from, output.seed_in)
+    if not past.announcement.tagged:
+        return fetch(
+            mask_from.other,
+            lambda header, content: take(_Vector(past, output.elements_in(header, content), seed)),
+        )
 
-    def taken(header: OutputHeader, content: Iterator[bytes]) -> T:
+    def taken(header: OutputHeader, content: Iterator[bytes], *, closely: bool) -> T | None:
+        halves = CheckedHalves(past, at.roster, seed, header.length, closely=closely)
         pieces = output.elements_in(header, content)
-        if not past.announcement.tagged:
-            return take(_Vector(past, pieces, seed))
-        halves = CheckedHalves(past, at.roster, seed, header.length)
         return halves.opened(pieces, lambda values: take(_Vector(past, values, None)))
 
-    return fetch(mask_from.other, taken)
+    found = fetch(mask_from.other, partial(taken, closely=False))
+    if found is None:
+        found = fetch(mask_from.other, partial(taken, closely=True))
+    return cast(T, found)
 
 
 def _average(at: AtSite, vector: _Vector) -> NDArray[np.float32]:

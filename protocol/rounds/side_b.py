@@ -41,7 +41,7 @@ from protocol.rounds.states import (
     Unlocked,
 )
 from protocol.rounds.transitions import FINAL_STATES, RoundEvent
-from protocol.tags.keys import require_seed
+from protocol.tags.keys import require_shown
 from protocol.tags.verdicts import require_about, require_own
 from protocol.wire.messages import (
     NO_COMMITMENT,
@@ -281,7 +281,7 @@ def _check(state: Standing, message: TagSeed) -> Answer:
     """See the seed, and say by how much the tags of this side's half are off; the half is fixed by then."""
     attempt, key = state.attempt, state.attempt.key
     require_about(message, key.study, key.round, key.attempt)
-    require_seed(attempt.announcement, message.seed)
+    require_shown(attempt.announcement, message.seed)
     if isinstance(state.half, HalfChecked):
         return Reply.AGAIN
     _require_committed(state, "the seed of its tags")

@@ -10,9 +10,9 @@ import numpy as np
 
 from protocol.arithmetic.ring import Ring
 from protocol.errors import AnnouncementMismatch, ProtocolViolation, TranscriptMismatch
-from protocol.parameters import TAG_COORDINATES
 from protocol.release import masking_side
 from protocol.sharing import Side
+from protocol.tags.sums import PAIR
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import (
     Go,
@@ -111,7 +111,7 @@ def judged(
 
 def sum_of(checks: Sequence[Signed[TagCheck]]) -> Ring:
     """The errors of the sum's tags. Shapes: -> uint64[2], ring 2^64"""
-    total = np.zeros(TAG_COORDINATES, dtype=np.uint64)
+    total = np.zeros(PAIR, dtype=np.uint64)
     for check in checks:
         total += numbers(check.message.values)
     return total
@@ -199,10 +199,10 @@ def wrong_tags(
     Reveals:  to the requester: by how much a site's tags are off, zero for all that did as they should
     Raises:   BadSignature, AnnouncementMismatch
     """
-    errors = np.zeros((len(release.sites), TAG_COORDINATES), dtype=np.uint64)
+    errors = np.zeros((len(release.sites), PAIR), dtype=np.uint64)
     for side, signed in zip(Side, shares, strict=True):
         stated = require_signatures(signed, roster, [_operator(roster, side)])
-        mine = np.array([numbers(one) for one in stated.values], dtype=np.uint64).reshape(-1, TAG_COORDINATES)
+        mine = np.array([numbers(one) for one in stated.values], dtype=np.uint64).reshape(-1, PAIR)
         if mine.shape != errors.shape or stated != shares_of(release, side, mine):
             raise AnnouncementMismatch(f"side {side.value!r} shares errors of another release's sites")
         errors += mine

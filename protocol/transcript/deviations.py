@@ -15,7 +15,7 @@ from protocol.errors import MalformedMessage, MoietyError
 from protocol.release import mask_source, masking_side
 from protocol.sharing import ChunkSource, Side
 from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, require_seed
+from protocol.tags.keys import attempt_key, require_seed, shown_seed
 from protocol.tags.sums import errors_of
 from protocol.tags.verdicts import contradicted, require_judged, wrong_tags
 from protocol.transcript.kept import RoundTranscript
@@ -242,7 +242,7 @@ def _altered(one: RoundTranscript, roster: Roster, vector: ReadVector | None) ->
             f"round {one.round}: the kept halves are not those that the servers committed to, so they prove nothing: "
             "take the folder of another site"
         )
-    key = attempt_key(announcement, go.attempt, seed)
+    key = attempt_key(announcement, go.attempt, shown_seed(seed))
     of_mask, of_vector = errors_of(key, length, (mask_source(mask_seed), masked))
     for side in contradicted(go, of_mask, of_vector):
         operator = roster.operator(side).name

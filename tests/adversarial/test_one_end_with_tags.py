@@ -22,6 +22,7 @@ from protocol.rounds.side_a import outcome_of
 from protocol.rounds.states import RoundKey
 from protocol.rounds.steps import Act, End, Step
 from protocol.sharing import Side
+from protocol.tags.keys import shown_seed
 from protocol.wire.authentic import require_signatures, sign
 from protocol.wire.messages import (
     Announcement,
@@ -87,7 +88,7 @@ def record_at(side: Side) -> RoundRecord:
         output_file=None if side is Side.A else "output",
         commitment=OF.signed_commitments()[place],
         committed_at_s=COMMITTED_AT_S,
-        tag_seed=SEED,
+        tag_seed=shown_seed(SEED),
         tag_check=OF.signed_checks()[place],
     )
 
@@ -262,7 +263,7 @@ def test_nothing_is_committed_to_after_a_skip(servers: dict[Side, Any], side: Si
 def test_two_seeds_at_once_are_answered_in_the_same_bytes(servers: dict[Side, Any]) -> None:
     a = servers[Side.A]
     a.store.change_round(KEY, lambda r: replace(r, tag_seed=None, tag_check=None))
-    seed = TagSeed(study_digest=STUDY, round=1, attempt=1, seed=SEED.hex())
+    seed = TagSeed(study_digest=STUDY, round=1, attempt=1, seed=shown_seed(SEED).hex())
 
     async def both() -> list[object]:
         return list(await asyncio.gather(*(check_half(a, kept(a), seed) for _ in range(2))))

@@ -202,5 +202,5 @@ def test_announcements_without_a_seed_and_shares_without_tags_are_refused(sites:
         assert code == ErrorCode.MALFORMED_MESSAGE
     sites.announce(announcement)
     sealed = sites.seal_contribution(SITES[1], np.zeros(20, dtype=np.uint64), announcement)
-    with pytest.raises(AssertionError, match=r"sends this server a .* of length 22"):
+    with pytest.raises(AssertionError, match=r"sends this server a .* of length 24"):
         sites.contribute(SITES[1], sealed, 1)

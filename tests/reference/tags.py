@@ -7,31 +7,48 @@ import hmac
 
 from tests.reference.ring import MODULUS, expand, inner
 
+BLOCK = 2048
+
+
+def expanded(seed: bytes, info: str) -> bytes:
+    """RFC 5869, 2.3, for 32 bytes: T(1) = HMAC(PRK, info | 0x01)."""
+    return hmac.digest(seed, info.encode() + b"\x01", "sha256")
+
+
+def shown_seed(seed: bytes) -> bytes:
+    return expanded(seed, "moiety/2 tag seed shown")
+
 
 def seed_hash(study_digest: str, round_number: int, seed: bytes) -> str:
     said = f"moiety/2 tag seed study {study_digest} round {round_number}".encode()
-    return hashlib.sha256(said + b"\x00" + seed).hexdigest()
+    return hashlib.sha256(said + b"\x00" + shown_seed(seed)).hexdigest()
 
 
 def attempt_key(study_digest: str, round_number: int, attempt: int, seed: bytes) -> bytes:
-    """RFC 5869, 2.3, for 32 bytes: T(1) = HMAC(PRK, info | 0x01)."""
-    info = f"moiety/2 tag key study {study_digest} round {round_number} attempt {attempt}".encode()
-    return hmac.digest(seed, info + b"\x01", "sha256")
+    info = f"moiety/2 tag key study {study_digest} round {round_number} attempt {attempt}"
+    return expanded(shown_seed(seed), info)
+
+
+def kept_key(study_digest: str, round_number: int, attempt: int, seed: bytes) -> bytes:
+    return expanded(seed, f"moiety/2 kept tag key study {study_digest} round {round_number} attempt {attempt}")
 
 
 def factors(key: bytes, length: int) -> list[list[int]]:
-    """K_1 and K_2: one stream, K_2 a word further."""
-    words = expand(key, "TAGS", length + 1)
-    return [words[:-1], words[1:]]
+    """K_1 and K_2: the words of one block, K_2's a place further, times two scales for each block."""
+    blocks = -(-length // BLOCK)
+    stream = expand(key, "TAGS", BLOCK + 2 + 2 * blocks)
+    words, scales = stream[: BLOCK + 1], stream[BLOCK + 2 :]
+    return [[scales[2 * (c // BLOCK) + j] * words[c % BLOCK + j] % MODULUS for c in range(length)] for j in (0, 1)]
 
 
 def tags(key: bytes, x: list[int]) -> list[int]:
     return [inner(row, x) for row in factors(key, len(x))]
 
 
-def errors(key: bytes, x: list[int]) -> list[int]:
-    """By how much the last two elements are not the tags of the others."""
-    return [(tag - found) % MODULUS for tag, found in zip(tags(key, x[:-2]), x[-2:], strict=True)]
+def errors(key: bytes, x: list[int], pair: int = 0) -> list[int]:
+    """By how much one of the two pairs at the end, the shown one or the kept one, is not the tags of what is before."""
+    own = x[len(x) - 4 + 2 * pair :][:2]
+    return [(tag - found) % MODULUS for tag, found in zip(tags(key, x[:-4]), own, strict=True)]
 
 
 def commitment_to_mask(t_seed: bytes) -> str:

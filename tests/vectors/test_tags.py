@@ -10,8 +10,8 @@ from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.sharing import VectorShare, chunk_source
 from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, seed_hash
-from protocol.tags.sums import TagSums, errors_of
+from protocol.tags.keys import attempt_key, kept_key, seed_hash, shown_seed
+from protocol.tags.sums import TagErrors, TagPair, TagSums, errors_of
 from tests.unit.parties import announcement
 from tests.vectors.material import load
 
@@ -27,7 +27,9 @@ def test_hash_and_key():
         seed = bytes.fromhex(case["seed"])
         of = announcement(case["study_digest"], case["round"])
         assert seed_hash(of.study_digest, of.round, seed) == case["seed_hash"]
-        assert attempt_key(of, case["attempt"], seed).hex() == case["key"]
+        assert shown_seed(seed).hex() == case["shown"]
+        assert attempt_key(of, case["attempt"], shown_seed(seed)).hex() == case["key"]
+        assert kept_key(of, case["attempt"], seed).hex() == case["kept_key"]
 
 
 @TWINS
@@ -35,15 +37,19 @@ def test_a_round(twin):
     case = load("tags")["round"]
     key, t = bytes.fromhex(case["key"]), bytes.fromhex(case["mask_seed"])
     for update, tags in zip(case["updates"], case["tags"], strict=True):
-        sums = TagSums(key, kernels=twin)
-        sums.add(ring(update))
-        assert sums.values()[0].tolist() == ring(tags).tolist()
+        for pair, under in enumerate((key, bytes.fromhex(case["kept_key"]))):
+            sums = TagSums(under, kernels=twin)
+            sums.add(ring(update))
+            assert sums.values()[0].tolist() == ring(tags)[2 * pair :][:2].tolist()
     vector = ring(case["vector"])
     halves = [lambda start, stop: expand(t, Usage.OUTPUT_MASK, stop - start, start=start), lambda a, b: vector[a:b]]
     of_seed, of_vector = errors_of(key, vector.size, halves, twin)
     assert of_seed.tolist() == ring(case["check_of_seed"]).tolist()
     assert of_vector.tolist() == ring(case["check_of_vector"]).tolist()
     assert (of_seed + of_vector).tolist() == [0, 0]
+    kept = TagErrors(bytes.fromhex(case["kept_key"]), vector.size, kernels=twin, pair=TagPair.KEPT)
+    kept.add(vector + halves[0](0, vector.size))
+    assert kept.values().tolist() == [[0, 0]]
     digest = VectorDigest()
     digest.update(to_bytes(vector))
     assert (mask_digest(t), digest.hexdigest()) == (case["mask_digest"], case["vector_digest"])

@@ -17,6 +17,7 @@ from client_agent.requester.state import RoundPlan
 from client_agent.requester.study import RequesterStudy
 from protocol.errors import RefusedMessage, UnknownResource
 from protocol.sharing import Side
+from protocol.tags.keys import shown_seed
 from protocol.tags.verdicts import judged, require_check, require_commitment, wrong_tags
 from protocol.wire.authentic import sign
 from protocol.wire.messages import (
@@ -96,9 +97,8 @@ class TagChecks:
         """The seed leaves only once both servers have committed to what they will serve."""
         owner, roster = self._owner, self._context.roster
         committed = {side: self._committed(release, side, view) for side, view in zip(Side, (a, b), strict=True)}
-        seed = TagSeed(
-            study_digest=owner.study_digest, round=self._announcement.round, attempt=a.attempt, seed=self._seed
-        )
+        shown = shown_seed(bytes.fromhex(self._seed)).hex()
+        seed = TagSeed(study_digest=owner.study_digest, round=self._announcement.round, attempt=a.attempt, seed=shown)
         owner.journal.reach(Point.BEFORE_TAG_SEED_SENT)
 
         def checked(side: Side) -> Signed[TagCheck]:

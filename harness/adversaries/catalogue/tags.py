@@ -18,21 +18,31 @@ from harness.adversaries.scripted.requester import REQUESTER
 from harness.adversaries.tagging.tagged_round import CONTRIBUTORS, Half, TaggedRound
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring
-from protocol.errors import MoietyError
+from protocol.errors import MoietyError, SumAltered
+from protocol.parameters import TAG_COORDINATES
 from protocol.sharing import Side
+from protocol.tags.sums import PAIR
 from protocol.wire.messages import Go, ShareKind, TagsFailed
 
 _ROUNDS: Final = 12
 _SEED: Final = bytes(range(64, 96))
 _GOES: Final = "the requester says go only where both servers' checks add up to zero"
-_AT_SITES: Final = "every site holds what it is served against what both servers signed, then against the tags"
+_AT_SITES: Final = "every site holds the sum against the kept tags, whose key no server has"
+_CLOSELY: Final = "where kept tags are wrong a site looks at what servers signed, and takes a sum that is theirs"
 _NO_ERROR: Final[Mapping[str, object]] = {"protocol.tags.verdicts.sum_of": lambda checks: np.zeros(2, dtype=np.uint64)}
-_NO_TAGS: Final[Mapping[str, object]] = {"protocol.protection.tagged.CheckedHalves._require_tags": passes}
-_NO_DIGEST: Final[Mapping[str, object]] = {"protocol.protection.tagged.CheckedHalves._require_half": passes}
+_NO_TAGS: Final[Mapping[str, object]] = {
+    "protocol.protection.tagged.CheckedHalves._kept_tags_fit": lambda halves: True,
+    "protocol.protection.tagged.CheckedHalves._require_shown_tags": passes,
+}
 _NO_BOUNDS: Final[Mapping[str, object]] = {
     "protocol.release._require_within": passes,
     "protocol.release.AverageOpener.finish": passes,
 }
+
+
+def _blames(_halves: object) -> bool:
+    """A site that takes wrong kept tags for a server's doing."""
+    raise SumAltered("the kept tags are wrong", ())
 
 
 class TaggedAttack(Attack):
@@ -122,7 +132,7 @@ class OtherHalf(TaggedAttack):
     party = Party.SERVER
     tries = "serves something else than the half that it signed"
     defence = _AT_SITES
-    without: Mapping[str, object] = {**_NO_DIGEST, **_NO_TAGS}
+    without = _NO_TAGS
 
     def _round(self, seed: bytes, number: int) -> TaggedRound:
         class Other(TaggedRound):
@@ -135,6 +145,50 @@ class OtherHalf(TaggedAttack):
 
     def _reached(self, turn: TaggedRound) -> bool:
         return _is_opened(turn)
+
+
+class FittedHalf(OtherHalf):
+    """Once it has the shown seed a server alters its half and fits the shown tags in it to the error."""
+
+    name = "tags-fitted-to-the-shown-key"
+    tries = "serves an altered half with shown tags that fit it, which it can make once it is shown the seed"
+
+    def _round(self, seed: bytes, number: int) -> TaggedRound:
+        class Fitted(TaggedRound):
+            def served(self, half: Half) -> bytes:
+                if half.kind is ShareKind.SEED:
+                    return half.content
+                error = _small_error(self.length)
+                error[-TAG_COORDINATES:][:PAIR] = self.errors([error])[0]
+                return (half.vector(self.length) + error).tobytes()
+
+        return Fitted(seed, number)
+
+
+class WrongKeptTag(TaggedAttack):
+    """A site shares wrong kept tags, which nobody can name it for: an honest sum is to be discarded over them."""
+
+    name = "tags-wrong-among-sites"
+    party = Party.SITE
+    tries = "makes the tags wrong that only sites check, to have an honest sum discarded and a server blamed"
+    defence = _CLOSELY
+    figure = f"of {_ROUNDS} honest sums are discarded; without wrong tags 0"
+    without: Mapping[str, object] = {"protocol.protection.tagged.CheckedHalves._kept_tags_fit": _blames}
+
+    def _round(self, seed: bytes, number: int) -> TaggedRound:
+        class Wrong(TaggedRound):
+            def shared(self, site: str, tagged: Ring) -> Ring:
+                if site == "c1":
+                    tagged[-1] += np.uint64(1)
+                return tagged
+
+        return Wrong(seed, number)
+
+    def _reached(self, turn: TaggedRound) -> bool:
+        try:
+            return not turn.goes or not np.allclose(turn.opened(CONTRIBUTORS[1]), turn.average, atol=1e-3)
+        except MoietyError:
+            return True
 
 
 class WrongTag(TaggedAttack):
@@ -153,7 +207,7 @@ class WrongTag(TaggedAttack):
         class Wrong(TaggedRound):
             def shared(self, site: str, tagged: Ring) -> Ring:
                 if site == wrong:
-                    tagged[-1] += np.uint64(1)
+                    tagged[-TAG_COORDINATES + 1] += np.uint64(1)
                 return tagged
 
         return Wrong(seed, number)
@@ -175,7 +229,7 @@ class RequesterGoes(TaggedAttack):
         class Goes(TaggedRound):
             def shared(self, site: str, tagged: Ring) -> Ring:
                 if site == REQUESTER:
-                    tagged[-2] += np.uint64(5)
+                    tagged[-TAG_COORDINATES] += np.uint64(5)
                 return tagged
 
             def judged(self, said: Go | TagsFailed) -> Go | TagsFailed:
@@ -224,7 +278,7 @@ def _one_coordinate(own: Ring) -> None:
 
 
 def _a_constant(own: Ring) -> None:
-    own[:-2] += np.uint64(2**10)
+    own[:-TAG_COORDINATES] += np.uint64(2**10)
 
 
 def _half_the_ring(own: Ring) -> None:
@@ -239,6 +293,8 @@ def tagged_sums() -> tuple[Attack, ...]:
         AlteredTaggedSum("tags-plus-two-to-the-63", "adds 2^63 to one coordinate", _half_the_ring),
         ForgedCheck(),
         OtherHalf(),
+        FittedHalf(),
+        WrongKeptTag(),
         WrongTag("tags-wrong-at-a-site", "shares a wrong tag, to have the sum discarded once it is open", "c1"),
         RequesterGoes(),
         OtherSeed(),

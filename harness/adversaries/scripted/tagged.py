@@ -18,7 +18,7 @@ from protocol.parameters import Needs
 from protocol.release import masking_side
 from protocol.sharing import Side
 from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, seed_hash
+from protocol.tags.keys import attempt_key, kept_key, seed_hash, shown_seed
 from protocol.tags.sums import TagErrors, TagSums
 from protocol.tags.verdicts import contradicted, judged, require_check, require_commitment, require_judged
 from protocol.wire import paths
@@ -75,13 +75,16 @@ class TaggedSites(ScriptedSites[R]):
         return plain.model_copy(update={"tag_seed_hash": hashed})
 
     def key(self, announcement: Announcement, attempt: int = 1) -> bytes:
-        return attempt_key(announcement, attempt, self.seed(announcement.round))
+        return attempt_key(announcement, attempt, shown_seed(self.seed(announcement.round)))
 
     def with_tags(self, x: Ring, announcement: Announcement, attempt: int = 1) -> Ring:
         """The vector that an honest site shares."""
-        sums = TagSums(self.key(announcement, attempt))
-        sums.add(x)
-        return np.concatenate([x, sums.values()[0]])
+        pairs = []
+        for key in (self.key(announcement, attempt), kept_key(announcement, attempt, self.seed(announcement.round))):
+            sums = TagSums(key)
+            sums.add(x)
+            pairs.append(sums.values()[0])
+        return np.concatenate([x, *pairs])
 
     # --- from the announcement to both commitments --------------------------------------------------------------------
 
@@ -116,7 +119,7 @@ class TaggedSites(ScriptedSites[R]):
     # --- seed, go, no go ----------------------------------------------------------------------------------------------
 
     def show_seed(self, side: Side, number: int, attempt: int = 1, seed: bytes | None = None) -> Signed[TagCheck]:
-        shown = self.seed(number) if seed is None else seed
+        shown = shown_seed(self.seed(number)) if seed is None else seed
         message = TagSeed(study_digest=self.study.digest(), round=number, attempt=attempt, seed=shown.hex())
         path = self.path(paths.TAG_SEED, round=number, attempt=attempt)
         return Signed[TagCheck].parse(self.me.ok(side, "PUT", path, message.canonical()))

@@ -27,7 +27,7 @@ from protocol.protection.tagged import with_tags
 from protocol.release import masking_side
 from protocol.sharing import Side, split
 from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, seed_hash
+from protocol.tags.keys import attempt_key, seed_hash, shown_seed
 from protocol.tags.sums import errors_of
 from protocol.tags.verdicts import WrongTags, check_of, commitment_to, judged, require_judged, shares_of, wrong_tags
 from protocol.wire.authentic import countersign, sign
@@ -283,7 +283,7 @@ class TaggedRound:
 
     def errors(self, vectors: Iterable[Ring]) -> Ring:
         """By how much the tags of vectors are off. Shapes: uint64[length] each -> uint64[vectors, 2]"""
-        key = attempt_key(self.announcement, _ATTEMPT, self.tag_seed)
+        key = attempt_key(self.announcement, _ATTEMPT, shown_seed(self.tag_seed))
         return errors_of(key, self.length, [_source(vector) for vector in vectors])
 
 

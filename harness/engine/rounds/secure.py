@@ -28,8 +28,8 @@ from protocol.mpc import distance, measurement, sketch
 from protocol.parameters import TAG_COORDINATES, StudyParameters
 from protocol.rounds import agree
 from protocol.sharing import ChunkSource, Share, Side
-from protocol.tags.keys import attempt_key
-from protocol.tags.sums import TagSums, errors_of
+from protocol.tags.keys import attempt_key, kept_key, shown_seed
+from protocol.tags.sums import PAIR, TagSums, errors_of
 from protocol.wire.commitment import commitment_to
 from protocol.wire.messages import AgreedSet, Announcement, CollectedContribution, Roster
 
@@ -131,20 +131,27 @@ class SecureRound:
         """With its tags behind it, in a round that has them."""
         if not self.announcement.tagged:
             return encoded
-        tags = TagSums(self._tag_key)
-        tags.add(encoded)
-        return np.concatenate([encoded, tags.values()[0]])
+        found = [encoded]
+        for key in (self._tag_key, kept_key(self.announcement, _ATTEMPT, self._tag_seed)):
+            tags = TagSums(key)
+            tags.add(encoded)
+            found.append(tags.values()[0])
+        return np.concatenate(found)
+
+    @property
+    def _tag_seed(self) -> bytes:
+        return derive(self.seed, "tag seed")
 
     @property
     def _tag_key(self) -> bytes:
-        return attempt_key(self.announcement, _ATTEMPT, derive(self.seed, "tag seed"))
+        return attempt_key(self.announcement, _ATTEMPT, shown_seed(self._tag_seed))
 
     def _wrong_tags(self, released: tuple[str, ...], contributions: dict[str, _Contribution]) -> tuple[str, ...] | None:
         """Before anything is served: None where the sum's tags are right, else whose are not, by both sides' shares."""
         if not self.announcement.tagged:
             return None
         length = self.parameters.dimension + TAG_COORDINATES
-        errors = np.zeros((len(released), TAG_COORDINATES), dtype=np.uint64)
+        errors = np.zeros((len(released), PAIR), dtype=np.uint64)
         for side in Side:
             errors += errors_of(self._tag_key, length, _sources(side, contributions, released))
         if not np.any(errors.sum(axis=0, dtype=np.uint64)):

@@ -22,6 +22,7 @@ from protocol.rounds.side_b import Answer, Message, Move, Reply
 from protocol.rounds.states import RoundKey, Standing
 from protocol.rounds.transitions import TRANSITIONS, step
 from protocol.sharing import Side
+from protocol.tags.keys import shown_seed
 from protocol.tags.verdicts import check_of, commitment_to, judged
 from protocol.wire.messages import (
     AgreedSet,
@@ -207,7 +208,7 @@ class Trace:
             self.change(state=RoundState.COMMITTED, commitment=Signed[OutputCommitment](message=committed))
 
     def seed(self) -> TagSeed:
-        made = TagSeed(study_digest=STUDY, round=self.of.round, attempt=1, seed=SEED_OF_TAGS.hex())
+        made = TagSeed(study_digest=STUDY, round=self.of.round, attempt=1, seed=shown_seed(SEED_OF_TAGS).hex())
         shown: TagSeed = self.altered(made, {"seed": OTHER})
         return shown
 
@@ -246,7 +247,7 @@ class Trace:
                 self.change(agreed_set=Signed[AgreedSet](message=message))
             case TagSeed():
                 check = check_of(self.record.committed.message, np.array([1, 2], dtype=np.uint64))
-                self.change(tag_seed=SEED_OF_TAGS, tag_check=Signed[TagCheck](message=check))
+                self.change(tag_seed=shown_seed(SEED_OF_TAGS), tag_check=Signed[TagCheck](message=check))
             case Go():
                 self.change(go=Signed[Go](message=message))
             case TagsFailed():

@@ -9,10 +9,11 @@ import numpy as np
 from protocol.arithmetic.prg import Usage, expand
 from protocol.arithmetic.ring import Ring, to_bytes
 from protocol.evidence import PastRelease
+from protocol.parameters import TAG_COORDINATES
 from protocol.release import masking_side
 from protocol.sharing import Side, VectorShare, chunk_source
 from protocol.tags.halves import VectorDigest, mask_digest
-from protocol.tags.keys import attempt_key, seed_hash
+from protocol.tags.keys import attempt_key, seed_hash, shown_seed
 from protocol.tags.sums import TagSums, errors_of
 from protocol.tags.verdicts import check_of, commitment_to, judged, shares_of
 from protocol.wire.authentic import countersign, sign
@@ -92,8 +93,8 @@ class Release:
         self.release = ReleaseSet(
             study_digest=STUDY, round=self.number, attempt=1, agreed_set_digest=self.agreed.digest(), sites=sites
         )
-        self.key = attempt_key(self.announcement, 1, SEED)
-        self.length = DIMENSION + 2
+        self.key = attempt_key(self.announcement, 1, shown_seed(SEED))
+        self.length = DIMENSION + TAG_COORDINATES
         rng = np.random.default_rng(self.number)
         self.shares: list[tuple[Ring, Ring]] = []
         for off in self.wrong:
@@ -101,7 +102,10 @@ class Release:
             sums.add(x)
             tags = sums.values()[0]
             tags[:1] += np.uint64(off)
-            vector, share = np.concatenate([x, tags]), rng.integers(0, 2**64, self.length, dtype=np.uint64)
+            vector, share = (
+                np.concatenate([x, tags, np.zeros(2, dtype=np.uint64)]),
+                rng.integers(0, 2**64, self.length, dtype=np.uint64),
+            )
             self.shares.append((share, vector - share))
         total = np.sum([a + b for a, b in self.shares], axis=0, dtype=np.uint64)
         self.pad = expand(T, Usage.OUTPUT_MASK, self.length)

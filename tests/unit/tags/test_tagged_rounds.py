@@ -9,7 +9,7 @@ import pytest
 from protocol.bodies.contribution import content_bytes
 from protocol.errors import AnnouncementMismatch, BadSignature, MalformedMessage
 from protocol.evidence import check_release
-from protocol.parameters import Needs
+from protocol.parameters import TAG_COORDINATES, Needs
 from protocol.protection.known import encoded_bytes, expected, output_header
 from protocol.protection.plan import StudyProtection
 from protocol.purpose import Purpose
@@ -36,7 +36,7 @@ def test_sums_have_tags_and_nothing_else_has() -> None:
     tagged = {purpose for purpose in Purpose if TAGGED.tagged(purpose)}
     assert tagged == {Purpose.UPDATE, Purpose.COUNTS, Purpose.SUMMARY}
     assert not any(PLAIN.tagged(purpose) for purpose in Purpose)
-    assert TAGGED.shared_length(Purpose.UPDATE) == DIMENSION + 2
+    assert TAGGED.shared_length(Purpose.UPDATE) == DIMENSION + TAG_COORDINATES
     assert TAGGED.shared_length(Purpose.MEASURE) == PLAIN.shared_length(Purpose.UPDATE) == DIMENSION
 
 
@@ -68,14 +68,14 @@ def test_rounds_that_open_no_sum_of_shares_announce_no_seed() -> None:
         told(Purpose.UPDATE, tag_seed_hash=HASH, ckks_key_id="ab" * 16)
 
 
-def test_what_is_shared_and_served_is_two_elements_longer() -> None:
+def test_what_is_shared_and_served_is_longer_by_its_tags() -> None:
     tagged, plain = told(Purpose.UPDATE, tag_seed_hash=HASH), told(Purpose.UPDATE)
     assert encoded_bytes(TAGGED, tagged) == encoded_bytes(PLAIN, plain), "an attempt adds tags of its own"
     parts = [expected(TAGGED, tagged, 1, SITES[1], ROSTER, side) for side in Side]
-    assert {part.length for part in parts} == {DIMENSION + 2}
-    assert max(content_bytes(part.kind, part.length) for part in parts) == 8 * (DIMENSION + 2)
+    assert {part.length for part in parts} == {DIMENSION + TAG_COORDINATES}
+    assert max(content_bytes(part.kind, part.length) for part in parts) == 8 * (DIMENSION + TAG_COORDINATES)
     header = output_header(TAGGED, tagged, Release().release, Side.B, "ab" * 16)
-    assert (header.share_kind, header.length) == (ShareKind.VECTOR, DIMENSION + 2)
+    assert (header.share_kind, header.length) == (ShareKind.VECTOR, DIMENSION + TAG_COORDINATES)
 
 
 def test_a_release_with_tags_is_evidence_only_with_its_go() -> None:

@@ -15,6 +15,7 @@ from harness.adversaries.catalogue.attack import Attack, Found, Party
 from harness.adversaries.scripted.rounds import GRID, REQUESTER, SITES, SMALL, VICTIM, small_update
 from harness.adversaries.scripted.tagged import TaggedSites, tagged_study
 from harness.federation.memory.servers import ServersInMemory
+from protocol.parameters import TAG_COORDINATES
 from protocol.rounds.side_b import Reply
 from protocol.sharing import Side
 from protocol.wire import paths
@@ -49,7 +50,7 @@ class RetryWithout(Attack):
         draw = np.random.default_rng(5)
         x = {site: small_update(draw, SMALL) for site in SITES}
         vectors = {site: sites.with_tags(x[site], announcement) for site in SITES}
-        vectors[VICTIM][-1:] += np.uint64(1)
+        vectors[VICTIM][-TAG_COORDINATES:][:1] += np.uint64(1)
         sites.contribute_all(announcement, vectors)
         current = sites.measured(_NUMBER, x[REQUESTER], dict.fromkeys(SITES[1:], GRID))
         sites.release(current)

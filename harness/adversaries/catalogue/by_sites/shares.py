@@ -194,7 +194,7 @@ def _second() -> Refused:
             "sends one share and then another, before the lock, after it and after the release",
             "the first share stands; the same bytes get the same receipt, and others are refused and recorded",
         ),
-        {f"{_COLLECT}_same_receipt": _first_receipt},
+        {f"{_COLLECT}same_receipt": _first_receipt},
         (
             Row("same place, other bytes", sent.same_id_other_bytes, 409, E.CONFLICTING_MESSAGE, recorded=True),
             Row("both shares to one server", sent.both_shares_to_one_server, 409, E.CONFLICTING_MESSAGE, recorded=True),

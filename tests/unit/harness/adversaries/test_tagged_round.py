@@ -31,7 +31,7 @@ def test_an_honest_sum_goes_and_opens_the_average(number: int) -> None:
 
 
 @pytest.mark.parametrize("site", [REQUESTER, CONTRIBUTORS[2]])
-@pytest.mark.parametrize("place", [-1, -2, 0])
+@pytest.mark.parametrize("place", [-4, -3, 0])
 def test_a_wrong_tag_stops_the_sum_and_names_the_site(site: str, place: int) -> None:
     class Wrong(TaggedRound):
         def shared(self, name: str, tagged: Ring) -> Ring:
@@ -41,6 +41,18 @@ def test_a_wrong_tag_stops_the_sum_and_names_the_site(site: str, place: int) -> 
     turn = Wrong()
     assert not turn.goes
     assert turn.wrong() == WrongTags(sites=(site,), server_lied=False)
+
+
+@pytest.mark.parametrize("place", [-1, -2])
+def test_a_site_cannot_have_a_sum_discarded_by_tags_that_only_sites_check(place: int) -> None:
+    class Wrong(TaggedRound):
+        def shared(self, name: str, tagged: Ring) -> Ring:
+            tagged[place] += np.uint64(name == CONTRIBUTORS[2])
+            return tagged
+
+    turn = Wrong()
+    assert turn.goes
+    np.testing.assert_allclose(turn.opened(), turn.average, atol=1e-5)
 
 
 @EACH_SIDE
@@ -140,15 +152,20 @@ def cut(turn: TaggedRound, *at: int) -> Iterator[tuple[int, Ring]]:
     return ((start, vector[start:stop]) for start, stop in itertools.pairwise((0, *at, turn.length)))
 
 
-def checked(turn: TaggedRound) -> CheckedHalves:
-    return CheckedHalves(turn.past(), ROSTER, turn.halves[masking_side(turn.number)].content, turn.length)
+def checked(turn: TaggedRound, *, closely: bool) -> CheckedHalves:
+    mask_seed = turn.halves[masking_side(turn.number)].content
+    return CheckedHalves(turn.past(), ROSTER, mask_seed, turn.length, closely=closely)
 
 
+@pytest.mark.parametrize("closely", [False, True])
 @pytest.mark.parametrize("at", [(), (20, 40), (1, 59, 61), (60,)])
-def test_the_sum_comes_without_mask_and_tags_in_whatever_pieces(at: tuple[int, ...]) -> None:
+def test_the_sum_comes_without_mask_and_tags_in_whatever_pieces(at: tuple[int, ...], closely: bool) -> None:
     turn = TaggedRound()
-    pieces = checked(turn).opened(cut(turn, *at), list)
-    whole = np.concatenate([piece for _, piece in pieces])
+
+    def copied(pieces: Iterator[tuple[int, Ring]]) -> list[Ring]:
+        return [piece.copy() for _, piece in pieces]
+
+    whole = np.concatenate(checked(turn, closely=closely).opened(cut(turn, *at), copied) or [])
     expected = np.add.reduce([x[side] for x in turn.shares.values() for side in Side])[:60]
     np.testing.assert_array_equal(whole, expected)
     assert open_output_chunk(whole, None, 0) is whole
@@ -161,8 +178,13 @@ def test_what_is_found_early_is_said_once_the_half_is_known_to_be_the_signed_one
         seen.append(next(pieces))
         raise AggregateOutOfBounds("beyond")
 
-    with pytest.raises(AggregateOutOfBounds, match="beyond"):
-        checked(turn).opened(cut(turn, 20, 40), take)
+    def altered() -> Iterator[tuple[int, Ring]]:
+        return ((start, piece + np.uint64(start > 30)) for start, piece in cut(turn, 20, 40))
+
+    for closely in (False, True):
+        with pytest.raises(AggregateOutOfBounds, match="beyond"):
+            checked(turn, closely=closely).opened(cut(turn, 20, 40), take)
+    assert checked(turn, closely=False).opened(altered(), take) is None
     with pytest.raises(Unavailable, match="serves another half"):
-        checked(turn).opened(((start, piece + np.uint64(start > 30)) for start, piece in cut(turn, 20, 40)), take)
-    assert [start for start, _ in seen] == [0, 0]
+        checked(turn, closely=True).opened(altered(), take)
+    assert [start for start, _ in seen] == [0] * 4
