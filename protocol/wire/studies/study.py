@@ -40,9 +40,9 @@ class Study(Message):
     every ``list_every`` sums (section 13); the rule's own weights go on in full precision in between. With ``ranking``
     the sites are ranked once, before the first update. ``task`` says what is predicted: classes, unless it is given.
     With ``tags`` vectors that are summed end with two pairs of tags, one checked before anything is served (section
-    15). ``data_schema`` says what table the examples are made from, ``summary`` which sums of it are opened first. A study
-    of 0 ``rounds`` is a summary alone. With ``privacy`` every site adds noise to its updates (section 19), or the
-    servers add it to their sums (section 21).
+    15). ``data_schema`` says what table the examples are made from, ``summary`` which sums of it are opened first.
+    A study of 0 ``rounds`` is a summary alone. With ``privacy`` every site adds noise to its updates (section 19),
+    or the servers add it to their sums (section 21).
     """
 
     KIND: ClassVar[str] = "study"
