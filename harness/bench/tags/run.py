@@ -116,7 +116,10 @@ class _Site:
 
     def open_with(self) -> NDArray[np.float32]:
         halves = CheckedHalves(self._past, ROSTER, self._mask_seed, self._turn.length)
-        return halves.opened(self._masked(self._turn.length), lambda pieces: self._averaged(pieces, None))
+        opened = halves.opened(self._masked(self._turn.length), lambda pieces: self._averaged(pieces, None))
+        if opened is None:
+            raise AssertionError("the kept tags of an honest sum are wrong")
+        return opened
 
     def open_without(self) -> NDArray[np.float32]:
         return self._averaged(self._masked(self._dimension), self._mask_seed)
