@@ -21,7 +21,6 @@ from servers.enrolment.folder import NewServer, make_folder
 from servers.enrolment.pairing import pair
 from servers.http.problems import problem_body, status_of
 from servers.settings import ServerSettings, load_settings
-from tests.ports import more_free_ports
 
 BEGIN_S = 1_800_000_000.0
 HOUR_S = 3600.0
@@ -97,9 +96,8 @@ def operators(folder: Path, federation: str = "clinics", *, paired: bool = True)
     settings = {}
     cards = {}
     for side in Side:
-        (port,) = more_free_ports(1)
         name, url = f"operator-{side.value}", f"https://{side.value}.example:8443"
-        new = NewServer(side=side, federation=federation, operator=name, url=url, port=port, own_ca=True)
+        new = NewServer(side=side, federation=federation, operator=name, url=url, port=8443, own_ca=True)
         cards[side], _ = make_folder(new, folder / side.value)
         settings[side] = load_settings(folder / side.value / "settings.toml")
     for side in Side if paired else ():
