@@ -17,6 +17,7 @@ from client_agent.data.kept import require_made_by_schema
 from client_agent.learning.learner import Learner, TorchLearner
 from client_agent.learning.training_seeds import training_seed
 from client_agent.network.complaints import Complaints
+from client_agent.network.held_roster import HeldRoster
 from client_agent.network.watch import Stopped
 from client_agent.points import failpoints_of
 from client_agent.requester.run import Requester
@@ -46,6 +47,8 @@ from protocol.errors import (
 from protocol.policy.study_clauses import check_study_allowed
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.chain.chain import RosterChain
+from protocol.wire.chain.words import in_words
 from protocol.wire.messages import ListedStudy, Signed, Study, StudyIndex
 
 _JOIN_S = 10.0
@@ -94,7 +97,7 @@ class Agent:
         return SiteContext(
             site=settings.site,
             keys=site.keys,
-            roster=roster,
+            held=HeldRoster(site.chain, settings.state_dir, self._say_roster),
             clients=site.clients,
             randomness=site_randomness(settings.seed, settings.site, urls),
             state_dir=settings.state_dir,
@@ -112,6 +115,10 @@ class Agent:
             start_timeout_s=settings.start_timeout_s,
             bootstrap_samples=settings.bootstrap_samples,
         )
+
+    def _say_roster(self, chain: RosterChain) -> None:
+        said = "; ".join(in_words(chain.rosters[-2], chain.head))
+        self._report(_ALL_STUDIES, f"change {chain.number} of the roster is in force: {said}")
 
     def run(self) -> None:
         """Look for studies until stopped, each look at least ``poll_s`` after the one before; then let every study's
@@ -181,8 +188,7 @@ class Agent:
     def _take_from_outbox(self, path: Path) -> None:
         try:
             study = Study.parse(path.read_bytes())
-            if study.roster_digest != self._context.roster.digest():
-                raise AnnouncementMismatch(f"study {study.name!r} pins another roster than this site's")
+            self._require_pinned(study)
             check_study_allowed(study, self._context.policy)
             journal = StudyJournal(self._context.state_dir, study.name)
             known = journal.read(journal.folder / "study.json", Signed[Study])
@@ -211,6 +217,7 @@ class Agent:
         """
         server = self._context.clients[Side.A]
         index = server.studies(self._index, self._patience_s)
+        self._context.held.catch_up(index.roster_changes, server)
         if index is not self._index:
             self._index, self._patience_s = index, _FIRST_PATIENCE_S
             self._known.keep_only(index)
@@ -252,11 +259,14 @@ class Agent:
         at_b = self._context.clients[Side.B].study(study.name)
         if require_signatures(at_b, roster, (roster.requester, roster.operator_b.name)) != study:
             raise AnnouncementMismatch(f"study {study.name!r}: the two servers show different studies")
-        if study.roster_digest != roster.digest():
-            raise AnnouncementMismatch(f"study {study.name!r} pins another roster than this site's")
+        self._require_pinned(study)
         known = StudyJournal(self._context.state_dir, study.name).site_state()
         if known is not None and known.study_digest != study.digest():
             raise AnnouncementMismatch(f"study {study.name!r} is another one than the journal's of that name")
+
+    def _require_pinned(self, study: Study) -> None:
+        if study.roster_digest != self._context.held.chain.first_digest:
+            raise AnnouncementMismatch(f"study {study.name!r} pins another roster than this site's begins with")
 
     def _journal(self, study: str) -> StudyJournal:
         return StudyJournal(self._context.state_dir, study, self._failpoints)

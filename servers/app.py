@@ -31,17 +31,19 @@ from servers.http.problems import MEDIA_TYPE, internal_problem
 from servers.http.responses import problem_answer
 from servers.page import app as page
 from servers.readiness import Readiness
+from servers.roster.following import RosterFile
 from servers.rounds.end_round import Endings
 from servers.rounds.side_a import Driver
 from servers.rounds.side_b import Answering
 from servers.rounds.sketches import Sketches
 from servers.rounds.uploads import sweep
-from servers.routes import contributions, enrolment, health, mail, peer, rounds, studies, uploads
+from servers.routes import contributions, enrolment, health, mail, peer, roster, rounds, studies, uploads
 from servers.server import Server, open_server
 from servers.settings import ServerSettings
 from servers.traffic import CountTraffic
 
 NONCES_KEPT_S = 600
+_ROSTER_LOOKED_AT_EVERY_S = 10.0
 _LOGGED_CHARACTERS = 200
 _log = log.logger("http")
 
@@ -72,7 +74,8 @@ def create_app(
     )
     app.state.server = server
     app.state.desk = None if settings.card is None else enrolment.OpenDesk(Desk(settings, clock))
-    of_sites = (studies.router, contributions.router, mail.router, rounds.router, uploads.router, health.alive)
+    of_rounds = (contributions.router, mail.router, rounds.router, uploads.router)
+    of_sites = (studies.router, roster.router, *of_rounds, health.alive)
     open_to_all = (*of_sites, enrolment.router)
     for router in (*open_to_all, peer.router):
         app.include_router(router)
@@ -114,7 +117,7 @@ def create_operations(app: FastAPI) -> FastAPI:
 async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, transfer: Transfer) -> AsyncIterator[None]:
     server: Server = app.state.server
     sketches = Sketches(server)
-    tasks = [asyncio.create_task(_purge(server))]
+    tasks = [asyncio.create_task(_purge(server)), asyncio.create_task(_follow_roster(server))]
     client: PeerClient | None = None
     if server.side is Side.A:
         client = PeerClient(server, to_peer)
@@ -136,6 +139,17 @@ async def _lifespan(app: FastAPI, to_peer: httpx.AsyncBaseTransport | None, tran
             await client.close()
         server.ckks.close()
         server.store.close()
+
+
+async def _follow_roster(server: Server) -> None:
+    """A longer roster in the roster's file is in force from then on."""
+    file = RosterFile(server)
+    while True:
+        await asyncio.sleep(_ROSTER_LOOKED_AT_EVERY_S)
+        try:
+            file.renew()
+        except Exception:
+            _log.exception("roster_not_read")
 
 
 async def _purge(server: Server) -> None:

@@ -49,9 +49,10 @@ def examine_server(config: Path, now: Callable[[], float] = time.time) -> Report
     if settings.card is not None and not settings.roster.exists():
         return Report(of=of, findings=(*findings, looked("roster and keys", lambda: _founding(settings))))
     try:
-        roster, keys = load_identity(settings)
+        chain, keys, _ = load_identity(settings)
     except MoietyError as error:
         return Report(of=of, findings=(*findings, failed("roster and keys", error.detail)))
+    roster = chain.head
     own = f"{keys.name!r} of federation {roster.federation!r} with {len(roster.sites)} sites"
     findings.append(ok("roster and keys", own))
     return Report(of=of, findings=(*findings, *_peer(settings, roster, now)))

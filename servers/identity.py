@@ -5,9 +5,10 @@ from __future__ import annotations
 from host.private_files import read_secret
 from host.two_operators import require_apart
 from protocol.errors import ConfigurationError, MoietyError
-from protocol.wire.authentic import require_roster
-from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.wire.chain.chain import RosterChain
+from protocol.wire.keyfile import PartyKeys, parse_party_keys
 from protocol.wire.messages import Roster
+from servers.roster.accepted import chain_at_start
 from servers.settings import ServerSettings
 
 
@@ -24,13 +25,15 @@ def _require_addresses(settings: ServerSettings, roster: Roster) -> None:
             )
 
 
-def load_identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
-    """The signed roster and this server's keys, which belong together, at the roster's addresses, on two machines.
+def load_identity(settings: ServerSettings) -> tuple[RosterChain, PartyKeys, RosterChain | None]:
+    """The roster's chain and this server's keys, which belong to its head, at the head's addresses, on two machines.
+
+    The third is what the server had accepted before.
 
     Raises: ConfigurationError
     """
     try:
-        roster = require_roster(parse_roster(settings.roster.read_text(encoding="utf-8"), str(settings.roster)))
+        chain, accepted = chain_at_start(settings)
         keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
     except OSError as error:
         raise ConfigurationError(f"{error.filename}: cannot be read: {error.strerror}") from None
@@ -38,6 +41,7 @@ def load_identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
         raise
     except MoietyError as error:
         raise ConfigurationError(f"{settings.roster}: {error.detail}") from None
+    roster = chain.head
     mine = roster.operator(settings.side)
     if mine != keys.party(url=mine.url):
         raise ConfigurationError(
@@ -46,4 +50,4 @@ def load_identity(settings: ServerSettings) -> tuple[Roster, PartyKeys]:
         )
     _require_addresses(settings, roster)
     require_apart((roster.operator_a.url or "", roster.operator_b.url or ""))
-    return roster, keys
+    return chain, keys, accepted

@@ -13,9 +13,10 @@ from host.one_holder import Owner, require_owner
 from host.private_files import private_folder, take_back
 from host.randomness import Randomness, server_randomness
 from protocol.ckks.parameters import CkksParameters
-from protocol.errors import ConfigurationError, UnknownParty
+from protocol.errors import ConfigurationError, MoietyError, UnknownParty
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign, signature_by
+from protocol.wire.chain.chain import RosterChain, require_same_servers
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from protocol.wire.messages import Message, Party, Roster, Signature, Signed, StudyView
@@ -26,6 +27,7 @@ from servers.metrics import Metrics
 from servers.notifications import Changes
 from servers.points import failpoints_of
 from servers.recent import Recent
+from servers.roster.accepted import keep_chain, require_continued
 from servers.settings import ServerSettings
 from servers.store.interface import MailRecord, Store
 from servers.store.migrate import upgrade
@@ -52,7 +54,7 @@ class Server:
     """One server's identity, stores and clock; made by ``open_server``."""
 
     settings: ServerSettings
-    roster: Roster
+    chain: RosterChain
     keys: PartyKeys = field(repr=False)
     store: Store
     files: ShareFiles
@@ -71,9 +73,27 @@ class Server:
         self.uploads = UploadParts(self.settings.data_dir / "uploads", self.files.require_room)
         self.pictures: dict[str, StudyPicture] = {}
         self.outputs = itertools.count()
+        self.follow(self.chain)
+
+    def follow(self, chain: RosterChain) -> None:
+        """Go by this chain, which was checked: requests are accepted of the parties of its head."""
+        self.chain = chain
         self.verify_keys = {p.key_id: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
         self.parties = {p.key_id: p for p in self.roster.parties}
+        former = {p.key_id: p.name for roster in chain.rosters for p in roster.parties}
+        self.former_keys = {key: name for key, name in former.items() if key not in self.parties}
+        """Whose keys they were that a change removed or replaced."""
         self._sealing_keys: dict[str, SealingPublicKey] = {}
+
+    @property
+    def roster(self) -> Roster:
+        """The head of the chain: who may ask anything now."""
+        return self.chain.head
+
+    @property
+    def most_sites(self) -> int:
+        """As many as any round under way can have, whichever link it runs under."""
+        return max(len(roster.sites) for roster in self.chain.rosters)
 
     @property
     def side(self) -> Side:
@@ -118,15 +138,18 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
 
     Raises: ConfigurationError
     """
-    roster, keys = load_identity(settings)
+    chain, keys, accepted = load_identity(settings)
     private_folder(settings.data_dir)
-    owner = Owner(f"server {settings.side.value}", keys.name, keys.key_id, roster.federation)
+    owner = Owner(f"server {settings.side.value}", keys.name, keys.key_id, chain.head.federation)
     require_owner(settings.data_dir, "data_dir", owner, _ANOTHER_FOLDER)
+    require_continued(chain, accepted)
     upgrade(settings.database)
     take_back(sorted(settings.data_dir.glob("server.db*")))
     changes = Changes()
     store = SqlStore(settings.database, changes.notify, clock)
     _require_own(store, owner)
+    _require_undisturbed(store, chain, accepted)
+    keep_chain(settings, chain)
     failpoints = failpoints_of(settings.failpoint)
     files = ShareFiles(settings.data_dir / "shares", settings.limits.disk_reserve_bytes, failpoints)
     files.sweep(store.files())
@@ -134,7 +157,7 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
     metrics.watch_disk(files.free_bytes, settings.limits.disk_reserve_bytes)
     return Server(
         settings=settings,
-        roster=roster,
+        chain=chain,
         keys=keys,
         store=store,
         files=files,
@@ -145,6 +168,16 @@ def open_server(settings: ServerSettings, clock: Callable[[], float] = time.time
         clock=clock,
         failpoints=failpoints,
     )
+
+
+def _require_undisturbed(store: Store, chain: RosterChain, accepted: RosterChain | None) -> None:
+    """Studies under way keep both operators and the requester as they are. Raises: ConfigurationError"""
+    if any(not study.state.ended for study in store.studies()):
+        try:
+            require_same_servers(chain, accepted or chain.up_to(0))
+        except MoietyError as wrong:
+            store.close()
+            raise ConfigurationError(f"key 'roster': {wrong.detail}") from None
 
 
 def _require_own(store: Store, owner: Owner) -> None:

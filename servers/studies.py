@@ -69,9 +69,10 @@ def create(server: Server, signed: Signed[Study]) -> Signed[Study]:
     Raises: BadSignature, MalformedMessage, AnnouncementMismatch, ConflictingMessage
     """
     study = require_signatures(signed, server.roster, [server.roster.requester])
-    if study.roster_digest != server.roster.digest():
+    if study.roster_digest != server.chain.first_digest:
         raise AnnouncementMismatch(
-            "the study pins another roster than this server holds; every party must have the same signed roster file"
+            "the study pins another roster than this server's begins with; every party must have the "
+            "same signed roster file"
         )
     if study.correlation_source == "dealer":
         raise MalformedMessage(
@@ -145,11 +146,12 @@ async def studies_after(server: Server, name: str, known: str, wait_s: float) ->
         if not known or whole.digest() != known:
             return _page(whole, name)
         if not await wait_up_to(change, until - clock()):
-            return StudyIndex(studies=(), unchanged=True)
+            return StudyIndex(studies=(), unchanged=True, roster_changes=whole.roster_changes)
 
 
 def _index(server: Server) -> StudyIndex:
-    return StudyIndex(studies=tuple(ListedStudy(name=n, study_digest=d) for n, d in server.store.study_digests()))
+    listed = tuple(ListedStudy(name=n, study_digest=d) for n, d in server.store.study_digests())
+    return StudyIndex(studies=listed, roster_changes=server.chain.number)
 
 
 def _page(whole: StudyIndex, after: str) -> StudyIndex:
@@ -159,9 +161,9 @@ def _page(whole: StudyIndex, after: str) -> StudyIndex:
             continue
         size += len(listed.canonical())
         if page and size > PAGE_BYTES:
-            return StudyIndex(studies=tuple(page), more=True)
+            return StudyIndex(studies=tuple(page), more=True, roster_changes=whole.roster_changes)
         page.append(listed)
-    return StudyIndex(studies=tuple(page))
+    return StudyIndex(studies=tuple(page), roster_changes=whole.roster_changes)
 
 
 def note_ready(server: Server, record: StudyRecord, caller: str, notice: ReadyNotice) -> None:
@@ -247,6 +249,7 @@ def _picture(server: Server, record: StudyRecord) -> StudyPicture:
         ready=server.store.ready_sites(record.digest),
         mail=(),
         current=None if current is None else _round_view(server, current),
+        roster_changes=server.chain.number,
     )
     recipients = (EVERY_SITE, *(site.name for site in server.roster.sites))
     return StudyPicture(everybody, tuple(server.store.mail_for(record.digest, recipients)))

@@ -26,7 +26,7 @@ from client_agent.learning.study_file import finish_from_toml, study_from_toml
 from client_agent.report.outcome import EXIT_NOT_AS_ASKED
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
-from client_agent.site.identity import load_identity
+from client_agent.site.identity import load_chain
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, queued, withdraw
 from client_agent.study.pretrained import load_pretrained
@@ -187,10 +187,12 @@ def _checked(
     study_file: Path, settings: AgentSettings, pretrained: Path | None, shown: tuple[Path, ...]
 ) -> tuple[Study, FinishTable | None]:
     """The study in a file, and its local finish; remarks go to standard error. Raises: ConfigurationError"""
-    roster, keys = load_identity(settings)
+    chain, keys = load_chain(settings)
+    roster = chain.head
     _require_requester(settings, roster)
     text, source = read_text(study_file), str(study_file)
     study = study_from_toml(text, source, roster, settings.plugin, settings.data, settings.sources)
+    study = study.model_copy(update={"roster_digest": chain.first_digest})
     finish = finish_from_toml(text, source)
     _refuse_dealer(study, study_file)
     if pretrained is not None:

@@ -31,6 +31,7 @@ from protocol.errors import (
     OutputGone,
     PolicyRefusal,
     RefusedMessage,
+    RosterUnknown,
     Unavailable,
     UnknownResource,
     UnusableUpdate,
@@ -102,7 +103,7 @@ class Decisions:
             self._check_model(announcement)
             self._check_policy(announcement, weight_list)
             isolation = self._check_isolation(announcement, weight_list)
-        except (Unavailable, UnknownResource):
+        except (Unavailable, UnknownResource, RosterUnknown):
             raise
         except MoietyError as error:
             return self.decline(announcement, weight_list, error)
@@ -179,6 +180,7 @@ class Decisions:
             raise AnnouncementMismatch(f"round {a.round}: the two servers show different announcements")
         if at_a.study_digest != self._owner.study_digest or at_a.round != a.round:
             raise AnnouncementMismatch(f"round {a.round}: the announcement is for another study or round")
+        self._context.held.of(at_a)
 
     def _weight_mail(self, announcement: Announcement) -> WeightMail:
         context, requester = self._context, self._context.roster.requester
@@ -325,7 +327,7 @@ class Decisions:
     def _check_policy(self, announcement: Announcement, weight_list: WeightList) -> None:
         study, context = self._owner.study, self._context
         rule = rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
-        contributors = tuple(party.name for party in context.roster.contributors)
+        contributors = tuple(party.name for party in context.held.of(announcement).contributors)
         terms = Terms(study.parameters, contributors, rule, context.policy)
         own_weight = self._owner.weight_in(announcement)
         check_weight_list(context.site, announcement, weight_list, terms, self._owner.state.memory, own_weight)

@@ -141,6 +141,7 @@ class Contributor(Participant):
         views = self.watch.both()
         if views is None:
             return False
+        self.follow_roster(views)
         try:
             self.take_welcome(views[0])
         except PolicyRefusal as crafted:  # no model that this site derives: it has no part in what comes of it

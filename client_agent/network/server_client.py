@@ -53,6 +53,7 @@ from protocol.wire.messages import (
     ReadyNotice,
     Receipt,
     ReleaseSet,
+    RosterChange,
     Signed,
     Study,
     StudyEnd,
@@ -141,7 +142,7 @@ class ServerClient:
                 raise MalformedMessage(f"server {self.operator.name!r} promises more studies and shows none: tell it")
             found += page.studies
             if not page.more:
-                return StudyIndex(studies=tuple(found))
+                return StudyIndex(studies=tuple(found), roster_changes=page.roster_changes)
             query, extra_s = f"after={names[-1]}", 0.0
 
     def study(self, name: str) -> Signed[Study]:
@@ -159,6 +160,11 @@ class ServerClient:
         if after is not None:
             path += f"?after={after}&wait_s={wait_s:g}"
         return StudyView.parse(self._send("GET", path, _EMPTY, "view", extra_s=wait_s))
+
+    def roster_change(self, number: int) -> Signed[RosterChange]:
+        """One link of the roster's chain, unchecked. Raises: UnknownResource, where the server has fewer"""
+        path = paths.fill(paths.ROSTER_CHANGE, number=number)
+        return Signed[RosterChange].parse(self._send("GET", path, _EMPTY, "roster change"))
 
     # --- mail between sites ---
 

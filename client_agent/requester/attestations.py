@@ -90,7 +90,7 @@ def _read(owner: RequesterStudy, past: PastRelease, sender: str) -> Signed[Attes
     )
     key = owner.context.keys.sealing
     signed = open_letter(sealed, Signed[Attestation], ATTESTED, owner.study_digest, sender, own, version, key)
-    message = require_signatures(signed, owner.context.roster, (sender,))
+    message = require_signatures(signed, owner.context.held.chain.newest_with(sender), (sender,))
     expected = Attestation(
         study_digest=owner.study_digest,
         site=sender,

@@ -15,6 +15,7 @@ from protocol.errors import RefusedMessage, UnknownResource
 from protocol.printable import printable
 from protocol.rounds.planning import next_purpose
 from protocol.rules.interface import SiteFacts
+from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import EndCause, Purpose, StudyEndState, StudyView
 
@@ -47,7 +48,7 @@ def await_contributors(owner: RequesterStudy) -> None:
 
 def admit(owner: RequesterStudy) -> None:
     """Welcome the sites that became ready since the last round."""
-    a, b = owner.until(lambda a, b: (a, b))
+    a, b = owner.until(partial(_with_roster, owner))
     known = {entry.site for entry in owner.progress.welcomed}
     newcomers = [site for site in _ready(owner, a, b) if site not in known]
     if not newcomers:
@@ -66,6 +67,20 @@ def admit(owner: RequesterStudy) -> None:
         welcomed=(*owner.progress.welcomed, *entries),
     )
     owner.event(EventKind.STUDY, None, f"welcomed {', '.join(newcomers)}")
+
+
+def _with_roster(owner: RequesterStudy, a: StudyView, b: StudyView) -> tuple[StudyView, StudyView] | None:
+    """Both views, once both servers have every link of the roster that the next announcement would name."""
+    held = owner.context.held.chain.number
+    for side, view in zip(Side, (a, b), strict=True):
+        if view.roster_changes < held:
+            owner.problem_once(
+                None,
+                f"server {owner.context.roster.operator(side).name!r} has change {view.roster_changes} of the roster, "
+                f"this site has change {held}: the next round waits until its operator has the newest file in place",
+            )
+            return None
+    return a, b
 
 
 def bring_up_to_date(owner: RequesterStudy) -> None:

@@ -103,7 +103,7 @@ class Postbox:
             round_number,
             self._context.keys.sealing,
         )
-        decline: Decline = require_signatures(signed, self._context.roster, (sender,))
+        decline: Decline = require_signatures(signed, self._context.held.chain.newest_with(sender), (sender,))
         require_same("site", decline.site, sender)
         require_same("round", str(decline.round), str(round_number))
         require_same("study", decline.study_digest, self._owner.study_digest)
@@ -114,7 +114,7 @@ class Postbox:
 
     def _send(self, kept: Path, seal: Callable[[Party], bytes], topic: str, site: str) -> None:
         if not kept.exists():
-            party = self._context.roster.party(site)
+            party = self._context.held.chain.newest_with(site).party(site)
             if party is None:
                 raise MoietyError(f"{site!r} is not in the roster")
             sealed = seal(party)

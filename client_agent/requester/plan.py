@@ -159,6 +159,7 @@ def _announced(owner: RequesterStudy, purpose: Purpose, chosen: Candidate) -> tu
         closes_at_s=math.ceil(owner.context.clock.now() + study.round_deadline_s),
         ckks_key_id=owner.ckks_key_id(purpose),
         tag_seed_hash=None if seed is None else seed_hash(owner.study_digest, number, seed),
+        roster_head=owner.context.held.chain.named_head,
     )
     return announcement, weight_list
 
@@ -195,13 +196,15 @@ def _isolated_plan(owner: RequesterStudy, tried: tuple[Candidate, ...]) -> Round
 def situation(owner: RequesterStudy) -> Situation:
     """What the next round is planned by."""
     study, progress, state = owner.study, owner.progress, owner.state
+    contributors = tuple(party.name for party in owner.context.roster.contributors)
+    removed = tuple(one.site for one in progress.welcomed if one.site not in contributors)
     return Situation(
         study=study,
         rule=owner.rule,
         rule_state=progress.rule_state,
         memory=progress.memory,
-        contributors=tuple(party.name for party in owner.context.roster.contributors),
-        away=(*progress.dropped, *progress.tags_wrong),
+        contributors=contributors,
+        away=(*progress.dropped, *progress.tags_wrong, *removed),
         model_version=state.model_version or 0,
         least_isolation=owner.context.policy.least_isolation,
         list_kept=progress.list_kept,

@@ -19,7 +19,7 @@ from client_agent.study.ends import shown_ends
 from client_agent.study.known_sums import drop_sum
 from client_agent.study.participant import Participant
 from protocol.clauses import Clause
-from protocol.errors import ConfigurationError, PolicyRefusal, Unavailable
+from protocol.errors import ConfigurationError, PolicyRefusal, RosterUnknown, Unavailable
 from protocol.evidence import PastRelease
 from protocol.policy.list_terms import list_terms
 from protocol.policy.memory import remember_skip
@@ -146,6 +146,7 @@ class RequesterStudy(Participant):
             seen = self.watch.serial
             views = self.watch.both()
             if views is not None:
+                self.follow_roster(views)
                 shown = shown_ends(views, self.context.roster, self.study_digest)
                 for forged in shown.refused:
                     self.problem_once(None, forged.detail)
@@ -157,11 +158,14 @@ class RequesterStudy(Participant):
             self.watch.wait(seen, _LOOK_AGAIN_S)
 
     def retried(self, call: Callable[[], T]) -> T:
-        """Repeat while a server cannot be reached. Raises: Stopped; what the server refuses with"""
+        """Repeat while a server cannot be reached, or lacks a link of the roster.
+
+        Raises: Stopped; what the server refuses with
+        """
         while True:
             try:
                 return call()
-            except Unavailable as later:
+            except (Unavailable, RosterUnknown) as later:
                 self.problem(None, later.detail)
                 if self.context.pause(pause_after(later, _RETRY_S)):
                     raise Stopped from None

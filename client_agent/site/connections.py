@@ -14,7 +14,7 @@ from client_agent.network.pace import Paces
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
 from client_agent.settings import AgentSettings
-from client_agent.site.identity import load_identity
+from client_agent.site.identity import load_chain
 from host.clock import SYSTEM, Clock
 from host.one_holder import OWNER, Owner, one_process, require_owner
 from host.private_files import private_folder
@@ -41,7 +41,8 @@ class Site:
     def __init__(self, settings: AgentSettings, connect: Connect | None = None, clock: Clock = SYSTEM) -> None:
         self.settings = settings
         self.clock = clock
-        self.roster, self.keys = load_identity(settings)
+        self.chain, self.keys = load_chain(settings)
+        self.roster = self.chain.head
         private_folder(settings.state_dir)
         owner = Owner("site", self.keys.name, self.keys.key_id)  # of all federations: it remembers sums over the data
         require_owner(settings.state_dir, "state_dir", owner, _ANOTHER_FOLDER)

@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 
 from client_agent.learning.learner import Learner
+from client_agent.network.held_roster import HeldRoster
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.site.budget.spent_budget import BudgetMemory, budget_memory
@@ -34,7 +35,7 @@ class SiteContext:
 
     site: str
     keys: PartyKeys = field(repr=False)
-    roster: Roster
+    held: HeldRoster
     clients: Mapping[Side, ServerClient]
     randomness: Randomness
     state_dir: Path
@@ -51,6 +52,11 @@ class SiteContext:
     bootstrap_samples: int = 0
     clock: Clock = SYSTEM
     tell_people: Callable[[Notice], None] = lambda notice: None
+
+    @property
+    def roster(self) -> Roster:
+        """The newest that this site holds."""
+        return self.held.head
 
     def pause(self, seconds: float) -> bool:
         """Whether the agent was stopped meanwhile."""

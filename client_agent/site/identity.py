@@ -1,25 +1,34 @@
-"""Who this site is: the signed roster and its keys, which must belong together."""
+"""Who this site is: the roster's chain and its keys, which must belong together."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from client_agent.network.held_roster import ACCEPTED
 from client_agent.settings import AgentSettings
 from host.private_files import read_secret
 from host.settings import read_text
 from host.two_operators import require_apart
-from protocol.errors import BadSignature, ConfigurationError
-from protocol.wire.authentic import require_roster
-from protocol.wire.keyfile import PartyKeys, parse_party_keys, parse_roster
+from protocol.errors import BadSignature, ConfigurationError, MoietyError
+from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
+from protocol.wire.chain.file import parse_chain
+from protocol.wire.keyfile import PartyKeys, parse_party_keys
 from protocol.wire.messages import Roster
 
 
 def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
-    """The signed roster and this site's keys, which must belong together.
+    """The newest roster and this site's keys. Raises: as ``load_chain``"""
+    chain, keys = load_chain(settings)
+    return chain.head, keys
+
+
+def load_chain(settings: AgentSettings) -> tuple[RosterChain, PartyKeys]:
+    """The roster's chain, as long as this site knows it, and this site's keys, which must belong to its head.
 
     Raises: ConfigurationError; BadSignature when the roster lacks a signature
     """
-    roster = signed_roster(settings.roster)
+    chain = _newest(signed_chain(settings.roster), settings)
+    roster = chain.head
     keys = parse_party_keys(read_secret(settings.keys), str(settings.keys))
     require_apart((roster.operator_a.url or "", roster.operator_b.url or ""))
     party = roster.party(settings.site)
@@ -31,19 +40,40 @@ def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
             f"key 'keys': {settings.keys} holds the keys of {keys.name!r}, "
             f"not those that the roster has for {settings.site!r}"
         )
-    return roster, keys
+    return chain, keys
 
 
-def signed_roster(path: Path) -> Roster:
-    """The roster, signed by both operators and the requester; BadSignature names the file and what to do."""
-    signed = parse_roster(read_text(path), str(path))
+def signed_chain(path: Path) -> RosterChain:
+    """The chain, every link signed by both operators and the requester; BadSignature names the file and what to do.
+
+    Raises: ConfigurationError, BadSignature, RosterRefused
+    """
+    chain = parse_chain(read_text(path), str(path))
     try:
-        return require_roster(signed)
+        return require_chain(chain)
     except BadSignature as wrong:
-        roster = signed.message
+        roster = chain.first.message
         needed = (roster.operator_a.name, roster.operator_b.name, roster.requester)
-        lacking = ", ".join(repr(name) for name in needed if signed.signature_of(name) is None)
+        lacking = ", ".join(repr(name) for name in needed if chain.first.signature_of(name) is None)
         who = lacking or "the party whose signature is not valid"
-        raise BadSignature(
-            f"{path}: {wrong.detail}; ask {who} to run: moiety keys sign {path.name} --key SECRET.TOML"
-        ) from None
+        how = f"moiety keys sign {path.name} --key SECRET.TOML"
+        if not lacking and chain.changes:
+            who, how = "whoever has not signed the last change", f"moiety roster sign {path.name} --key SECRET.TOML"
+        raise BadSignature(f"{path}: {wrong.detail}; ask {who} to run: {how}") from None
+
+
+def _newest(found: RosterChain, settings: AgentSettings) -> RosterChain:
+    """The file's chain, or the longer one that the agent has fetched; a file of another federation begins anew.
+
+    Raises: ConfigurationError, for a fork
+    """
+    kept = settings.state_dir / ACCEPTED
+    if not kept.exists():
+        return found
+    fetched = signed_chain(kept)
+    if fetched.is_extension_of(found) or fetched.first_digest != found.first_digest:
+        return fetched if fetched.is_extension_of(found) else found
+    try:
+        return require_extension(found, fetched)
+    except MoietyError as wrong:
+        raise ConfigurationError(f"{settings.roster}: {wrong.detail}; this agent has fetched {kept}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from client_agent.learning.learner import Learner, Vector
@@ -23,7 +25,8 @@ from client_agent.site.stopwatch import Stopwatch
 from protocol.ckks.scheme import SecretKey
 from protocol.errors import MoietyError
 from protocol.rules.server_optimiser import model_part
-from protocol.wire.messages import Signed, Study, StudyEnd
+from protocol.sharing import Side
+from protocol.wire.messages import Signed, Study, StudyEnd, StudyView
 
 
 class StudyAtSite:
@@ -56,6 +59,14 @@ class StudyAtSite:
         if self._learner is None:
             self._learner = self.context.make_learner(self.study, self.state.training_seed)
         return self._learner
+
+    def follow_roster(self, views: Sequence[StudyView]) -> None:
+        """Fetch what a server has of the roster beyond what is held here; what does not continue that is named once."""
+        for side, view in zip(Side, views, strict=True):
+            try:
+                self.context.held.catch_up(view.roster_changes, self.context.clients[side])
+            except MoietyError as refused:
+                self.problem_once(None, refused.detail)
 
     def save(self, **changes: object) -> None:
         """Replace fields of the site's state, durably."""

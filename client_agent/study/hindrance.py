@@ -53,7 +53,7 @@ def read_hindrance(owner: Participant, sender: str) -> Hindrance:
     )
     digest, key = owner.study_digest, context.keys.sealing
     signed = open_letter(sealed, Signed[Hindrance], _KIND, digest, sender, context.site, _NUMBER, key)
-    hindrance: Hindrance = require_signatures(signed, context.roster, (sender,))
+    hindrance: Hindrance = require_signatures(signed, context.held.chain.newest_with(sender), (sender,))
     require_same("site", hindrance.site, sender)
     require_same("study", hindrance.study_digest, owner.study_digest)
     return hindrance

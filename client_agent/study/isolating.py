@@ -6,7 +6,7 @@ The update is trained first, since isolation is about it; a site that declines k
 from __future__ import annotations
 
 from client_agent.points import Point
-from client_agent.study.known_sums import key_of, settle_sum, summed_row
+from client_agent.study.known_sums import settle_sum, summed_row
 from client_agent.study.participant import Participant
 from protocol.arithmetic.fixed_point import Real, scaling_of
 from protocol.errors import PolicyRefusal
@@ -14,7 +14,7 @@ from protocol.evidence import PastRelease, check_release
 from protocol.policy.kept_update import rounding_noise
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.policy.sums import Exposure
-from protocol.wire.messages import Announcement, Roster, WeightList
+from protocol.wire.messages import Announcement, WeightList
 
 
 def agree_to_sum(owner: Participant, announcement: Announcement, weight_list: WeightList) -> Exposure:
@@ -29,7 +29,7 @@ def agree_to_sum(owner: Participant, announcement: Announcement, weight_list: We
     try:
         found = sums.agree(row, kept, owner.context.policy, colluders(owner))
     except PolicyRefusal:
-        sums.remember(_without(row, owner.context.roster, owner.context.site), kept)
+        sums.remember(_without(row, owner.context.held.name_of(owner.context.site)), kept)
         raise
     owner.journal.reach(Point.AFTER_SUM_REMEMBERED)
     return found
@@ -66,9 +66,9 @@ def candidate(owner: Participant, announcement: Announcement, weight_list: Weigh
     noise = rounding_noise(update, weight * factor, study.parameters.scale) if rounded else 0.0
     added = 0.0 if study.sum_noise is None else study.sum_noise.square
     noise += added * study.parameters.clip_norm**2
-    row = summed_row(announcement, weight_list, owner.context.roster, owner.layers)
+    row = summed_row(announcement, weight_list, owner.context.held, owner.layers)
     if own is not None:
-        row = _self_weighted(row, key_of(owner.context.roster, owner.context.site), own, weight_list.grid)
+        row = _self_weighted(row, owner.context.held.name_of(owner.context.site), own, weight_list.grid)
     return row.model_copy(update={"noise": noise, "servers_noise": added}), owner.context.sums.kept(
         update, owner.layers
     ) * factor
@@ -93,7 +93,7 @@ def show_sum(owner: Participant, past: PastRelease) -> None:
     name = (owner.study_digest, past.announcement.round)
     if past.announcement.purpose.plan.steps_model and not owner.context.sums.settled(name):
         check_release(past, owner.context.roster, owner.study_digest)
-        row = summed_row(past.announcement, past.weight_list, owner.context.roster, owner.layers)
+        row = summed_row(past.announcement, past.weight_list, owner.context.held, owner.layers)
         owner.context.sums.remember(row, None)
         settle_sum(owner.context, owner.study_digest, past)
 
@@ -109,6 +109,6 @@ def _self_weighted(row: SummedRow, own: str, weight: float, grid: int) -> Summed
     return row.model_copy(update={"weights": weights, "own": SummedWeight(site=own, weight=weight)})
 
 
-def _without(row: SummedRow, roster: Roster, site: str) -> SummedRow:
-    weights = tuple(weight for weight in row.weights if weight.site != key_of(roster, site))
+def _without(row: SummedRow, own: str) -> SummedRow:
+    weights = tuple(weight for weight in row.weights if weight.site != own)
     return row.model_copy(update={"weights": weights})

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from client_agent.network.held_roster import HeldRoster
 from client_agent.site.context import SiteContext
 from protocol.evidence import PastRelease
 from protocol.policy.cohorts import LEAST_APART, Cohort
 from protocol.policy.kept_update import Layers
 from protocol.policy.summed_rows import SummedRow, SummedWeight
 from protocol.summary.question import Question
-from protocol.wire.messages import Announcement, Roster, WeightList
+from protocol.wire.messages import Announcement, WeightList
 
 
-def summed_row(announcement: Announcement, weight_list: WeightList, roster: Roster, layers: Layers) -> SummedRow:
+def summed_row(announcement: Announcement, weight_list: WeightList, held: HeldRoster, layers: Layers) -> SummedRow:
     """The weights of one round's contributors by their keys; nobody knows yet who will be summed."""
     return SummedRow(
         study_digest=announcement.study_digest,
@@ -21,11 +22,11 @@ def summed_row(announcement: Announcement, weight_list: WeightList, roster: Rost
         dimension=sum(size for _, size in layers),
         layers=tuple(layers),
         weights=tuple(
-            SummedWeight(site=key_of(roster, weight.site), weight=weight.numerator / weight_list.grid)
+            SummedWeight(site=held.name_of(weight.site), weight=weight.numerator / weight_list.grid)
             for weight in weight_list.weights
         ),
         least=announcement.least_contributors,
-        requester=key_of(roster, roster.requester),
+        requester=held.name_of(held.head.requester),
         model_version=announcement.model_version,
     )
 
@@ -35,8 +36,8 @@ def settle_sum(context: SiteContext, study_digest: str, past: PastRelease) -> No
 
     Requires: the evidence was checked, and both servers showed this release set, or outputs that name it
     """
-    release, roster = past.release_set.message, context.roster
-    summed = tuple(key_of(roster, site) for site in release.sites if site != roster.requester)
+    release, held = past.release_set.message, context.held
+    summed = tuple(held.name_of(site) for site in release.sites if site != held.head.requester)
     context.sums.settle((study_digest, release.round), summed)
     context.cohorts.settle((study_digest, release.round), summed)
 
@@ -47,15 +48,15 @@ def drop_sum(context: SiteContext, study_digest: str, round_number: int) -> None
     context.cohorts.drop((study_digest, round_number))
 
 
-def cohort_of(announcement: Announcement, roster: Roster, questions: Sequence[Question]) -> Cohort:
+def cohort_of(announcement: Announcement, held: HeldRoster, questions: Sequence[Question]) -> Cohort:
     """The contributors of a round of class counts or of a summary; nobody knows yet who will be summed."""
     return Cohort(
         study_digest=announcement.study_digest,
         round=announcement.round,
-        listed=tuple(key_of(roster, site) for site in announcement.listed),
+        listed=tuple(held.name_of(site) for site in announcement.listed),
         least=announcement.least_contributors,
         questions=tuple(questions),
-        requester=key_of(roster, roster.requester),
+        requester=held.name_of(held.head.requester),
     )
 
 
@@ -67,9 +68,4 @@ def agree_to_cohort(
     Raises: PolicyRefusal, clause ``cohort`` or ``question``
     """
     apart = max(LEAST_APART, announcement.least_contributors - colluders)
-    context.cohorts.agree(cohort_of(announcement, context.roster, questions), apart, context.policy.most_questions)
-
-
-def key_of(roster: Roster, site: str) -> str:
-    """What names a site across studies: its signing key. Requires: the roster has the site"""
-    return next(party.signing_key for party in roster.sites if party.name == site)
+    context.cohorts.agree(cohort_of(announcement, context.held, questions), apart, context.policy.most_questions)

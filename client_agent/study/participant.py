@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from functools import partial
 from tempfile import TemporaryFile
 from typing import Final, TypeVar
@@ -144,7 +145,9 @@ class Participant(StudyAtSite):
         if not rule.name.self_weighted:
             return None
         if not rule.name.counts_classes:
-            declared = max(party.samples or 1 for party in self.context.roster.sites)
+            declared = max(
+                party.samples or 1 for party in self.context.held.chain.rosters[0].sites
+            )  # as the study pins it
             return sample_weight(self.learner.sample_count(), rule.largest_count or declared, grid)
         if self.state.counted is None:
             raise AnnouncementMismatch("an update was announced before this site learned the class counts' sum")
@@ -261,7 +264,8 @@ class Participant(StudyAtSite):
         """Share the encoded update; resends journalled bytes. Raises: what the servers refuse with; Unavailable"""
         randomness, seed = self.context.randomness, weight_list.tag_seed
         with self.stopwatch.phase("sharing"):
-            record = make_contribution(self.at, announcement, attempt, randomness, self.journal, seed)
+            at = replace(self.at, roster=self.context.held.of(announcement))
+            record = make_contribution(at, announcement, attempt, randomness, self.journal, seed)
         with self.stopwatch.phase("upload"):
             send_contribution(record, self.at, self.study_digest, self.context.clients, self.journal)
 

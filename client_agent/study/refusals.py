@@ -103,7 +103,7 @@ def read_refusal(owner: Participant, sender: str) -> StudyRefusal:
         _NUMBER,
         context.keys.sealing,
     )
-    refusal: StudyRefusal = require_signatures(signed, context.roster, (sender,))
+    refusal: StudyRefusal = require_signatures(signed, context.held.chain.newest_with(sender), (sender,))
     require_same("site", refusal.site, sender)
     require_same("study", refusal.study_digest, owner.study_digest)
     return refusal

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from client_agent.site.identity import signed_roster
+from client_agent.site.identity import signed_chain
 from client_agent.transcripts.keeping import TRANSCRIPTS
 from protocol.arithmetic.ring import ELEMENT_BYTES, from_bytes
 from protocol.errors import ConfigurationError
@@ -23,7 +23,7 @@ def verified(places: Sequence[Path], roster_file: Path) -> tuple[Findings, int]:
     Raises: ConfigurationError, for files that are no transcripts of one study; BadSignature, for a roster without its
             signatures; MalformedMessage
     """
-    roster = signed_roster(roster_file)
+    roster = signed_chain(roster_file).head
     of: dict[RoundTranscript, Path] = {}
     for place in places:
         for one in read_transcripts(place):

@@ -278,7 +278,7 @@ class RunningFederation:
         for side in Side:
             self._write_server(side)
         for site in self.spec.sites:
-            self._write_site(site)
+            self.write_site(site)
         return parties
 
     def _write_server(self, side: Side) -> None:
@@ -311,7 +311,8 @@ class RunningFederation:
             "unsigned_per_s": 200.0,
         }
 
-    def _write_site(self, site: SiteSpec) -> None:
+    def write_site(self, site: SiteSpec) -> None:
+        """A site's settings and data; its keys are written elsewhere."""
         place = self.folder / site.name
         save_folder(place / "data", site.data)
         settings = {

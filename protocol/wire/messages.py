@@ -205,7 +205,8 @@ class StudyView(Message):
     """One server's view of a study. ``cursor`` grows with every change: pass it back to wait for the next.
 
     A study has ended when its requester says so, over its signature: ``end`` is that statement, and nothing else in a
-    view ends anything. ``pause`` is this server's own.
+    view ends anything. ``pause`` is this server's own. ``roster_changes``: how many links its roster has after the
+    first, which whoever has fewer can fetch (docs/protocol.md 20).
     """
 
     KIND: ClassVar[str] = "study_view"
@@ -217,6 +218,7 @@ class StudyView(Message):
     ready: tuple[PartyName, ...]
     mail: tuple[str, ...]
     current: RoundView | None = None
+    roster_changes: int = Field(default=0, ge=0, exclude_if=lambda found: found == 0)
 
     @property
     def state(self) -> StudyState:
@@ -275,9 +277,11 @@ class StudyIndex(Message):
     """One page of the studies whose roster holds the caller, by name; with ``more``, ask after the last one's name.
 
     The digest of a whole index says which one a caller knows: ``unchanged`` is the answer while it is still that one.
+    ``roster_changes`` as in a view.
     """
 
     KIND: ClassVar[str] = "study_index"
     studies: tuple[ListedStudy, ...]
     more: bool = False
     unchanged: bool = False
+    roster_changes: int = Field(default=0, ge=0, exclude_if=lambda found: found == 0)

@@ -17,6 +17,8 @@ ENROLMENT = "/v1/enrolment"
 
 STUDIES = "/v1/studies"
 CONTRIBUTIONS = "/v1/contributions"
+ROSTER_CHANGE = "/v1/roster/changes/{number}"
+"""One link of the roster's chain."""
 STUDY = "/v1/studies/{study}"
 END = "/v1/studies/{study}/end"
 READY = "/v1/studies/{study}/ready"

@@ -24,7 +24,8 @@ class Announcement(Message):
     site's class counts or summary, or its ridge regression (each once per study, docs/protocol.md 8, 9 and 17).
     ``model_version`` counts the aggregates applied so far; ``model_digest`` is an HMAC that only sites can check.
     ``ckks_key_id`` names the sites' key when they send ciphertexts instead of shares, ``tag_seed_hash`` the seed of the
-    round's tags, where it has tags (docs/protocol.md 15).
+    round's tags, where it has tags (docs/protocol.md 15). ``roster_head`` names the link of the roster under which the
+    round runs; None is the first one, which the study pins (docs/protocol.md 20).
     """
 
     KIND: ClassVar[str] = "announcement"
@@ -40,6 +41,7 @@ class Announcement(Message):
     closes_at_s: Annotated[int, Field(ge=0, le=2**53)]
     ckks_key_id: KeyId | None = None
     tag_seed_hash: Digest | None = Field(default=None, exclude_if=lambda found: found is None)
+    roster_head: Digest | None = Field(default=None, exclude_if=lambda found: found is None)
 
     @model_validator(mode="after")
     def _consistent(self) -> Announcement:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Final
 
 from fastapi import Depends, Request
 from starlette.types import Scope
 
+from host import log
 from protocol.errors import BadSignature, NotListed
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.versions import first_release
 from protocol.wire.channel.signing import DigestField, VerifiedRequest, require_own_version, verify_request
+from protocol.wire.keys import VerifyKey
 from protocol.wire.messages import Party
 from servers.http.admission import VISIT, Visit
 from servers.server import Server
@@ -21,6 +24,7 @@ ENCLOSED: Final = "moiety.caller"
 """Where the scope of a request that came in an envelope holds its caller."""
 
 
+_log = log.logger("authentication")
 _HALF_A_SECOND: Final = 0.5
 """A signature's time is in whole seconds."""
 
@@ -64,7 +68,7 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
     url = server.settings.public_url + scope["raw_path"].decode("latin-1") + (f"?{query}" if query else "")
     headers = [(key.decode("latin-1"), value.decode("latin-1")) for key, value in scope["headers"]]
     now = server.clock()
-    verified = verify_request(scope["method"], url, headers, server.verify_keys.get, int(now))
+    verified = verify_request(scope["method"], url, headers, partial(_key_of, server), int(now))
     server.store.remember_nonce(verified.key_id, verified.nonce, now)
     visit: Visit | None = scope.get(VISIT)  # none in a test without a socket
     if visit is not None:
@@ -73,6 +77,14 @@ def signer_of(scope: Scope, server: Server) -> tuple[Party, VerifiedRequest]:
     if party == server.peer:
         server.recent.peer.saw(now, verified.created + _HALF_A_SECOND)
     return party, verified
+
+
+def _key_of(server: Server, key_id: str) -> VerifyKey | None:
+    """None also for a key that is in the roster no more: the answer is a stranger's, the operator's log says whose."""
+    former = server.former_keys.get(key_id)
+    if former is not None:
+        _log.info("former_key", party=former, key=key_id, change=server.chain.number)
+    return server.verify_keys.get(key_id)
 
 
 async def authenticated(request: Request) -> Caller:

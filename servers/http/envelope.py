@@ -115,7 +115,7 @@ class Envelope:
         """What an envelope may enclose: between the servers also a round's masked vectors and transfers."""
         if not between_servers:
             return MAX_CONTROL_BYTES
-        vectors = _ELEMENT_BYTES * SITE_ELEMENTS * len(self._server.roster.sites)
+        vectors = _ELEMENT_BYTES * SITE_ELEMENTS * self._server.most_sites
         return MAX_CONTROL_BYTES + max(vectors, extension_message_bytes(SITE_ELEMENTS))
 
 
@@ -199,7 +199,9 @@ class _Answering:
 
     async def _finish(self) -> None:
         opened, held = self._opened, bytes(self._held)
-        key = self._server.sealing_key_of(opened.caller.name)
+        party = opened.caller.party  # as it was when it asked: a change may have removed it since
+        known = self._server.roster.party(party.name) == party
+        key = self._server.sealing_key_of(party.name) if known else party.sealing
         sealed = await _off_loop(len(held), partial(close_answer, self._status, held, key, opened.between))
         digest = hashlib.sha256(sealed).digest()
         await self._start(ANSWER_TYPE, digest, DigestField.CONTENT, [str(len(sealed))])

@@ -9,7 +9,7 @@ from dataclasses import replace
 from fastapi import Request
 
 from protocol.bodies.contribution import content_bytes
-from protocol.errors import ConflictingMessage, NotListed, WrongRound
+from protocol.errors import ConflictingMessage, NotListed, RosterRefused, WrongRound
 from protocol.protection.known import expected, most_bytes
 from protocol.rounds.agree import is_complete
 from protocol.rounds.announce import LastRound, check_said, opens_round
@@ -17,11 +17,13 @@ from protocol.rounds.states import RoundKey
 from protocol.rounds.transitions import RoundEvent, StudyEvent, open_round, step, study_step
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, signature_from
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
     Announcement,
     CollectedContribution,
     ContributionHeader,
     Receipt,
+    Roster,
     ShareKind,
     Signed,
 )
@@ -48,8 +50,10 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
     announcement = require_signatures(signed, server.roster, [server.roster.requester])
     record = server.store.current_round(study.digest)
     last = None if record is None else LastRound(record.progress, record.announcement.message)
-    check_said(announcement, number, study.study, study.digest, server.roster, last, server.clock())
-    contributors = frozenset(p.name for p in server.roster.contributors)
+    before = None if last is None else last.announcement.roster_head
+    roster = announced_under(server.chain, announcement.roster_head, before)
+    check_said(announcement, number, study.study, study.digest, roster, last, server.clock())
+    contributors = frozenset(p.name for p in roster.contributors)
     try:
         new = opens_round(announcement, last, study.state, contributors, study.study.parameters.least_contributors)
     except ConflictingMessage as error:
@@ -70,6 +74,25 @@ def announce(server: Server, study: StudyRecord, number: int, signed: Signed[Ann
     forget_rounds_before(server, study, number)
     server.uploads.keep_only(study.digest, key)
     return countersigned
+
+
+def announced_under(chain: RosterChain, named: str | None, before: str | None) -> Roster:
+    """The roster of the link that an announcement names: a known one, and none ``before`` the last round's.
+
+    A link before the newest one is taken: its requester, or the other server, may not have that yet, and who was
+    removed is refused whatever an announcement lists. Raises: RosterUnknown, RosterRefused
+    """
+    if chain.place_of(named) < chain.place_of(before):
+        raise RosterRefused(
+            f"the announcement names change {chain.place_of(named)} of the roster, the round before ran under change "
+            f"{chain.place_of(before)}: a study does not go back"
+        )
+    return chain.roster_under(named)
+
+
+def roster_of(server: Server, record: RoundRecord) -> Roster:
+    """The roster that a round runs under: its places, and who can be in it."""
+    return server.chain.roster_under(record.announcement.message.roster_head)
 
 
 def round_of(server: Server, study: StudyRecord, number: int, attempt: int) -> RoundRecord:
@@ -134,7 +157,7 @@ async def _taken_in(
 ) -> tuple[ContributionHeader, str, str]:
     """Open a share into a file that no row names yet. -> its header, the sealed message's digest, the file's name"""
     key, announcement = record.key, record.announcement.message
-    part = expected(study.study, announcement, key.attempt, caller.name, server.roster, server.side)
+    part = expected(study.study, announcement, key.attempt, caller.name, roster_of(server, record), server.side)
     server.files.require_room(content_bytes(part.kind, part.length))
     with server.files.draft(Point.UPLOAD_MIDWAY, Point.DISK_FULL) as draft:
         checked = None
@@ -207,7 +230,7 @@ def collected(server: Server, record: RoundRecord) -> CollectedSet:
     """What this server holds of an attempt, for its peer and for itself; reads every contribution's header."""
     announcement, store = record.announcement.message, server.store
     complete = is_complete(announcement, store.contributions_held(record.key), server.clock(), record.closes_at_s)
-    places = {party.name: place for place, party in enumerate(server.roster.sites)}
+    places = {party.name: place for place, party in enumerate(roster_of(server, record).sites)}
     held = tuple(
         CollectedContribution(
             site=c.site,

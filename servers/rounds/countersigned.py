@@ -22,6 +22,7 @@ from protocol.wire.messages import AgreedSet, Signed, SumRelease
 from servers.http.peer_client import PeerClient
 from servers.points import Point
 from servers.rounds.ciphertexts import write_sum
+from servers.rounds.collect import roster_of
 from servers.rounds.end_round import signed_by_both
 from servers.rounds.release import commit_release, output_name
 from servers.rounds.standing import known_round, standing
@@ -89,7 +90,7 @@ def countersign_agreed_set(server: Server, record: RoundRecord, signed: Signed[A
     Raises: BadSignature, AnnouncementMismatch, ConflictingMessage, ProtocolViolation, WrongRound
     """
     agreed = require_signatures(signed, server.roster, [server.roster.operator_a.name])
-    if answer(standing(server, record), agreed, server.roster) is Reply.AGAIN:
+    if answer(standing(server, record), agreed, roster_of(server, record)) is Reply.AGAIN:
         return record.agreed
     state, both = record.begun.after(RoundEvent.AGREED), server.countersign(signed)
     server.failpoints.reach(Point.BEFORE_LOCK_SIGNED)
@@ -110,7 +111,7 @@ def countersign_sum_release(
     message = require_signatures(signed, server.roster, [server.roster.operator_a.name])
     require_named(message, key)
     record = known_round(server, key)
-    if answer(standing(server, record), message, server.roster) is Reply.AGAIN:
+    if answer(standing(server, record), message, roster_of(server, record)) is Reply.AGAIN:
         return record.signed_sum
     both = server.countersign(signed)
     commit_release(server, study, record, None, both)

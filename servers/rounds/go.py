@@ -15,6 +15,7 @@ from protocol.wire.messages import Go, Signed
 from protocol.wire.peer_messages import HandOver
 from servers.http.peer_client import PeerClient
 from servers.points import Point
+from servers.rounds.collect import roster_of
 from servers.rounds.end_round import next_step, round_path
 from servers.rounds.halves import take_go
 from servers.rounds.release import commit_release
@@ -60,7 +61,7 @@ def serve(server: Server, study: StudyRecord, key: RoundKey, handed: HandOver) -
             UnknownResource, WrongRound
     """
     record = take_go(server, known_round(server, key), handed.go)
-    if isinstance(answer(standing(server, record), handed, server.roster), Move):
+    if isinstance(answer(standing(server, record), handed, roster_of(server, record)), Move):
         commit_release(server, study, record, record.output_file)
 
 

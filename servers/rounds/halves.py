@@ -24,6 +24,7 @@ from protocol.tags.sums import TagErrors, errors_of
 from protocol.tags.verdicts import check_of, commitment_to, require_judged, shares_of
 from protocol.wire.messages import Go, ReleaseSet, ShareKind, Signed, TagCheck, TagSeed, TagsFailed, TagShares
 from servers.points import Point
+from servers.rounds.collect import roster_of
 from servers.rounds.sketches import Scratch, share_source
 from servers.rounds.standing import known_round, standing
 from servers.server import Server
@@ -72,12 +73,12 @@ async def check_half(server: Server, record: RoundRecord, message: TagSeed) -> S
 
     Raises: AnnouncementMismatch, CommitmentMismatch, WrongRound
     """
-    if answer(standing(server, record), message, server.roster) is Reply.AGAIN:
+    if answer(standing(server, record), message, roster_of(server, record)) is Reply.AGAIN:
         return record.checked
     seed = bytes.fromhex(message.seed)
     errors = await _in_thread(_errors_of_half, server, record, seed)
     record = known_round(server, record.key)
-    if answer(standing(server, record), message, server.roster) is Reply.AGAIN:
+    if answer(standing(server, record), message, roster_of(server, record)) is Reply.AGAIN:
         return record.checked
     signed = server.sign(check_of(record.committed.message, errors))
     server.failpoints.reach(Point.BEFORE_TAG_CHECK_STORED)
@@ -165,7 +166,7 @@ async def share_errors(server: Server, record: RoundRecord, signed: Signed[TagsF
 def _take_in(server: Server, record: RoundRecord, signed: Signed[V]) -> object:
     stated = require_judged(signed, _release(record), server.roster)
     try:
-        return answer(standing(server, record), stated, server.roster)
+        return answer(standing(server, record), stated, roster_of(server, record))
     except ConflictingMessage as error:
         raise refuse(server, record.key.study, server.roster.requester, error) from None
 

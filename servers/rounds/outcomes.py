@@ -11,6 +11,7 @@ from protocol.rounds.transitions import STUDY_TRANSITIONS, RoundEvent, StudyEven
 from protocol.wire.authentic import require_signatures
 from protocol.wire.messages import OutcomeCause, RoundOutcome, RoundState, Signed
 from servers.points import Point
+from servers.rounds.collect import roster_of
 from servers.rounds.standing import standing
 from servers.server import Server
 from servers.store.interface import RoundRecord, StudyRecord
@@ -91,7 +92,7 @@ def countersign_outcome(server: Server, key: RoundKey, signed: Signed[RoundOutco
     record = server.store.round(key)
     if record is None:
         raise WrongRound(f"round {key.round}, attempt {key.attempt} is not known here yet")
-    if answer(standing(server, record), message, server.roster) is Reply.AGAIN:
+    if answer(standing(server, record), message, roster_of(server, record)) is Reply.AGAIN:
         return record.signed_outcome
     both = server.countersign(signed)
     server.failpoints.reach(Point.BEFORE_OUTCOME_STORED)

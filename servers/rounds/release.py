@@ -29,7 +29,7 @@ from protocol.wire.messages import (
     SumRelease,
 )
 from servers.points import Point
-from servers.rounds.collect import expected_sites
+from servers.rounds.collect import expected_sites, roster_of
 from servers.rounds.halves import commit_half, commit_mask
 from servers.rounds.standing import standing
 from servers.server import Server
@@ -48,7 +48,7 @@ def accept_release_set(server: Server, record: RoundRecord, signed: Signed[Relea
     requester = server.roster.requester
     release = require_signatures(signed, server.roster, [requester])
     try:
-        reply = answer(standing(server, record), release, server.roster)
+        reply = answer(standing(server, record), release, roster_of(server, record))
     except ConflictingMessage as error:
         raise refuse(server, record.key.study, requester, error) from None
     if reply is Reply.KEEP:

@@ -34,7 +34,7 @@ from protocol.wire.peer_messages import (
 from servers.correlations.sender import OtSessions
 from servers.notifications import wait_up_to
 from servers.points import Point
-from servers.rounds.collect import collected
+from servers.rounds.collect import collected, roster_of
 from servers.rounds.sketches import (
     Sketches,
     needed_lengths,
@@ -85,7 +85,7 @@ class Answering:
         """
         server, record = self.server, self.round(key)
         require_signatures(request.agreed_set, server.roster, [server.roster.operator_a.name])
-        if isinstance(answer(standing(server, record), request, server.roster), Move):
+        if isinstance(answer(standing(server, record), request, roster_of(server, record)), Move):
             record = self._locked(record, request)
         return LockReply(signature=signature_from(record.agreed, server.name), nonce_b=record.nonce.hex())
 
@@ -110,7 +110,7 @@ class Answering:
         """
         server, record = self.server, self.round(key)
         stated = require_signatures(reveal.transcript, server.roster, [server.roster.operator_a.name])
-        if answer(standing(server, record), stated, server.roster) is Reply.KEEP:
+        if answer(standing(server, record), stated, roster_of(server, record)) is Reply.KEEP:
             both = server.countersign(reveal.transcript)
             server.failpoints.reach(Point.BEFORE_CHALLENGE_STORED)
             record = server.store.change_round(key, lambda r: replace(r, transcript=both))
@@ -143,7 +143,7 @@ class Answering:
             change = server.changes.next(key.study)
             record = self.round(key)
             try:
-                answer(standing(server, record), header, server.roster)
+                answer(standing(server, record), header, roster_of(server, record))
             except Unavailable:
                 if not await wait_up_to(change, deadline - server.clock()) and server.clock() >= deadline:
                     raise

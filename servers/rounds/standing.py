@@ -44,7 +44,7 @@ from protocol.rounds.states import (
 )
 from protocol.rounds.steps import Facts, FromB, Unasked
 from protocol.wire.messages import RoundState
-from servers.rounds.collect import collected
+from servers.rounds.collect import collected, roster_of
 from servers.rounds.sketches import queries_missing
 from servers.server import Server
 from servers.store.interface import RoundRecord
@@ -152,9 +152,9 @@ def _toss(server: Server, record: RoundRecord) -> Unlocked | SetSigned | LockSig
 
 def facts_at_a(server: Server, study: str, peer: FromB | None = None, now_s: float | None = None) -> Facts:
     """What A knows now; ``peer`` is what B has just answered, to what it was asked at ``now_s``."""
-    limits = server.settings.limits
+    limits, last = server.settings.limits, server.store.current_round(study)
     return Facts(
-        roster=server.roster,
+        roster=server.roster if last is None else roster_of(server, last),
         now_s=server.clock() if now_s is None else now_s,
         grace_s=limits.grace_s,
         attempts=limits.attempts,

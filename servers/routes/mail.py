@@ -33,7 +33,8 @@ async def put_mail(
 ) -> Response:
     """Leave a letter that the study calls for now: the requester for sites, a site for the requester only."""
     record, of = study_named(server, study), parse_topic(topic)
-    require_route(of.kind, caller.name, recipient, server.roster)
+    # a round that was planned before a change may still write to whom that removed: nobody fetches it
+    require_route(of.kind, caller.name, recipient, server.chain.newest_with(recipient))
     await _store(server, caller, record, of, recipient, request)
     return done()
 
@@ -67,7 +68,7 @@ async def get_mail(
 async def _store(
     server: Server, caller: Caller, study: StudyRecord, topic: Topic, recipient: str, request: Request
 ) -> None:
-    most = min(most_bytes(topic.kind, study.study, len(server.roster.sites)), server.settings.limits.mail_bytes)
+    most = min(most_bytes(topic.kind, study.study, server.most_sites), server.settings.limits.mail_bytes)
     stated = int(request.headers.get("content-length", "0"))
     if stated > most:
         raise TooLarge(f"a letter {str(topic)!r} has at most {most} bytes in this study, this one has {stated}")

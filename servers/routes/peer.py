@@ -147,7 +147,7 @@ async def products(
 ) -> Response:
     """Exchange masked vectors; 503 while the requester's queries are missing."""
     record, key = _key(server, study, round, attempt)
-    longest = ELEMENT_BYTES * most_elements(record.study, len(server.roster.sites))
+    longest = ELEMENT_BYTES * most_elements(record.study, server.most_sites)
     body = await read_small(request, caller, MAX_CONTROL_BYTES + longest)
     return octets_answer(await b.products(record, key, body))
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
+from client_agent.network.held_roster import HeldRoster
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
 from client_agent.network.transport import CountingTransport, tls_context
@@ -23,6 +24,7 @@ from protocol.policy.memory import SiteMemory
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import RoundView
 
 MODEL = np.linspace(-1, 1, SMALL, dtype=np.float32)
@@ -83,7 +85,7 @@ class RealSite:
         context = SiteContext(
             site=VICTIM,
             keys=federation.keys(VICTIM),
-            roster=federation.roster,
+            held=HeldRoster(RosterChain(federation.parties.roster)),
             clients=self.clients,
             randomness=SystemRandomness(),
             state_dir=folder,

@@ -65,6 +65,7 @@ ANNOUNCEMENT: Final[Fields] = {
     "closes_at_s": 2_000_000_000,
     "ckks_key_id": key_id("ckks"),
     "tag_seed_hash": None,  # ciphertexts have no tags
+    "roster_head": digest("roster head"),
 }
 COLLECTED: Final[Fields] = {
     "site": "clinic-1",
@@ -267,7 +268,7 @@ EXAMPLES: Final[dict[str, Fields]] = {
     "study": STUDY,
     "task": TASK,
     "study_end": END,
-    "study_index": {"studies": [LISTED_STUDY], "more": True, "unchanged": True},
+    "study_index": {"roster_changes": 2, "studies": [LISTED_STUDY], "more": True, "unchanged": True},
     "held_upload": {"body_digest": digest("body"), "held_bytes": 2**22, "part_bytes": 2**21},
     "listed_study": LISTED_STUDY,
     "hindrance": {
@@ -285,6 +286,7 @@ EXAMPLES: Final[dict[str, Fields]] = {
         "reason": "may_rank: no",
     },
     "study_view": {
+        "roster_changes": 2,
         "study": "lungs",
         "study_digest": STUDY_DIGEST,
         "end": signed(END, "clinic-0"),

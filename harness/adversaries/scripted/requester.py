@@ -18,6 +18,7 @@ import numpy as np
 from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
 from client_agent.network.body import Body
+from client_agent.network.held_roster import HeldRoster
 from client_agent.network.ledger import Ledger
 from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
@@ -35,6 +36,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.rounds.agree import model_digest
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, sign
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -244,7 +246,7 @@ class Federation:
             self._contexts[site] = SiteContext(
                 site=site,
                 keys=PARTIES.keys_of(site),
-                roster=ROSTER,
+                held=HeldRoster(RosterChain(PARTIES.roster)),
                 clients=self.relays[site],  # type: ignore[arg-type]  # mail is all it asks for
                 randomness=SystemRandomness(),
                 state_dir=self.state_dir(site),

@@ -65,12 +65,32 @@ class RosterChain:
 
     def roster_of(self, digest: str) -> Roster:
         """The roster of a link. Raises: RosterUnknown, for one that this chain does not hold"""
+        return self.rosters[self.digests.index(self._known(digest))]
+
+    def _known(self, digest: str) -> str:
         if digest not in self.digests:
             raise RosterUnknown(
                 f"link {digest[:16]} of the roster is not known here; the newest one here is change {self.number}, "
                 f"{self.head_digest[:16]}: fetch the roster, or wait until its newest change has come here"
             )
-        return self.rosters[self.digests.index(digest)]
+        return digest
+
+    def place_of(self, link: str | None) -> int:
+        """Which change an announcement's ``roster_head`` names, 0 for the first link. Raises: RosterUnknown"""
+        return 0 if link is None else self.digests.index(self._known(link))
+
+    def roster_under(self, link: str | None) -> Roster:
+        """The roster of a round whose announcement names this ``roster_head``. Raises: RosterUnknown"""
+        return self.rosters[self.place_of(link)]
+
+    def newest_with(self, name: str) -> Roster:
+        """The newest roster that has the party; the head, where none ever had it."""
+        return next((roster for roster in reversed(self.rosters) if roster.party(name) is not None), self.head)
+
+    @property
+    def named_head(self) -> str | None:
+        """How an announcement names the head: not at all while it is the first link, as before there were others."""
+        return self.head_digest if self.changes else None
 
     def up_to(self, number: int) -> RosterChain:
         """The chain as it was after that many changes."""
@@ -152,6 +172,22 @@ def require_follows(chain: RosterChain, change: RosterChange) -> None:
     _require_kept(chain.head, change.roster)
     _require_never_back(chain, change.roster)
     _require_claims(chain, change)
+
+
+def require_same_servers(newer: RosterChain, held: RosterChain) -> None:
+    """Whether only contributors differ: what studies under way were signed with stays. Raises: RosterRefused
+
+    Both chains are valid, and ``newer`` holds all links of ``held``.
+    """
+    before = held.head
+    for number, roster in enumerate(newer.rosters[held.number :], held.number):
+        for name in signers(before):
+            if roster.party(name) != before.party(name):
+                raise RosterRefused(
+                    f"change {number} gives {name!r} another key, address or number of examples, and studies that are "
+                    "under way were begun with the one before: end them first, then start both servers and the agents "
+                    "again with this roster"
+                )
 
 
 def renewed(before: Roster, after: Roster) -> tuple[Party, ...]:

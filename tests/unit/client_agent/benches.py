@@ -13,6 +13,7 @@ import numpy as np
 from client_agent.contributor.run import Contributor
 from client_agent.learning.at_requester.update_noise import UpdateNoise
 from client_agent.network.body import Body
+from client_agent.network.held_roster import HeldRoster
 from client_agent.network.ledger import Ledger
 from client_agent.requester.run import Requester
 from client_agent.scoring.score import FinalScores, Score
@@ -27,6 +28,7 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import ContributedRound, ContributedRounds, Decline, Signed, Study
 from tests.unit.client_agent.federation import CONTRIBUTORS, REQUESTER, ROSTER, keys, operator_keys
 
@@ -185,7 +187,7 @@ def _context(
         yield SiteContext(
             site=site,
             keys=keys(site),
-            roster=ROSTER,
+            held=HeldRoster(RosterChain(Signed(message=ROSTER, signatures=()))),
             clients=servers,  # type: ignore[arg-type]
             randomness=SystemRandomness(),
             state_dir=folder,

@@ -24,6 +24,7 @@ from protocol.rounds.transitions import TRANSITIONS, step
 from protocol.sharing import Side
 from protocol.tags.keys import shown_seed
 from protocol.tags.verdicts import check_of, commitment_to, judged
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -146,7 +147,9 @@ class Trace:
     def standing(self) -> Standing:
         held = [SimpleNamespace(site=one.site, header=one) for one in self.held]
         store = SimpleNamespace(contributions=lambda _: held, contributions_held=lambda _: len(held))
-        server = SimpleNamespace(store=store, roster=ROSTER, clock=lambda: CLOSES_S)
+        server = SimpleNamespace(
+            store=store, roster=ROSTER, chain=RosterChain(Signed(message=ROSTER, signatures=())), clock=lambda: CLOSES_S
+        )
         return standing(cast(Any, server), self.record)
 
     # --- what side A and the requester say ----------------------------------------------------------------------------

@@ -25,6 +25,7 @@ from protocol.rounds.announce import check_said
 from protocol.rounds.states import RoundKey
 from protocol.sharing import Side
 from protocol.wire.authentic import countersign, require_signatures, sign
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
     NO_COMMITMENT,
     AgreedSet,
@@ -57,6 +58,7 @@ class SideB:
 
     record: RoundRecord
     roster: Any = ROSTER
+    chain: Any = RosterChain(PARTIES.roster)  # noqa: RUF009
     side: Side = Side.B
 
     def __post_init__(self) -> None:

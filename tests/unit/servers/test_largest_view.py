@@ -116,7 +116,7 @@ def server() -> tuple[Any, StudyRecord]:
         mail_for=lambda digest, recipients: mail,
     )
     roster = SimpleNamespace(sites=[SimpleNamespace(name=name) for name in NAMES])
-    return SimpleNamespace(store=store, roster=roster, pictures={}), record
+    return SimpleNamespace(store=store, roster=roster, chain=SimpleNamespace(number=1000), pictures={}), record
 
 
 def test_the_roster_bounds_how_many_sites_there_are() -> None:

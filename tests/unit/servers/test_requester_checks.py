@@ -14,6 +14,7 @@ from protocol.rounds.announce import check_said
 from protocol.rounds.side_b import Reply, answer
 from protocol.rounds.states import Attempt, RoundKey, SetSigned, Standing, Unchosen, Undecided
 from protocol.wire.authentic import sign
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
     AgreedSet,
     CollectedContribution,
@@ -31,7 +32,7 @@ from tests.unit.parties import REQUESTER, SITES, announcement, parties, study
 from tests.unit.policy.lists import weight_list
 
 ROSTER = parties().roster.message
-SERVER = SimpleNamespace(roster=ROSTER)
+SERVER = SimpleNamespace(roster=ROSTER, chain=RosterChain(parties().roster))
 NOW_S = 1_999_999_999.0
 EROSION = study(ROSTER.digest())
 

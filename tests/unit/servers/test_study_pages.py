@@ -27,7 +27,8 @@ INDEX = StudyIndex(studies=tuple(ListedStudy(name=name, study_digest=digest) for
 
 def a_server(digests: list[tuple[str, str]], **limits: float) -> Any:
     store = SimpleNamespace(study_digests=lambda: digests)
-    return SimpleNamespace(store=store, changes=Changes(), settings=SimpleNamespace(limits=Limits(**limits)))
+    chain, settings = SimpleNamespace(number=0), SimpleNamespace(limits=Limits(**limits))
+    return SimpleNamespace(store=store, chain=chain, changes=Changes(), settings=settings)
 
 
 def client_of(pages: Any) -> ServerClient:

@@ -8,7 +8,7 @@ import pytest
 
 from protocol.errors import BadSignature, ConfigurationError, MoietyError, RosterRefused, RosterUnknown
 from protocol.wire.chain import chain as chains
-from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
+from protocol.wire.chain.chain import RosterChain, require_chain, require_extension, require_same_servers
 from protocol.wire.chain.change import RosterChange
 from protocol.wire.chain.file import dump_chain, dump_given, parse_chain, parse_given
 from protocol.wire.chain.making import Given, Wanted, claimed, proposed, require_claim, signed_by, standing
@@ -271,3 +271,31 @@ def test_a_file_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("protocol.wire.chain.file.MOST_CHARACTERS", 1000)
     with pytest.raises(ConfigurationError, match="longer than any roster"):
         parse_chain(dump_chain(CHAIN), "roster.toml")
+
+
+def test_an_announcement_names_the_head_and_the_first_link_by_leaving_it_out() -> None:
+    longer = changed(CHAIN, joins())
+    assert (CHAIN.named_head, longer.named_head) == (None, longer.head_digest)
+    assert [longer.place_of(link) for link in (None, CHAIN.head_digest, longer.head_digest)] == [0, 0, 1]
+    assert longer.roster_under(None) == CHAIN.head
+    assert longer.roster_under(longer.head_digest) == longer.head
+    with pytest.raises(RosterUnknown, match="is not known here"):
+        CHAIN.roster_under(longer.head_digest)
+
+
+def test_who_was_removed_is_found_in_the_newest_roster_that_had_it() -> None:
+    name = CHAIN.head.contributors[0].name
+    longer = changed(CHAIN, Wanted(remove=(name,)))
+    assert longer.newest_with(name) == CHAIN.head
+    assert longer.newest_with(REQUESTER) == longer.head
+    assert longer.newest_with("nobody") == longer.head
+
+
+def test_under_way_only_contributors_change() -> None:
+    joined = changed(CHAIN, joins())
+    require_same_servers(joined, CHAIN)
+    keys = renewed_keys("operator-a")
+    renewed = changed(joined, Wanted(given=(given(keys),)))
+    with pytest.raises(RosterRefused, match=r"change 2 gives 'operator-a' another key"):
+        require_same_servers(renewed, CHAIN)
+    require_same_servers(renewed, renewed)

@@ -1,0 +1,69 @@
+"""The roster's chain as this site holds it: longer while the agent runs, kept in the state folder for good."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from client_agent.network.server_client import ServerClient
+from host.durable import write_durably
+from protocol.wire.chain.chain import RosterChain, require_same_servers
+from protocol.wire.chain.file import dump_chain
+from protocol.wire.messages import Announcement, Roster
+
+ACCEPTED: Final = "accepted_roster.toml"
+
+
+class HeldRoster:
+    """All studies of one agent go by it; a link is taken once it was checked, and is kept before it counts.
+
+    Threads of several studies may call ``catch_up`` at the same time.
+    """
+
+    def __init__(
+        self, chain: RosterChain, state_dir: Path | None = None, said: Callable[[RosterChain], None] = lambda _: None
+    ) -> None:
+        """``state_dir``: where it is kept, None where it need not last; ``said`` hears of every newer chain."""
+        self._chain = chain
+        self._kept = None if state_dir is None else state_dir / ACCEPTED
+        self._said = said
+        self._one = threading.Lock()
+
+    @property
+    def chain(self) -> RosterChain:
+        return self._chain
+
+    @property
+    def head(self) -> Roster:
+        return self._chain.head
+
+    def of(self, announcement: Announcement) -> Roster:
+        """The roster that a round runs under. Raises: RosterUnknown, for a link that this site does not hold"""
+        return self._chain.roster_under(announcement.roster_head)
+
+    def name_of(self, site: str) -> str:
+        """What names a site across studies and across changes of its keys: the signing key that it came with.
+
+        Requires: the site is or was in the roster
+        """
+        return self._chain.founding_keys[site]
+
+    def catch_up(self, number: int, client: ServerClient) -> None:
+        """Fetch the links up to change ``number`` from a server, one after the other.
+
+        Raises: RosterRefused, BadSignature, for a link that does not continue what this site holds: nothing is taken
+                of it; UnknownResource, Unavailable
+        """
+        if number <= self._chain.number:
+            return
+        with self._one:
+            while self._chain.number < number:
+                held = self._chain
+                longer = held.extended_by(client.roster_change(held.number + 1))
+                require_same_servers(longer, held)
+                if self._kept is not None:
+                    write_durably(self._kept, dump_chain(longer).encode())
+                self._chain = longer
+                self._said(longer)

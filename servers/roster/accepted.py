@@ -1,0 +1,66 @@
+"""Which roster a server begins with: its file's, and what it has accepted before.
+
+The accepted chain is kept in ``data_dir``, so that an older file that is put back, or a fork, is noticed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from host import log
+from host.durable import write_durably
+from protocol.errors import ConfigurationError, MoietyError
+from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
+from protocol.wire.chain.file import dump_chain, parse_chain
+from servers.settings import ServerSettings
+
+ACCEPTED: Final = "accepted_roster.toml"
+_log = log.logger("roster")
+
+
+def read_chain(path: Path) -> RosterChain:
+    """Raises: ConfigurationError, BadSignature, RosterRefused; OSError, when it cannot be read"""
+    return require_chain(parse_chain(path.read_text(encoding="utf-8"), str(path)))
+
+
+def chain_at_start(settings: ServerSettings) -> tuple[RosterChain, RosterChain | None]:
+    """What the server begins with, and what it had accepted before.
+
+    An older file than the accepted one changes nothing: what was accepted stays. Raises: as ``read_chain``
+    """
+    found, kept = read_chain(settings.roster), settings.data_dir / ACCEPTED
+    if not kept.exists():
+        return found, None
+    accepted = read_chain(kept)
+    if accepted.is_extension_of(found):
+        if found.number < accepted.number:
+            _log.error("old_roster", detail=_old(settings.roster, found, accepted))
+        return accepted, accepted
+    if found.first_digest != accepted.first_digest:
+        return found, accepted  # whose folder it is says more: ``require_continued`` refuses it afterwards
+    try:
+        return require_extension(found, accepted), accepted
+    except MoietyError as wrong:
+        raise ConfigurationError(f"{settings.roster}: {wrong.detail}; this server has accepted {kept}") from None
+
+
+def require_continued(chain: RosterChain, accepted: RosterChain | None) -> None:
+    """Raises: ConfigurationError, for another first roster than the one that was accepted in this folder"""
+    if accepted is not None and accepted.first_digest != chain.first_digest:
+        raise ConfigurationError(
+            f"key 'roster': it begins with {chain.first_digest[:16]}, this server has accepted one that begins with "
+            f"{accepted.first_digest[:16]}: give the new federation a data_dir and a database of its own"
+        )
+
+
+def keep_chain(settings: ServerSettings, chain: RosterChain) -> None:
+    """Durably, before anything follows from it."""
+    write_durably(settings.data_dir / ACCEPTED, dump_chain(chain).encode())
+
+
+def _old(path: Path, found: RosterChain, accepted: RosterChain) -> str:
+    return (
+        f"{path} ends with change {found.number}; this server has accepted change {accepted.number}, which stays in "
+        "force: put the newest roster file in place"
+    )

@@ -1,0 +1,148 @@
+"""A server's roster: a longer one is taken from its file, everything else changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from host.placed_files import rewrite
+from protocol.errors import ConfigurationError, RosterRefused, RosterUnknown
+from protocol.sharing import Side
+from protocol.wire.authentic import countersign, sign
+from protocol.wire.chain.chain import RosterChain, signers
+from protocol.wire.chain.file import dump_chain
+from protocol.wire.chain.making import Wanted, claimed, proposed
+from protocol.wire.messages import RosterChange, Signed
+from servers.roster.accepted import ACCEPTED
+from servers.roster.following import RosterFile, take_chain
+from servers.rounds.collect import announced_under
+from servers.server import Server, open_server
+from servers.settings import ServerSettings, load_settings
+from tests.kit.processes import Federation, prepare_servers
+from tests.unit.parties import party_keys
+
+SITES = ("requester", "c1", "c2", "c3")
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Federation:
+    return prepare_servers(tmp_path, SITES)
+
+
+@pytest.fixture
+def settings(federation: Federation) -> ServerSettings:
+    return load_settings(federation.servers[Side.A].config)
+
+
+@pytest.fixture
+def server(settings: ServerSettings) -> Iterator[Server]:
+    opened = open_server(settings)
+    yield opened
+    opened.store.close()
+    opened.ckks.close()
+
+
+def longer(federation: Federation, chain: RosterChain, wanted: Wanted) -> RosterChain:
+    first, *others = signers(chain.head)
+    change: Signed[RosterChange] = sign(
+        proposed(chain, wanted, "why"), first, federation.parties.keys_of(first).signing
+    )
+    for name in others:
+        change = countersign(change, name, federation.parties.keys_of(name).signing)
+    return chain.extended_by(change)
+
+
+def joined(federation: Federation, chain: RosterChain, name: str) -> RosterChain:
+    return longer(federation, chain, Wanted(given=(claimed(party_keys(name), chain.first_digest, samples=9),)))
+
+
+def test_a_longer_roster_is_taken_from_the_file_and_kept(
+    federation: Federation, server: Server, settings: ServerSettings
+) -> None:
+    file, chain = RosterFile(server), joined(federation, server.chain, "c4")
+    assert not file.renew()
+    rewrite(settings.roster, dump_chain(chain))
+    assert file.renew()
+    assert server.roster == chain.head
+    assert party_keys("c4").key_id in server.verify_keys
+    assert not take_chain(server, chain)
+    assert (settings.data_dir / ACCEPTED).read_text() == dump_chain(chain)
+
+
+def test_who_was_removed_is_no_party_any_more(federation: Federation, server: Server) -> None:
+    was = server.key_id_of("c1")
+    assert take_chain(server, longer(federation, server.chain, Wanted(remove=("c1",))))
+    assert was not in server.verify_keys
+    assert server.former_keys == {was: "c1"}
+    assert server.most_sites == len(SITES)
+
+
+def test_an_older_file_a_fork_and_no_file_change_nothing(
+    federation: Federation, server: Server, settings: ServerSettings
+) -> None:
+    first, chain = server.chain, joined(federation, server.chain, "c4")
+    take_chain(server, chain)
+    file = RosterFile(server)
+    for text in (dump_chain(first), dump_chain(joined(federation, first, "c5")), "no roster"):
+        rewrite(settings.roster, text)
+        assert not file.renew()
+        assert server.chain == chain
+    settings.roster.unlink()
+    assert not file.renew()
+    refused = server.metrics.refusals.labels("roster_refused")._value.get()
+    assert refused == 2
+
+
+def test_after_a_restart_the_accepted_roster_counts(
+    federation: Federation, server: Server, settings: ServerSettings
+) -> None:
+    first, chain = server.chain, joined(federation, server.chain, "c4")
+    take_chain(server, chain)
+    again = open_server(settings)  # its file has the first roster still
+    assert again.chain.head_digest == chain.head_digest
+    again.store.close()
+    rewrite(settings.roster, dump_chain(joined(federation, first, "c5")))
+    with pytest.raises(ConfigurationError, match="is a fork"):
+        open_server(settings)
+    rewrite(settings.roster, dump_chain(longer(federation, chain, Wanted(remove=("c2",)))))
+    newest = open_server(settings)
+    assert newest.chain.number == 2
+    newest.store.close()
+
+
+def test_another_first_roster_needs_another_folder(
+    federation: Federation, server: Server, settings: ServerSettings
+) -> None:
+    head = server.chain.head
+    fewer = head.model_copy(update={"sites": head.sites[:-1]})
+    signed = sign(fewer, head.operator_a.name, federation.parties.keys_of(head.operator_a.name).signing)
+    for name in (head.operator_b.name, head.requester):
+        signed = countersign(signed, name, federation.parties.keys_of(name).signing)
+    rewrite(settings.roster, dump_chain(RosterChain(signed)))
+    with pytest.raises(ConfigurationError, match="give the new federation a data_dir"):
+        open_server(settings)
+
+
+def test_a_running_server_takes_no_other_keys_of_an_operator(federation: Federation, server: Server) -> None:
+    name = server.chain.head.operator_b.name
+    keys = replace(party_keys("fresh"), name=name, role=federation.parties.keys_of(name).role)
+    given = claimed(keys, server.chain.first_digest, url=server.chain.head.operator_b.url)
+    with pytest.raises(RosterRefused, match="another key"):
+        take_chain(server, longer(federation, server.chain, Wanted(given=(given,))))
+
+
+def test_a_round_runs_under_a_link_that_is_known_and_none_before_the_last_rounds(
+    federation: Federation, server: Server
+) -> None:
+    first = server.chain
+    chain = joined(federation, first, "c4")
+    with pytest.raises(RosterUnknown):
+        announced_under(server.chain, chain.head_digest, None)
+    take_chain(server, chain)
+    assert announced_under(server.chain, None, None) == first.head
+    assert announced_under(server.chain, chain.head_digest, None) == chain.head
+    with pytest.raises(RosterRefused, match="a study does not go back"):
+        announced_under(server.chain, None, chain.head_digest)
