@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+from typing import Protocol
+
 from host import log
 from protocol.errors import MoietyError
 from protocol.wire.chain.chain import RosterChain, require_extension, require_same_servers
+from servers.metrics import Metrics
+from servers.notifications import Changes
 from servers.roster.accepted import keep_chain, read_chain
-from servers.server import Server
-from servers.store.interface import A_NEW_STUDY
+from servers.settings import ServerSettings
+from servers.store.interface import A_NEW_STUDY, Store
 
 _log = log.logger("roster")
 
 
-def take_chain(server: Server, chain: RosterChain) -> bool:
+class Follower(Protocol):
+    """What of a server (``servers.server``) a longer roster concerns."""
+
+    chain: RosterChain
+    settings: ServerSettings
+    store: Store
+    changes: Changes
+    metrics: Metrics
+
+    def follow(self, chain: RosterChain) -> None: ...
+
+
+def take_chain(server: Follower, chain: RosterChain) -> bool:
     """Go on under a longer chain, which is checked here; whether there was anything new in it.
 
     Rounds under way keep the roster that they were announced under; who was removed is refused from here on.
@@ -37,7 +53,7 @@ def take_chain(server: Server, chain: RosterChain) -> bool:
 class RosterFile:
     """Looks whether the roster's file has changed; what is wrong with it is said once, and the head before stays."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Follower) -> None:
         self._server = server
         self._seen = self._look()
         self._problem = ""
