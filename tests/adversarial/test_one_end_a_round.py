@@ -21,6 +21,7 @@ from protocol.rounds.states import RoundKey
 from protocol.rounds.steps import Act, End, Step
 from protocol.sharing import Side
 from protocol.wire.authentic import require_signatures, sign
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -116,6 +117,7 @@ def server_on(side: Side, store: SqlStore) -> Any:
         name=operator,
         peer=ROSTER.operator(side.other),
         roster=ROSTER,
+        chain=RosterChain(PARTIES.roster),
         store=store,
         clock=lambda: 2_000_000_001.0,
         failpoints=SimpleNamespace(reach=lambda _: None),

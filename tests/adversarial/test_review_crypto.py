@@ -283,7 +283,9 @@ def contributor(of: Study, folder: Path) -> Contributor:
     site.journal = StudyJournal(folder, of.name)
     site.state = SiteState(study_digest=site.study_digest, training_seed=0)
     roster = SimpleNamespace(requester="a", contributors=[SimpleNamespace(name=name) for name in EVEN])
-    site.context = SimpleNamespace(held=SimpleNamespace(of=lambda _: roster), site="b", policy=SitePolicy())  # type: ignore[assignment]
+    site.context = SimpleNamespace(
+        roster=roster, held=SimpleNamespace(of=lambda _: roster), site="b", policy=SitePolicy()
+    )  # type: ignore[assignment]
     site.event = lambda *_: None  # type: ignore[method-assign]
     site.decisions, site._refused_welcome = Decisions(site, lambda *_: None), -1
     return site

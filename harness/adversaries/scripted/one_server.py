@@ -20,6 +20,7 @@ from protocol.rounds.states import RoundKey
 from protocol.rounds.steps import End
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
+from protocol.wire.chain.chain import RosterChain
 from protocol.wire.messages import (
     AgreedSet,
     Announcement,
@@ -157,6 +158,7 @@ def _server(side: Side, store: SqlStore) -> Any:  # noqa: ANN401  # what a Serve
         name=operator,
         peer=ROSTER.operator(side.other),
         roster=ROSTER,
+        chain=RosterChain(PARTIES.roster),
         store=store,
         clock=lambda: _CLOSED_S,
         failpoints=SimpleNamespace(reach=lambda _: None),
