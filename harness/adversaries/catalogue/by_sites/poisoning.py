@@ -2,6 +2,7 @@
 
 Under plain FedAvg nothing stands in their way but that no update counts for more than its weight; what other rules do
 about each of them is in docs/results/robustness.md. One site's length is another matter: norms that are opened show it.
+Those who know the rule and the requester's own update keep just under what each rule would notice.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import Final
+
+import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party
 from harness.adversaries.poisoning.lines import PoisonedLine
@@ -83,6 +86,84 @@ class TooLong(Attack):
         return Found(line.weight > 0.0, line.weight)
 
 
+class Adaptive(Attack):
+    """Poisoners that know the rule and the requester's update, under the rule that they keep just under.
+
+    The requester's accuracy is meant over all seeds of the study: single ones differ.
+    """
+
+    party = Party.SITES
+    figure = "points of accuracy that the requester's model loses, two adaptive poisoners of ten, mean of five seeds"
+    promised = False
+    without: Mapping[str, object] = {}
+
+    def __init__(self, name: str, tries: str, variant: str, poison: Poison, defence: str) -> None:
+        self.name, self.tries, self.defence = name, tries, defence
+        self._variant, self._poison = variant, poison
+
+    def attempt(self, folder: Path) -> Found:
+        lost = [self._lost(seed) for seed in _case().table.seeds]
+        mean, spread = float(np.mean(lost)), float(np.std(lost, ddof=1))
+        return Found(mean > _LOST, mean, f"standard deviation over {len(lost)} seeds {spread:.3f}")
+
+    def _lost(self, seed: int) -> float:
+        honest = Poisoned(_case(), self._variant, seed, 0, None).line()
+        return honest.accuracy - Poisoned(_case(), self._variant, seed, _POISONERS, self._poison).line().accuracy
+
+
+class UnderErosion(Adaptive):
+    """Whoever is far from the requester's update loses weight in every round; honest sites that differ do as well."""
+
+    promised = True
+    without: Mapping[str, object] = {
+        "protocol.rules.weight_erosion.WeightErosion._eroded": lambda rule, site, measured: site
+    }
+
+    def __init__(self) -> None:
+        super().__init__(
+            "poison-just-inside-erosion",
+            "are as far from the requester's update as the middle honest site, straight against it",
+            "weight_erosion",
+            Poison.JUST_INSIDE,
+            "weight erodes with every round's distance; where too few sites are left the requester goes on alone",
+        )
+
+
+def _adaptive() -> tuple[Adaptive, ...]:
+    """One for each thing that poisoners can keep under."""
+    return (
+        UnderErosion(),
+        Adaptive(
+            "poison-inside-the-range-check",
+            "send three clip norms against the requester's update, which the range check lets through",
+            "fedavg",
+            Poison.TWO_FACED,
+            "the range check bounds lengths, and nothing else is opened",
+        ),
+        Adaptive(
+            "poison-inside-the-norm-bound",
+            "send a clip norm straight against the requester's update, as long as an honest one",
+            "norm_bounded_fedavg",
+            Poison.TWO_FACED,
+            "norms are opened, directions are not",
+        ),
+        Adaptive(
+            "poison-just-inside-multi-krum",
+            "are as far from the requester's update as the middle honest site, straight against it, all at one place",
+            "multi_krum",
+            Poison.JUST_INSIDE,
+            "multi-Krum leaves out who is far from its neighbours; those who send the same are near each other",
+        ),
+        Adaptive(
+            "poison-two-faced-under-mallows",
+            "show the requester's own update where it is measured, and the longest one against it where it is summed",
+            "mallows",
+            Poison.TWO_FACED,
+            "weights by what was measured; sums are of other updates, of which only norms are opened",
+        ),
+    )
+
+
 def poisonings() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    return (TooLong(), *(UnderFedAvg(poison) for poison in _NAMES))
+    return (TooLong(), *(UnderFedAvg(poison) for poison in _NAMES), *_adaptive())
