@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from client_agent.cli.options import ConfigOption, JsonOption
-from client_agent.joining import founding
+from client_agent.joining import adding, founding
 from client_agent.joining.asking import Way
 from client_agent.joining.folder import SETTINGS, Joined, Wanted, open_folder
 from client_agent.joining.join import join as join_both
@@ -127,6 +127,20 @@ def found(
     names = ", ".join(site.name for site in roster.sites)
     sys.stdout.write(f"founded: {roster.federation} with {names}; roster {roster.digest()}\n")
     sys.stdout.write("the sites take it with: moiety site status --config THEIR/settings.toml\n")
+
+
+@app.command()
+def add(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Sites that joined since the founding.")],
+    reason: Annotated[str, typer.Option(help="Why, in a line; it is signed and shown to everybody.")],
+    config: ConfigOption,
+) -> None:
+    """At the requester: have a change of the roster that adds these sites signed, and put it in place everywhere."""
+    os.umask(UMASK)
+    joined, way = _opened(config)
+    chain = adding.add(joined, names, reason, way)
+    sys.stdout.write(f"change {chain.number} of the roster is in place at both operators: {chain.head_digest}\n")
+    sys.stdout.write("new sites take it with: moiety site status --config THEIR/settings.toml\n")
 
 
 def _opened(config: Path) -> tuple[Joined, Way]:

@@ -24,6 +24,7 @@ from protocol.wire.enrolment.exchange import MOST_ANSWERED_SEALED_BYTES, close_a
 from protocol.wire.enrolment.invitation import Invitation
 from protocol.wire.enrolment.questions import (
     Asked,
+    Changing,
     Founded,
     Founding,
     Refused,
@@ -32,7 +33,7 @@ from protocol.wire.enrolment.questions import (
     StandingQuestion,
 )
 from protocol.wire.keyfile import PartyKeys
-from protocol.wire.messages import Party
+from protocol.wire.messages import Party, RosterChange, Signature, Signed
 from protocol.wire.paths import CARD, ENROLMENT
 
 _TIMEOUT_S: Final = 30.0
@@ -103,15 +104,22 @@ class Asking:
         """Raises: what the operator refuses with, Unavailable"""
         return self._ask(Registration(secret=secret, party=self.party), Standing)
 
-    def standing(self) -> Standing:
+    def standing(self, claim: Signature | None = None) -> Standing:
         """Raises: what the operator refuses with, Unavailable"""
-        return self._ask(StandingQuestion(), Standing)
+        return self._ask(StandingQuestion(claim=claim), Standing)
 
-    def found(self, founding: Founding) -> Founded:
+    def change(self, link: int) -> Signed[RosterChange]:
+        """A link of the roster's chain, from 1, unchecked. Raises: what the operator refuses with, Unavailable"""
+        found = self._ask(StandingQuestion(link=link), Standing).change
+        if found is None:
+            raise MalformedMessage(f"{self.card.party.name} does not show change {link} of the roster: ask again")
+        return found
+
+    def sign(self, founding: Founding | Changing) -> Founded:
         """Raises: what the operator refuses with, Unavailable"""
         return self._ask(founding, Founded)
 
-    def _ask(self, question: Registration | StandingQuestion | Founding, kind: type[A]) -> A:
+    def _ask(self, question: Registration | StandingQuestion | Founding | Changing, kind: type[A]) -> A:
         asked = Asked(
             federation=self.card.federation,
             to=self.card.digest(),

@@ -99,11 +99,11 @@ def found(
     founding = _founding(roster, joined.keys)
     signed = sign(roster, joined.party.name, joined.keys.signing)
     for asking in askings:  # each signs before either has it in place
-        signature = asking.found(founding).signature
+        signature = asking.sign(founding).signature
         check_signature(roster, signature, asking.card.party)
         signed = with_signature(signed, signature)
     for asking in askings:
-        if not asking.found(founding.model_copy(update={"signatures": signed.signatures})).in_place:
+        if not asking.sign(founding.model_copy(update={"signatures": signed.signatures})).in_place:
             raise RosterRefused(f"{asking.card.party.name} did not put the signed roster in place: run this again")
     return _taken(joined, send, clock)
 

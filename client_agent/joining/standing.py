@@ -11,17 +11,24 @@ from client_agent.joining.folder import Joined
 from host.durable import write_durably
 from protocol.errors import RosterRefused
 from protocol.wire.authentic import require_roster
+from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
+from protocol.wire.chain.file import dump_chain
+from protocol.wire.chain.making import claimed
 from protocol.wire.enrolment.questions import Standing
-from protocol.wire.keyfile import dump_roster
 from protocol.wire.messages import Roster, Signed
 
 
 @dataclass(frozen=True)
 class Together:
-    """What both operators say, side a first; ``roster`` is in this site's folder."""
+    """What both operators say, side a first; ``chain`` is the roster that both have, if this site is in it."""
 
     standings: tuple[Standing, Standing]
-    roster: Signed[Roster] | None
+    chain: RosterChain | None
+
+    @property
+    def roster(self) -> Signed[Roster] | None:
+        """The chain's first link."""
+        return None if self.chain is None else self.chain.first
 
     @property
     def waits_for(self) -> tuple[str, ...]:
@@ -31,16 +38,47 @@ class Together:
 
 
 def look(joined: Joined, send: Send, clock: Callable[[], float] = time.time) -> Together:
-    """Ask both; put the roster into the folder if both have it in place and it is the one that the cards promise.
+    """Ask both; put the roster into the folder if both have it in place and it is the one that the cards promise. A
+    site that is not in it gives its word for its keys, which the change that adds it needs.
 
     Raises: RosterRefused, BadSignature, Unavailable, StorageFull, and what an operator refuses with
     """
-    first, second = (Asking(card, joined.keys, joined.party, send, clock).standing() for card in joined.cards)
-    _require_one_pair(joined, (first, second))
-    signed = _common(joined, first.roster, second.roster)
-    if signed is not None and not joined.roster.exists():
-        write_durably(joined.roster, dump_roster(signed).encode())
-    return Together((first, second), signed)
+    askings = askings_of(joined, send, clock)
+    standings = askings[0].standing(), askings[1].standing()
+    _require_one_pair(joined, standings)
+    first = _common(joined, standings[0].roster, standings[1].roster)
+    if first is None:
+        return Together(standings, None)
+    chain = newest_of_both(askings, standings)
+    _require_own(joined, chain)
+    if chain.head.party(joined.party.name) is None:
+        given = claimed(joined.keys, chain.first_digest, samples=joined.party.samples)
+        return Together((askings[0].standing(given.claim), askings[1].standing(given.claim)), None)
+    if not joined.roster.exists():
+        write_durably(joined.roster, dump_chain(chain).encode())
+    return Together(standings, chain)
+
+
+def askings_of(joined: Joined, send: Send, clock: Callable[[], float]) -> tuple[Asking, Asking]:
+    """Of both operators, side a first."""
+    a, b = (Asking(card, joined.keys, joined.party, send, clock) for card in joined.cards)
+    return a, b
+
+
+def chain_at(asking: Asking, standing: Standing) -> RosterChain:
+    """All of the chain at one operator, checked. Raises: RosterRefused, BadSignature, Unavailable"""
+    if standing.roster is None:
+        raise RosterRefused(f"{asking.card.party.name} shows no roster")
+    changes = tuple(asking.change(link) for link in range(1, standing.links))
+    return require_chain(RosterChain(standing.roster, changes))
+
+
+def newest_of_both(askings: tuple[Asking, Asking], standings: tuple[Standing, Standing]) -> RosterChain:
+    """The chain as far as both have it; one may be a change behind. Raises: RosterRefused, for a fork; BadSignature"""
+    a, b = (chain_at(asking, standing) for asking, standing in zip(askings, standings, strict=True))
+    shorter, longer = sorted((a, b), key=lambda chain: chain.number)
+    require_extension(longer, shorter)
+    return shorter
 
 
 def _require_one_pair(joined: Joined, standings: tuple[Standing, Standing]) -> None:
@@ -66,10 +104,14 @@ def _common(joined: Joined, first: Signed[Roster] | None, second: Signed[Roster]
             "the roster names other operators, or other keys of theirs, than the invitations did; it was not taken: "
             "compare both operators' fingerprints by phone"
         )
-    own = roster.party(joined.party.name)
+    return first
+
+
+def _require_own(joined: Joined, chain: RosterChain) -> None:
+    """Raises: RosterRefused"""
+    own = chain.head.party(joined.party.name)
     if own is not None and own != joined.party:
         raise RosterRefused(
             f"the roster has another public card for {joined.party.name!r} than this site's; it was not taken: "
             "somebody put another key in its place: tell both operators and the requester by phone"
         )
-    return first if own is not None else None

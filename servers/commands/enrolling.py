@@ -114,7 +114,7 @@ def _lifetime_s(ttl: str) -> float:
 
 def _named(config: Path) -> tuple[str, ...]:
     """Everybody in this server's roster."""
-    from servers.enrolment.desk import names_in_place
+    from servers.enrolment.place import names_in_place
     from servers.settings import load_settings
 
     return names_in_place(load_settings(config))

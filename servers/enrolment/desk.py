@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from host.durable import write_durably
-from host.private_files import private_folder
-from host.settings import read_text
 from protocol.errors import (
     BadSignature,
     ConfigurationError,
@@ -15,17 +12,16 @@ from protocol.errors import (
     MoietyError,
     NotListed,
     RosterRefused,
-    StorageFull,
     UnknownParty,
 )
 from protocol.wire.authentic import check_signature, require_roster, signature_by
-from protocol.wire.chain.chain import RosterChain
-from protocol.wire.chain.file import parse_chain
+from protocol.wire.chain.making import Given, require_claim
 from protocol.wire.enrolment.exchange import close_answered, open_asked, require_asked_by
 from protocol.wire.enrolment.founding import first_roster
 from protocol.wire.enrolment.questions import (
     Answered,
     Asked,
+    Changing,
     Founded,
     Founding,
     Refused,
@@ -34,8 +30,10 @@ from protocol.wire.enrolment.questions import (
     Standing,
 )
 from protocol.wire.keyfile import dump_roster
-from protocol.wire.messages import Party, Roster, Signed
+from protocol.wire.messages import Party, Roster, Signature, Signed
+from servers.enrolment.changing import Changes
 from servers.enrolment.pairing import own_card, paired
+from servers.enrolment.place import chain_in_place, first_in_place, put_in_place
 from servers.enrolment.register import Register
 from servers.settings import ServerSettings
 
@@ -54,6 +52,7 @@ class Desk:
         self._on_founded = on_founded
         self.card, self._keys = own_card(settings)
         self.register = Register(settings.data_dir, clock)
+        self._changes = Changes(settings, self.card, self._keys, self.register)
 
     def answer(self, sealed: bytes) -> bytes:
         """The sealed answer to a sealed question; a refusal too is sealed, once it is known to whom.
@@ -99,11 +98,25 @@ class Desk:
         known = self.register.registrant(asker.name)
         if known is None:
             raise UnknownParty(f"{asker.name!r} was withdrawn: ask the operator for another invitation")
-        return self._found(asked.question, known) if isinstance(asked.question, Founding) else self._standing(known)
+        if isinstance(asked.question, Founding):
+            return self._found(asked.question, known)
+        if isinstance(asked.question, Changing):
+            return self._changes.sign(asked.question, known)
+        if asked.question.claim is not None:
+            known = self._claimed(known, asked.question.claim)
+        return self._standing(known, asked.question.link)
+
+    def _claimed(self, known: Registrant, claim: Signature) -> Registrant:
+        """Raises: BadSignature, StorageFull"""
+        chain = chain_in_place(self._settings)
+        if chain is None or known.claim == claim:
+            return known
+        require_claim(Given(known.party, claim), chain.first_digest)
+        return self.register.keep_claim(known.party.name, claim)
 
     def _registered(self, registration: Registration) -> Registrant:
         party = registration.party
-        chain = _chain_in_place(self._settings)
+        chain = chain_in_place(self._settings)
         others = [one.party for one in (self.card, paired(self._settings)) if one is not None]
         others += [] if chain is None else [other for roster in chain.rosters for other in roster.parties]
         for other in others:
@@ -111,25 +124,28 @@ class Desk:
                 raise ConflictingMessage(f"the name {party.name!r} is taken in this federation: join under another")
         return self.register.register(registration)
 
-    def _standing(self, known: Registrant) -> Standing:
-        shown = known.requester and known.admitted
+    def _standing(self, known: Registrant, link: int = 0) -> Standing:
+        shown = known.requester and known.admitted and link == 0
+        chain = chain_in_place(self._settings) if known.admitted else None
         return Standing(
             admitted=known.admitted,
             waits_for=self._waits_for_site(known),
             peer=paired(self._settings),
             registrants=self.register.registrants if shown else (),
-            roster=first_in_place(self._settings) if known.admitted else None,
+            links=0 if chain is None else len(chain.digests),
+            roster=None if chain is None or link else chain.first,
+            change=chain.changes[link - 1] if chain is not None and 0 < link <= chain.number else None,
         )
 
     def _waits_for_site(self, known: Registrant) -> tuple[str, ...]:
         operator, name = self.card.party.name, known.party.name
         if not known.admitted:
             return (f"{operator} to admit {name}: read the fingerprint to its people over the phone",)
-        signed = first_in_place(self._settings)
-        if signed is None:
+        chain = chain_in_place(self._settings)
+        if chain is None:
             return tuple(f"{operator}: {what}" for what in self.waits_for())
-        if signed.message.party(name) is None:
-            return (f"a change of the roster that adds {name} (docs/enrolling.md, 'A site that comes later')",)
+        if chain.head.party(name) is None:
+            return (f"the requester to add {name} to the roster ('moiety site add {name}')",)
         return ()
 
     def _found(self, founding: Founding, known: Registrant) -> Founded:
@@ -150,7 +166,8 @@ class Desk:
         own = signature_by(self._keys.name, self._keys.signing, roster)
         signed = Signed[Roster](message=roster, signatures=founding.signatures)
         if there is None and _complete(signed):
-            self._put_in_place(signed)
+            put_in_place(self._settings, dump_roster(signed), self.card.party.name)
+            self._on_founded()
             return Founded(signature=own, in_place=True)
         return Founded(signature=own, in_place=there is not None)
 
@@ -159,36 +176,14 @@ class Desk:
         peer = paired(self._settings)
         if peer is None:
             raise ConfigurationError(f"{self.card.party.name} has not compared the other operator's card yet")
-        admitted = {one.party.name: one.party for one in self.register.registrants if one.admitted}
-        for named in founding.sites:
-            party = admitted.get(named.name)
-            if party is None:
-                raise RosterRefused(f"{self.card.party.name} has not admitted {named.name!r}")
-            if party.digest() != named.party:
-                raise RosterRefused(
-                    f"{self.card.party.name} admitted {named.name!r} under another public card than the one proposed: "
-                    "somebody put another key in its place; nobody signs: compare its fingerprint with both operators"
-                )
-        roster = first_roster((self.card, peer), requester, [admitted[named.name] for named in founding.sites])
+        sites = [one.party for one in self.register.named(founding.sites, self.card.party.name)]
+        roster = first_roster((self.card, peer), requester, sites)
         if roster.digest() != founding.roster:
             raise RosterRefused(
                 f"{self.card.party.name} makes another roster of the same sites: the operators' cards differ from "
                 "those that the requester has; nobody signs: compare both operators' fingerprints by phone"
             )
         return roster
-
-    def _put_in_place(self, signed: Signed[Roster]) -> None:
-        path = self._settings.roster
-        try:
-            private_folder(path.parent)
-            write_durably(path, dump_roster(signed).encode())
-        except StorageFull:
-            raise
-        except OSError as error:
-            raise ConfigurationError(
-                f"{self.card.party.name} cannot write its roster ({error.strerror}): its operator looks at key 'roster'"
-            ) from None
-        self._on_founded()
 
 
 def check_signature_of(signed: Signed[Asked], asker: Party) -> None:
@@ -197,27 +192,6 @@ def check_signature_of(signed: Signed[Asked], asker: Party) -> None:
     if found is None:
         raise BadSignature(f"the question is not signed by {asker.name!r}")
     check_signature(signed.message, found, asker)
-
-
-def first_in_place(settings: ServerSettings) -> Signed[Roster] | None:
-    """The first roster that this server has, complete. Raises: ConfigurationError, BadSignature"""
-    chain = _chain_in_place(settings)
-    if chain is None:
-        return None
-    require_roster(chain.first)
-    return chain.first
-
-
-def names_in_place(settings: ServerSettings) -> tuple[str, ...]:
-    """Everybody who is or was in the roster here. Raises: ConfigurationError"""
-    chain = _chain_in_place(settings)
-    return () if chain is None else tuple(chain.founding_keys)
-
-
-def _chain_in_place(settings: ServerSettings) -> RosterChain | None:
-    if not settings.roster.exists():
-        return None
-    return parse_chain(read_text(settings.roster), str(settings.roster))
 
 
 def _complete(signed: Signed[Roster]) -> bool:

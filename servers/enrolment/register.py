@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,12 +17,12 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from host.durable import write_durably
 from host.private_files import private_folder
-from protocol.errors import BadSignature, ConfigurationError, ConflictingMessage
+from protocol.errors import BadSignature, ConfigurationError, ConflictingMessage, RosterRefused
 from protocol.wire.enrolment.card import OperatorCard
 from protocol.wire.enrolment.fingerprint import require_fingerprint
 from protocol.wire.enrolment.invitation import Invitation, invitation_id
-from protocol.wire.enrolment.questions import MOST_SITES, Registrant, Registration
-from protocol.wire.messages import Party, PartyName, Role
+from protocol.wire.enrolment.questions import MOST_SITES, NamedSite, Registrant, Registration
+from protocol.wire.messages import Party, PartyName, Role, Signature
 
 _FILE: Final = "enrolment.json"
 _LOCK: Final = "enrolment.lock"
@@ -147,6 +147,29 @@ class Register:
             registrants = tuple(admitted if one.party.name == name else one for one in kept.registrants)
             self._write(kept.model_copy(update={"registrants": registrants}))
         return admitted
+
+    def keep_claim(self, name: str, claim: Signature) -> Registrant:
+        """The site's word for its keys, which was checked. Raises: ConfigurationError, StorageFull"""
+        with self._changing() as kept:
+            registrants = tuple(
+                one.model_copy(update={"claim": claim}) if one.party.name == name else one for one in kept.registrants
+            )
+            self._write(kept.model_copy(update={"registrants": registrants}))
+        return next(one for one in registrants if one.party.name == name)
+
+    def named(self, sites: Sequence[NamedSite], operator: str) -> tuple[Registrant, ...]:
+        """These sites, if each was admitted here under the public card that is named. Raises: RosterRefused"""
+        admitted = {one.party.name: one for one in self.registrants if one.admitted}
+        for named in sites:
+            known = admitted.get(named.name)
+            if known is None:
+                raise RosterRefused(f"{operator} has not admitted {named.name!r}")
+            if known.party.digest() != named.party:
+                raise RosterRefused(
+                    f"{operator} admitted {named.name!r} under another public card than the one proposed: somebody put "
+                    "another key in its place; nobody signs: compare its fingerprint with both operators"
+                )
+        return tuple(admitted[named.name] for named in sites)
 
     def _require_usable(self, invited: Invited, party: Party) -> None:
         if invited.used_by is not None:

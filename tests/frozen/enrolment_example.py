@@ -20,13 +20,22 @@ _FOUNDING: Final[Fields] = {
     "signatures": [signature("clinic-1"), signature("operator-a")],
 }
 _REGISTRATION: Final[Fields] = {"secret": digest("secret of an invitation"), "party": _SITE}
-_REGISTRANT: Final[Fields] = {"party": _SITE, "requester": True, "admitted": True}
+_REGISTRANT: Final[Fields] = {"party": _SITE, "requester": True, "admitted": True, "claim": signature("clinic-1")}
 _ROSTER: Final[Fields] = {
     "federation": "clinics",
     "operator_a": OPERATOR_CARD["party"],
     "operator_b": party("operator-b", "operator", url="https://b.example:8442"),
     "requester": "clinic-1",
     "sites": [_SITE],
+}
+_CHANGE: Final[Fields] = {
+    "federation": "clinics",
+    "first": digest("first link"),
+    "number": 3,
+    "previous": digest("link before"),
+    "reason": "operator-b moves",
+    "roster": _ROSTER,
+    "claims": [signature("clinic-1")],
 }
 _REFUSED: Final[Fields] = {"code": "bad_signature", "detail": "this invitation has expired"}
 ENROLMENT_EXAMPLES: Final[dict[str, Fields]] = {
@@ -43,7 +52,14 @@ ENROLMENT_EXAMPLES: Final[dict[str, Fields]] = {
         "secret": digest("secret of an invitation"),
     },
     "registration": _REGISTRATION,
-    "standing_question": {},
+    "standing_question": {"link": 3, "claim": signature("clinic-1")},
+    "changing": {
+        "number": 3,
+        "change": digest("change"),
+        "reason": "clinic-1 joins",
+        "sites": [_NAMED],
+        "signatures": [signature("clinic-0"), signature("operator-a")],
+    },
     "named_site": _NAMED,
     "founding": _FOUNDING,
     "enrolment_asked": {
@@ -60,7 +76,9 @@ ENROLMENT_EXAMPLES: Final[dict[str, Fields]] = {
         "waits_for": ["operator-b to admit clinic-1"],
         "peer": OPERATOR_CARD,
         "registrants": [_REGISTRANT],
+        "links": 4,
         "roster": signed(_ROSTER, "operator-a", "operator-b", "clinic-1"),
+        "change": signed(_CHANGE, "operator-a", "operator-b", "clinic-1"),
     },
     "founded": {"signature": signature("operator-a"), "in_place": True},
     "enrolment_refused": _REFUSED,

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Final
 from pydantic import Field
 
 from protocol.errors import ErrorCode
+from protocol.wire.chain.change import MOST_CHANGES, MOST_REASON_CHARACTERS, RosterChange
 from protocol.wire.enrolment.card import OperatorCard
 from protocol.wire.message import Digest, Message, PartyName, Secret32, Signature, Signed, StudyName, Version
 from protocol.wire.roster import Party, Roster
@@ -30,9 +31,14 @@ class Registration(Message):
 
 
 class StandingQuestion(Message):
-    """Where the asking site stands at this operator."""
+    """Where the asking site stands at this operator, with the link of the roster's chain that it wants (0: the first).
+
+    ``claim`` is the site's word for its keys, which it gives once it knows the first link (``KeyClaim``).
+    """
 
     KIND: ClassVar[str] = "standing_question"
+    link: Annotated[int, Field(ge=0, le=MOST_CHANGES)] = 0
+    claim: Signature | None = None
 
 
 class NamedSite(Message):
@@ -56,6 +62,21 @@ class Founding(Message):
     signatures: Annotated[tuple[Signature, ...], Field(max_length=3)]
 
 
+class Changing(Message):
+    """The requester proposes change ``number`` of the roster, with this digest: these sites are added, in this order.
+    The server makes the change itself, of what its own people admitted.
+
+    ``signatures`` are those that there are so far, the requester's among them.
+    """
+
+    KIND: ClassVar[str] = "changing"
+    number: Annotated[int, Field(ge=1, le=MOST_CHANGES)]
+    change: Digest
+    reason: Annotated[str, Field(min_length=1, max_length=MOST_REASON_CHARACTERS)]
+    sites: Annotated[tuple[NamedSite, ...], Field(min_length=1, max_length=MOST_SITES)]
+    signatures: Annotated[tuple[Signature, ...], Field(max_length=3)]
+
+
 class Asked(Message):
     """One question by the site called ``name``; ``to`` is the digest of the card of the operator that it is for."""
 
@@ -65,7 +86,7 @@ class Asked(Message):
     to: Digest
     name: PartyName
     at_s: Annotated[int, Field(ge=0)]
-    question: Registration | StandingQuestion | Founding
+    question: Registration | StandingQuestion | Founding | Changing
 
 
 class Registrant(Message):
@@ -75,14 +96,15 @@ class Registrant(Message):
     party: Party
     requester: bool
     admitted: bool
+    claim: Signature | None = None
 
 
 class Standing(Message):
     """Where the asking site stands at one operator.
 
     ``waits_for`` says to people what is still to be done. ``peer`` is the other operator's card as this one compared
-    it. ``registrants`` are shown to the requester alone, once it is admitted. ``roster`` is the first roster, once it
-    is in place at this server.
+    it. ``registrants`` are shown to the requester alone, once it is admitted. ``links`` counts the links of the
+    roster's chain at this server; of them ``roster`` is the first, ``change`` a later one, whichever was asked for.
     """
 
     KIND: ClassVar[str] = "standing"
@@ -90,11 +112,13 @@ class Standing(Message):
     waits_for: tuple[str, ...]
     peer: OperatorCard | None
     registrants: tuple[Registrant, ...]
+    links: Annotated[int, Field(ge=0)] = 0
     roster: Signed[Roster] | None = None
+    change: Signed[RosterChange] | None = None
 
 
 class Founded(Message):
-    """This operator's signature under the proposed roster; ``in_place``: the server goes on under that roster."""
+    """This operator's signature under what was proposed; ``in_place``: the server goes on under that roster."""
 
     KIND: ClassVar[str] = "founded"
     signature: Signature

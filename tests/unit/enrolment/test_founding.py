@@ -31,8 +31,9 @@ from protocol.wire.enrolment.founding import first_roster
 from protocol.wire.enrolment.questions import Answered, Founding, NamedSite, Registrant, Standing
 from protocol.wire.keyfile import PartyKeys, dump_roster, parse_party_keys, parse_roster
 from protocol.wire.messages import Party, Role, Roster, Signed
-from servers.enrolment.desk import Desk, names_in_place
+from servers.enrolment.desk import Desk
 from servers.enrolment.pairing import completed
+from servers.enrolment.place import names_in_place
 from servers.identity import load_identity
 from tests.unit.enrolment.cards import keys_of, operator_card, site_party
 from tests.unit.enrolment.enrolling import Operators, operators
@@ -118,7 +119,7 @@ def test_who_is_not_admitted_everywhere_keeps_everybody_waiting_or_is_left_out(b
     together = look(late, both.send, both.clock)
     assert together.roster is None
     assert not late.roster.exists()
-    assert "a change of the roster that adds clinic-2" in together.waits_for[0]
+    assert "the requester to add clinic-2 to the roster" in together.waits_for[0]
 
 
 def test_the_requester_sees_nobody_before_it_is_admitted_itself(both: Operators) -> None:
@@ -162,7 +163,7 @@ def test_a_key_that_one_operator_swaps_is_signed_by_nobody(both: Operators) -> N
     parties = (swapped, requester.party)
     roster = first_roster(requester.cards, "requester", parties)  # and the requester colludes
     with pytest.raises(RosterRefused, match=r"operator-b admitted 'clinic-1' under another public card.*nobody signs"):
-        asking(both, requester, Side.B).found(proposal(requester, parties, roster))
+        asking(both, requester, Side.B).sign(proposal(requester, parties, roster))
     assert not both.settings[Side.B].roster.exists()
 
 
@@ -172,11 +173,11 @@ def test_an_operator_signs_nothing_that_it_did_not_admit_or_compare(both: Operat
     parties = (site.party, stranger, requester.party)
     roster = first_roster(requester.cards, "requester", parties)
     with pytest.raises(RosterRefused, match="operator-a has not admitted 'clinic-9'"):
-        asking(both, requester, Side.A).found(proposal(requester, parties, roster))
+        asking(both, requester, Side.A).sign(proposal(requester, parties, roster))
     known = (site.party, requester.party)
     other = first_roster((requester.cards[0], operator_card(Side.B)), "requester", known)
     with pytest.raises(RosterRefused, match="makes another roster of the same sites: the operators' cards differ"):
-        asking(both, requester, Side.A).found(proposal(requester, known, other))
+        asking(both, requester, Side.A).sign(proposal(requester, known, other))
 
 
 def test_only_the_admitted_requester_founds(both: Operators) -> None:
@@ -184,7 +185,7 @@ def test_only_the_admitted_requester_founds(both: Operators) -> None:
     parties = (site.party, requester.party)
     roster = first_roster(requester.cards, "clinic-1", parties)
     with pytest.raises(NotListed, match="'clinic-1' is not the admitted requester, who alone founds"):
-        asking(both, site, Side.A).found(proposal(site, parties, roster))
+        asking(both, site, Side.A).sign(proposal(site, parties, roster))
 
 
 def test_signatures_are_three_and_valid(both: Operators) -> None:
@@ -194,15 +195,15 @@ def test_signatures_are_three_and_valid(both: Operators) -> None:
     good = proposal(requester, parties, roster)
     ask = asking(both, requester, Side.A)
     with pytest.raises(BadSignature, match="the requester signs the roster before the operators do"):
-        ask.found(good.model_copy(update={"signatures": ()}))
+        ask.sign(good.model_copy(update={"signatures": ()}))
     forged = signature_by("requester", keys_of("other").signing, roster)
     with pytest.raises(BadSignature):
-        ask.found(good.model_copy(update={"signatures": (forged,)}))
-    a = ask.found(good)
+        ask.sign(good.model_copy(update={"signatures": (forged,)}))
+    a = ask.sign(good)
     assert not a.in_place
     forged_b = signature_by("operator-b", keys_of("operator-b", Role.OPERATOR).signing, roster)
     with pytest.raises(BadSignature):
-        ask.found(good.model_copy(update={"signatures": (*good.signatures, a.signature, forged_b)}))
+        ask.sign(good.model_copy(update={"signatures": (*good.signatures, a.signature, forged_b)}))
     assert not both.settings[Side.A].roster.exists()
 
 
@@ -217,7 +218,7 @@ def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
         path.write_bytes(data)
 
     with monkeypatch.context() as patched:
-        patched.setattr("servers.enrolment.desk.write_durably", full)
+        patched.setattr("servers.enrolment.place.write_durably", full)
         with pytest.raises(StorageFull, match="operator-b: no space left for roster"):
             found(both, requester)
     assert both.settings[Side.A].roster.exists()
@@ -229,7 +230,7 @@ def test_a_founding_that_broke_off_between_the_servers_is_ended_by_the_next(
     parties = (late.party, requester.party)
     other = proposal(requester, parties, first_roster(requester.cards, "requester", parties))
     with pytest.raises(RosterRefused, match="the federation was founded before, with the roster"):
-        asking(both, requester, Side.A).found(other)
+        asking(both, requester, Side.A).sign(other)
 
 
 def test_a_roster_that_cannot_be_written_is_said(both: Operators) -> None:

@@ -1,0 +1,48 @@
+"""The roster of one server, in its place: read for enrolment, and put there once everybody has signed it."""
+
+from __future__ import annotations
+
+from host.durable import write_durably
+from host.private_files import private_folder
+from host.settings import read_text
+from protocol.errors import ConfigurationError, StorageFull
+from protocol.wire.authentic import require_roster
+from protocol.wire.chain.chain import RosterChain
+from protocol.wire.chain.file import parse_chain
+from protocol.wire.messages import Roster, Signed
+from servers.settings import ServerSettings
+
+
+def chain_in_place(settings: ServerSettings) -> RosterChain | None:
+    """The chain that this server has; None before the federation is founded. Raises: ConfigurationError"""
+    if not settings.roster.exists():
+        return None
+    return parse_chain(read_text(settings.roster), str(settings.roster))
+
+
+def first_in_place(settings: ServerSettings) -> Signed[Roster] | None:
+    """The first roster that this server has, complete. Raises: ConfigurationError, BadSignature"""
+    chain = chain_in_place(settings)
+    if chain is None:
+        return None
+    require_roster(chain.first)
+    return chain.first
+
+
+def names_in_place(settings: ServerSettings) -> tuple[str, ...]:
+    """Everybody who is or was in the roster here. Raises: ConfigurationError"""
+    chain = chain_in_place(settings)
+    return () if chain is None else tuple(chain.founding_keys)
+
+
+def put_in_place(settings: ServerSettings, text: str, operator: str) -> None:
+    """Raises: ConfigurationError, StorageFull; what was there before stays"""
+    try:
+        private_folder(settings.roster.parent)
+        write_durably(settings.roster, text.encode())
+    except StorageFull:
+        raise
+    except OSError as error:
+        raise ConfigurationError(
+            f"{operator} cannot write its roster ({error.strerror}): its operator looks at key 'roster'"
+        ) from None

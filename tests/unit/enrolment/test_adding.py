@@ -1,0 +1,255 @@
+"""A site that comes later: added by a change that both operators and the requester make and sign, each of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from client_agent.joining import adding, founding
+from client_agent.joining.asking import Asking
+from client_agent.joining.folder import Joined
+from client_agent.joining.standing import look
+from protocol.errors import (
+    BadSignature,
+    ConfigurationError,
+    MalformedMessage,
+    NotListed,
+    RosterRefused,
+    StorageFull,
+    WrongRound,
+)
+from protocol.sharing import Side
+from protocol.wire.authentic import signature_by
+from protocol.wire.chain.chain import RosterChain, require_chain
+from protocol.wire.chain.file import parse_chain
+from protocol.wire.chain.making import Given, Wanted, claimed, proposed
+from protocol.wire.enrolment.questions import Changing, NamedSite
+from protocol.wire.messages import RosterChange, Signature
+from servers.enrolment.place import names_in_place
+from tests.unit.enrolment.cards import keys_of, site_party
+from tests.unit.enrolment.enrolling import Operators, operators
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Operators:
+    return operators(tmp_path)
+
+
+@pytest.fixture
+def founded(both: Operators) -> tuple[Operators, Joined]:
+    requester, _ = both.ready_to_found()
+    founding.found(requester, both.send, (), both.clock)
+    return both, requester
+
+
+def chain_of(both: Operators, side: Side) -> RosterChain:
+    path = both.settings[side].roster
+    return require_chain(parse_chain(path.read_text(), str(path)))
+
+
+def admitted(both: Operators, requester: Joined, name: str) -> Joined:
+    """Joined, compared by all three, and its word given for its keys."""
+    late = both.join(name)
+    both.admit(late)
+    both.admit_at(requester, late)
+    look(late, both.send, both.clock)
+    return late
+
+
+def add(both: Operators, requester: Joined, *names: str) -> RosterChain:
+    return adding.add(requester, names, "they joined", both.send, both.clock)
+
+
+def asking(both: Operators, site: Joined, side: Side) -> Asking:
+    return Asking(both.desks[side].card, site.keys, site.party, both.send, both.clock)
+
+
+def changing(requester: Joined, change: RosterChange, *added: NamedSite, signers: tuple[Signature, ...]) -> Changing:
+    return Changing(number=change.number, change=change.digest(), reason=change.reason, sites=added, signatures=signers)
+
+
+def test_a_later_site_is_added_and_takes_the_whole_chain(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    late = admitted(both, requester, "clinic-2")
+    assert "the requester to add clinic-2 to the roster" in look(late, both.send, both.clock).waits_for[0]
+    assert not late.roster.exists()
+    chain = add(both, requester, "clinic-2")
+    assert [site.name for site in chain.head.sites] == ["clinic-1", "requester", "clinic-2"]
+    assert chain_of(both, Side.A).digests == chain_of(both, Side.B).digests == chain.digests
+    assert "clinic-2" in names_in_place(both.settings[Side.A])
+    together = look(late, both.send, both.clock)
+    assert together.waits_for == ()
+    assert require_chain(parse_chain(late.roster.read_text(), "there")).digests == chain.digests
+    later = [admitted(both, requester, name) for name in ("clinic-3", "clinic-4")]
+    assert add(both, requester, "clinic-3", "clinic-4").number == 2
+    for one in later:
+        assert look(one, both.send, both.clock).chain is not None
+
+
+def test_adding_again_changes_nothing(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    admitted(both, requester, "clinic-2")
+    assert add(both, requester, "clinic-2").digests == add(both, requester, "clinic-2").digests
+    assert chain_of(both, Side.A).number == 1
+
+
+def test_a_change_that_reached_one_server_alone_is_ended_by_the_next(
+    founded: tuple[Operators, Joined], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, requester = founded
+    for side in Side:
+        name = f"clinic-of-{side.value}"
+        late = admitted(both, requester, name)
+
+        def full(path: Path, data: bytes, side: Side = side) -> None:
+            if path == both.settings[side].roster:
+                raise StorageFull(f"no space left for {path.name}: free space on this machine's disk")
+            path.write_bytes(data)
+
+        with monkeypatch.context() as patched:
+            patched.setattr("servers.enrolment.place.write_durably", full)
+            with pytest.raises(StorageFull, match=f"operator-{side.value}: no space left for roster"):
+                add(both, requester, name)
+        assert look(late, both.send, both.clock).chain is None  # one operator alone shows it
+        chain = add(both, requester, name)
+        assert chain_of(both, Side.A).digests == chain_of(both, Side.B).digests == chain.digests
+        assert look(late, both.send, both.clock).chain is not None
+
+
+def test_who_is_not_admitted_everywhere_or_gave_no_word_is_not_added(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    with pytest.raises(ConfigurationError, match="'clinic-9' did not register at the operators"):
+        add(both, requester, "clinic-9")
+    late = both.join("clinic-2")
+    both.admit(late, Side.A)
+    with pytest.raises(WrongRound, match="clinic-2 is not admitted everywhere: operator b: not admitted there"):
+        add(both, requester, "clinic-2")
+    both.admit(late)
+    both.admit_at(requester, late)
+    with pytest.raises(WrongRound, match="has not given its word for its keys yet: its people run 'moiety site sta"):
+        add(both, requester, "clinic-2")
+    assert chain_of(both, Side.A).number == 0
+
+
+def test_nothing_is_added_before_the_federation_is_founded(both: Operators) -> None:
+    requester, site = both.ready_to_found()
+    with pytest.raises(WrongRound, match="not founded yet: 'moiety site found' comes first"):
+        add(both, requester, "clinic-1")
+    early = Changing(
+        number=1,
+        change="0" * 64,
+        reason="early",
+        sites=(NamedSite(name="clinic-1", party=site.party.digest()),),
+        signatures=(),
+    )
+    with pytest.raises(WrongRound, match="not founded yet: the requester runs 'moiety site found'"):
+        asking(both, requester, Side.A).sign(early)
+
+
+def test_a_key_that_one_operator_swaps_is_added_by_nobody(founded: tuple[Operators, Joined]) -> None:
+    """A and the requester together propose a key of their own under the site's name: B refuses."""
+    both, requester = founded
+    admitted(both, requester, "clinic-2")
+    path = both.settings[Side.A].data_dir / "enrolment.json"
+    kept = json.loads(path.read_text())
+    thief = keys_of("clinic-2", seed="of operator a")
+    chain = chain_of(both, Side.A)
+    given = claimed(thief, chain.first_digest, samples=100)
+    assert given.claim is not None
+    for one in kept["registrants"]:
+        if one["party"]["name"] == "clinic-2":
+            one["party"] = given.party.model_dump(mode="json")
+            one["claim"] = given.claim.model_dump(mode="json")
+    path.write_text(json.dumps(kept))
+    with pytest.raises(WrongRound, match="the two operators show different public cards"):
+        add(both, requester, "clinic-2")
+    change = proposed(chain, Wanted(given=(given,)), "mine")
+    own = signature_by("requester", requester.keys.signing, change)
+    named = NamedSite(name="clinic-2", party=given.party.digest())
+    proposal = changing(requester, change, named, signers=(own,))
+    assert not asking(both, requester, Side.A).sign(proposal).in_place
+    with pytest.raises(RosterRefused, match="operator-b admitted 'clinic-2' under another public card"):
+        asking(both, requester, Side.B).sign(proposal)
+
+
+def test_what_is_proposed_is_what_the_operator_makes_itself(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    late = admitted(both, requester, "clinic-2")
+    chain, ask = chain_of(both, Side.A), asking(both, requester, Side.A)
+    given = claimed(late.keys, chain.first_digest, samples=100)
+    change = proposed(chain, Wanted(given=(given,)), "they joined")
+    named = NamedSite(name="clinic-2", party=late.party.digest())
+    own = signature_by("requester", requester.keys.signing, change)
+    good = changing(requester, change, named, signers=(own,))
+    with pytest.raises(RosterRefused, match="operator-a makes another change of the same sites; nobody signs"):
+        ask.sign(good.model_copy(update={"reason": "another"}))
+    with pytest.raises(RosterRefused, match="change 0 is the newest one at operator-a, so 2 cannot follow"):
+        ask.sign(good.model_copy(update={"number": 2}))
+    with pytest.raises(RosterRefused, match="operator-a has not admitted 'clinic-9'"):
+        ask.sign(good.model_copy(update={"sites": (NamedSite(name="clinic-9", party="0" * 64),)}))
+    with pytest.raises(BadSignature, match="the requester signs the change before the operators do"):
+        ask.sign(good.model_copy(update={"signatures": ()}))
+    forged = signature_by("requester", keys_of("other").signing, change)
+    with pytest.raises(BadSignature):
+        ask.sign(good.model_copy(update={"signatures": (forged,)}))
+    with pytest.raises(NotListed, match="'clinic-2' is not the requester, who alone proposes changes"):
+        asking(both, late, Side.A).sign(good)
+    a = ask.sign(good).signature
+    forged_b = signature_by("operator-b", keys_of("other").signing, change)
+    with pytest.raises(BadSignature):
+        ask.sign(good.model_copy(update={"signatures": (own, a, forged_b)}))
+    assert chain_of(both, Side.A).number == 0
+
+
+def test_a_sites_word_is_for_its_own_keys(founded: tuple[Operators, Joined]) -> None:
+    both, _ = founded
+    late = both.join("clinic-2")
+    both.admit(late)
+    other = claimed(keys_of("clinic-2", seed="other"), chain_of(both, Side.A).first_digest, samples=100)
+    with pytest.raises(BadSignature):
+        asking(both, late, Side.A).standing(other.claim)
+    registrant = both.desks[Side.A].register.registrant("clinic-2")
+    assert registrant is not None
+    assert registrant.claim is None
+    assert Given(late.party, None) == Given(registrant.party, registrant.claim)
+
+
+def test_a_word_before_the_founding_is_not_kept(both: Operators) -> None:
+    _, site = both.ready_to_found()
+    early = claimed(site.keys, "0" * 64, samples=100)
+    assert asking(both, site, Side.A).standing(early.claim).admitted
+    registrant = both.desks[Side.A].register.registrant("clinic-1")
+    assert registrant is not None
+    assert registrant.claim is None
+
+
+def test_a_link_that_is_not_there_is_said(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    with pytest.raises(MalformedMessage, match="operator-a does not show change 1 of the roster: ask again"):
+        asking(both, requester, Side.A).change(1)
+
+
+def test_forked_chains_are_taken_by_nobody(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    first = {side: both.settings[side].roster.read_bytes() for side in Side}
+    for name in ("clinic-2", "clinic-3"):
+        admitted(both, requester, name)
+    add(both, requester, "clinic-2")
+    of_a = both.settings[Side.A].roster.read_bytes()
+    for side in Side:
+        both.settings[side].roster.write_bytes(first[side])
+    add(both, requester, "clinic-3")
+    both.settings[Side.A].roster.write_bytes(of_a)
+    with pytest.raises(RosterRefused, match="is a fork: its change 1 is"):
+        look(requester, both.send, both.clock)
+
+
+def test_names_of_the_roster_are_not_given_again(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    admitted(both, requester, "clinic-2")
+    add(both, requester, "clinic-2")
+    with pytest.raises(ConfigurationError, match="is in the roster: a change of the roster removes it"):
+        both.desks[Side.A].register.withdraw("clinic-2", names_in_place(both.settings[Side.A]))
+    assert site_party("clinic-2") != requester.party
