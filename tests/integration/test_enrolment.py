@@ -100,32 +100,40 @@ def test_from_nothing_to_connected_agents(tmp_path: Path, capsys: pytest.Capture
             "--config", settings["a"],
         )  # fmt: skip
         moiety("server", "pair", f"https://localhost:{ports[0]}", "--fingerprint", read["a"], "--config", settings["b"])
-        folders = {name: tmp_path / name for name in ("requester", "clinic-1", "clinic-2")}
-        for name, folder in folders.items():
+        requester = tmp_path / "requester" / "settings.toml"
+
+        def joined(name: str) -> Path:
+            """Invited by both, joined, and admitted by everybody; its settings."""
             role = ("--requester",) if name == "requester" else ()
             a, b = (moiety("server", "invite", name, *role, "--config", settings[side]).strip() for side in "ab")
-            data = tmp_path / f"{name}-data"
+            data, folder = tmp_path / f"{name}-data", tmp_path / name
             data.mkdir()
             moiety("site", "join", a, b, "--samples", 100, "--data", data, "--out", folder)
-            own = ("--config", folder / "settings.toml")
-            digits = json.loads(moiety("site", "fingerprint", *own, "--json"))["fingerprint"]
+            own = folder / "settings.toml"
+            digits = json.loads(moiety("site", "fingerprint", "--config", own, "--json"))["fingerprint"]
             for side in "ab":
                 moiety("server", "admit", name, "--fingerprint", digits, "--config", settings[side])
             if name != "requester":
-                config = folders["requester"] / "settings.toml"
-                moiety("site", "admit", name, "--fingerprint", digits, "--config", config)
+                moiety("site", "admit", name, "--fingerprint", digits, "--config", requester)
+            return own
+
+        sites = {name: joined(name) for name in ("requester", "clinic-1", "clinic-2")}
         assert "used" in moiety("server", "invitations", "--config", settings["a"])
         assert moiety("server", "admissions", "--config", settings["b"]).count(" admitted") == 3
-        config = folders["requester"] / "settings.toml"
-        assert moiety("site", "admissions", "--config", config).count("admitted everywhere") == 3
+        assert moiety("site", "admissions", "--config", requester).count("admitted everywhere") == 3
         until_ready(ports[2], "the requester to found the federation")
-        assert "founded: clinics with clinic-1, clinic-2, requester" in moiety("site", "found", "--config", config)
+        assert "founded: clinics with clinic-1, clinic-2, requester" in moiety("site", "found", "--config", requester)
         for name in ("clinic-1", "clinic-2"):
-            said = moiety("site", "status", "--wait", "--config", folders[name] / "settings.toml")
+            said = moiety("site", "status", "--wait", "--config", sites[name])
             assert "is here, signed by all. Start: moiety agent run" in said
         for operations in ports[2:]:
             until_ready(operations, '"status":"ready"')
-        for name, folder in folders.items():
+        sites["clinic-3"] = joined("clinic-3")
+        assert "to add clinic-3 to the roster" in moiety("site", "status", "--config", sites["clinic-3"])
+        said = moiety("site", "add", "clinic-3", "--reason", "clinic-3 joins", "--config", requester)
+        assert "change 1 of the roster is in place at both operators" in said
+        assert "is here, signed by all" in moiety("site", "status", "--wait", "--config", sites["clinic-3"])
+        for name in ("requester", "clinic-1", "clinic-3"):
             log = tmp_path / f"{name}.log"
-            agent = stack.enter_context(running(log, "agent", "run", "--config", folder / "settings.toml"))
+            agent = stack.enter_context(running(log, "agent", "run", "--config", sites[name]))
             until_said(f"{name}: connected to operator-a and operator-b", log, agent)
