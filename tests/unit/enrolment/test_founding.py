@@ -16,6 +16,7 @@ from host.private_files import read_secret
 from protocol.errors import (
     BadSignature,
     ConfigurationError,
+    MalformedMessage,
     NotListed,
     RosterRefused,
     StorageFull,
@@ -341,3 +342,43 @@ def test_a_damaged_list_of_the_requester_is_named(both: Operators) -> None:
     (requester.folder / "admitted.json").write_text("[]")
     with pytest.raises(ConfigurationError, match="cannot be read: delete it, and admit everybody once more"):
         found(both, requester)
+
+
+def founded_while_servers_begin_anew(both: Operators, requester: Joined, times: int, step_s: float) -> Roster:
+    """Nobody answers so many times once both have the roster, ``step_s`` apart."""
+    left = times
+
+    def send(url: str, path: str, body: bytes, most_bytes: int) -> tuple[int, bytes]:
+        nonlocal left
+        if both.settings[Side.B].roster.exists() and left:
+            left -= 1
+            both.clock.now_s += step_s
+            raise Unavailable(f"{url}: nobody listens there")
+        return both.send(url, path, body, most_bytes)
+
+    return founding.found(requester, send, (), both.clock).message
+
+
+def test_servers_that_begin_anew_are_waited_for(both: Operators, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("client_agent.joining.founding._PAUSE_S", 0.0)
+    requester, _ = both.ready_to_found()
+    assert founded_while_servers_begin_anew(both, requester, 3, 10.0) == roster_at(both, Side.A)
+
+
+def test_servers_that_stay_away_are_not_waited_for_without_end(
+    both: Operators, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("client_agent.joining.founding._PAUSE_S", 0.0)
+    requester, _ = both.ready_to_found()
+    with pytest.raises(Unavailable, match="nobody listens there"):
+        founded_while_servers_begin_anew(both, requester, 1000, 10.0)
+    assert found(both, requester) == roster_at(both, Side.B)
+
+
+def test_an_operator_that_answers_another_question_is_not_believed(both: Operators) -> None:
+    requester, site = both.ready_to_found()
+    answer_by(both, Side.A, lambda said: said)
+    parties = (site.party, requester.party)
+    good = proposal(requester, parties, first_roster(requester.cards, "requester", parties))
+    with pytest.raises(MalformedMessage, match="operator-a answered another question: ask again"):
+        asking(both, requester, Side.A).sign(good)
