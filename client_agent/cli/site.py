@@ -19,14 +19,18 @@ from client_agent.joining.join import join as join_both
 from client_agent.joining.standing import Together, look
 from client_agent.settings import load_settings
 from host.private_files import UMASK, read_secret
+from host.settings import read_text
 from host.web_proxy import WebProxy
 from protocol.errors import Unavailable
 from protocol.wire.enrolment.fingerprint import fingerprint_of
-from protocol.wire.enrolment.invitation import read_invitation
+from protocol.wire.enrolment.invitation import PREFIX, Invitation, read_invitation
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-InvitationArgument = Annotated[str, typer.Argument(metavar="INVITATION", help="The line that an operator sent.")]
+InvitationArgument = Annotated[
+    str, typer.Argument(metavar="INVITATION", help="The line that an operator sent, or a file with it.")
+]
 _ASK_EVERY_S: Final = 5.0
+_LONGEST_PATH: Final = 1000
 
 
 @app.callback()
@@ -48,7 +52,7 @@ def join(
 ) -> None:
     """Make this site's keys and register at both operators; again, with the same folder, after any failure."""
     os.umask(UMASK)
-    pair = read_invitation(first), read_invitation(second)
+    pair = _invitation(first), _invitation(second)
     told = None if proxy_credentials is None else read_secret(proxy_credentials).strip()
     way = Way(None if proxy is None else WebProxy.parse(proxy, told))
     joined = join_both(pair, Wanted(samples, data, ca, proxy, proxy_credentials), out, way)
@@ -141,6 +145,13 @@ def add(
     chain = adding.add(joined, names, reason, way)
     sys.stdout.write(f"change {chain.number} of the roster is in place at both operators: {chain.head_digest}\n")
     sys.stdout.write("new sites take it with: moiety site status --config THEIR/settings.toml\n")
+
+
+def _invitation(told: str) -> Invitation:
+    """A line, or a file with it: other users of this machine see a command's words while it runs."""
+    short = "\n" not in told and len(told) < _LONGEST_PATH
+    path = Path(told) if short and not told.startswith(PREFIX) else None
+    return read_invitation(read_text(path) if path is not None and path.is_file() else told)
 
 
 def _opened(config: Path) -> tuple[Joined, Way]:

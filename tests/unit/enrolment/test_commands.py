@@ -1,0 +1,111 @@
+"""What the commands of enrolment print and refuse; what they do has tests of its own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from moiety import main
+from protocol.sharing import Side
+from protocol.wire.enrolment.fingerprint import fingerprint_of
+from protocol.wire.enrolment.invitation import invitation_line, read_invitation
+from tests.unit.enrolment.enrolling import Operators, operators
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Operators:
+    return operators(tmp_path)
+
+
+@pytest.fixture
+def at_a(both: Operators) -> tuple[str, str]:
+    return "--config", str(both.folder / "a" / "settings.toml")
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    return capsys.readouterr().out
+
+
+def refused(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    return capsys.readouterr().err
+
+
+def test_an_invitation_is_the_only_line_on_standard_output(
+    at_a: tuple[str, str], both: Operators, capsys: pytest.CaptureFixture[str]
+) -> None:
+    printed = said(capsys, "server", "invite", "clinic-1", "--ttl", "30m", *at_a)
+    invitation = read_invitation(printed)
+    assert (invitation.site, invitation.requester, invitation.url) == ("clinic-1", False, "https://a.example:8443")
+    assert printed.count("\n") == 1
+    assert said(capsys, "server", "invitations", *at_a).startswith("clinic-1: open, until ")
+    (listed,) = json.loads(said(capsys, "server", "invitations", "--json", *at_a))
+    assert (listed["site"], listed["is"], "secret" in listed) == ("clinic-1", "open", False)
+    assert said(capsys, "server", "withdraw", "clinic-1", *at_a).startswith("clinic-1: withdrawn: 1 invitations")
+    assert "no invitations: 'moiety server invite NAME'" in said(capsys, "server", "invitations", *at_a)
+
+
+@pytest.mark.parametrize("ttl", ["", "0h", "48", "31d", "2w", "-1h", "1.5h"])
+def test_a_lifetime_is_written_in_one_way(at_a: tuple[str, str], capsys: pytest.CaptureFixture[str], ttl: str) -> None:
+    assert "it is 30m, 48h or 7d, at most 30d" in refused(capsys, "server", "invite", "clinic-1", f"--ttl={ttl}", *at_a)
+
+
+def test_a_name_is_checked(at_a: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert "is no name: lower-case letters" in refused(capsys, "server", "invite", "Clinic 1", *at_a)
+
+
+def test_who_registered_is_listed_and_admitted(
+    at_a: tuple[str, str], both: Operators, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "nobody has registered here yet" in said(capsys, "server", "admissions", *at_a)
+    site = both.join("clinic-1", samples=412)
+    assert "clinic-1: 412 training examples, waits: have its people read" in said(capsys, "server", "admissions", *at_a)
+    wrong = refused(capsys, "server", "admit", "clinic-1", "--fingerprint", "1" * 40, *at_a)
+    assert "what was read is not the fingerprint" in wrong
+    digits = fingerprint_of(site.party)
+    assert "clinic-1: admitted here" in said(capsys, "server", "admit", "clinic-1", "--fingerprint", digits, *at_a)
+    (listed,) = json.loads(said(capsys, "server", "admissions", "--json", *at_a))
+    assert listed == {"name": "clinic-1", "requester": False, "admitted": True}
+
+
+def test_a_site_shows_its_fingerprint_and_those_of_its_operators(
+    both: Operators, capsys: pytest.CaptureFixture[str]
+) -> None:
+    site = both.join("clinic-1")
+    own = ("--config", str(site.folder / "settings.toml"))
+    printed = said(capsys, "site", "fingerprint", *own)
+    for card in (site.party, *(both.desks[side].card for side in Side)):
+        assert fingerprint_of(card) in printed
+    shown = json.loads(said(capsys, "site", "fingerprint", "--json", *own))
+    assert shown["operators"]["operator-b"] == fingerprint_of(both.desks[Side.B].card)
+
+
+def test_a_folder_that_was_not_joined_is_named(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
+    (both.folder / "empty").mkdir()
+    config = str(both.folder / "empty" / "settings.toml")
+    assert "keys.toml cannot be read" in refused(capsys, "site", "fingerprint", "--config", config)
+
+
+def test_invitations_that_are_none_are_refused(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ("site", "join", "hello", "there", "--samples", "5", "--data", "data", "--out", str(both.folder / "x"))
+    assert "not an invitation: one is a line" in refused(capsys, *words)
+    assert not (both.folder / "x").exists()
+
+
+def test_an_invitation_in_a_file_is_one(both: Operators, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (both.folder / "first", both.folder / "second")
+    for path, one in zip((first, second), both.invite("clinic-1"), strict=True):
+        path.write_text(invitation_line(one.model_copy(update={"federation": path.name})) + "\n")
+    words = ("--samples", "5", "--data", "data", "--out", str(both.folder / "x"))
+    assert "for two federations, 'first' and 'second'" in refused(
+        capsys, "site", "join", str(first), str(second), *words
+    )
