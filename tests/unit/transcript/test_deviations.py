@@ -184,7 +184,7 @@ def test_checks_that_no_site_explains_are_one_servers_or_the_others() -> None:
 def test_a_site_with_wrong_tags_is_named_with_what_that_is_worth() -> None:
     class Wrong(TaggedRound):
         def shared(self, site: str, tagged: Ring) -> Ring:
-            tagged[-1] += np.uint64(site == "c2")
+            tagged[-4] += np.uint64(site == "c2")
             return tagged
 
     turn = Wrong()
