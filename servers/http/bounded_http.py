@@ -72,6 +72,7 @@ class BoundedHttp(HttpToolsProtocol):
         self._heads = 0
         self._head_bytes = 0
         self._body_bytes = 0
+        self._early = b""
 
     # --- the connection ---
 
@@ -86,6 +87,10 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._answered():
+            self._early += data
+            self.flow.pause_reading()
+            return
         if self.timeout_keep_alive_task is not None:
             self._unset_keepalive_if_required()
         if self._in_head:
@@ -93,6 +98,16 @@ class BoundedHttp(HttpToolsProtocol):
         if data and self._refusal is None:
             self._body_bytes += len(data)
             self._feed(data)
+
+    def _answered(self) -> bool:
+        """The caller has the whole answer, of which the application has not said yet that it was the whole.
+
+        What comes now is the next request, and no pipelining: it waits for the application's word.
+        """
+        last = self.cycle
+        if not self._in_head or last is None or last.response_complete or not last.response_started:
+            return False
+        return last.chunked_encoding is False and last.expected_content_length == 0
 
     def _take_head(self, data: bytes) -> bytes:
         """Feed no more than a head may have; what lies behind it comes back."""
@@ -164,6 +179,9 @@ class BoundedHttp(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self._visit.end()
         super().on_response_complete()
+        early, self._early = self._early, b""
+        if early and not self.transport.is_closing():
+            self.data_received(early)
 
     # --- times ---
 
