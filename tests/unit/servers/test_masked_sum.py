@@ -17,6 +17,7 @@ from protocol.arithmetic.ring import from_bytes, to_bytes, to_signed
 from protocol.bodies import masked_sum as masked_sum_body
 from protocol.bodies.sealed import SECRET_BYTES
 from protocol.errors import AnnouncementMismatch, BadSignature, BrokenSeal, MalformedMessage
+from protocol.parameters import TAG_COORDINATES
 from protocol.sharing import chunk_source, split
 from protocol.tags.halves import VectorDigest
 from protocol.wire.channel.sealing import sealed_head_length
@@ -42,7 +43,7 @@ RECORD: Any = SimpleNamespace(
     chosen=SimpleNamespace(message=SimpleNamespace(digest=lambda: RELEASE, sites=())),
 )
 TAGGED: Any = SimpleNamespace(**{**vars(RECORD), "announcement": SimpleNamespace(message=SimpleNamespace(tagged=True))})
-TWO_LESS: Any = SimpleNamespace(dimension=D - 2)
+WITHOUT_TAGS: Any = SimpleNamespace(dimension=D - TAG_COORDINATES)
 SERVER: Any = SimpleNamespace(keys=SimpleNamespace(sealing=KEY))
 X = np.arange(D, dtype=np.uint64) * np.uint64(2**40 + 3)
 SEED_SHARE, VECTOR_SHARE = split(X, bytes(32))
@@ -128,8 +129,8 @@ def test_a_fetched_sum_becomes_the_output(draft: Draft, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [7, 2**20])
-def test_an_output_with_tags_is_two_elements_longer_and_digested_while_it_is_written(draft: Draft, size: int) -> None:
-    intake = SealedMaskedSum(SERVER, TAGGED, TWO_LESS, draft)
+def test_an_output_with_tags_is_longer_by_its_tags_and_digested_while_it_is_written(draft: Draft, size: int) -> None:
+    intake = SealedMaskedSum(SERVER, TAGGED, WITHOUT_TAGS, draft)
     feed(intake, sealed(sent()), size)
     intake.finish()
     digest = VectorDigest()
