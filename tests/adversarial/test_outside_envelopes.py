@@ -21,13 +21,13 @@ from fastapi.routing import APIRoute
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.sharing import Side
 from protocol.wire.channel.signing import sign_request
-from protocol.wire.paths import CARD, STUDIES
+from protocol.wire.paths import CARD, ENROLMENT, STUDIES
 from servers.app import create_app
 from servers.settings import load_settings
 from tests.kit.processes import Federation, prepare_servers
 
 SITES = [f"hospital-{i}" for i in range(4)]
-PUBLIC = {"/healthz", CARD}  # the card is public, and what is registered proves itself by an invitation
+PUBLIC = {"/healthz", CARD, ENROLMENT}  # who enrols is in no roster: its invitation proves it
 VALUES = {"study": "trial", "topic": "refusal", "recipient": SITES[0], "session": "00" * 32}
 BODY = b"{}"
 
