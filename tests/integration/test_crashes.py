@@ -19,6 +19,7 @@ from servers import points as server_points
 from tests.integration import (
     test_ckks_study,
     test_crashes_finish,
+    test_crashes_noise,
     test_crashes_privacy,
     test_crashes_tagged_study,
     test_crashes_tags,
@@ -301,6 +302,7 @@ def test_every_point_is_in_a_case() -> None:
     servers = (
         encrypted
         | set(test_crashes_tags.POINTS)
+        | {kill.point for kill in test_crashes_noise.KILLS}
         | {kill.point for case in CASES for kill in case.kills if kill.party in (A, B)}
     )
     assert servers == {point.value for point in server_points.Point} - {server_points.Point.DISK_FULL}
