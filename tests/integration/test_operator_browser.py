@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from protocol.errors import ErrorCode
 from protocol.sharing import Side
 from servers.app import create_operations
 from servers.page.password import make_password
+from tests.kit.browser import chromium
 from tests.kit.pictures import looked_at
 from tests.ports import more_free_ports
 from tests.unit.servers.test_operator_page import federation
@@ -22,19 +22,8 @@ from tests.unit.servers.test_operator_page import federation
 if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
 
-sync_api = pytest.importorskip("playwright.sync_api")
-pytest.importorskip("axe_playwright_python.sync_playwright")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+assert chromium  # a fixture of that module
 assert federation  # a fixture of that module
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +14,7 @@ import pytest
 from client_agent.network.ledger import Ledger, LedgerEntry
 from client_agent.site.approval import approval_of
 from client_agent.site.events import METRICS, Absence, Absent, Metrics, RoundEnd, RoundRecord, site_values
+from tests.kit.browser import chromium
 from tests.kit.pictures import looked_at
 from tests.unit.client_agent.federation import REQUESTER
 from tests.unit.client_agent.test_page import STUDY, as_requester, config, journal
@@ -22,19 +22,8 @@ from tests.unit.client_agent.test_page import STUDY, as_requester, config, journ
 if TYPE_CHECKING:
     from playwright.sync_api import Browser as Chromium
 
-sync_api = pytest.importorskip("playwright.sync_api")
-pytest.importorskip("axe_playwright_python.sync_playwright")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium here: apt-get install chromium")
+assert chromium  # a fixture of that module
 assert config  # a fixture of that module
-
-
-@pytest.fixture(scope="module")
-def chromium() -> Iterator[Chromium]:
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 class Page:

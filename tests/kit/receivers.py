@@ -42,64 +42,70 @@ class Mailbox:
     taken: list[Mail] = field(default_factory=list)
 
 
+class _Session(socketserver.StreamRequestHandler):
+    """One connection: as much of RFC 5321 and 3207 as smtplib speaks."""
+
+    box: Mailbox
+    tls: ssl.SSLContext
+    login: tuple[str, str] | None
+
+    def handle(self) -> None:
+        self._under_tls, self._lines = False, self.rfile
+        self._user: str | None = None
+        self._to: list[str] = []
+        try:
+            self._say("220 receiver")
+            while (line := self._lines.readline()) and self._answer(line.decode().strip()):
+                pass
+        except (OSError, ValueError):
+            return  # the caller has gone, or does not believe the certificate
+        finally:
+            if self._lines is not self.rfile:
+                self._lines.close()
+            self.request.close()
+
+    def _answer(self, words: str) -> bool:
+        """Whether the conversation goes on."""
+        verb = words[:4].upper()
+        match verb:
+            case "EHLO":
+                offered = ["250-receiver", *([] if self._under_tls else ["250-STARTTLS"])]
+                self._say(*offered, *(["250-AUTH PLAIN"] if self.login else []), "250 8BITMIME")
+            case "STAR":
+                self._say("220 go on")
+                self.request = self.tls.wrap_socket(self.request, server_side=True)
+                self._lines, self._under_tls = self.request.makefile("rb"), True
+            case "AUTH":
+                _, user, password = base64.b64decode(words.split()[2]).decode().split("\0")
+                self._user = user if (user, password) == self.login else None
+                self._say("235 welcome" if self._user else "535 no")
+            case "MAIL":
+                allowed = not self.box.refuses and (self.login is None or self._user)
+                self._say("250 ok" if allowed else self.box.refuses or "530 log in")
+            case "DATA":
+                self._take_message()
+            case _:
+                self._to += [words] if verb == "RCPT" else []
+                self._say("221 bye" if verb == "QUIT" else "250 ok")
+        return verb != "QUIT"
+
+    def _take_message(self) -> None:
+        self._say("354 go on")
+        body = b""
+        while (part := self._lines.readline()) != b".\r\n":
+            body += part
+        self.box.taken.append(Mail(self._under_tls, self._user, tuple(self._to), body))
+        self._say("250 taken")
+
+    def _say(self, *lines: str) -> None:
+        self.request.sendall("".join(f"{line}\r\n" for line in lines).encode())
+
+
 @contextmanager
 def smtp_receiver(ca: trustme.CA, login: tuple[str, str] | None = None) -> Iterator[Mailbox]:
-    """As much of RFC 5321 and 3207 as smtplib speaks."""
     box = Mailbox()
-    tls = tls_for(ca)
-
-    class Session(socketserver.StreamRequestHandler):
-        def handle(self) -> None:
-            try:
-                self._converse()
-            except (OSError, ValueError):
-                return  # the caller has gone, or does not believe the certificate
-            finally:
-                if self._lines is not self.rfile:
-                    self._lines.close()
-                self.request.close()
-
-        def _converse(self) -> None:
-            self._under_tls, self._user, self._lines = False, None, self.rfile
-            to: list[str] = []
-            self._say("220 receiver")
-            while line := self._lines.readline():
-                words = line.decode().strip()
-                verb = words[:4].upper()
-                if verb == "EHLO":
-                    offered = ["250-receiver", *([] if self._under_tls else ["250-STARTTLS"])]
-                    self._say(*offered, *(["250-AUTH PLAIN"] if login else []), "250 8BITMIME")
-                elif verb == "STAR":
-                    self._say("220 go on")
-                    self.request = tls.wrap_socket(self.request, server_side=True)
-                    self._lines, self._under_tls = self.request.makefile("rb"), True
-                elif verb == "AUTH":
-                    _, user, password = base64.b64decode(words.split()[2]).decode().split("\0")
-                    self._user = user if (user, password) == login else None
-                    self._say("235 welcome" if self._user else "535 no")
-                elif verb == "MAIL":
-                    allowed = not box.refuses and (login is None or self._user)
-                    self._say("250 ok" if allowed else box.refuses or "530 log in")
-                elif verb == "RCPT":
-                    to.append(words)
-                    self._say("250 ok")
-                elif verb == "DATA":
-                    self._say("354 go on")
-                    body = b""
-                    while (part := self._lines.readline()) != b".\r\n":
-                        body += part
-                    box.taken.append(Mail(self._under_tls, self._user, tuple(to), body))
-                    self._say("250 taken")
-                elif verb == "QUIT":
-                    self._say("221 bye")
-                    return
-                else:
-                    self._say("250 ok")
-
-        def _say(self, *lines: str) -> None:
-            self.request.sendall("".join(f"{line}\r\n" for line in lines).encode())
-
-    server = socketserver.ThreadingTCPServer((HOST, 0), Session)
+    session = type("Session", (_Session,), {"box": box, "tls": tls_for(ca), "login": login})
+    server = socketserver.ThreadingTCPServer((HOST, 0), session)
     server.daemon_threads = True
     box.port = server.server_address[1]
     with _running(server):

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.requester import REQUESTER, SITES, announced, study
+from harness.adversaries.scripted.requester import REQUESTER, SITES, How, announced, study
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
 from protocol.policy import clauses, cohorts, questions
@@ -108,15 +108,15 @@ class Again(Attack):
     party = Party.REQUESTER
     figure = "such rounds that a site took part in"
 
-    def __init__(self, name: str, tries: str, defence: str, clause: str, most: int, **how: object) -> None:
+    def __init__(self, name: str, tries: str, defence: str, clause: str, most: int, how: How) -> None:
         self.name, self.tries, self.defence, self._clause = name, tries, defence, clause
-        self._most, self._how = most, {"version": 0, **how}
+        self._most, self._how = most, how
         self.without: Mapping[str, object] = {f"protocol.policy.clauses.{clause}": passes}
 
     def attempt(self, folder: Path) -> Found:
         memory, took_part = SiteMemory(), 0
         for number in range(1, _ROUNDS + 1):
-            weights, told = announced(study(), number, _FIVE, self._how)  # type: ignore[arg-type]
+            weights, told = announced(study(), number, _FIVE, self._how)
             try:
                 getattr(clauses, self._clause)(told, memory)
             except PolicyRefusal:
@@ -139,8 +139,8 @@ class LeftOutAgain(Attack):
     def attempt(self, folder: Path) -> Found:
         memory, victim, seen = SiteMemory(), _FIVE[0], 0
         for number in range(1, _ROUNDS + 1):
-            how = {"version": number, "opens": Needs.DISTANCES}
-            _, told = announced(study(), number, _FIVE, how)  # type: ignore[arg-type]
+            how = How(version=number, opens=Needs.DISTANCES)
+            _, told = announced(study(), number, _FIVE, how)
             try:
                 clauses.check_left_out_twice(told, memory)
             except PolicyRefusal:
@@ -162,7 +162,7 @@ def sums_of_data() -> tuple[Attack, ...]:
             once,
             "check_once",
             1,
-            purpose=Purpose.COUNTS,
+            How(version=0, purpose=Purpose.COUNTS),
         ),
         Again(
             "ranking-twice",
@@ -170,7 +170,7 @@ def sums_of_data() -> tuple[Attack, ...]:
             once,
             "check_once",
             1,
-            purpose=Purpose.RANKING,
+            How(version=0, purpose=Purpose.RANKING),
         ),
         Again(
             "measured-a-third-time",
@@ -178,7 +178,7 @@ def sums_of_data() -> tuple[Attack, ...]:
             "two measured rounds per model, in the memory of every site",
             "check_measured_twice",
             2,
-            opens=Needs.DISTANCES,
+            How(version=0, opens=Needs.DISTANCES),
         ),
         LeftOutAgain(),
     )

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
 
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
-from harness.adversaries.scripted.requester import GRID, SITES, START, Federation, Round, study
+from harness.adversaries.scripted.requester import GRID, SITES, START, Federation, How, Round, study
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import Purpose, RuleName, RuleSpec
@@ -21,9 +22,11 @@ _MALLOWS: Final = study("measured", rule=RuleSpec(name=RuleName.MALLOWS))
 _WILLING: Final = SitePolicy(may_open=tuple(Needs))
 
 
-def _measure(sites: Federation, number: int, **how: object) -> Round:
-    asked = {"version": 0, "end": None, "purpose": Purpose.MEASURE, **how}
-    return sites.round(_MALLOWS, number, SITES, **asked)  # type: ignore[arg-type]
+def _measure(
+    sites: Federation, number: int, model: np.ndarray = START, numerators: Mapping[str, int] = MappingProxyType({})
+) -> Round:
+    asked = How(version=0, end=None, purpose=Purpose.MEASURE, model=model, numerators=numerators)
+    return sites.round(_MALLOWS, number, SITES, **asked)
 
 
 class MeasuredMore(Attack):

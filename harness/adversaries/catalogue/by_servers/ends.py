@@ -121,13 +121,14 @@ def _burnt_in_private(honest: OneServer) -> bool:
     peer = Peer(UnknownResource("no such round"), signs=True)
     burnt = End(outcome_of(honest.record.key, _BURNT, OutcomeCause.PRODUCTS_REFUSED))
     asyncio.run(honest.endings(peer).end(honest.record, burnt))
-    return honest.store.current_round(KEY.study).key.attempt > 1  # type: ignore[union-attr]
+    now = honest.store.current_round(KEY.study)
+    return now is not None and now.key.attempt > 1
 
 
 # --- with the defence taken out ---------------------------------------------------------------------------------------
 
 
-def _any_end(state: object, message: Any, roster: object) -> Move:  # noqa: ANN401
+def _any_end(state: object, message: Any, roster: object) -> Move:  # noqa: ANN401  # of a round with or without tags
     return Move(RoundEvent(message.outcome.value))
 
 

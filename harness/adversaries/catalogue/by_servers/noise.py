@@ -6,7 +6,7 @@ Server A makes its half with its own functions, over a record in memory; the upd
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -59,7 +59,7 @@ class _Store:
     def round(self, key: RoundKey) -> RoundRecord:
         return self.record
 
-    def change_round(self, key: RoundKey, change: Any) -> RoundRecord:  # noqa: ANN401
+    def change_round(self, key: RoundKey, change: Callable[[RoundRecord], RoundRecord]) -> RoundRecord:
         self.record = change(self.record)
         return self.record
 
@@ -76,7 +76,7 @@ def _server() -> Any:  # noqa: ANN401 -- as much of a server as noise needs
     )
 
 
-def _half_of(server: Any, total: Ring) -> NDArray[np.float64]:  # noqa: ANN401
+def _half_of(server: Any, total: Ring) -> NDArray[np.float64]:  # noqa: ANN401 -- as above
     """What server A makes of its sum when it is asked, without its mask."""
     record = at_server.with_noise_secret(server, server.store.record)
     own = at_server.OwnSum([lambda start, stop: total[start:stop]], at_server.noise_stream(server, record))
