@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from host.durable import write_durably
 from host.private_files import private_folder
-from host.settings import read_text
 from protocol.errors import ConfigurationError, StorageFull
 from protocol.wire.authentic import require_roster
 from protocol.wire.chain.chain import RosterChain
-from protocol.wire.chain.file import parse_chain
 from protocol.wire.messages import Roster, Signed
+from servers.roster.accepted import newest_chain
 from servers.settings import ServerSettings
 
 
 def chain_in_place(settings: ServerSettings) -> RosterChain | None:
     """The chain that this server has; None before the federation is founded. Raises: ConfigurationError"""
-    if not settings.roster.exists():
-        return None
-    return parse_chain(read_text(settings.roster), str(settings.roster))
+    return newest_chain(settings)
 
 
 def first_in_place(settings: ServerSettings) -> Signed[Roster] | None:

@@ -10,6 +10,7 @@ from typing import Final
 
 from host import log
 from host.durable import write_durably
+from host.settings import read_text
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.wire.chain.chain import RosterChain, require_chain, require_extension
 from protocol.wire.chain.file import dump_chain, parse_chain
@@ -43,6 +44,28 @@ def chain_at_start(settings: ServerSettings) -> tuple[RosterChain, RosterChain |
         return require_extension(found, accepted), accepted
     except MoietyError as wrong:
         raise ConfigurationError(f"{settings.roster}: {wrong.detail}; this server has accepted {kept}") from None
+
+
+def newest_chain(settings: ServerSettings) -> RosterChain | None:
+    """The chain that the next change must follow: the file's, or what was accepted, if that is longer or the file is
+    a fork of it. None before the federation is founded.
+
+    A file that was put back would otherwise have this operator sign a second change after the same link. Nothing but
+    the links after the accepted ones is checked. Raises: ConfigurationError
+    """
+    kept = settings.data_dir / ACCEPTED
+    accepted = _parsed(kept) if kept.exists() else None
+    found = _parsed(settings.roster) if settings.roster.exists() else None
+    if accepted is None or found is None or found.first_digest != accepted.first_digest:
+        return found or accepted
+    try:
+        return require_extension(found, accepted)
+    except MoietyError:
+        return accepted
+
+
+def _parsed(path: Path) -> RosterChain:
+    return parse_chain(read_text(path), str(path))
 
 
 def require_continued(chain: RosterChain, accepted: RosterChain | None) -> None:

@@ -23,11 +23,12 @@ from protocol.errors import (
 from protocol.sharing import Side
 from protocol.wire.authentic import signature_by
 from protocol.wire.chain.chain import RosterChain, require_chain
-from protocol.wire.chain.file import parse_chain
+from protocol.wire.chain.file import dump_chain, parse_chain
 from protocol.wire.chain.making import Given, Wanted, claimed, proposed
 from protocol.wire.enrolment.questions import Changing, NamedSite
 from protocol.wire.messages import RosterChange, Signature
 from servers.enrolment.place import names_in_place
+from servers.roster.accepted import keep_chain
 from tests.unit.enrolment.cards import keys_of, site_party
 from tests.unit.enrolment.enrolling import Operators, operators
 
@@ -93,6 +94,38 @@ def test_adding_again_changes_nothing(founded: tuple[Operators, Joined]) -> None
     admitted(both, requester, "clinic-2")
     assert add(both, requester, "clinic-2").digests == add(both, requester, "clinic-2").digests
     assert chain_of(both, Side.A).number == 1
+
+
+def test_a_file_that_was_put_back_does_not_make_an_operator_sign_a_fork(founded: tuple[Operators, Joined]) -> None:
+    """The running servers took the first change; then somebody restores the roster's file from a backup."""
+    both, requester = founded
+    backup = {side: both.settings[side].roster.read_bytes() for side in Side}
+    admitted(both, requester, "clinic-2")
+    first = add(both, requester, "clinic-2")
+    for side in Side:
+        keep_chain(both.settings[side], first)
+        both.settings[side].roster.write_bytes(backup[side])
+    admitted(both, requester, "clinic-3")
+    second = add(both, requester, "clinic-3")
+    assert second.digests[:2] == first.digests
+    assert chain_of(both, Side.A).digests == chain_of(both, Side.B).digests == second.digests
+    assert {"clinic-2", "clinic-3"} <= set(names_in_place(both.settings[Side.B]))
+
+
+def test_a_fork_in_the_file_is_not_what_the_next_change_follows(founded: tuple[Operators, Joined]) -> None:
+    both, requester = founded
+    empty = {side: both.settings[side].roster.read_bytes() for side in Side}
+    for name in ("clinic-2", "clinic-3"):
+        admitted(both, requester, name)
+    fork = dump_chain(add(both, requester, "clinic-3"))
+    for side in Side:
+        both.settings[side].roster.write_bytes(empty[side])
+    accepted = add(both, requester, "clinic-2")
+    for side in Side:
+        keep_chain(both.settings[side], accepted)
+        both.settings[side].roster.write_text(fork)
+    admitted(both, requester, "clinic-4")
+    assert add(both, requester, "clinic-4").digests[:2] == accepted.digests
 
 
 def test_a_change_that_reached_one_server_alone_is_ended_by_the_next(
