@@ -20,10 +20,10 @@ import typer
 from protocol.errors import ConfigurationError, MoietyError
 
 if TYPE_CHECKING:
-    from harness.api import Case, Results, Study, load_results, simulate
+    from harness.api import Case, RayCluster, Results, Study, load_results, simulate
 
-__all__ = ["Case", "Results", "Study", "build", "load_results", "main", "simulate"]
-_API: Final = frozenset({"Case", "Results", "Study", "load_results", "simulate"})
+__all__ = ["Case", "RayCluster", "Results", "Study", "build", "load_results", "main", "simulate"]
+_API: Final = frozenset({"Case", "RayCluster", "Results", "Study", "load_results", "simulate"})
 EXIT_REFUSED: Final = 2
 
 

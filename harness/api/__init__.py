@@ -1,7 +1,8 @@
-"""What a researcher writes Python against: ``from moiety import Case, Results, Study, load_results, simulate``."""
+"""What a researcher writes Python against: ``from moiety import Case, Study, simulate`` and what else is here."""
 
 from harness.api.results import Results, load_results
 from harness.api.running import simulate
 from harness.api.studies import Case, Study
+from harness.simulation.workers.cluster import RayCluster
 
-__all__ = ["Case", "Results", "Study", "load_results", "simulate"]
+__all__ = ["Case", "RayCluster", "Results", "Study", "load_results", "simulate"]

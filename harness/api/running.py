@@ -14,8 +14,8 @@ from harness.simulation.case_run import CaseOptions, CaseProgress, run_case
 from harness.simulation.options import ALL_RUNS, parse_shard
 from harness.simulation.run_one import Protection
 from harness.simulation.summary import summarise_case, write_summary
+from harness.simulation.workers.cluster import RayCluster, computing_of
 from harness.tracking.trackers import log_all, tracker_of
-from harness.training.device import Computing
 from host.extensions import load_plugins
 from protocol.errors import ConfigurationError
 
@@ -34,6 +34,8 @@ class Options(TypedDict, total=False):
     requesters: Sequence[str]
     protection: str
     jobs: int
+    ray: RayCluster
+    """A Ray cluster that does the runs, instead of ``jobs`` processes."""
     shard: str
     device: str
     plugins: Sequence[str | Path]
@@ -49,8 +51,8 @@ def simulate(what: Case | Study | str | Path, out: str | Path | None = None, **o
 
     what      a case, a case file or the name of one that comes along; or a study, with ``data``, a data set
     out       where runs are kept, and gone on with; None keeps nothing
-    options   by name: data, data_folder, seeds, only, requesters, protection, jobs, shard, device, plugins, track, show
-              (:class:`harness.api.running.Options`)
+    options   by name: data, data_folder, seeds, only, requesters, protection, jobs, ray, shard, device, plugins, track,
+              show (:class:`harness.api.running.Options`)
 
     Raises: ConfigurationError that says what is wrong and what to do
     """
@@ -77,6 +79,7 @@ def _require_known(options: Options) -> None:
 
 
 def _asked(out: Path, options: Options) -> CaseOptions:
+    ray = options.get("ray")
     protection, shard, data = options.get("protection", "plain"), options.get("shard"), options.get("data_folder")
     if protection not in list(Protection):
         raise ConfigurationError(f"protection: found {protection!r}, allowed are {', '.join(Protection)}")
@@ -87,9 +90,10 @@ def _asked(out: Path, options: Options) -> CaseOptions:
         _some(options.get("only"), "only"),
         Protection(protection),
         options.get("jobs", 1),
-        computing=Computing.chosen(options.get("device", "cpu"), None),
+        computing=computing_of(ray, options.get("device", "cpu" if ray is None else "auto"), None),
         requesters=_some(options.get("requesters"), "requesters"),
         shard=ALL_RUNS if shard is None else parse_shard(shard),
+        cluster=ray,
     )
 
 

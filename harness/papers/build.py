@@ -101,7 +101,7 @@ class CasesPage:
             )
             case = use.read()
             making.get_data(case.table.data)
-            run_case(case, replace(options, computing=computing))
+            run_case(case, replace(options, computing=computing, cluster=making.cluster))
 
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
         """See :class:`PageSpec`."""

@@ -11,6 +11,7 @@ from rich.console import Console
 from harness.demo.live import console_for
 from harness.papers.build import PAGES, PageSpec
 from harness.papers.making import Making
+from harness.simulation.workers.cluster import Engine, cluster_of
 from protocol.errors import ConfigurationError, MoietyError
 
 
@@ -23,6 +24,14 @@ def results(
     only: Annotated[str | None, typer.Option(help="Pages by name, separated by commas.")] = None,
     jobs: Annotated[int, typer.Option(min=1, help="Processes at once, one core each.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N; a GPU makes all 28 MNIST settings.")] = "auto",
+    engine: Annotated[
+        Engine, typer.Option(help="processes of this machine, or tasks of a Ray cluster (extra scale).")
+    ] = Engine.PROCESSES,
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster; without: one of this machine alone, --jobs CPUs large.")
+    ] = None,
+    cpus_per_run: Annotated[float | None, typer.Option(help="What a run asks of the Ray cluster. [1]")] = None,
+    gpus_per_run: Annotated[float | None, typer.Option(help="Likewise; with GPUs all 28 MNIST settings. [0]")] = None,
     download: Annotated[
         bool, typer.Option("--download", help="Fetch missing public data into the data folder.")
     ] = False,
@@ -36,7 +45,8 @@ def results(
     def tell(text: str) -> None:
         console.print(text, highlight=False)
 
-    making = Making(runs, data, jobs, device, tell, download)
+    cluster = cluster_of(engine, address, jobs, cpus_per_run, gpus_per_run)
+    making = Making(runs, data, jobs, device, tell, download, cluster)
     failed = [spec.name for spec in _chosen(only) if not _made(spec, making, out, render_only, console)]
     if failed:
         raise ConfigurationError(

@@ -9,6 +9,7 @@ from pathlib import Path
 from harness.datasets.downloads import fetch_missing
 from harness.datasets.public_data import data_folder
 from harness.datasets.registry import source_of
+from harness.simulation.workers.cluster import RayCluster, computing_of
 from harness.training.device import Computing
 
 Tell = Callable[[str], None]
@@ -16,7 +17,8 @@ Tell = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Making:
-    """How missing runs are made: into one folder per case below ``runs``, by ``jobs`` processes on ``device``.
+    """How missing runs are made: into one folder per case below ``runs``, by ``jobs`` processes on ``device``,
+    or by a ``cluster``.
 
     ``download``: missing public data are fetched into the data folder first.
     """
@@ -27,6 +29,7 @@ class Making:
     device: str
     tell: Tell
     download: bool = False
+    cluster: RayCluster | None = None
 
     def get_data(self, name: str) -> None:
         """Fetch what a case's data set lacks, if that is wanted. Raises: ConfigurationError"""
@@ -37,4 +40,4 @@ class Making:
     @property
     def computing(self) -> Computing:
         """Raises: ConfigurationError for a device that is not there"""
-        return Computing.chosen(self.device, None)
+        return computing_of(self.cluster, self.device, None)

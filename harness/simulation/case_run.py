@@ -14,13 +14,15 @@ from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.files.code_digest import require_same_code
 from harness.simulation.files.json_lines import append_line, read_lines
-from harness.simulation.jobs import RoundDone, run_all
 from harness.simulation.options import ALL_RUNS, Shard
 from harness.simulation.possible import require_plain, require_possible
 from harness.simulation.run_one import PlannedRun, Protection
 from harness.simulation.runs import RunKey, RunLine
 from harness.simulation.store import Results, finished, require_unchanged
 from harness.simulation.tuning import TUNING, Choice, TuningLine, choose, combinations
+from harness.simulation.workers.cluster import RayCluster
+from harness.simulation.workers.run_all import run_all
+from harness.simulation.workers.told import RoundDone
 from harness.training.device import ON_CPU, Computing
 from host.durable import write_durably
 from host.extensions import loaded_plugins
@@ -31,7 +33,8 @@ from protocol.errors import ConfigurationError
 class CaseOptions:
     """What the command line says about a case. None: as the case says, or all variants.
 
-    ``requesters``: names of sites, or ``each``. ``shard``: of all runs asked for, only this part is done.
+    ``requesters``: names of sites, or ``each``. ``shard``: of all runs asked for, only this part is done. ``cluster``:
+    who does the runs, instead of ``jobs`` processes of this machine.
     """
 
     out: Path
@@ -45,6 +48,12 @@ class CaseOptions:
     computing: Computing = ON_CPU
     requesters: tuple[str, ...] | None = None
     shard: Shard = ALL_RUNS
+    cluster: RayCluster | None = None
+
+    @property
+    def where(self) -> int | RayCluster:
+        """Who does the runs."""
+        return self.cluster or self.jobs
 
 
 @dataclass(frozen=True)
@@ -107,7 +116,7 @@ class _CaseRun:
             self._planned(key, _settings(choices[key.variant], key.requester)) for key in keys if key not in done
         ]
         tally = _Tally(self.case.name, planned, len(keys) - len(planned), self.show)
-        for one, line in run_all(planned, self.options.jobs, tally.round_done):
+        for one, line in run_all(planned, self.options.where, tally.round_done):
             self.results.append(line)
             Checkpoint(self.results.partial, str(one.key), "").remove()
             done[line.key] = line
@@ -141,7 +150,7 @@ class _CaseRun:
             if (str({setting.key: setting.value for setting in settings}), requester, seed) not in known
         ]
         tally = _Tally(f"{self.case.name}, settings of {variant.name}", planned, len(tried), self.show)
-        for _, line in run_all(planned, self.options.jobs, lambda told: None):
+        for _, line in run_all(planned, self.options.where, lambda told: None):
             tried.append(TuningLine.of(line))
             append_line(path, tried[-1])
             tally.run_done(line)

@@ -11,7 +11,7 @@ import typer
 from harness.simulation.case_run import CaseOptions
 from harness.simulation.options import ALL_RUNS, parse_names, parse_seeds, parse_shard
 from harness.simulation.run_one import Protection
-from harness.training.device import Computing
+from harness.simulation.workers.cluster import Engine, cluster_of, computing_of
 from protocol.errors import ConfigurationError
 
 
@@ -45,6 +45,14 @@ class Asked:
     ] = Protection.PLAIN
     only: Annotated[str | None, typer.Option(help="A case: names of variants separated by commas.")] = None
     jobs: Annotated[int, typer.Option(min=1, help="A case: so many runs at a time, one thread each.")] = 1
+    engine: Annotated[
+        Engine, typer.Option(help="A case: processes of this machine, or tasks of a Ray cluster (extra scale).")
+    ] = Engine.PROCESSES
+    address: Annotated[
+        str | None, typer.Option(help="Of the Ray cluster; without: one of this machine alone, --jobs CPUs large.")
+    ] = None
+    cpus_per_run: Annotated[float | None, typer.Option(help="What a run asks of the Ray cluster. [1]")] = None
+    gpus_per_run: Annotated[float | None, typer.Option(help="Likewise; 0.25: four runs share one. [0]")] = None
     site_plugin: Annotated[
         Path | None, typer.Option(help="A study: the Python file that sites would have as their plug-in.")
     ] = None
@@ -88,6 +96,7 @@ class Asked:
 
     def case_options(self, out: Path) -> CaseOptions:
         """Raises: ConfigurationError"""
+        cluster = cluster_of(self.engine, self.address, self.jobs, self.cpus_per_run, self.gpus_per_run)
         return CaseOptions(
             out,
             self.folder,
@@ -95,9 +104,10 @@ class Asked:
             self.variants,
             self.protection,
             self.jobs,
-            computing=Computing.chosen(self.device, self.batched),
+            computing=computing_of(cluster, self.device, self.batched),
             requesters=parse_names(self.requesters, "--requesters") if self.requesters else None,
             shard=parse_shard(self.shard) if self.shard else ALL_RUNS,
+            cluster=cluster,
         )
 
     def out_for(self, what: str) -> Path:

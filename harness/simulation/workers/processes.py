@@ -8,22 +8,14 @@ import queue
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass
 from multiprocessing.synchronize import Event
 from typing import Final, Protocol
 
 from harness.simulation.run_one import PlannedRun, execute, forget_data
-from harness.simulation.runs import RunKey, RunLine
+from harness.simulation.runs import RunLine
+from harness.simulation.workers.told import RoundDone, teller
 
 _POLL_S: Final = 0.5
-
-
-@dataclass(frozen=True)
-class RoundDone:
-    """So many rounds of a run are done."""
-
-    key: RunKey
-    rounds: int
 
 
 class _Inbox(Protocol):
@@ -31,7 +23,7 @@ class _Inbox(Protocol):
     def get_nowait(self) -> RoundDone: ...
 
 
-def run_all(
+def run_in_processes(
     planned: Sequence[PlannedRun], jobs: int, show: Callable[[RoundDone], None]
 ) -> Iterator[tuple[PlannedRun, RunLine]]:
     """Every run with its line, as they finish; ``show`` is told of every round.
@@ -41,7 +33,7 @@ def run_all(
     if jobs == 1 or len(planned) < 2:
         forget_data()
         for one in planned:
-            yield one, execute(one, _teller(one, show))
+            yield one, execute(one, teller(one, show))
         return
     context = multiprocessing.get_context("spawn")
     inbox: _Inbox = context.Queue()
@@ -99,14 +91,7 @@ def _execute_there(planned: PlannedRun) -> RunLine:
         if _Worker.stop.is_set():
             raise _Stopped
 
-    return execute(planned, _teller(planned, tell))
-
-
-def _teller(planned: PlannedRun, tell: Callable[[RoundDone], None]) -> Callable[[int], None]:
-    def on_round(rounds: int) -> None:
-        tell(RoundDone(planned.key, rounds))
-
-    return on_round
+    return execute(planned, teller(planned, tell))
 
 
 def _tell(inbox: _Inbox, show: Callable[[RoundDone], None]) -> None:
