@@ -21,10 +21,11 @@ from harness.simulation.case import Case, case_of
 from harness.simulation.command.asked import Asked
 from harness.simulation.command.cases import simulate_case, simulate_study
 from harness.simulation.files.study_files import read_study_file
-from harness.simulation.options import command, parse_names
+from harness.simulation.options import parse_names
 from harness.tracking.trackers import log_all, tracker_of
 from harness.training.energy import measured_into
 from host.extensions import load_plugins
+from host.subcommand import command
 from protocol.protection.plan import USUAL, StudyProtection
 
 SIMULATED: Final = Path("simulated")

@@ -23,10 +23,10 @@ from protocol.wire.messages import Message, Party, Roster, Signature, Signed, St
 from servers.certificate import ServedCertificate
 from servers.ckks.process import CkksProcess
 from servers.identity import load_identity
-from servers.metrics import Metrics
+from servers.monitoring.metrics import Metrics
+from servers.monitoring.recent import Recent
 from servers.notifications import Changes
 from servers.points import failpoints_of
-from servers.recent import Recent
 from servers.roster.accepted import keep_chain, require_continued
 from servers.settings import ServerSettings
 from servers.store.interface import MailRecord, Store

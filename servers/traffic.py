@@ -6,7 +6,7 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from servers.metrics import Metrics
+from servers.monitoring.metrics import Metrics
 
 _PEER_PREFIX: Final = "/v1/peer/"
 

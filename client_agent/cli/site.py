@@ -6,6 +6,7 @@ import json
 import os
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -20,6 +21,7 @@ from client_agent.joining.standing import Together, look
 from client_agent.settings import load_settings
 from host.private_files import UMASK, read_secret
 from host.settings import read_text
+from host.subcommand import command
 from host.web_proxy import WebProxy
 from protocol.errors import Unavailable
 from protocol.wire.enrolment.fingerprint import fingerprint_of
@@ -38,25 +40,32 @@ def _site() -> None:
     """Join a federation, see how that stands, and found it."""
 
 
-@app.command()
-def join(
-    first: InvitationArgument,
-    second: InvitationArgument,
-    samples: Annotated[int, typer.Option(min=1, help="How many training examples this site has.")],
-    data: Annotated[Path, typer.Option(help="The data folder that 'moiety data prepare' made, or will make.")],
-    out: Annotated[Path, typer.Option(help="The folder to make; the same one for another try.")],
-    ca: Annotated[Path | None, typer.Option(help="CAs in PEM, where an operator's is a public one.")] = None,
-    proxy: Annotated[str | None, typer.Option(help="http://HOST:PORT, the way to both servers.")] = None,
-    proxy_credentials: Annotated[Path | None, typer.Option(help="A file with user:password for it.")] = None,
-    json_output: JsonOption = False,
-) -> None:
+@dataclass(frozen=True)
+class _Join:
     """Make this site's keys and register at both operators; again, with the same folder, after any failure."""
+
+    first: InvitationArgument
+    second: InvitationArgument
+    samples: Annotated[int, typer.Option(min=1, help="How many training examples this site has.")]
+    data: Annotated[Path, typer.Option(help="The data folder that 'moiety data prepare' made, or will make.")]
+    out: Annotated[Path, typer.Option(help="The folder to make; the same one for another try.")]
+    ca: Annotated[Path | None, typer.Option(help="CAs in PEM, where an operator's is a public one.")] = None
+    proxy: Annotated[str | None, typer.Option(help="http://HOST:PORT, the way to both servers.")] = None
+    proxy_credentials: Annotated[Path | None, typer.Option(help="A file with user:password for it.")] = None
+    json_output: JsonOption = False
+
+
+def _join(asked: _Join) -> None:
     os.umask(UMASK)
-    pair = _invitation(first), _invitation(second)
-    told = None if proxy_credentials is None else read_secret(proxy_credentials).strip()
-    way = Way(None if proxy is None else WebProxy.parse(proxy, told))
-    joined = join_both(pair, Wanted(samples, data, ca, proxy, proxy_credentials), out, way)
-    _show_fingerprint(joined, json_output=json_output)
+    pair = _invitation(asked.first), _invitation(asked.second)
+    credentials = asked.proxy_credentials
+    told = None if credentials is None else read_secret(credentials).strip()
+    way = Way(None if asked.proxy is None else WebProxy.parse(asked.proxy, told))
+    wanted = Wanted(asked.samples, asked.data, asked.ca, asked.proxy, credentials)
+    _show_fingerprint(join_both(pair, wanted, asked.out, way), json_output=asked.json_output)
+
+
+app.command()(command(_Join, _join))
 
 
 @app.command()

@@ -21,7 +21,8 @@ from harness.adversaries.locating.locating_run import LocatingRun
 from harness.adversaries.over_case import OverCase
 from harness.adversaries.reconstruction import Prior
 from harness.demo.live import console_for
-from harness.simulation.options import command, parse_names, parse_seeds
+from harness.simulation.options import parse_names, parse_seeds
+from host.subcommand import command
 from protocol.errors import ConfigurationError
 
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from harness.datasets.site_data import SiteData
 from harness.engine.ckks import ckks_sum
-from harness.engine.correlations import SourceName
 from harness.engine.history import RunHistory
 from harness.engine.loop import run_rounds
+from harness.engine.rounds.correlations import SourceName
 from harness.engine.run_state import USUAL, AfterRound, Conditions, Progress
 from harness.engine.secure import TamperInRound, secure_sum
 from protocol.policy.site_policy import SitePolicy

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from harness.datasets.site_data import SiteData
-from harness.engine.correlations import DrawCorrelations, SourceName, correlations_from
 from harness.engine.parties import SiteEntry, make_parties
+from harness.engine.rounds.correlations import DrawCorrelations, SourceName, correlations_from
 from harness.engine.rounds.secure import SecureRound, honest
 from harness.engine.site_inputs import CountsInput, SiteInput
 from harness.engine.summing import Counted, RoundInputs, Summed, everybody_in_range

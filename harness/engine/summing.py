@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from client_agent.learning.flat_vector import Vector
 from client_agent.requester.measuring.judging import Judgement, judge_sum
-from harness.engine.servers_noise import ServersNoise
+from harness.engine.rounds.servers_noise import ServersNoise
 from harness.engine.site_updates import ClippedUpdate, squared_norm
 from protocol.mpc.measurement import OpenedSite
 from protocol.parameters import Needs

@@ -16,9 +16,9 @@ from torch import nn
 from client_agent.learning.flat_vector import Vector
 from harness.datasets.site_data import SiteData
 from harness.engine.announcing import announce, lists_to_try
+from harness.engine.rounds.servers_noise import servers_noise
 from harness.engine.run_state import EVERYBODY, Run, RunState
 from harness.engine.secure import SecureSum, secure_sum
-from harness.engine.servers_noise import servers_noise
 from harness.engine.site_updates import ClippedUpdate
 from harness.engine.summing import RoundInputs, everybody_in_range
 from protocol.errors import ConfigurationError, ProtocolViolation

@@ -13,8 +13,8 @@ from client_agent.learning.ridge import JudgedOn
 from harness.datasets.registry import DataRequest
 from harness.demo.live import console_for
 from harness.ranking.rank import PLAIN_DISCLOSES, Ranking, RankOptions, rank
-from harness.simulation.options import command
 from harness.simulation.run_one import Protection
+from host.subcommand import command
 from protocol.errors import ConfigurationError
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from client_agent.learning.study_file import StudyTable
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation
-from harness.engine.correlations import SourceName
+from harness.engine.rounds.correlations import SourceName
 from harness.simulation.case import Case, Setting, Variant
 from harness.simulation.checkpoint import Checkpoint
 from harness.simulation.files.code_digest import require_same_code

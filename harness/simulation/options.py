@@ -1,12 +1,11 @@
-"""A subcommand whose options are the fields of a frozen dataclass, and lists on the command line."""
+"""Lists and parts of lists on the command line."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from inspect import signature
-from typing import Final, TypeVar, get_type_hints
+from typing import Final, TypeVar
 
 from protocol.errors import ConfigurationError
 
@@ -28,22 +27,6 @@ class Shard:
 
 
 ALL_RUNS: Final = Shard()
-
-
-def command(options: type[T], run: Callable[[T], None]) -> Callable[..., None]:
-    """``run`` as a subcommand: its options and their help are the fields of ``options``, its help the docstring."""
-
-    made: Callable[..., T] = options
-
-    def asked(*given: object, **named: object) -> None:
-        run(made(*given, **named))
-
-    hints, declared = get_type_hints(options, include_extras=True), signature(options)
-    parameters = [parameter.replace(annotation=hints[name]) for name, parameter in declared.parameters.items()]
-    vars(asked)["__signature__"] = declared.replace(parameters=parameters)  # what typer reads
-    asked.__annotations__ = hints
-    asked.__doc__ = options.__doc__
-    return asked
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

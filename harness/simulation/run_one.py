@@ -19,10 +19,10 @@ from harness.baselines.tables import BaselineTable
 from harness.datasets.checks import check_federation
 from harness.datasets.registry import DataRequest, load_data
 from harness.datasets.site_data import Federation, pooled
-from harness.engine.correlations import SourceName
 from harness.engine.history import RunEnd, RunHistory
 from harness.engine.loop import run_rounds
 from harness.engine.protected import run_protected
+from harness.engine.rounds.correlations import SourceName
 from harness.engine.row_sums import RowSums
 from harness.engine.run_state import Conditions, ErosionApplies, Progress
 from harness.engine.summing import PlainSum

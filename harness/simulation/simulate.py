@@ -19,10 +19,10 @@ from harness.datasets.digits import digits_sites
 from harness.datasets.site_data import Federation
 from harness.datasets.site_folders import load_by_plugin, load_site_folders
 from harness.demo.results import Accuracy
-from harness.engine.correlations import SourceName
 from harness.engine.history import RunHistory, Series, alpha_series, distance_series
 from harness.engine.loop import run_rounds
 from harness.engine.protected import run_protected
+from harness.engine.rounds.correlations import SourceName
 from harness.engine.run_state import Conditions, ErosionApplies
 from harness.engine.summing import PlainSum
 from harness.simulation.files.study_files import read_study_file

@@ -13,9 +13,9 @@ from client_agent.cli.summaries import table_of as shown_table
 from harness.datasets.registry import DataRequest, load_data
 from harness.demo.live import console_for
 from harness.engine.rounds.summary import secure_sum
-from harness.simulation.options import command
 from harness.simulation.run_one import Protection
 from harness.summaries.tables import columns_of, table_of
+from host.subcommand import command
 from protocol.arithmetic.prg import derive
 from protocol.errors import ConfigurationError
 from protocol.summary.layout import Layout

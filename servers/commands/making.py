@@ -3,45 +3,53 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
 
+from host.subcommand import command
 from protocol.sharing import Side
 
 ConfigOption = Annotated[Path, typer.Option("--config", help="the server's settings, a TOML file")]
 JsonOption = Annotated[bool, typer.Option("--json", help="JSON on standard output.")]
 
 
-def init(
-    side: Annotated[Side, typer.Option(help="a or b: the operators agree which of them is which.")],
-    federation: Annotated[str, typer.Option(help="The federation's name, the same at both operators.")],
-    name: Annotated[str, typer.Option(help="This operator's name: lower-case letters, digits, '-'.")],
-    url: Annotated[str, typer.Option(help="https://HOST or https://HOST:PORT, as sites reach this server.")],
-    out: Annotated[Path, typer.Option(help="The folder to make.")],
-    peer_url: Annotated[str | None, typer.Option(help="The other server's, if known; its card says it too.")] = None,
-    port: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="To listen on; without it the one in --url.")
-    ] = None,
-    own_ca: Annotated[bool, typer.Option("--own-ca", help="Make a CA for this host, and its certificate.")] = False,
-    tls_certificate: Annotated[Path | None, typer.Option(help="A certificate chain that is there already.")] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="Its private key.")] = None,
-    json_output: JsonOption = False,
-) -> None:
+@dataclass(frozen=True)
+class _Init:
     """Make a new server's folder: keys, public card, settings, compose file. All of it or nothing."""
+
+    side: Annotated[Side, typer.Option(help="a or b: the operators agree which of them is which.")]
+    federation: Annotated[str, typer.Option(help="The federation's name, the same at both operators.")]
+    name: Annotated[str, typer.Option(help="This operator's name: lower-case letters, digits, '-'.")]
+    url: Annotated[str, typer.Option(help="https://HOST or https://HOST:PORT, as sites reach this server.")]
+    out: Annotated[Path, typer.Option(help="The folder to make.")]
+    peer_url: Annotated[str | None, typer.Option(help="The other server's, if known; its card says it too.")] = None
+    port: Annotated[int | None, typer.Option(min=1, max=65535, help="To listen on; without it the one in --url.")] = (
+        None
+    )
+    own_ca: Annotated[bool, typer.Option("--own-ca", help="Make a CA for this host, and its certificate.")] = False
+    tls_certificate: Annotated[Path | None, typer.Option(help="A certificate chain that is there already.")] = None
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key.")] = None
+    json_output: JsonOption = False
+
+
+def _init(asked: _Init) -> None:
     from protocol.wire.enrolment.fingerprint import fingerprint_of
     from servers.enrolment.folder import NewServer, make_folder
     from servers.enrolment.texts import next_steps
 
-    new = NewServer(side, federation, name, url, peer_url, port, own_ca, tls_certificate, tls_key)
-    card, told = make_folder(new, out)
+    tls = asked.tls_certificate, asked.tls_key
+    new = NewServer(asked.side, asked.federation, asked.name, asked.url, asked.peer_url, asked.port, asked.own_ca, *tls)
+    card, told = make_folder(new, asked.out)
     fingerprint = fingerprint_of(card)
-    if json_output:
-        typer.echo(json.dumps({"folder": str(out), "card": str(out / told.card), "fingerprint": fingerprint}))
+    if asked.json_output:
+        made = {"folder": str(asked.out), "card": str(asked.out / told.card), "fingerprint": fingerprint}
+        typer.echo(json.dumps(made))
         return
-    has_certificate = own_ca or tls_certificate is not None
-    typer.echo(next_steps(out, told, fingerprint, has_certificate=has_certificate), nl=False)
+    has_certificate = asked.own_ca or asked.tls_certificate is not None
+    typer.echo(next_steps(asked.out, told, fingerprint, has_certificate=has_certificate), nl=False)
 
 
 def card(config: ConfigOption, json_output: JsonOption = False) -> None:
@@ -87,4 +95,4 @@ def renew(config: ConfigOption) -> None:
     typer.echo(f"{settings.tls_certificate}: a new certificate until {until:%Y-%m-%d}")
 
 
-COMMANDS: Final = (init, card, pair, renew)
+COMMANDS: Final = (command(_Init, _init), card, pair, renew)

@@ -62,6 +62,10 @@ def settings_text(told: Told) -> str:
 def compose_text(told: Told) -> str:
     """The compose file of this folder, with a project name of its own."""
     project = f"moiety-{told.operator}"
+    return _service_text(told, project) + _around_text(project)
+
+
+def _service_text(told: Told, project: str) -> str:
     return f"""# The server of {told.operator}, side {told.side.value}. Start: docker compose up -d (in this folder)
 # All files here belong to user 10001, secrets to nobody else: chown -R 10001 . && chmod 600 *key*
 # The project's name keeps it apart from other compose files on the same machine.
@@ -93,7 +97,11 @@ services:
     logging:
       driver: json-file
       options: {{max-size: 20m, max-file: "10"}}
+"""
 
+
+def _around_text(project: str) -> str:
+    return f"""
 networks:
   outside:
   operations: {{internal: true}} # metrics and readiness, for the operator's Prometheus; never published

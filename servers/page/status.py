@@ -11,9 +11,9 @@ from fastapi import FastAPI
 from protocol.errors import ErrorCode
 from protocol.sharing import Side
 from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
+from servers.monitoring.recent import Refused
 from servers.page.fixes import ALARMS, FIXES
 from servers.readiness import Readiness
-from servers.recent import Refused
 from servers.server import Server
 
 _NOTABLE_S: Final = 2.0

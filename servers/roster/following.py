@@ -7,7 +7,7 @@ from typing import Protocol
 from host import log
 from protocol.errors import MoietyError
 from protocol.wire.chain.chain import RosterChain, require_extension, require_same_servers
-from servers.metrics import Metrics
+from servers.monitoring.metrics import Metrics
 from servers.notifications import Changes
 from servers.roster.accepted import keep_chain, read_chain
 from servers.settings import ServerSettings

@@ -33,6 +33,7 @@ from protocol.wire.peer_messages import (
 from servers.correlations.pool import CorrelationPool, Stock, stock_quietly
 from servers.correlations.wanted import demand
 from servers.http.peer_client import PeerClient
+from servers.monitoring.phases import Phases
 from servers.notifications import ANY_STUDY, wait_up_to
 from servers.points import Point
 from servers.rounds.collect import collected
@@ -49,7 +50,6 @@ from servers.rounds.sketches import (
     seal_opening,
 )
 from servers.rounds.standing import at_a
-from servers.rounds.timing import Phases
 from servers.server import Server
 from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
 
@@ -84,7 +84,7 @@ class Driver:
     _stocked: set[RoundKey] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self._phases = Phases(self.server)
+        self._phases = Phases(self.server.metrics, self.server.clock)
 
     async def run(self) -> None:
         """Start a task for every open study, now and whenever one is created; runs until cancelled."""
@@ -168,7 +168,7 @@ class Driver:
             case End():
                 await self.endings.end(record, step)
             case Act.COMPARE | Act.READ_OWN:
-                self._phases.mark(study, "announced")
+                self._phases.mark(study.digest, "announced")
                 await self._compare(turn, step is Act.COMPARE)
             case Act.TOSS if isinstance(turn.state, Locked):
                 await self._toss(turn, turn.state)
@@ -189,7 +189,7 @@ class Driver:
         if isinstance(turn.state, AwaitingQueries):
             self.sketches.begin(record, parameters_of(study, record))
             return
-        self._phases.mark(study, "announced")
+        self._phases.mark(study.digest, "announced")
         if record.key not in self._stocked:
             self._stocked.add(record.key)
             await stock_quietly(self.pool, self._demand(study, record))
@@ -201,7 +201,7 @@ class Driver:
                 await countersigned_set(self.server, self.peer, study, record)
             case SumSigned():
                 await deliver_sum_release(self.server, self.peer, study, record)
-                self._phases.observe(study, "locked", "lock_to_release")
+                self._phases.observe(study.digest, "locked", "lock_to_release")
             case _:
                 await self.endings.deliver(record)
 
@@ -231,8 +231,8 @@ class Driver:
         server.store.change_round(record.key, lambda r: replace(r, state=state, agreed_set=signed, own_nonce=nonce))
         server.failpoints.reach(Point.AFTER_LOCK_SIGNED)
         server.files.delete(server.store.forget_share_files(study.digest, before_round=record.key.round))
-        self._phases.observe(study, "announced", "collecting")
-        self._phases.mark(study, "locked")
+        self._phases.observe(study.digest, "announced", "collecting")
+        self._phases.mark(study.digest, "locked")
 
     # --- challenge, products ------------------------------------------------------------------------------------------
 
@@ -292,7 +292,7 @@ class Driver:
         )
         self.server.failpoints.reach(Point.AFTER_OPENING_STORED)
         self.sketches.forget(record.key)
-        self._phases.observe(study, "locked", "measuring")
+        self._phases.observe(study.digest, "locked", "measuring")
 
     async def _products_answer(self, turn: _Turn, frame: bytes) -> bytes | None:
         """Send the same bytes until B has its queries; None once the round has been skipped or burnt."""
@@ -313,7 +313,7 @@ class Driver:
         """Its release set, or its go: wait for it here, then ask B."""
         study, record = turn.study, turn.record
         waits_for_go = isinstance(step, AwaitGo)
-        self._phases.mark(study, "committed" if waits_for_go else "measured")
+        self._phases.mark(study.digest, "committed" if waits_for_go else "measured")
         if await wait_up_to(turn.change, step.for_s):
             return
         if waits_for_go:
@@ -326,13 +326,13 @@ class Driver:
         study, record = turn.study, turn.record
         if step is Act.HAND_OVER_GO:
             await hand_over_go(self.server, self.peer, study, record)
-            self._phases.observe(study, "committed", "waiting_for_go")
+            self._phases.observe(study.digest, "committed", "waiting_for_go")
         else:
-            self._phases.mark(study, "measured")
-            self._phases.observe(study, "measured", "waiting_for_release_set")
+            self._phases.mark(study.digest, "measured")
+            self._phases.observe(study.digest, "measured", "waiting_for_release_set")
             await self._sum(study, await self.endings.hand_over_release_set(study, record), step)
         if step is Act.HAND_OVER_GO or (step is Act.HAND_OVER and not record.announcement.message.tagged):
-            self._phases.observe(study, "locked", "lock_to_release")
+            self._phases.observe(study.digest, "locked", "lock_to_release")
 
     async def _sum(self, study: StudyRecord, record: RoundRecord, step: Step) -> None:
         """Both servers hold the record's release set."""

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from servers.http.authentication import ThisServer
 from servers.http.responses import PROBLEM
-from servers.metrics import CONTENT_TYPE
+from servers.monitoring.metrics import CONTENT_TYPE
 from servers.readiness import Readiness
 
 alive = APIRouter(tags=["operation"])

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from protocol.wire.paths import CONTRIBUTION_HELD, CONTRIBUTION_PART, CONTRIBUTION_WHOLE
 from servers.http.authentication import AnySite, ThisServer
 from servers.http.responses import PROBLEM, body_of, message_answer
 from servers.rounds import uploads
+from servers.store.interface import StudyRecord
+from servers.store.upload_parts import Upload
 from servers.studies import study_named
 
 router = APIRouter(tags=["contributions"], responses=PROBLEM)
@@ -18,40 +21,38 @@ Length = Annotated[int, Query(ge=1, le=2**40)]
 Offset = Annotated[int, Query(ge=0, le=2**40)]
 
 
-@router.get(CONTRIBUTION_HELD)
-async def held(
+@dataclass(frozen=True)
+class Named:
+    """The upload that a request is about, of a study that is here."""
+
+    record: StudyRecord
+    upload: Upload
+
+
+def named_upload(
     study: str, round: int, attempt: int, digest: Digest, length: Length, server: ThisServer, caller: AnySite
-) -> Response:
-    """How many bytes of the message with this digest are here."""
+) -> Named:
+    """From the path and the query. Raises: UnknownStudy"""
     record = study_named(server, study)
-    return message_answer(
-        uploads.held(server, record, uploads.upload_of(caller, record, round, attempt, digest, length))
-    )
+    return Named(record, uploads.upload_of(caller, record, round, attempt, digest, length))
+
+
+ThisUpload = Annotated[Named, Depends(named_upload)]
+
+
+@router.get(CONTRIBUTION_HELD)
+async def held(named: ThisUpload, server: ThisServer) -> Response:
+    """How many bytes of the message with this digest are here."""
+    return message_answer(uploads.held(server, named.record, named.upload))
 
 
 @router.put(CONTRIBUTION_PART, openapi_extra=body_of("bytes of a sealed share", sealed=True))
-async def part(
-    study: str,
-    round: int,
-    attempt: int,
-    digest: Digest,
-    length: Length,
-    offset: Offset,
-    request: Request,
-    server: ThisServer,
-    caller: AnySite,
-) -> Response:
+async def part(named: ThisUpload, offset: Offset, request: Request, server: ThisServer, caller: AnySite) -> Response:
     """Keep the next part; the answer says how many bytes are here now."""
-    record = study_named(server, study)
-    upload = uploads.upload_of(caller, record, round, attempt, digest, length)
-    return message_answer(await uploads.take_part(server, caller, record, upload, offset, request))
+    return message_answer(await uploads.take_part(server, caller, named.record, named.upload, offset, request))
 
 
 @router.post(CONTRIBUTION_WHOLE)
-async def whole(
-    study: str, round: int, attempt: int, digest: Digest, length: Length, server: ThisServer, caller: AnySite
-) -> Response:
+async def whole(named: ThisUpload, server: ThisServer, caller: AnySite) -> Response:
     """All parts are here: store them as one share; the answer is a signed receipt."""
-    record = study_named(server, study)
-    upload = uploads.upload_of(caller, record, round, attempt, digest, length)
-    return message_answer(await uploads.complete(server, caller, record, upload))
+    return message_answer(await uploads.complete(server, caller, named.record, named.upload))

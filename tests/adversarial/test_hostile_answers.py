@@ -32,8 +32,8 @@ from protocol.wire.channel.signing import DigestField, digest_value
 from protocol.wire.keyfile import PartyKeys
 from protocol.wire.keys import SealingPublicKey, VerifyKey
 from servers.http.peer_client import PeerClient
-from servers.metrics import Metrics
-from servers.recent import Recent
+from servers.monitoring.metrics import Metrics
+from servers.monitoring.recent import Recent
 from tests.adversarial import hostile_answers as hostile
 from tests.adversarial.hostile_answers import MEGABYTE, Script, hostile_server
 from tests.unit.client_agent.enveloped import Handler, closed, opened

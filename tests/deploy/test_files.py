@@ -27,7 +27,7 @@ from harness.datasets.breast_cancer import breast_cancer_five_hospitals
 from harness.demo.studies import BREAST_CANCER
 from harness.engine.parties import OPERATOR_NAMES
 from protocol.sharing import Side
-from servers.metrics import Metrics
+from servers.monitoring.metrics import Metrics
 from servers.settings import load_settings as load_server_settings
 
 ROOT = Path(__file__).parents[2]

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from harness.datasets.registry import DataRequest
-from harness.engine.correlations import SourceName
 from harness.engine.history import RunHistory
+from harness.engine.rounds.correlations import SourceName
 from harness.ranking.rank import RankOptions, rank
 from harness.simulation.case import parse_case
 from harness.simulation.case_run import CaseOptions, run_case

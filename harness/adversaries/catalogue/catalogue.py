@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from typing import Final
 
 from harness.adversaries.catalogue.attack import Attack
 from harness.adversaries.catalogue.by_network.altered import altered_requests
@@ -38,45 +39,46 @@ from harness.adversaries.catalogue.by_sites.weights import own_weights
 from harness.adversaries.catalogue.tags import tagged_sums
 from protocol.errors import ConfigurationError
 
+_FAMILIES: Final = (
+    vector_attacks,
+    hostile_shares,
+    floods,
+    long_updates,
+    own_weights,
+    crowds,
+    hostile_lists,
+    hostile_messages,
+    subtractions,
+    crafted_models,
+    chosen_queries,
+    more_measurements,
+    sums_of_data,
+    curious_servers,
+    stored_by_servers,
+    helped_servers,
+    falsified_measurements,
+    altered_sums,
+    noise_attacks,
+    hostile_frames,
+    second_ends,
+    forked_views,
+    outside_attacks,
+    hostile_requests,
+    tagged_sums,
+    retries,
+    reading_proxies,
+    made_up_answers,
+    altered_requests,
+    floods_at_the_edge,
+    poisonings,
+)
+
 
 @cache
 def catalogue() -> dict[str, Attack]:
     """Name -> attack, the families one after the other. Raises: ConfigurationError, when two have one name"""
-    families = (
-        vector_attacks(),
-        hostile_shares(),
-        floods(),
-        long_updates(),
-        own_weights(),
-        crowds(),
-        hostile_lists(),
-        hostile_messages(),
-        subtractions(),
-        crafted_models(),
-        chosen_queries(),
-        more_measurements(),
-        sums_of_data(),
-        curious_servers(),
-        stored_by_servers(),
-        helped_servers(),
-        falsified_measurements(),
-        altered_sums(),
-        noise_attacks(),
-        hostile_frames(),
-        second_ends(),
-        forked_views(),
-        outside_attacks(),
-        hostile_requests(),
-        tagged_sums(),
-        retries(),
-        reading_proxies(),
-        made_up_answers(),
-        altered_requests(),
-        floods_at_the_edge(),
-        poisonings(),
-    )
     found: dict[str, Attack] = {}
-    for attack in (attack for family in families for attack in family):
+    for attack in (attack for family in _FAMILIES for attack in family()):
         if attack.name in found:
             raise ConfigurationError(f"two attacks are called {attack.name!r}; name one of them otherwise")
         found[attack.name] = attack

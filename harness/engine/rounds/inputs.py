@@ -12,8 +12,8 @@ from client_agent.requester.measuring.judging import RequesterFacts, RoundRule, 
 from harness.engine.history import RoundKind, RoundRecord
 from harness.engine.isolation import Trained
 from harness.engine.record import round_record
+from harness.engine.rounds.servers_noise import servers_noise
 from harness.engine.run_state import Announced, Run, RunState
-from harness.engine.servers_noise import servers_noise
 from harness.engine.site_updates import ClippedUpdate, clipped_probe, squared_norm
 from harness.engine.summing import RoundInputs
 from protocol.parameters import Needs

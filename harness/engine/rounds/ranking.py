@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.study.ranking import losses_of
-from harness.engine.correlations import Measuring, correlations_from
+from harness.engine.rounds.correlations import Measuring, correlations_from
 from protocol import sharing
 from protocol.arithmetic import fixed_point
 from protocol.arithmetic.prg import derive

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from client_agent.requester.measuring.judging import Judgement
-from harness.engine.correlations import DrawCorrelations, Measuring
-from harness.engine.servers_noise import ServersNoise
+from harness.engine.rounds.correlations import DrawCorrelations, Measuring
+from harness.engine.rounds.servers_noise import ServersNoise
 from harness.engine.site_inputs import Given, SiteInput
 from harness.engine.summing import Judge
 from protocol import release, sharing

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from client_agent.requester.measuring.judging import judge_sum
 from harness.engine.announcing import NO_SECRET
-from harness.engine.correlations import correlations_from
 from harness.engine.parties import SiteEntry, make_parties
+from harness.engine.rounds.correlations import correlations_from
 from harness.engine.rounds.secure import SecureResult, SecureRound, Tamper, honest
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import Ring, Signed

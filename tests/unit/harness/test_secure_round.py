@@ -10,8 +10,8 @@ import pytest
 
 from client_agent.requester.measuring.judging import Judgement
 from harness.adversaries.vectors import wrap_around_entry
-from harness.engine.correlations import SourceName, correlations_from
 from harness.engine.parties import SiteEntry, make_parties
+from harness.engine.rounds.correlations import SourceName, correlations_from
 from harness.engine.rounds.secure import SecureResult, SecureRound
 from harness.engine.site_inputs import CountsInput, SiteInput
 from harness.engine.summing import everybody_in_range

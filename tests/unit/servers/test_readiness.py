@@ -14,7 +14,7 @@ import trustme
 from protocol.errors import PeerUnreachable, StorageFull, Unavailable
 from protocol.sharing import Side
 from servers.certificate import ServedCertificate
-from servers.metrics import Metrics
+from servers.monitoring.metrics import Metrics
 from servers.readiness import Readiness
 from servers.store.shares import ShareFiles
 from tests.kit.certificates import DAY_S, write_certificate

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from servers.server import Server
-from servers.store.interface import StudyRecord
+from servers.monitoring.metrics import Metrics
 
 
 @dataclass(frozen=True, eq=False)
 class Phases:
-    """The marks of every study's current round."""
+    """The marks of every study's current round; a study is named by its digest."""
 
-    server: Server
+    metrics: Metrics
+    clock: Callable[[], float]
     _marks_s: dict[tuple[str, str], float] = field(default_factory=dict)
 
-    def mark(self, study: StudyRecord, event: str) -> None:
+    def mark(self, digest: str, event: str) -> None:
         """The event happens now, unless it has before."""
-        self._marks_s.setdefault((study.digest, event), self.server.clock())
+        self._marks_s.setdefault((digest, event), self.clock())
 
-    def observe(self, study: StudyRecord, since: str, phase: str) -> None:
+    def observe(self, digest: str, since: str, phase: str) -> None:
         """A phase that began at ``since`` is over; nothing where a restart lost the mark."""
-        begun = self._marks_s.get((study.digest, since))
+        begun = self._marks_s.get((digest, since))
         if begun is not None:
-            self.server.metrics.phase_s.labels(phase).observe(self.server.clock() - begun)
+            self.metrics.phase_s.labels(phase).observe(self.clock() - begun)
 
     def forget(self, digest: str) -> None:
         """The study's round is over."""
