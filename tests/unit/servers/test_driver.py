@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,6 +11,7 @@ from typing import Any, cast
 import pytest
 from structlog.testing import capture_logs
 
+from servers.monitoring.metrics import Metrics
 from servers.notifications import Changes
 from servers.rounds import side_a as driver_module
 from servers.rounds.side_a import Driver
@@ -68,7 +70,7 @@ class NoPool:
 
 
 def idle_driver(store: FailingOnce) -> Reached:
-    server = SimpleNamespace(store=store, changes=Changes())
+    server = SimpleNamespace(store=store, changes=Changes(), metrics=Metrics(), clock=time.monotonic)
     parts = [cast(Any, part) for part in (server, None, NoPool(), None, None)]
     return Reached(*parts)
 
