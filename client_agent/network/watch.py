@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Final, TypeVar
 
 import structlog
 
 from client_agent.network.complaints import Complaints
 from client_agent.network.server_client import ServerClient
+from host.at_once import at_once
 from host.clock import SYSTEM, Clock
 from protocol.errors import MoietyError, UnknownStudy
 from protocol.sharing import Side
@@ -118,11 +119,9 @@ class StudyWatch:
             self._changed.notify_all()
 
 
-def at_both(call: Callable[[Side], T]) -> dict[Side, T]:
+def at_both(call: Callable[[Side], T], clock: Clock) -> dict[Side, T]:
     """One call at each server, at the same time; the first error is raised after both have ended."""
-    with ThreadPoolExecutor(2, thread_name_prefix="both") as pool:
-        calls = {side: pool.submit(call, side) for side in Side}
-    return {side: done.result() for side, done in calls.items()}
+    return at_once({side: partial(call, side) for side in Side}, clock, "both")
 
 
 def same_round(views: tuple[StudyView, StudyView]) -> tuple[RoundView, RoundView] | None:

@@ -107,7 +107,7 @@ class RequesterRound:
             if require_signatures(answer, self._context.roster, signers) != self._announcement:
                 raise TranscriptMismatch(f"server {side} countersigned another announcement than the requester's")
 
-        at_both(announce)
+        at_both(announce, self._context.clock)
 
     def prepare_own(self) -> None:
         """The requester's own update, of weight 1 or the list's. Raises: UnusableUpdate, LocalOptimumReached"""
@@ -214,7 +214,8 @@ class RequesterRound:
             at_both(
                 lambda side: self._context.clients[side].send_queries(
                     study.name, self._number, a.attempt, Body.of(kept[side].read_bytes())
-                )
+                ),
+                self._context.clock,
             )
         owner.journal.reach(Point.AFTER_QUERIES_SENT)
         self._queried.add(a.attempt)
@@ -242,7 +243,9 @@ class RequesterRound:
             opened = self._openings.opened(a, b, self._facts())
             release = opened.release_set
             if release is not None:
-                at_both(lambda side: self._context.clients[side].release(owner.study.name, release))
+                at_both(
+                    lambda side: self._context.clients[side].release(owner.study.name, release), self._context.clock
+                )
         owner.journal.reach(Point.AFTER_RELEASE_SENT)
         self._released.add(a.attempt)
         if release is None:

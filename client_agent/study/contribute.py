@@ -7,7 +7,6 @@ burnt round gets fresh shares of the same encoded update. Everything streams: no
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,8 @@ from client_agent.network.body import Body
 from client_agent.network.server_client import ServerClient
 from client_agent.points import Point
 from client_agent.site.journal import StudyJournal
+from host.at_once import at_once
+from host.clock import SYSTEM, Clock
 from host.durable import replacing, write_pieces
 from host.randomness import Randomness
 from protocol.arithmetic.ring import ELEMENT_BYTES, Ring, from_bytes
@@ -198,6 +199,7 @@ def send_contribution(
     study_digest: str,
     clients: Mapping[Side, ServerClient],
     journal: StudyJournal,
+    clock: Clock = SYSTEM,
 ) -> None:
     """All uploads at once; returns when every server's receipt is verified and journalled.
 
@@ -217,10 +219,7 @@ def send_contribution(
         journal.write(kept, receipt)
         journal.reach(Point.AFTER_RECEIPT_JOURNALLED)
 
-    with ThreadPoolExecutor(2, thread_name_prefix="upload") as pool:
-        uploads = [pool.submit(upload, side) for side in record.digests]
-    for done in uploads:
-        done.result()
+    at_once({side: partial(upload, side) for side in record.digests}, clock, "upload")
 
 
 def _check_receipt(

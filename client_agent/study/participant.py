@@ -267,7 +267,9 @@ class Participant(StudyAtSite):
             at = replace(self.at, roster=self.context.held.of(announcement))
             record = make_contribution(at, announcement, attempt, randomness, self.journal, seed)
         with self.stopwatch.phase("upload"):
-            send_contribution(record, self.at, self.study_digest, self.context.clients, self.journal)
+            send_contribution(
+                record, self.at, self.study_digest, self.context.clients, self.journal, self.context.clock
+            )
 
     def has_taken(self, announcement: Announcement) -> bool:
         """Whether a release of this round was applied before this process began."""

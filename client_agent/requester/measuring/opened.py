@@ -104,7 +104,9 @@ class Openings:
         study = self._owner.study.name
         agreed, _, transcript_digest = self.transcript(a, b)
         most = opening.most_bytes(len(agreed.sites))
-        fetched = at_both(lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most))
+        fetched = at_both(
+            lambda side: self._context.clients[side].opening(study, self._number, a.attempt, most), self._context.clock
+        )
         return agreed, {
             side: opening.read(
                 fetched[side],

@@ -71,7 +71,7 @@ class TagChecks:
             said = self._judged(release, a, b)
         if said.go is not None:
             go = said.go
-            at_both(lambda side: self._context.clients[side].go(self._owner.study.name, go))
+            at_both(lambda side: self._context.clients[side].go(self._owner.study.name, go), self._context.clock)
             self._owner.journal.reach(Point.AFTER_GO_SENT)
         elif said.failed is not None:
             self._shares(said.failed, a.attempt)
@@ -107,7 +107,7 @@ class TagChecks:
             require_check(check, committed[side].message, roster)
             return check
 
-        checks = at_both(checked)
+        checks = at_both(checked, self._context.clock)
         stated = judged(release.message, (committed[Side.A], committed[Side.B]), (checks[Side.A], checks[Side.B]))
         signed = sign(stated, self._context.site, self._context.keys.signing)
         said = Said(go=signed) if isinstance(stated, Go) else Said(failed=signed)

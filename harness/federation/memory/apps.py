@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping, MutableMapping
 from concurrent.futures import CancelledError, Future
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,6 +17,7 @@ from fastapi import FastAPI
 
 from harness.federation.memory.clocks import VirtualClock, VirtualLoop
 from harness.federation.memory.dealt import Dealt
+from harness.federation.memory.network import Carrier, Network, Slowly, Untroubled
 from protocol.sharing import Side
 from servers.app import create_app
 from servers.correlations.transfer import Transfer
@@ -33,8 +35,10 @@ class _ToApps(httpx.AsyncBaseTransport):
     last, as over a network.
     """
 
-    def __init__(self, apps: Mapping[str, FastAPI]) -> None:
+    def __init__(self, apps: Mapping[str, tuple[Side, FastAPI]], sender: str, carrier: Carrier) -> None:
         self._apps = apps
+        self._sender = sender
+        self._carrier = carrier
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         host = f"{request.url.scheme}://{request.url.netloc.decode()}"
@@ -42,12 +46,17 @@ class _ToApps(httpx.AsyncBaseTransport):
             raise httpx.ConnectError("nobody is there", request=request)
         if request.extensions.get("purpose") in _LONG_POLLS:
             await asyncio.sleep(_MOMENT_S)
-        return await _answer(self._apps[host], request)
+        side, app = self._apps[host]
+        return await self._carrier.carry(request, self._sender, side, partial(_answer, app))
 
 
 async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
-    """What an application answers to one request, as uvicorn would hand it over."""
+    """What an application answers to one request, as uvicorn would hand it over.
+
+    Raises: httpx.RemoteProtocolError, when it answers nothing, as to one whose sender has gone
+    """
     content = await request.aread()
+    coming = [{"type": "http.request", "body": content, "more_body": "breaks_off" in request.extensions}]
     bodies: list[bytes] = []
     begun: dict[str, Any] = {}
     url = request.url
@@ -67,7 +76,9 @@ async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
     }
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": content, "more_body": False}
+        if not coming and "breaks_off" not in request.extensions:
+            await asyncio.Event().wait()
+        return coming.pop() if coming else {"type": "http.disconnect"}
 
     async def send(message: MutableMapping[str, Any]) -> None:
         if message["type"] == "http.response.start":
@@ -77,27 +88,30 @@ async def _answer(app: FastAPI, request: httpx.Request) -> httpx.Response:
 
     with suppress(Exception):  # after its own answer to an error the application raises it again, for a log
         await app(scope, receive, send)
+    if not begun:
+        raise httpx.RemoteProtocolError("no answer", request=request)
     return httpx.Response(begun["status"], headers=begun["headers"], content=b"".join(bodies))
 
 
 class AppsInMemory:
     """Both servers' applications on a virtual clock, from the settings that processes would read."""
 
-    def __init__(self, configs: Mapping[Side, Path], *, transfer: Transfer | None = None) -> None:
+    def __init__(
+        self, configs: Mapping[Side, Path], *, transfer: Transfer | None = None, network: Network | None = None
+    ) -> None:
         """``transfer``: where the correlations come from; dealt by the test unless said otherwise."""
         self.clock = VirtualClock()
+        self._carrier = Carrier(network or Untroubled(), self.clock)
         self.loop = VirtualLoop(self.clock)
         self.apps: dict[Side, FastAPI] = {}
-        self._by_url: dict[str, FastAPI] = {}
+        self._by_url: dict[str, tuple[Side, FastAPI]] = {}
         self._over = asyncio.Event()
-        transport = _ToApps(self._by_url)
         for side in Side:
             settings = server_settings(configs[side])
             self.apps[side] = create_app(
-                settings, clock=self.clock.now, to_peer=transport, transfer=transfer or Dealt()
+                settings, clock=self.clock.now, to_peer=self._way(f"server {side.value}"), transfer=transfer or Dealt()
             )
-            self._by_url[settings.public_url] = self.apps[side]
-        self._transport = transport
+            self._by_url[settings.public_url] = side, self.apps[side]
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="servers")
         self._thread.start()
@@ -107,9 +121,14 @@ class AppsInMemory:
         self.loop.call_soon_threadsafe(self._over.set)
         self._thread.join(_REAL_S)
 
-    def transport(self, record: Callable[[httpx.Request, httpx.Response], None] | None = None) -> InMemoryTransport:
+    def transport(
+        self, record: Callable[[httpx.Request, httpx.Response], None] | None = None, sender: str = "somebody"
+    ) -> InMemoryTransport:
         """A synchronous client's way to both servers; ``record`` sees every exchange."""
-        return InMemoryTransport(self._transport, self.loop, self.clock, record)
+        return InMemoryTransport(self._way(sender), self.loop, self.clock, record)
+
+    def _way(self, sender: str) -> _ToApps:
+        return _ToApps(self._by_url, sender, self._carrier)
 
     def _run(self) -> None:
         with self.clock.outside():
@@ -130,6 +149,7 @@ class AppsInMemory:
                 await stack.enter_async_context(app.router.lifespan_context(app))
             self._ready.set_result(None)
             await self._over.wait()
+            await self._carrier.close()
 
 
 class InMemoryTransport(httpx.BaseTransport):
@@ -147,6 +167,7 @@ class InMemoryTransport(httpx.BaseTransport):
         self._loop = loop
         self._clock = clock
         self._under_way: set[Future[httpx.Response]] = set()
+        self._coming: set[Slowly] = set()
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         request.read()
@@ -162,6 +183,8 @@ class InMemoryTransport(httpx.BaseTransport):
             raise httpx.ReadError("closed", request=request) from None
         finally:
             self._under_way.discard(done)
+        if isinstance(answer.stream, Slowly):
+            self._coming.add(answer.stream)
         if self._record is not None:
             self._record(request, answer)
         return answer
@@ -169,3 +192,6 @@ class InMemoryTransport(httpx.BaseTransport):
     def close(self) -> None:
         for done in tuple(self._under_way):
             done.cancel()
+        for coming in self._coming:
+            coming.given_up.set()
+        self._clock.wake_all()

@@ -54,6 +54,7 @@ class VirtualClock:
         self._lock = threading.Lock()
         self._waiting: dict[int, _Waiting] = {}
         self._begun = 0
+        self._woken = 0
         self._outside = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
         self._work: list[Callable[[], bool]] = []
 
@@ -82,9 +83,16 @@ class VirtualClock:
         with self._entered(_Waiting(threading.Condition(), holds, float("inf"))):
             yield
 
+    def sleep(self, seconds: float) -> None:
+        """As ``time.sleep``, on this clock; ends when everybody is woken: an agent that stops does not sleep on."""
+        changed, woken = threading.Condition(), self._woken
+        with changed:
+            self.wait_for(changed, lambda: self._woken != woken, seconds)
+
     def wake_all(self) -> None:
         """Everybody looks again at what they wait for."""
         with self._lock:
+            self._woken += 1
             waiting = tuple(self._waiting.values())
         for one in waiting:
             with one.changed:

@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
+from unittest import mock
 
 import httpx
 
@@ -26,6 +27,7 @@ from harness.engine.parties import Parties
 from harness.federation.memory.apps import AppsInMemory
 from harness.federation.memory.clocks import Stop, VirtualClock
 from harness.federation.memory.learners import Learners
+from harness.federation.memory.network import Network, Slowly
 from harness.federation.processes import FederationSpec, RunningFederation
 from protocol.sharing import Side
 from protocol.wire.messages import Study
@@ -40,7 +42,15 @@ _POLL_S: Final = 20.0
 class InMemoryFederation:
     """Servers and agents; a context manager. ``learner`` makes what a site learns with."""
 
-    def __init__(self, spec: FederationSpec, folder: Path, learner: Learners, *, real_transfer: bool = False) -> None:
+    def __init__(
+        self,
+        spec: FederationSpec,
+        folder: Path,
+        learner: Learners,
+        *,
+        real_transfer: bool = False,
+        network: Network | None = None,
+    ) -> None:
         self.spec = spec
         self.files = RunningFederation(spec, folder)
         self.events: list[AgentEvent] = []
@@ -49,8 +59,10 @@ class InMemoryFederation:
         self._agents: dict[str, tuple[Stop, threading.Thread]] = {}
         self._failed: list[BaseException] = []
         configs = {side: self.files.config(self.parties.roster.message.operator(side).name) for side in Side}
-        self.servers = AppsInMemory(configs, transfer=OBLIVIOUS if real_transfer else None)
+        self.servers = AppsInMemory(configs, transfer=OBLIVIOUS if real_transfer else None, network=network)
         self.clock = self.servers.clock
+        self._retries = mock.patch("tenacity.nap.time", self.clock)  # time passes while one waits to ask again
+        self._retries.start()
 
     def __enter__(self) -> Self:
         return self
@@ -95,6 +107,7 @@ class InMemoryFederation:
         try:
             self.stop_agents()
         finally:
+            self._retries.stop()
             self.servers.stop()
 
     @contextmanager
@@ -133,7 +146,7 @@ class InMemoryFederation:
         settings = agent_settings(self.config(site)).model_copy(update={"poll_s": _POLL_S})
 
         def connect(server: str, ledger: Ledger) -> httpx.BaseTransport:
-            return self.servers.transport(partial(_write, ledger, server, self.clock))
+            return self.servers.transport(partial(_write, ledger, server, self.clock), site)
 
         try:
             run_agent(
@@ -151,7 +164,8 @@ class InMemoryFederation:
 
 def _write(ledger: Ledger, server: str, clock: VirtualClock, request: httpx.Request, answer: httpx.Response) -> None:
     """As the ledger of a real connection, on which bodies alone travel."""
-    sent, received = len(request.content), len(answer.content)
+    body = answer.stream
+    sent, received = len(request.content), len(body.content if isinstance(body, Slowly) else answer.content)
     ledger.append(
         LedgerEntry(
             time_s=clock.now(),

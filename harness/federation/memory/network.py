@@ -1,0 +1,189 @@
+"""A network between agents and servers in one process: what becomes of every request and of the answer to it.
+
+It knows what a network knows: who asks whom, and how many requests that pair has exchanged before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
+
+import httpx
+
+from host.clock import Clock
+from protocol.sharing import Side
+
+T = TypeVar("T")
+_PIECES: Final = 16
+Deliver = Callable[[httpx.Request], Awaitable[httpx.Response]]
+
+
+@dataclass(frozen=True)
+class Passing:
+    """One request: the ``number``-th, from 0, that ``sender`` (a site, or "server a") sends to server ``to``."""
+
+    sender: str
+    to: Side
+    number: int
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What becomes of a request and of its answer; of nothing, unless said otherwise. Times are on the clock of both.
+
+    ``held_s``: it is on its way so long, also when whoever sent it has given up. ``arrives``: else the sender hears
+    at once that the connection failed. ``again_after_s``: a copy arrives so much later. ``cut_to``: so much of its
+    body arrives (share of its length), stated as all of it. ``breaks_off``: the connection ends in the middle of it.
+    ``answer_held_s``, ``answer_arrives`` and ``answer_cut_to`` are the same of the answer, whose head arrives whole.
+    ``silent``: the connection stays open and nothing ever comes. ``pause_s``: the answer comes in pieces, so long
+    apart.
+    """
+
+    held_s: float = 0.0
+    arrives: bool = True
+    again_after_s: float | None = None
+    cut_to: float = 1.0
+    breaks_off: bool = False
+    answer_held_s: float = 0.0
+    answer_arrives: bool = True
+    answer_cut_to: float = 1.0
+    silent: bool = False
+    pause_s: float = 0.0
+
+
+class Network(Protocol):
+    """Decides; the answers of copies, which nobody waits for, are told to it."""
+
+    def fate(self, passing: Passing) -> Fate: ...
+
+    def copied(self, passing: Passing, answer: httpx.Response) -> None: ...
+
+
+class Untroubled:
+    """Everything arrives, once, at once."""
+
+    def fate(self, passing: Passing) -> Fate:
+        return Fate()
+
+    def copied(self, passing: Passing, answer: httpx.Response) -> None:
+        raise AssertionError("nothing was copied")
+
+
+class Slowly(httpx.SyncByteStream, httpx.AsyncByteStream):
+    """A body that comes in pieces with pauses between; whoever has waited longer than ``patience_s`` gives up."""
+
+    def __init__(self, content: bytes, pause_s: float, patience_s: float, clock: Clock) -> None:
+        self.content = content
+        self.given_up = threading.Event()
+        self._pause_s, self._patience_s, self._clock = pause_s, patience_s, clock
+
+    def _pieces(self) -> list[bytes]:
+        size = -(-len(self.content) // _PIECES) or 1
+        return [self.content[start : start + size] for start in range(0, len(self.content), size)]
+
+    def _waits_s(self) -> float:
+        if self._pause_s > self._patience_s:
+            raise httpx.ReadTimeout("the rest of the answer did not come")
+        return self._pause_s
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self._pieces():
+            if self._clock.wait(self.given_up, self._waits_s()):
+                raise httpx.ReadError("closed")
+            yield piece
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        for piece in self._pieces():
+            await asyncio.sleep(self._waits_s())
+            yield piece
+
+
+class Carrier:
+    """Carries requests as the network decides. All in the servers' event loop, whose time is ``clock``'s."""
+
+    def __init__(self, network: Network, clock: Clock) -> None:
+        self._network, self._clock = network, clock
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._numbers: dict[tuple[str, Side], int] = {}
+
+    async def carry(self, request: httpx.Request, sender: str, to: Side, deliver: Deliver) -> httpx.Response:
+        """Raises: httpx.TransportError, what the sender would see of it"""
+        number = self._numbers.get((sender, to), 0)
+        self._numbers[sender, to] = number + 1
+        passing = Passing(sender, to, number)
+        fate = self._network.fate(passing)
+        patience_s = request.extensions.get("timeout", {}).get("read") or float("inf")
+        try:
+            async with asyncio.timeout(None if patience_s == float("inf") else patience_s):
+                answer = await self._answered(request, passing, fate, deliver)
+        except TimeoutError:
+            raise httpx.ReadTimeout("no answer came", request=request) from None
+        return self._as_it_arrives(answer, fate, patience_s)
+
+    async def close(self) -> None:
+        """Nothing arrives any more."""
+        tasks = tuple(self._under_way)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _answered(self, request: httpx.Request, passing: Passing, fate: Fate, deliver: Deliver) -> httpx.Response:
+        if not fate.arrives:
+            raise httpx.ConnectError("the request was lost", request=request)
+        if fate.again_after_s is not None:
+            self._started(self._copy(request, passing, fate.again_after_s, deliver))
+        delivered: asyncio.Task[httpx.Response] = self._started(_delivered(request, fate, deliver))
+        answer = await asyncio.shield(delivered)  # a server does not stop because its caller has gone
+        if fate.silent:
+            await asyncio.Event().wait()
+        await asyncio.sleep(fate.answer_held_s)
+        if not fate.answer_arrives:
+            raise httpx.ReadError("the answer was lost", request=request)
+        return answer
+
+    async def _copy(self, request: httpx.Request, passing: Passing, after_s: float, deliver: Deliver) -> None:
+        await asyncio.sleep(after_s)
+        self._network.copied(passing, await deliver(request))
+
+    def _started(self, coming: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.get_running_loop().create_task(coming)
+        self._under_way.add(task)
+        task.add_done_callback(self._under_way.discard)
+        return task
+
+    def _as_it_arrives(self, answer: httpx.Response, fate: Fate, patience_s: float) -> httpx.Response:
+        if fate.answer_cut_to == 1 and not fate.pause_s:
+            return answer
+        content = answer.content[: int(len(answer.content) * fate.answer_cut_to)]
+        headers = [*_but_length(answer.headers), ("content-length", str(len(content)))]
+        if not fate.pause_s:
+            return httpx.Response(answer.status_code, headers=headers, content=content)
+        return httpx.Response(
+            answer.status_code, headers=headers, stream=Slowly(content, fate.pause_s, patience_s, self._clock)
+        )
+
+
+async def _delivered(request: httpx.Request, fate: Fate, deliver: Deliver) -> httpx.Response:
+    await asyncio.sleep(fate.held_s)
+    if fate.cut_to == 1 and not fate.breaks_off:
+        return await deliver(request)
+    content = await request.aread()
+    headers = [*_but_length(request.headers), ("content-length", str(int(len(content) * fate.cut_to)))]
+    cut = httpx.Request(
+        request.method,
+        request.url,
+        headers=headers,
+        content=content[: int(len(content) * fate.cut_to)],
+        extensions={**request.extensions, "breaks_off": fate.breaks_off},
+    )
+    answer = await deliver(cut)
+    if fate.breaks_off:
+        raise httpx.WriteError("the connection broke", request=request)
+    return answer
+
+
+def _but_length(headers: httpx.Headers) -> list[tuple[str, str]]:
+    return [(name, value) for name, value in headers.multi_items() if name.lower() != "content-length"]
