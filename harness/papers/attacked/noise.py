@@ -11,6 +11,7 @@ from client_agent.learning.private.drawn_rows import drawing_probability
 from client_agent.scoring.score import MetricName
 from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
 from harness.adversaries.inferring.lines import InferenceLine, Told
+from harness.papers.attacked import noise_of_servers
 from harness.papers.attacked.inference_runs import Inferred, recorded_in, run_missing_of
 from harness.papers.making import Making
 from harness.papers.page import Page
@@ -99,7 +100,8 @@ class NoisePage:
 
     def run_missing(self, making: Making) -> None:
         """Every run that is not there yet. Raises: ConfigurationError"""
-        for case, seeds in (*((one.case, None) for one in CASES), (MEMBERSHIP.case, MEMBERSHIP.seeds)):
+        every = (*CASES, *noise_of_servers.CASES)
+        for case, seeds in (*((one.case, None) for one in every), (MEMBERSHIP.case, MEMBERSHIP.seeds)):
             read = read_case(self.studies / f"{case}.toml")
             making.tell(f"moiety simulate harness/studies/{case}.toml")
             making.get_data(read.table.data)
@@ -109,8 +111,10 @@ class NoisePage:
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
         """The page from the recorded lines. Returns the file."""
         page = Page(out / f"{self.name}.md", self.title)
-        found = {case: Results(runs / case).lines() for case in (*(one.case for one in CASES), MEMBERSHIP.case)}
+        cases = (*(one.case for one in CASES), *(one.case for one in noise_of_servers.CASES), MEMBERSHIP.case)
+        found = {case: Results(runs / case).lines() for case in cases}
         write(page, found, recorded_in(runs / LINES), self.studies)
+        noise_of_servers.write(page, found, noise_of_servers.guesses(self.studies, data), self.studies)
         page.made_by(["moiety results --only differential_privacy"], [line for one in found.values() for line in one])
         page.write()
         return page.path
