@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -12,7 +13,7 @@ import typer
 
 from client_agent.cli.foreseen import require_federated
 from client_agent.cli.kept.foreseen_budget import require_own_budget
-from client_agent.cli.kept.noise import noise
+from client_agent.cli.kept.noise import epsilon, noise
 from client_agent.cli.lines import json_line
 from client_agent.cli.log import log_to_stderr
 from client_agent.cli.options import ConfigOption, JsonLinesOption, NameArgument
@@ -29,6 +30,7 @@ from client_agent.site.connections import Site
 from client_agent.site.identity import load_chain
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, queued, withdraw
+from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon
 from client_agent.study.pretrained import load_pretrained
 from client_agent.transcripts.reading import verified
 from host.private_files import UMASK
@@ -49,6 +51,7 @@ SitePolicyOption = Annotated[
 ]
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.command()(noise)
+app.command()(epsilon)
 app.command()(report)
 _NAMED = ": every site compares its own with them, and both operators can read them"
 _NOT_NAMED = "it names no columns and no classes: no site will see whether its data mean the same"
@@ -70,18 +73,20 @@ def create(
 ) -> None:
     """Hand a study to this site's agent, which creates it at both servers and runs it."""
     settings = load_settings(config)
-    study, finish = _checked(study_file, settings, pretrained, tuple(site_policy or ()))
+    study, finish, spends = _checked(study_file, settings, pretrained, tuple(site_policy or ()))
     journal = settings.state_dir / "studies" / study.name
     if journal.exists():
         raise ConfigurationError(f"{study_file}: a study named {study.name!r} is here already; choose another name")
     create_study(settings.state_dir, study, pretrained, finish)
     named = {kind.value: len(names_of(study.model).of(kind)) for kind in NamesKind}
     if json_output:
-        json_line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension, **named})
+        told = {"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension, **named}
+        json_line({**told, **_spends_as_json(spends)})
     else:
         sys.stdout.write(f"study {study.name} is queued; follow it with: {_watch_command(study, config)}\n")
         given = " and ".join(f"{count} {kind}" for kind, count in named.items() if count)
         sys.stdout.write(f"it holds {given}{_NAMED}\n" if given else f"{_NOT_NAMED}\n")
+        sys.stdout.write(_spends_as_text(spends))
 
 
 @app.command()
@@ -93,11 +98,13 @@ def check(
     json_output: JsonLinesOption = False,
 ) -> None:
     """Look at a study file as 'create' would: file, data, model and policies; nothing is sent or kept."""
-    study, _ = _checked(study_file, load_settings(config), pretrained, tuple(site_policy or ()))
+    study, _, spends = _checked(study_file, load_settings(config), pretrained, tuple(site_policy or ()))
     if json_output:
-        json_line({"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension})
+        told = {"study": study.name, "digest": study.digest(), "dimension": study.parameters.dimension}
+        json_line({**told, **_spends_as_json(spends)})
     else:
         sys.stdout.write(f"study {study.name} can be created: {study.parameters.dimension} parameters are shared\n")
+        sys.stdout.write(_spends_as_text(spends))
 
 
 @app.command()
@@ -185,8 +192,11 @@ def _findings_as_text(found: Findings, transcripts: int) -> None:
 
 def _checked(
     study_file: Path, settings: AgentSettings, pretrained: Path | None, shown: tuple[Path, ...]
-) -> tuple[Study, FinishTable | None]:
-    """The study in a file, and its local finish; remarks go to standard error. Raises: ConfigurationError"""
+) -> tuple[Study, FinishTable | None, ForeseenEpsilon | None]:
+    """The study in a file, its local finish, and what its noise would spend; remarks go to standard error.
+
+    Raises: ConfigurationError
+    """
     chain, keys = load_chain(settings)
     roster = chain.head
     _require_requester(settings, roster)
@@ -203,7 +213,15 @@ def _checked(
     for remark in (*remarks, *_tried(study, settings, finish)):
         sys.stderr.write(f"{remark}\n")
     require_own_budget(study, settings, keys, finish)
-    return study, finish
+    return study, finish, foreseen_epsilon(study, roster, settings.policy.delta)
+
+
+def _spends_as_json(spends: ForeseenEpsilon | None) -> dict[str, object]:
+    return {} if spends is None else {"privacy": asdict(spends)}
+
+
+def _spends_as_text(spends: ForeseenEpsilon | None) -> str:
+    return "" if spends is None else f"its noise: {spends.words}\n"
 
 
 def _tried(study: Study, settings: AgentSettings, finish: FinishTable | None) -> tuple[str, ...]:

@@ -276,12 +276,17 @@ def _own_names(model: ModelTable, plugin: Path | None, data: Path) -> DataNames:
 
 
 def _require_possible(study: Study, roster: Roster) -> None:
-    """The rule takes these options, and this many sites. Raises: ConfigurationError"""
+    """The rule takes these options and this many sites, whose sum has room for the noise. Raises: ConfigurationError"""
     rule_for(study.rule, batch_size=study.training.batch_size, grid=study.parameters.weight_grid)
     contributors = [party.name for party in roster.contributors]
     require_sites(study.rule, contributors, study.parameters.least_contributors)
     if study.protection.plan.keyed:
         CkksParameters().require_sites(len(roster.sites))
+    if study.sum_noise is not None:
+        try:
+            study.sum_noise.require_room(len(roster.sites))
+        except ValueError as error:
+            raise ConfigurationError(str(error)) from None
 
 
 def _model(table: ModelTable, plugin: Path | None, sources: ModelSources, source: str) -> ModelSpec:

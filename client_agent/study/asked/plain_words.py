@@ -12,6 +12,7 @@ from typing import Final
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon
 from protocol.errors import PolicyRefusal
 from protocol.parameters import Needs
 from protocol.policy.site_policy import SitePolicy
@@ -35,6 +36,7 @@ class About(StrEnum):
     FIRST_MODEL = "the first model"
     MODEL = "the model"
     NOISE = "noise"
+    EPSILON = "epsilon"
     POLICY = "this site's policy"
 
 
@@ -91,6 +93,14 @@ class Said(StrEnum):
         "each of the two servers adds noise to its half of every sum, of %(noise)s times the longest update: what is "
         "opened hides a whole site from everybody who has at most one server on its side; updates leave without noise"
     )
+    EPSILON_OF_RECORD = (
+        "%(epsilon)s at delta %(delta)s, if all %(rounds)s rounds take place: of one record at the site that declares "
+        "the fewest examples, %(examples)s; less at the others (%(accountant)s)"
+    )
+    EPSILON_OF_SITE = (
+        "%(epsilon)s at delta %(delta)s, if all %(rounds)s rounds take place: of all that one site shares, the same at "
+        "every site (%(accountant)s)"
+    )
     ALLOWED = "allows this study; every list of sites and weights is checked against it again"
     REFUSED = "REFUSES this study: %(why)s"
 
@@ -144,6 +154,9 @@ def _all_said(study: Study, roster: Roster, policy: SitePolicy) -> Iterator[tupl
         yield About.FIRST_MODEL, (Said.FIRST_MODEL, {})
     yield About.MODEL, (Said.MODEL, {"step": f"{largest_step(study):g}"})
     yield About.NOISE, _noise(study)
+    spends = foreseen_epsilon(study, roster, policy.delta)
+    if spends is not None:
+        yield About.EPSILON, _epsilon(spends)
     yield About.POLICY, _policy(study, policy)
 
 
@@ -177,6 +190,17 @@ def _noise(study: Study) -> _Filled:
     if study.sum_noise is not None:
         return Said.NOISE_OF_SERVERS, {"noise": f"{study.privacy.noise_multiplier:g}"}
     return Said.NOISE, {"spec": study.privacy.model_dump_json(exclude={"version"})}
+
+
+def _epsilon(spends: ForeseenEpsilon) -> _Filled:
+    values = {
+        "epsilon": f"{spends.epsilon:.3f}",
+        "delta": f"{spends.delta:g}",
+        "rounds": spends.rounds,
+        "examples": spends.examples,
+        "accountant": spends.accountant,
+    }
+    return Said.EPSILON_OF_SITE if spends.unit == "site" else Said.EPSILON_OF_RECORD, values
 
 
 def _policy(study: Study, policy: SitePolicy) -> _Filled:

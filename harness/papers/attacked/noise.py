@@ -100,8 +100,8 @@ class NoisePage:
 
     def run_missing(self, making: Making) -> None:
         """Every run that is not there yet. Raises: ConfigurationError"""
-        every = (*CASES, *noise_of_servers.CASES)
-        for case, seeds in (*((one.case, None) for one in every), (MEMBERSHIP.case, MEMBERSHIP.seeds)):
+        cases = (*(one.case for one in CASES), *(one.case for one in noise_of_servers.CASES))
+        for case, seeds in (*((case, None) for case in cases), (MEMBERSHIP.case, MEMBERSHIP.seeds)):
             read = read_case(self.studies / f"{case}.toml")
             making.tell(f"moiety simulate harness/studies/{case}.toml")
             making.get_data(read.table.data)

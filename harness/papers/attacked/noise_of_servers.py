@@ -155,7 +155,7 @@ def _cell(case: Case, lines: Sequence[RunLine], epsilon: str, metric: MetricName
 def dimension_of(case: Case) -> int:
     """Shared parameters of the case's linear model: one row and one bias for every class."""
     model = case.variants[0].study.model
-    return (math.prod(model.inputs) + 1) * model.classes
+    return (math.prod(model.inputs) + 1) * model.width
 
 
 def _sizes(one: SitesCase, case: Case) -> tuple[str, str, str]:

@@ -10,8 +10,9 @@ from typer.testing import CliRunner, Result
 
 from client_agent.cli.agent import app
 from client_agent.site.approval import Approval, approval_of, give
+from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
 from client_agent.site.journal import SiteState, StudyJournal
-from client_agent.study.asked.plain_words import _OPENED, in_plain_words
+from client_agent.study.asked.plain_words import _OPENED, About, in_plain_words
 from harness.federation.processes import write_secret
 from protocol.errors import ConfigurationError, MoietyError
 from protocol.parameters import Needs
@@ -19,11 +20,12 @@ from protocol.policy.site_policy import SitePolicy
 from protocol.protection.plan import StudyProtection
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys, dump_roster
-from protocol.wire.messages import RuleName, RuleSpec
+from protocol.wire.messages import PrivacySpec, RuleName, RuleSpec
 from tests.unit.client_agent.federation import PARTIES, REQUESTER, ROSTER, keys, study
 from tests.unit.client_agent.test_cli import write_config
 
 STUDY = study()
+FEWEST = min(party.samples or 0 for party in ROSTER.sites)
 
 
 def words(**changes: object) -> str:
@@ -52,6 +54,30 @@ def test_the_length_with_a_weight_is_said() -> None:
     """What a study by samples opens where it bounds the lengths of updates."""
     said = words(rule=RuleSpec(name=RuleName.FEDAVG_BY_SAMPLES, norm_bound=1.0))
     assert "how long this site's update is with its own weight" in said
+
+
+@pytest.mark.parametrize(
+    ("privacy", "drawn", "about"),
+    [
+        (PrivacySpec(unit="site", noise_multiplier=2.0), 1.0, "of all that one site shares, the same at every site"),
+        (
+            PrivacySpec(record_clip=1.0, noise_multiplier=2.0),
+            min(1.0, STUDY.training.batch_size / FEWEST),
+            f"of one record at the site that declares the fewest examples, {FEWEST};",
+        ),
+    ],
+    ids=("site", "record"),
+)
+def test_a_person_reads_epsilon_before_the_word_is_asked_for(privacy: PrivacySpec, drawn: float, about: str) -> None:
+    """At the delta of the site's own policy, over all rounds, with the accountant's name."""
+    rounds = 7
+    of = STUDY.model_copy(update={"privacy": privacy, "rounds": rounds, "rule": RuleSpec(name=RuleName.FEDAVG)})
+    for delta in (1e-5, 1e-3):
+        said = {one.about: one.words for one in in_plain_words(of, ROSTER, SitePolicy(delta=delta))}
+        epsilon = epsilon_of([Steps(drawn, 2.0, rounds)], delta)
+        assert said[About.EPSILON].startswith(f"{epsilon:.3f} at delta {delta:g}, if all 7 rounds take place: {about}")
+        assert accountant() in said[About.EPSILON]
+    assert "epsilon" not in words()
 
 
 def test_every_need_has_words() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,9 @@ import pytest
 
 from client_agent.cli.agent import app as agent_app
 from client_agent.learning.data import Examples, LocalData, save_folder
+from client_agent.site.budget.accounting import Steps, epsilon_of
 from protocol.errors import ConfigurationError
+from protocol.policy.site_policy import SitePolicy
 from tests.unit.client_agent.federation import ROSTER
 from tests.unit.client_agent.test_cli import command, write_config
 from tests.unit.client_agent.test_study_file import GOOD
@@ -54,6 +57,24 @@ def test_checking_a_study_file_sends_and_keeps_nothing(tmp_path: Path) -> None:
     nothing.write_text("site = 'x'\n")
     with pytest.raises(ConfigurationError, match=r"other.toml: key 'policy'"):
         command("check", str(file), "--config", str(config), "--site-policy", str(nothing))
+
+
+GOOD_FEDAVG = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "fedavg"')
+ROUNDS = 30
+NOISE = '[privacy]\nunit = "site"\nnoise_multiplier = %s\n'
+
+
+def test_epsilon_is_said_before_a_study_is_created(tmp_path: Path) -> None:
+    """Of the unit that the study's noise hides, at the delta of this site's policy, by 'check' and by 'create'."""
+    config, file = study_of_own_data(tmp_path)
+    file.write_text(GOOD_FEDAVG + NOISE % "2.0")
+    spent = epsilon_of([Steps(1.0, 2.0, ROUNDS)], SitePolicy().delta)
+    for name in ("check", "create"):
+        told = command(name, str(file), "--config", str(config)).stdout
+        assert f"its noise: epsilon {spent:.3f} at delta 1e-05 of a whole site over {ROUNDS} rounds (dp-acc" in told
+    told = json.loads(command("check", str(file), "--config", str(config), "--json").stdout)
+    assert told["privacy"]["epsilon"] == spent
+    assert (told["privacy"]["unit"], told["privacy"]["rounds"]) == ("site", ROUNDS)
 
 
 def test_leaving_is_for_contributors_of_a_study_that_goes_on(tmp_path: Path) -> None:

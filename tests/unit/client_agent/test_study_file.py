@@ -198,3 +198,13 @@ def test_a_finish_that_makes_no_sense_is_refused(table: str) -> None:
         finish_from_toml(f"{GOOD}\n[finish]\n{table}\n", "s.toml")
     with pytest.raises(ConfigurationError, match="no model is trained"):
         finish_from_toml(re.sub(r"rounds = \d+", "rounds = 0", GOOD) + "\n[finish]\n", "s.toml")
+
+
+def test_a_sum_without_room_for_the_servers_noise_is_refused_before_anybody_asks_for_it() -> None:
+    """Servers would refuse it once it is handed in: some 1,700 sites under the largest noise."""
+    text = GOOD.replace('name = "weight_erosion"\ndistance_penalty = 0.02', 'name = "fedavg"')
+    text += '[privacy]\nunit = "site"\nnoise_multiplier = 31.9\n'
+    assert study_from_toml(text, "s.toml", ROSTER, None).sum_noise is not None
+    crowd = ROSTER.model_copy(update={"sites": ROSTER.sites * 500})
+    with pytest.raises(ConfigurationError, match=r"s.toml: privacy: the sum of 2000 sites with noise reaches \d+ ring"):
+        study_from_toml(text, "s.toml", crowd, None)
