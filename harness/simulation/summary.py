@@ -21,6 +21,7 @@ from harness.simulation.runs import RunLine, Values
 from host.durable import write_durably
 
 COMPLETED: Final = RunEnd.COMPLETED.value
+_FAILED: Final = "failed"
 MOST_NAMED_SITES: Final = 9
 """With more contributors, the weights are drawn as their mean: so many lines cannot be told apart."""
 
@@ -47,7 +48,7 @@ class SummaryRow(BaseModel):
     """One variant at one requester, or (``requester`` None) averaged over requesters within each seed.
 
     ``last_round`` is the metric that runs are judged by, ``scores`` what else was followed, both on the test part after
-    the last round; ``chosen_round`` that of the round that is best on validation data, None where a run has none.
+    the last round, without those that a requester has not; ``chosen_round`` that of the round that is best on validation data, None where a run has none.
     ``largest_clipped_share`` is over rounds and runs. ``ends`` counts how runs ended.
     """
 
@@ -188,11 +189,23 @@ def _row(lines: Sequence[RunLine], requester: str | None) -> SummaryRow:
         largest_clipped_share=max((share for line in lines for share in line.clipped_share if share), default=0.0),
         ends={end: ends.count(end) for end in sorted(set(ends))},
         scores={
-            name.value: Figure.of(mean(line.last_of(name) for line in runs) for runs in of_seed)
+            name.value: found
             for name in MetricName
-            if name is not judged_by and any(value is not None for line in lines for value in line.test_of(name))
+            if name is not judged_by and (found := _score(of_seed, name)) is not None
         },
     )
+
+
+def _score(of_seed: Sequence[Sequence[RunLine]], name: MetricName) -> Figure | None:
+    """One value per seed. A run that failed shows; seeds in which a requester has no such metric are left out.
+
+    None where that leaves nothing, as for AUROC in a mean over requesters of which one has patients of one class alone.
+    """
+    if not any(value is not None for runs in of_seed for line in runs for value in line.test_of(name)):
+        return None
+    last = [[(line.last_of(name), line.end == _FAILED) for line in runs] for runs in of_seed]
+    whole = [runs for runs in last if all(failed or not math.isnan(value) for value, failed in runs)]
+    return Figure.of(mean(value for value, _ in runs) for runs in whole) if whole else None
 
 
 def _chosen(of_seed: Sequence[Sequence[RunLine]]) -> Figure | None:
