@@ -48,7 +48,8 @@ class SummaryRow(BaseModel):
     """One variant at one requester, or (``requester`` None) averaged over requesters within each seed.
 
     ``last_round`` is the metric that runs are judged by, ``scores`` what else was followed, both on the test part after
-    the last round, without those that a requester has not; ``chosen_round`` that of the round that is best on validation data, None where a run has none.
+    the last round, without what a requester has not; ``chosen_round`` that of the round that is best on validation
+    data, None where a run has none.
     ``largest_clipped_share`` is over rounds and runs. ``ends`` counts how runs ended.
     """
 

@@ -49,7 +49,7 @@ def noise(
     ] = None,
     json_output: JsonOption = False,
 ) -> None:
-    """The least noise multiplier under which a study keeps an epsilon: of a record at the smallest site, or of a site."""
+    """The least noise multiplier under which a study keeps an epsilon: a record's at the smallest site, or a site's."""
     if _unit(unit) == "site":
         _require_nothing_of_records(("--examples", examples), ("--batch-size", batch_size), ("--epochs", epochs))
         drawn, steps = 1.0, rounds

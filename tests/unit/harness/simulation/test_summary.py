@@ -69,6 +69,27 @@ def test_one_seed_has_no_error_and_a_failed_run_shows() -> None:
     assert math.isnan(line("b", "north", 0, ()).last_accuracy)
 
 
+def test_a_mean_over_requesters_has_no_score_that_one_of_them_has_not() -> None:
+    """Switzerland's test patients are all ill, so it has no AUROC; a dash is no failure, and a failure shows."""
+    lines = [
+        *(line("a", "north", seed, (0.5,)).model_copy(update={"test_auroc": (0.8 + 0.1 * seed,)}) for seed in (0, 1)),
+        *(line("a", "switzerland", seed, (0.5,)).model_copy(update={"test_auroc": (None,)}) for seed in (0, 1)),
+    ]
+    summary = summarise_case(lines)
+    north, switzerland, mean = summary.rows
+    assert str(north.scores["auroc"]) == "0.8500 ± 0.0500"
+    assert "auroc" not in switzerland.scores
+    assert "auroc" not in mean.scores
+    console = Console(width=200)
+    with console.capture() as captured:
+        console.print(table_of(summary))
+    assert "failed" not in captured.get()
+    once = lines[2].model_copy(update={"test_auroc": (0.6,)})
+    assert str(summarise_case([*lines[:2], once, lines[3]]).rows[-1].scores["auroc"]) == "0.7000"
+    failed = line("a", "switzerland", 1, (), end="failed")
+    assert str(summarise_case([*lines[:2], once, failed]).rows[-1].scores["auroc"]) == "failed"
+
+
 def test_the_folder_gets_the_summary_and_the_curves(tmp_path: Path) -> None:
     moving = {"west": (1.0, 0.5, None), "east": (0.9, 0.8, 0.7)}
     lines = [
