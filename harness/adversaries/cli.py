@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from harness.adversaries.attack_line import AttackLine
 from harness.adversaries.attacked_study import AS_IT_IS, AttackedRun, Setting
+from harness.adversaries.falsifying.leak_command import leak
 from harness.adversaries.gaining.lies import Lie
 from harness.adversaries.gaining.lying_run import LyingRun
 from harness.adversaries.inferring_commands import differencing, inversion, membership
@@ -148,6 +149,7 @@ app.command("distances")(command(_Distances, _locate))
 app.command("inversion")(inversion)
 app.command("membership")(membership)
 app.command("differencing")(differencing)
+app.command("leak")(leak)
 
 
 def _show(console: Console, line: AttackLine) -> None:

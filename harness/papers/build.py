@@ -17,6 +17,7 @@ from harness.papers import (
     other_tasks,
     titanic,
 )
+from harness.papers.attacked.leak import LeakPage
 from harness.papers.attacked.noise import NoisePage
 from harness.papers.attacked.privacy import PrivacyPage
 from harness.papers.attacked.sums import SumsPage
@@ -184,6 +185,7 @@ PAGES: Final[tuple[PageSpec, ...]] = (
     CasesPage("mnist", "MNIST: label skew over 10 and 100 sites", _MNIST, mnist.write, _MNIST_ON_GPU),
     PrivacyPage("privacy", "What can they still infer?", STUDIES),
     SumsPage("sums", "What sums give away", STUDIES),
+    LeakPage("leak", "What falsified products tell a server"),
     NoisePage("differential_privacy", "What noise costs", STUDIES),
     RobustnessPage("robustness", "What poisoners, liars and distances can do", STUDIES),
     CasesPage("does_it_pay", "Does it pay to join?", _PAYS, does_it_pay.write),

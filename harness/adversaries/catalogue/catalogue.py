@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
+from importlib.util import find_spec
 from typing import Final
 
 from harness.adversaries.catalogue.attack import Attack
@@ -21,6 +22,7 @@ from harness.adversaries.catalogue.by_requester.queries import chosen_queries
 from harness.adversaries.catalogue.by_requester.retries import retries
 from harness.adversaries.catalogue.by_requester.sums import subtractions
 from harness.adversaries.catalogue.by_servers.altered_sums import altered_sums
+from harness.adversaries.catalogue.by_servers.ckks_sums import forged_ciphertext_sums
 from harness.adversaries.catalogue.by_servers.curious import curious_servers
 from harness.adversaries.catalogue.by_servers.ends import second_ends
 from harness.adversaries.catalogue.by_servers.falsified import falsified_measurements
@@ -29,6 +31,7 @@ from harness.adversaries.catalogue.by_servers.frames import hostile_frames
 from harness.adversaries.catalogue.by_servers.helped import helped_servers
 from harness.adversaries.catalogue.by_servers.noise import noise_attacks
 from harness.adversaries.catalogue.by_servers.stored import stored_by_servers
+from harness.adversaries.catalogue.by_sites.ciphertexts import hostile_ciphertexts
 from harness.adversaries.catalogue.by_sites.crowds import crowds
 from harness.adversaries.catalogue.by_sites.flooding import floods
 from harness.adversaries.catalogue.by_sites.long_updates import long_updates
@@ -46,6 +49,7 @@ _FAMILIES: Final = (
     long_updates,
     own_weights,
     crowds,
+    hostile_ciphertexts,
     hostile_lists,
     hostile_messages,
     subtractions,
@@ -58,6 +62,7 @@ _FAMILIES: Final = (
     helped_servers,
     falsified_measurements,
     altered_sums,
+    forged_ciphertext_sums,
     noise_attacks,
     hostile_frames,
     second_ends,
@@ -72,13 +77,20 @@ _FAMILIES: Final = (
     floods_at_the_edge,
     poisonings,
 )
+_WITH_TENSEAL: Final = (hostile_ciphertexts, forged_ciphertext_sums)
+
+
+def has_ckks() -> bool:
+    """Whether attacks on ciphertexts can be tried here: TenSEAL comes with the extra ``he`` alone."""
+    return find_spec("tenseal") is not None
 
 
 @cache
 def catalogue() -> dict[str, Attack]:
     """Name -> attack, the families one after the other. Raises: ConfigurationError, when two have one name"""
     found: dict[str, Attack] = {}
-    for attack in (attack for family in _FAMILIES for attack in family()):
+    families = [family for family in _FAMILIES if has_ckks() or family not in _WITH_TENSEAL]
+    for attack in (attack for family in families for attack in family()):
         if attack.name in found:
             raise ConfigurationError(f"two attacks are called {attack.name!r}; name one of them otherwise")
         found[attack.name] = attack

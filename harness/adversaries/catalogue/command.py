@@ -11,7 +11,7 @@ from rich.table import Table
 
 from harness.adversaries.catalogue.attack import Attack, Party
 from harness.adversaries.catalogue.by_network.outside import DeployedAttack, Deployment
-from harness.adversaries.catalogue.catalogue import catalogue
+from harness.adversaries.catalogue.catalogue import catalogue, has_ckks
 from harness.adversaries.catalogue.outcome import Outcome, Outcomes, collected, table, tried, verdict
 from harness.demo.live import console_for
 from host.durable import write_durably
@@ -32,6 +32,7 @@ def show_list() -> None:
             shown.add_row(attack.name, attack.tries + anywhere, held)
         console.print(shown)
         console.print()
+    _say_what_is_missing(console)
 
 
 def run_all(json_file: Path | None) -> int:
@@ -43,7 +44,13 @@ def run_all(json_file: Path | None) -> int:
     found = collected(outcomes)
     _write(found, json_file)
     _summarise(console, found)
+    _say_what_is_missing(console)
     return _HELD if all(one.as_documented for one in found.attacks) else _NOT_HELD
+
+
+def _say_what_is_missing(console: Console) -> None:
+    if not has_ckks():
+        console.print("attacks on the CKKS path are left out: TenSEAL is not installed; pip install 'moiety\\[he]'")
 
 
 def command_of(attack: Attack) -> typer.Typer:

@@ -17,7 +17,7 @@ from harness.engine.rounds.correlations import Measuring, correlations_from
 from protocol.arithmetic.prg import derive
 from protocol.arithmetic.ring import MODULUS, Ring, to_signed
 from protocol.mpc import measurement, range_check
-from protocol.mpc.measurement import Operands, SiteSketch
+from protocol.mpc.measurement import OpenedSite, Operands, SiteSketch
 from protocol.parameters import Needs, StudyParameters
 from protocol.rules.interface import SiteFacts
 from protocol.rules.registry import rule_for
@@ -28,6 +28,7 @@ REQUESTER, VICTIM = "r0", "c1"
 SITES = (REQUESTER, VICTIM, "c2", "c3", "c4", "c5")
 PARAMETERS = StudyParameters(dimension=60, clip_norm=1.0, least_contributors=3)
 _MODEL_BITS = 64 - PARAMETERS.range_bits
+_ONES = dict.fromkeys(SITES, PARAMETERS.weight_grid)
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,19 @@ class Measured:
 
     def judged(self, falsehood: Falsehood, number: int) -> Judgement:
         """What the requester decides about this round; the servers see no more of it than the release set."""
-        halves_of = self._shares()
-        operands = {side: self._operands(side, halves_of) for side in Side}
-        operands[Side.B] = [self._falsified(one, falsehood) for one in operands[Side.B]]
-        halves = correlations_from("dealer", self.seed)([one.lengths for one in operands[Side.A]], "round")
-        ones = dict.fromkeys(SITES, PARAMETERS.weight_grid)
-        opened = Measuring(PARAMETERS, ones, self.opens, self.seed, "round").opened(operands, halves)
         rule = rule_for(self.spec, batch_size=16, grid=PARAMETERS.weight_grid)
         state = rule.init(tuple(SiteFacts(name=site, samples=100) for site in SITES[1:]))
         facts = RequesterFacts(REQUESTER, self.length(REQUESTER) / PARAMETERS.scale)
         by = RoundRule(self.spec, rule, state, PARAMETERS)
-        return judge(opened, facts, ones, by, round=number, opens=self.opens)
+        return judge(self.opened(falsehood), facts, _ONES, by, round=number, opens=self.opens)
+
+    def opened(self, falsehood: Falsehood) -> tuple[OpenedSite, ...]:
+        """What comes to the requester."""
+        halves_of = self._shares()
+        operands = {side: self._operands(side, halves_of) for side in Side}
+        operands[Side.B] = [self._falsified(one, falsehood) for one in operands[Side.B]]
+        halves = correlations_from("dealer", self.seed)([one.lengths for one in operands[Side.A]], "round")
+        return Measuring(PARAMETERS, _ONES, self.opens, self.seed, "round").opened(operands, halves)
 
     def length(self, site: str) -> float:
         """||x|| in ring units."""

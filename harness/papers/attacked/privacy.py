@@ -26,8 +26,8 @@ from harness.simulation.case import read_case
 _MEMBERSHIP: Final = "Was this patient trained on?"
 _NOT_MEASURED: Final = (
     "- **Attackers that write.** A site that poisons or lies is on [robustness](robustness.md); a requester that "
-    "chooses what it asks, a server that falsifies, a network that meddles are attacks that anybody can run: `moiety "
-    "attack --list`, and [the threat model](../threat_model.md) says what holds.\n"
+    "chooses what it asks, a server that falsifies ([what it learns](leak.md)), a network that meddles are attacks "
+    "that anybody can run: `moiety attack --list`, and [the threat model](../threat_model.md) says what holds.\n"
     "- **Large networks.** Nothing here is larger than 11,000 parameters but MNIST's networks in the part on records. "
     "A network that is trained to the end on few patients knows them better than the largest one here.\n"
     "- **Several studies over the same patients** add up for models and averages as rounds do; sites' memory of sums "

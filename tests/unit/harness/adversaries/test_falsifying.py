@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import itertools
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+import moiety
+from harness.adversaries.falsifying.leak_command import share_of_canaries
+from harness.adversaries.falsifying.leak_line import LeakLine
+from harness.adversaries.falsifying.leak_run import LeakRun, plans
+from harness.adversaries.falsifying.leaked import Asked, leaked
 from harness.adversaries.falsifying.measured import PARAMETERS, SITES, VICTIM, Falsehood, Measured, updates_of
+from harness.adversaries.falsifying.questions import Question
 from harness.adversaries.falsifying.search import cases, most_bits, share_that_fails
+from harness.simulation.files.json_lines import read_lines
 from protocol.arithmetic.ring import to_signed
+from protocol.errors import ConfigurationError
 from protocol.mpc import range_check
 from protocol.parameters import Needs
 from protocol.wire.messages import RuleName, RuleSpec
@@ -71,3 +80,74 @@ def test_what_is_added_moves_the_bound_of_one_site_alone() -> None:
     for threshold, out in ((squared * 0.999, True), (squared * 1.001, False)):
         judged = round_.judged(Falsehood(added=math.floor(most - threshold)), 1)
         assert judged.failed == ((VICTIM,) if out else ())
+
+
+def test_the_clause_keeps_a_norm_to_as_many_bits_as_there_are_sequences_and_without_it_each_round_tells_one() -> None:
+    by_two, by_any = (LeakRun(Question.NORM, True, failures, 0, rounds=8).learned() for failures in plans(8))
+    assert by_two.bits == pytest.approx(most_bits(8, 2), abs=0.001)
+    assert (by_two.failed, by_two.caught) == (2, None)
+    assert by_any.bits <= by_two.bits
+    assert by_any.failed == 2
+    without = LeakRun(Question.NORM, False, plans(8)[1], 0, rounds=8).line()
+    assert (without.bits, without.asked) == (pytest.approx(8.0, abs=0.001), 8)
+
+
+def test_a_projections_bits_are_what_its_answers_had_as_chances() -> None:
+    told = LeakRun(Question.PROJECTION, True, 2, 3, rounds=5).learned()
+    assert 0 < told.bits < 10
+    assert told.asked == 5
+    assert LeakRun(Question.PROJECTION, True, 2, 3, rounds=5).learned() == told
+
+
+def test_the_first_canary_catches_a_falsified_gap_and_a_norm_but_a_projection_only_where_it_fails() -> None:
+    almost_always = 1 - 1e-9
+    for question in (Question.NORM, Question.GAP):
+        found = LeakRun(question, True, 2, 0, almost_always, rounds=5).learned()
+        assert (found.bits, found.asked, found.caught) == (0.0, 1, 1)
+    caught = [LeakRun(Question.PROJECTION, True, 2, seed, almost_always, rounds=3).learned() for seed in range(6)]
+    assert {one.caught == 1 for one in caught} == {True, False}
+    assert all(one.bits == 0 and one.failed == 0 for one in caught)
+
+
+def line(failures: int, bits: float, caught: int | None = None) -> LeakLine:
+    return LeakLine(
+        question=Question.GAP, clause=True, failures=failures, canaries=0.0, rounds=30, seed=int(bits), bits=bits,
+        asked=30, failed=1, caught=caught, seconds=0.1, versions={},
+    )  # fmt: skip
+
+
+def test_over_seeds_the_better_plan_counts() -> None:
+    lines = [line(2, 4.0), line(2, 6.0, 7), line(31, 9.0), line(31, 0.0)]
+    found = leaked(lines, Asked(Question.GAP))
+    assert found is not None
+    assert (found.failures, found.seeds, found.caught, str(found)) == (2, 2, 1, "5.0 ± 1.4")
+    by_any = leaked(lines, Asked(Question.GAP), 31)
+    assert by_any is not None
+    assert by_any.bits == 4.5
+    assert leaked(lines, Asked(Question.NORM)) is None
+
+
+def test_the_command_prints_means_and_keeps_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "there" / "leak.jsonl"
+    asked = ["attack", "leak", "--rounds", "4", "--seeds", "0-1", "--out", str(out)]
+    with pytest.raises(SystemExit) as ended:
+        moiety.main([*asked, "--questions", "norm,gap"])
+    assert not ended.value.code
+    said = capsys.readouterr().out
+    assert "norm: 4.0 ± 0.0 bits about one site's update" in said
+    assert "gap: 4.0 ± 0.0 bits" in said
+    assert len({one.key for one in read_lines(out, LeakLine)}) == 2 * 2 * 2
+    with pytest.raises(SystemExit):
+        moiety.main([*asked, "--questions", "gap", "--json", "--canaries", "1/2"])
+    printed = [LeakLine.model_validate_json(text) for text in capsys.readouterr().out.splitlines()]
+    assert [one.canaries for one in printed] == [0.5] * 4
+    with pytest.raises(SystemExit):
+        moiety.main([*asked, "--questions", "everything"])
+    assert "they are norm, projection, gap" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["1", "-0.1", "1/0", "some"])
+def test_a_share_of_canaries_is_below_1(text: str) -> None:
+    assert (share_of_canaries("0"), share_of_canaries("1/10")) == (0.0, 0.1)
+    with pytest.raises(ConfigurationError, match="--canaries: found"):
+        share_of_canaries(text)

@@ -1,7 +1,8 @@
 """Server A has its sum signed by B, as any, but it is one site's ciphertext times the number of sites.
 
 What a real agent makes of it, which every site of the cohort is: nothing of the victim's update is applied, stored,
-shown or passed on, and after a few such rounds the site takes part no more.
+shown or passed on, and after a few such rounds the site takes part no more. Whether such a sum opens is tried by the
+attacks ``ckks-one-site-alone`` and ``ckks-other-sums``; here is what an agent does afterwards.
 """
 
 from __future__ import annotations
