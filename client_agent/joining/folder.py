@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from client_agent.joining.compose import COMPOSE, compose_text
 from host.durable import is_full
 from host.placed_files import write_new
 from host.private_files import private_folder, read_secret
@@ -25,6 +26,8 @@ ROSTER: Final = "roster.toml"
 _KEYS: Final = "keys.toml"
 _PUBLIC: Final = "site.public.toml"
 _CA: Final = "ca.pem"
+_BUNDLES: Final = (Path("/etc/ssl/certs/ca-certificates.crt"), Path("/etc/pki/tls/certs/ca-bundle.crt"))
+"""Of distributions whose OpenSSL names a folder alone."""
 _SECRET_MODE: Final = 0o600
 _MODE: Final = 0o644
 
@@ -76,7 +79,8 @@ def is_joined(folder: Path) -> bool:
 
 def make_folder(folder: Path, site: str, wanted: Wanted, cards: tuple[OperatorCard, OperatorCard]) -> Joined:
     """Keys are made here and leave this folder never. Raises: ConfigurationError, StorageFull; then nothing is left"""
-    if folder.is_dir() and any(folder.iterdir()):
+    brought = {path.resolve() for path in (wanted.ca, wanted.proxy_credentials) if path is not None}
+    if folder.is_dir() and {path.resolve() for path in folder.iterdir()} - brought:
         raise ConfigurationError(f"option --out: {folder} holds files already; nothing was changed: name another")
     keys = PartyKeys(
         name=site,
@@ -89,7 +93,8 @@ def make_folder(folder: Path, site: str, wanted: Wanted, cards: tuple[OperatorCa
         (folder / _KEYS, dump_party_keys(keys), _SECRET_MODE),
         (folder / _PUBLIC, dump_party(party), _MODE),
         (folder / _CA, _authorities(cards, wanted.ca), _MODE),
-        (folder / SETTINGS, _settings_text(site, wanted), _MODE),
+        (folder / SETTINGS, _settings_text(site, wanted, folder), _MODE),
+        (folder / COMPOSE, compose_text(site, wanted.data.resolve()), _MODE),
         *((folder / card_file(card.side), dump_card(card), _MODE) for card in cards),
     ]
     private_folder(folder)
@@ -108,16 +113,22 @@ def _authorities(cards: tuple[OperatorCard, OperatorCard], told: Path | None) ->
     if told is not None:
         own.append(read_text(told))
     elif len(own) < len(cards):
-        system = ssl.get_default_verify_paths().cafile
-        if system is None:
-            raise ConfigurationError(
-                "an operator's certificate is by a public CA, and this machine has no file of these: name one with --ca"
-            )
-        own.append(read_text(Path(system)))
+        own.append(read_text(_public_authorities()))
     return "\n".join(own)
 
 
-def _settings_text(site: str, wanted: Wanted) -> str:
+def _public_authorities() -> Path:
+    """Raises: ConfigurationError"""
+    told = ssl.get_default_verify_paths().cafile
+    found = [path for path in (*([Path(told)] if told else []), *_BUNDLES) if path.is_file()]
+    if not found:
+        raise ConfigurationError(
+            "an operator's certificate is by a public CA, and this machine has no file of these: name one with --ca"
+        )
+    return found[0]
+
+
+def _settings_text(site: str, wanted: Wanted, folder: Path) -> str:
     values = {
         "site": site,
         "roster": ROSTER,
@@ -126,7 +137,12 @@ def _settings_text(site: str, wanted: Wanted) -> str:
         "state_dir": "state",
         "ca": _CA,
         **({"proxy": wanted.proxy} if wanted.proxy else {}),
-        **({"proxy_credentials": str(wanted.proxy_credentials.resolve())} if wanted.proxy_credentials else {}),
+        **({"proxy_credentials": _named(wanted.proxy_credentials, folder)} if wanted.proxy_credentials else {}),
     }
     lines = "".join(f"{key} = {json.dumps(value)}\n" for key, value in values.items())
     return f"# Every key is explained in docs/joining.md. The roster comes by 'moiety site status'.\n{lines}"
+
+
+def _named(path: Path, folder: Path) -> str:
+    """As the settings name it: one in this folder by its name alone, which holds wherever the folder is mounted."""
+    return path.name if path.resolve().parent == folder.resolve() else str(path.resolve())

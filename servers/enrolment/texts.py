@@ -62,12 +62,13 @@ def settings_text(told: Told) -> str:
 def compose_text(told: Told) -> str:
     """The compose file of this folder, with a project name of its own."""
     project = f"moiety-{told.operator}"
-    return _service_text(told, project) + _around_text(project)
+    return _service_text(told, project) + _commands_text() + _around_text(project)
 
 
 def _service_text(told: Told, project: str) -> str:
     return f"""# The server of {told.operator}, side {told.side.value}. Start: docker compose up -d (in this folder)
 # All files here belong to user 10001, secrets to nobody else: chown -R 10001 . && chmod 600 *key*
+# Every other command: docker compose run --rm moiety server ... --config /etc/moiety/settings.toml
 # The project's name keeps it apart from other compose files on the same machine.
 name: {project}
 services:
@@ -97,6 +98,29 @@ services:
     logging:
       driver: json-file
       options: {{max-size: 20m, max-file: "10"}}
+"""
+
+
+def _commands_text() -> str:
+    return f"""\
+  moiety: # for commands: it alone may write into this folder, a renewed certificate for instance
+    image: ${{MOIETY_SERVER_IMAGE:-moiety-server:local}}
+    profiles: [commands]
+    read_only: true
+    tmpfs:
+      - /tmp:size=64m,mode=1777
+    cap_drop: [ALL]
+    security_opt: ["no-new-privileges:true"]
+    mem_limit: 1g
+    pids_limit: 256
+    environment:
+      MOIETY_SERVER_PORT: "{CONTAINER_PORT}"
+      MOIETY_SERVER_DATA_DIR: /var/lib/moiety
+      MOIETY_SERVER_ROSTER: /var/lib/moiety/roster.toml
+    volumes:
+      - ${{MOIETY_CONFIG:-.}}:/etc/moiety
+      - data:/var/lib/moiety
+    networks: [outside]
 """
 
 

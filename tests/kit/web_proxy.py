@@ -1,9 +1,13 @@
-"""An HTTP proxy for CONNECT on the loopback, with a password if asked to; it counts the bytes of the client's side."""
+"""An HTTP proxy for CONNECT on the loopback, with a password if asked to; it counts the bytes of the client's side.
+
+``python3 web_proxy.py HOST PORT USER:PASSWORD`` runs one for good, in a container for instance; standard library alone.
+"""
 
 from __future__ import annotations
 
 import base64
 import socket
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,12 +16,14 @@ from contextlib import contextmanager, suppress
 class TunnellingProxy:
     """Speaks for itself until the tunnel stands; ``answer`` replaces its answer, byte for byte."""
 
-    def __init__(self, credentials: str | None = None, answer: bytes | None = None) -> None:
+    def __init__(
+        self, credentials: str | None = None, answer: bytes | None = None, at: tuple[str, int] = ("127.0.0.1", 0)
+    ) -> None:
         self.asked: list[str] = []
         self.bytes_up = self.bytes_down = 0
         self._told = None if credentials is None else base64.b64encode(credentials.encode()).decode()
         self._answer = answer
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._listener = socket.create_server(at)
         self._open: list[socket.socket] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -90,3 +96,8 @@ def tunnelling_proxy(credentials: str | None = None, answer: bytes | None = None
         yield proxy
     finally:
         proxy.close()
+
+
+if __name__ == "__main__":
+    TunnellingProxy(sys.argv[3], at=(sys.argv[1], int(sys.argv[2])))
+    threading.Event().wait()

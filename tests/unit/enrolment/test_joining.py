@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import ssl
 import stat
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
-from client_agent.joining.folder import Wanted, is_joined, open_folder
+from client_agent.joining.folder import Wanted, is_joined, make_folder, open_folder
 from client_agent.joining.join import join
 from client_agent.joining.standing import look
 from client_agent.settings import load_settings
@@ -29,6 +32,8 @@ from protocol.wire.enrolment.questions import Asked, Registration
 from tests.unit.enrolment.cards import keys_of, operator_card
 from tests.unit.enrolment.enrolling import HOUR_S, Operators, operators
 
+ROOT = Path(__file__).parents[3]
+
 
 @pytest.fixture
 def both(tmp_path: Path) -> Operators:
@@ -44,7 +49,7 @@ def test_a_site_joins_with_keys_of_its_own(both: Operators) -> None:
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in joined.folder.iterdir()}
     assert modes.pop("keys.toml") == 0o600
     assert set(modes) == {
-        "site.public.toml", "ca.pem", "settings.toml", "operator-a.card.toml", "operator-b.card.toml",
+        "site.public.toml", "ca.pem", "settings.toml", "compose.yaml", "operator-a.card.toml", "operator-b.card.toml",
     }  # fmt: skip
     settings = load_settings(joined.folder / "settings.toml")
     assert (settings.site, settings.keys, settings.ca) == (
@@ -54,6 +59,68 @@ def test_a_site_joins_with_keys_of_its_own(both: Operators) -> None:
         known = both.desks[side].register.registrant("clinic-1")
         assert known is not None
         assert (known.party, known.admitted, known.requester) == (joined.party, False, False)
+
+
+def test_the_compose_file_confines_the_agent_as_the_shipped_one(both: Operators) -> None:
+    """Apart from where settings, data and state lie; the second service differs in what it may write."""
+    made = yaml.safe_load((both.join("clinic-1").folder / "compose.yaml").read_text())
+    shipped = yaml.safe_load((ROOT / "deploy" / "site.yaml").read_text())["services"]["agent"]
+    agent, commands = made["services"]["agent"], made["services"]["moiety"]
+    assert agent.pop("volumes") == [
+        ".:/etc/moiety:ro", f"${{MOIETY_DATA:-{both.folder / 'data'}}}:/data:ro", "state:/var/lib/moiety",
+    ]  # fmt: skip
+    assert commands.pop("volumes")[0] == ".:/etc/moiety"
+    told = {"MOIETY_AGENT_DATA": "/data", "MOIETY_AGENT_STATE_DIR": "/var/lib/moiety"}
+    assert agent.pop("environment") == commands["environment"] == told
+    shipped.pop("volumes")
+    assert agent == shipped
+    assert made["name"] == made["volumes"]["state"]["name"] == "moiety-clinic-1"
+    for kept in ("read_only", "cap_drop", "security_opt", "mem_limit", "pids_limit", "tmpfs", "image", "networks"):
+        assert commands[kept] == shipped[kept], kept
+    assert commands["profiles"] == ["commands"]
+
+
+def test_files_for_the_proxy_and_of_cas_may_lie_in_the_folder_already(both: Operators) -> None:
+    """As they must in a container, which sees that folder alone."""
+    out = both.folder / "clinic-1"
+    out.mkdir()
+    credentials, authority = out / "proxy-credentials", out / "hospital-ca.pem"
+    credentials.write_text("ward:secret")
+    authority.write_text("a CA")
+    wanted = Wanted(100, both.folder, authority, "http://proxy:3128", credentials)
+    pair = both.invite("clinic-1")
+    (out / "other").write_text("mine")
+    with pytest.raises(ConfigurationError, match="holds files already; nothing was changed"):
+        join(pair, wanted, out, both.send, both.clock)
+    (out / "other").unlink()
+    joined = join(pair, wanted, out, both.send, both.clock)
+    table = tomllib.loads((out / "settings.toml").read_text())
+    assert (table["proxy"], table["proxy_credentials"]) == ("http://proxy:3128", "proxy-credentials")
+    assert (out / "ca.pem").read_text().endswith("a CA")
+    elsewhere = both.folder / "proxy.txt"
+    elsewhere.write_text("ward:secret")
+    named = Wanted(100, both.folder, None, "http://proxy:3128", elsewhere)
+    other = join(both.invite("clinic-2"), named, both.folder / "clinic-2", both.send, both.clock)
+    assert tomllib.loads((other.folder / "settings.toml").read_text())["proxy_credentials"] == str(elsewhere)
+    assert joined.party.name == "clinic-1"
+
+
+def test_public_cas_are_found_where_openssl_names_a_folder_alone(
+    both: Operators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on Debian, whose bundle OpenSSL does not name."""
+    bundle = tmp_path / "ca-certificates.crt"
+    known = operator_card(Side.A), operator_card(Side.B)
+    assert known[0].ca is None
+    monkeypatch.setattr("client_agent.joining.folder._BUNDLES", (bundle,))
+    monkeypatch.setattr("ssl.get_default_verify_paths", lambda: ssl.DefaultVerifyPaths(None, None, "", "", "", ""))
+    with pytest.raises(ConfigurationError, match="this machine has no file of these: name one with --ca"):
+        make_folder(tmp_path / "no", "clinic-1", Wanted(1, tmp_path), known)
+    assert not (tmp_path / "no").exists()
+    bundle.write_text("public CAs")
+    assert (make_folder(tmp_path / "yes", "clinic-1", Wanted(1, tmp_path), known).folder / "ca.pem").read_text() == (
+        "public CAs"
+    )
 
 
 def test_no_secret_of_an_invitation_is_kept_anywhere(both: Operators) -> None:

@@ -64,6 +64,13 @@ def test_the_compose_file_is_the_one_of_the_documents(a: tuple[OperatorCard, Ser
     shipped = yaml.safe_load((Path(__file__).parents[3] / "deploy" / "operator-a.yaml").read_text())
     assert made["name"] == shipped["name"] == "moiety-operator-a"
     mine, theirs = made["services"]["server"], shipped["services"]["server"]
+    commands = made["services"].pop("moiety")
+    assert commands.pop("volumes") == [mount.removesuffix(":ro") for mount in mine["volumes"]]
+    assert commands.pop("environment").items() <= mine["environment"].items()
+    assert (commands.pop("profiles"), commands.pop("networks"), commands.pop("mem_limit")) == (
+        ["commands"], ["outside"], "1g",
+    )  # fmt: skip
+    assert commands.items() <= mine.items()
     for of_their_own in ("ports", "environment", "volumes"):
         mine.pop(of_their_own), theirs.pop(of_their_own)
     assert made == shipped
