@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
-import ssl
 import stat
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
@@ -113,7 +113,7 @@ def test_public_cas_are_found_where_openssl_names_a_folder_alone(
     known = operator_card(Side.A), operator_card(Side.B)
     assert known[0].ca is None
     monkeypatch.setattr("client_agent.joining.folder._BUNDLES", (bundle,))
-    monkeypatch.setattr("ssl.get_default_verify_paths", lambda: ssl.DefaultVerifyPaths(None, None, "", "", "", ""))
+    monkeypatch.setattr("ssl.get_default_verify_paths", lambda: SimpleNamespace(cafile=None))
     with pytest.raises(ConfigurationError, match="this machine has no file of these: name one with --ca"):
         make_folder(tmp_path / "no", "clinic-1", Wanted(1, tmp_path), known)
     assert not (tmp_path / "no").exists()
