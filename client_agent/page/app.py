@@ -17,6 +17,7 @@ from client_agent.settings import AgentSettings
 from client_agent.site.identity import load_identity
 from client_agent.study.asked.at_hand import Word, keep_word, known_study, leave_study, pause_study, resume_study
 from client_agent.study.asked.standing import budget_of, standing
+from host.doctor.finding import Report
 from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, refused_change
 from host.web_page.pages import Pages, static_file
 from host.web_page.texts import LANGUAGES, chosen_language
@@ -35,11 +36,14 @@ LOGIN: Final = (
 Handled = Callable[[Request], Awaitable[Response]]
 
 
-def make_page(settings: AgentSettings, door: Door) -> FastAPI:
-    """The application; ``door`` says who may come in. Raises: ConfigurationError, BadSignature"""
+def make_page(settings: AgentSettings, door: Door, look: Callable[[], Report]) -> FastAPI:
+    """The application; ``door`` says who may come in, ``look`` how all that the site needs is.
+
+    Raises: ConfigurationError, BadSignature
+    """
     roster, keys = load_identity(settings)
     page = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    shown = _Shown(settings, roster, keys, door)
+    shown = _Shown(settings, roster, keys, door, look)
 
     @page.middleware("http")
     async def guard(request: Request, handle: Handled) -> Response:
@@ -64,6 +68,7 @@ def make_page(settings: AgentSettings, door: Door) -> FastAPI:
     page.get("/now")(shown.now)
     page.get("/budget")(shown.budget)
     page.get("/ledger")(shown.ledger)
+    page.get("/check")(shown.check)
     page.get("/studies/{name}")(shown.study)
     page.get("/studies/{name}/rounds")(shown.rounds)
     page.get("/studies/{name}/models/{which}")(shown.model)
@@ -87,11 +92,14 @@ def _refused(request: Request, door: Door) -> Refused | None:
 class _Shown:
     """The pages, each made from what the journal says now."""
 
-    def __init__(self, settings: AgentSettings, roster: Roster, keys: PartyKeys, door: Door) -> None:
+    def __init__(
+        self, settings: AgentSettings, roster: Roster, keys: PartyKeys, door: Door, look: Callable[[], Report]
+    ) -> None:
         self._settings = settings
         self._roster = roster
         self._keys = keys
         self._door = door
+        self._look = look
         self._asks = settings.site == roster.requester
         self._pages = Pages(
             "client_agent.page",
@@ -147,6 +155,10 @@ class _Shown:
 
     def ledger(self, request: Request) -> Response:
         return self._page(request, "ledger.html", sent=what_left(self._settings))
+
+    def check(self, request: Request) -> Response:
+        """Takes some seconds: both servers are asked, as ``moiety agent doctor`` does."""
+        return self._page(request, "check.html", report=self._look())
 
     def study(self, request: Request, name: str) -> Response:
         seen = one_study(self._settings, self._roster, name)

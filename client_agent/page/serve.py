@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import socket
 import sys
+from collections.abc import Callable
 
 import uvicorn
 
 from client_agent.page.app import make_page
 from client_agent.page.door import LOOPBACK, Door
 from client_agent.settings import AgentSettings
+from host.doctor.finding import Report
 from protocol.errors import ConfigurationError
 
 
-def serve_page(settings: AgentSettings, port: int) -> None:
+def serve_page(settings: AgentSettings, port: int, look: Callable[[], Report]) -> None:
     """Print the address with its one-time token, then serve. Raises: ConfigurationError"""
     listener = socket.socket()
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -25,7 +27,7 @@ def serve_page(settings: AgentSettings, port: int) -> None:
             f"option --port: {port} cannot be listened on ({error.strerror}): name another"
         ) from None
     door = Door(listener.getsockname()[1])
-    page = make_page(settings, door)
+    page = make_page(settings, door, look)
     sys.stdout.write(f"open, in one browser, once: {door.origin}/login?token={door.token}\n")
     sys.stdout.flush()
     config = uvicorn.Config(

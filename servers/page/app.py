@@ -17,6 +17,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fields, form_token, refused_change
 from host.web_page.texts import SOURCE
 from protocol.errors import MoietyError, UnknownStudy
+from servers.page.changes import changes_of
 from servers.page.door import SESSION_S, Door, TooManyGuesses, own_origin
 from servers.page.overview import StudyInFull, seen_study, study_in_full
 from servers.page.status import refusals, status_of
@@ -197,8 +198,9 @@ class _Shown:
         return self._for(request, "rounds.html", study=self._in_full(name))
 
     async def roster(self, request: Request) -> Response:
-        roster = self._server.roster
-        return self._for(request, "roster.html", roster=roster, digest=roster.digest())
+        chain = self._server.chain
+        changes = changes_of(chain)
+        return self._for(request, "roster.html", roster=chain.head, digest=chain.head_digest, changes=changes)
 
     async def refused_requests(self, request: Request) -> Response:
         counts, last = refusals(self._server)

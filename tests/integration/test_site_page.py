@@ -97,6 +97,9 @@ def test_a_person_reads_and_approves_a_study(chromium: Chromium, address: str, c
     assert (word.approved, word.person, word.reason) == (True, "Dr. A", "permit 7")
     page.get_by_role("link", name="What left").click()
     looked_at(page, "ledger")
+    page.get_by_role("link", name="Check this site").click()
+    assert page.get_by_role("row", name="versions").get_by_text("well").is_visible()
+    looked_at(page, "check")
     assert not complaints
     stranger = chromium.new_context().new_page()
     stranger.goto(address)

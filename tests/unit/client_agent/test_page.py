@@ -35,6 +35,7 @@ from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models.kept_model import Kept, KeptModel, save_kept
 from client_agent.site.telling.problems import Problems
 from harness.federation.processes import write_secret
+from host.doctor.finding import Report, failed, ok
 from host.one_holder import one_process
 from host.web_page.guard import FORM_FIELD
 from protocol.wire.authentic import sign
@@ -46,6 +47,9 @@ from tests.unit.client_agent.test_product import study_of
 STUDY = study()
 PORT = 8765
 ORIGIN = f"http://127.0.0.1:{PORT}"
+REPORT = Report(
+    of="c1", findings=(ok("disk", "9 GB free"), failed("clock", "off by <b>ten</b> minutes", "let NTP set it"))
+)
 
 
 @pytest.fixture
@@ -72,7 +76,7 @@ class Browser:
     """Asks the page in this process, and keeps its cookies."""
 
     def __init__(self, config: Path, door: Door) -> None:
-        self._transport = httpx.ASGITransport(make_page(load_settings(config), door))
+        self._transport = httpx.ASGITransport(make_page(load_settings(config), door, lambda: REPORT))
         self._cookies = httpx.Cookies()
 
     def __enter__(self) -> Browser:
@@ -116,6 +120,16 @@ def inside(config: Path, door: Door) -> Iterator[Browser]:
 
 def form(door: Door, **fields: str) -> dict[str, str]:
     return {FORM_FIELD: door.form_token, "digest": STUDY.digest(), "person": "Dr. A", "reason": "permit 7", **fields}
+
+
+# --- what the site needs ----------------------------------------------------------------------------------------------
+
+
+def test_what_doctor_finds_is_shown_with_what_to_do(inside: Browser) -> None:
+    text = inside.get("/check").text
+    assert "Something keeps the agent from running." in text
+    assert "off by &lt;b&gt;ten&lt;/b&gt; minutes<br>let NTP set it" in text
+    assert "9 GB free" in text
 
 
 # --- the door ---------------------------------------------------------------------------------------------------------

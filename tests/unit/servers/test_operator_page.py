@@ -24,6 +24,8 @@ from host.web_page.pages import moment
 from protocol.errors import ConfigurationError, ErrorCode
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
+from protocol.wire.chain.chain import signers
+from protocol.wire.chain.making import Wanted
 from servers.app import create_operations
 from servers.cli import app as command
 from servers.page.door import GUESSES_S, MOST_GUESSES, SESSION_S, Door, TooManyGuesses, own_origin
@@ -31,6 +33,7 @@ from servers.page.fixes import FIXES
 from servers.page.password import FILE, kept_password, make_password
 from servers.server import Server
 from tests.integration.agents import rounds_of
+from tests.integration.roster_changes import signed_by_all
 from tests.ports import free_ports
 
 ORIGIN = "http://127.0.0.1:9443"
@@ -230,6 +233,20 @@ def test_studies_sites_and_rounds_are_shown(inside: Browser) -> None:
     assert "c0, c1, c2" in study
     assert inside.server.roster.digest() in inside.get("/page/roster").text
     assert inside.get("/page/studies/other").status_code == 404
+
+
+def test_changes_of_the_roster_are_shown_with_who_signed(
+    federation: InMemoryFederation, inside: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "None: the first roster holds." in inside.get("/page/roster").text
+    first = inside.server.chain
+    chain = first.extended_by(signed_by_all(federation, first, Wanted(remove=("c3",))))
+    monkeypatch.setattr(inside.server, "chain", chain)
+    text = inside.get("/page/roster").text
+    assert "Change 1: a test" in text
+    assert "c3 is removed: its requests are refused" in text
+    assert f"Signed by {', '.join(signers(chain.rosters[0]))}." in text
+    assert text.count(chain.head_digest) == 2
 
 
 def test_who_is_awaited_since_when_is_named(inside: Browser) -> None:
