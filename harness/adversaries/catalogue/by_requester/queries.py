@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
+from pydantic import ValidationError
 
 from client_agent.learning.ridge import ridge
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
@@ -137,6 +138,29 @@ class TinyPenalty(Attack):
         return Found(part > 0.95, part)
 
 
+class HugePenalty(Attack):
+    """Divided by a huge penalty, a ridge regression is X'Y: for features of 0 and 1 the counts of feature by class."""
+
+    name = "ranking-with-a-huge-penalty"
+    party = Party.REQUESTER
+    tries = "ranks with a penalty of a million, so that a site's own model is its table of counts, divided by it"
+    defence = "the largest penalty that a study can have, 1"
+    figure = "of 8 counts of a feature by a class read exactly"
+    without: Mapping[str, object] = {f"{__name__}.RankingSpec": RankingSpec.model_construct}
+    _huge = 1e6
+
+    def attempt(self, folder: Path) -> Found:
+        try:
+            penalty = RankingSpec(penalty=self._huge).penalty
+        except ValidationError:
+            return Found(False, 0)
+        draw, patients = np.random.default_rng(11), 40
+        x = np.hstack((draw.integers(0, 2, (patients, 3)), np.ones((patients, 1)))).astype(float)
+        y = np.eye(2)[draw.integers(0, 2, patients)]
+        read = int(np.count_nonzero(np.rint(patients * penalty * ridge(x, y, penalty)) == x.T @ y))
+        return Found(read == x.shape[1] * y.shape[1], read)
+
+
 class PickedRelease(Attack):
     """The release set follows the distances: that is the rule's work, and nobody checks which rule it was."""
 
@@ -166,4 +190,4 @@ class PickedRelease(Attack):
 
 def chosen_queries() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    return ThreeDigits(), PairOfThreeDigits(), SeveralRankings(), TinyPenalty(), PickedRelease()
+    return ThreeDigits(), PairOfThreeDigits(), SeveralRankings(), TinyPenalty(), HugePenalty(), PickedRelease()

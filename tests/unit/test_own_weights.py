@@ -1,4 +1,4 @@
-"""Weights that sites give themselves: honest ones pass; hostile ones are attacks ``weight-negative`` and others."""
+"""Honest weights that sites give themselves pass; hostile ones are attacks ``weight-negative`` and others."""
 
 from __future__ import annotations
 

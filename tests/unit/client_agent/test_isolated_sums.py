@@ -1,0 +1,79 @@
+"""How a site declines for isolation, and what it does not decline. The attacks themselves are ``agents-...``.
+
+The seven sites are the agents' own code with the default policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness.adversaries.scripted.requester import DIMENSION, SITES, START, Federation, Round, study
+from protocol.wire.messages import RoundState
+
+FOUR = SITES[:4]
+WITHOUT_1 = SITES[1:4]
+OTHERS = SITES[4:]
+
+
+@pytest.fixture
+def sites(tmp_path: Path) -> Iterator[Federation]:
+    with Federation(tmp_path) as federation:
+        yield federation
+
+
+def refused_for_isolation(made: Round, *asked: str) -> None:
+    """Everybody who was asked keeps its update, and says why."""
+    assert set(made.refused) == set(asked)
+    for reason in made.refused.values():
+        assert reason.startswith("isolation: ")
+
+
+def test_everybody_who_is_asked_says_why_and_encodes_nothing(sites: Federation) -> None:
+    of = study()
+    assert sites.round(of, 1, FOUR, version=0).refused == {}
+    second = sites.round(study("second"), 1, WITHOUT_1, version=0)
+    refused_for_isolation(second, *WITHOUT_1)
+    assert not second.sum.any()
+    assert not list(sites.state_dir("c2").rglob("studies/second/rounds/000001/encoded*"))
+
+
+def test_the_same_list_admits_that_one_site_is_dropped(sites: Federation) -> None:
+    """Four are listed again, but three would do: whoever is then left out is shown by the difference."""
+    of = study()
+    assert sites.round(of, 1, FOUR, version=0).refused == {}
+    refused_for_isolation(sites.round(of, 2, FOUR, version=1, least=3, end=RoundState.SKIPPED), *FOUR)
+    assert sites.round(study("third"), 1, FOUR, version=0, least=4).refused == {}
+
+
+def test_many_lists_over_a_slowly_moving_model(sites: Federation) -> None:
+    """Weight Erosion's own lists: each hides every site, all together would show them; the sites stop before that."""
+    of = study()
+    refused: dict[str, str] = {}
+    rng = np.random.default_rng(4)
+    lists = dict.fromkeys(FOUR, 32)
+    for number in range(1, 12):
+        model = (START * (1 + 0.02 * number)).astype(np.float32)
+        for site in FOUR:
+            sites.serve(of, site, model, number - 1)
+        lists = {site: numerator - int(rng.integers(0, 3)) for site, numerator in lists.items()}
+        made = sites.round(of, number, FOUR, version=number - 1, model=model, least=4, numerators=lists)
+        refused = made.refused
+        if refused:
+            break
+    assert 1 < number < 6
+    assert all(reason.startswith("isolation") for reason in refused.values())
+
+
+def test_other_sites_are_not_kept_from_anything(sites: Federation) -> None:
+    """What is refused is the difference, not the sites: three who were in no sum are summed, and these four again."""
+    assert sites.round(study("first"), 1, FOUR, version=0).refused == {}
+    assert sites.round(study("second"), 1, OTHERS, version=0).refused == {}
+    far = np.random.default_rng(5).normal(size=DIMENSION).astype(np.float32) * 8
+    of = study("far")
+    for site in FOUR:
+        sites.serve(of, site, far, 0)
+    assert sites.round(of, 1, FOUR, version=0, model=far, least=4).refused == {}
