@@ -47,9 +47,9 @@ from servers.rounds import side_a as driver
 from servers.rounds import side_b as answering
 from servers.rounds import sketches
 from servers.rounds.sketches import Products
-from tests.adversarial.in_process import RunningApps, durable, running_apps
 from tests.integration.test_server_round import GRID, NUMERATORS, SITES, D, exact_distances, expected_sum, updates
 from tests.kit import processes
+from tests.kit.in_process import RunningApps, durable, running_apps
 from tests.kit.processes import prepare_servers
 
 NOW_S = 1_800_000_000

@@ -14,6 +14,7 @@ from harness.adversaries.catalogue.by_network.outside import outside_attacks
 from harness.adversaries.catalogue.by_network.reading import reading_proxies
 from harness.adversaries.catalogue.by_network.requests import hostile_requests
 from harness.adversaries.catalogue.by_requester.data_sums import sums_of_data
+from harness.adversaries.catalogue.by_requester.declined import declined_lists
 from harness.adversaries.catalogue.by_requester.lists import hostile_lists
 from harness.adversaries.catalogue.by_requester.measured import more_measurements
 from harness.adversaries.catalogue.by_requester.messages import hostile_messages
@@ -51,6 +52,7 @@ _FAMILIES: Final = (
     crowds,
     hostile_ciphertexts,
     hostile_lists,
+    declined_lists,
     hostile_messages,
     subtractions,
     crafted_models,

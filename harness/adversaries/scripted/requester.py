@@ -276,7 +276,7 @@ class Federation:
     ) -> Round:
         """Announce to the listed sites; whoever accepts is in the sum, which is released, skipped, or neither."""
         weights, told = announced(of, number, listed, how)
-        views = tuple(self._view(told, side) for side in Side)
+        views = self.views(told)
         decisions = {site: self._decide(of, site, weights, views, how.get("previous")) for site in listed}
         accepted = tuple(site for site in listed if decisions[site].accepted)
         total = np.zeros(DIMENSION)
@@ -294,6 +294,10 @@ class Federation:
         if end is RoundState.SKIPPED:
             self._skip(of, number, listed)
         return made
+
+    def views(self, told: Announcement) -> tuple[RoundView, ...]:
+        """A round as both servers show it once it is announced."""
+        return tuple(self._view(told, side) for side in Side)
 
     def shown(self, of: Study, site: str, weights: WeightList, views: tuple[RoundView, ...]) -> Decision:
         """What one site decides about these two servers' views, with this list in its mail."""
@@ -314,12 +318,12 @@ class Federation:
         views: tuple[RoundView, ...],
         previous: PastRelease | None,
     ) -> Decision:
-        party = there(ROSTER.party(site), site)
+        party, number = there(ROSTER.party(site), site), views[0].round
         mail = seal_letter(
-            WeightMail(weight_list=weights, previous=previous), "weights", of.digest(), REQUESTER, party, weights.round
+            WeightMail(weight_list=weights, previous=previous), "weights", of.digest(), REQUESTER, party, number
         )
         for relay in self.relays[site].values():
-            relay.mail[f"{of.name}/weights-{weights.round}/{site}"] = mail
+            relay.mail[f"{of.name}/weights-{number}/{site}"] = mail
         return self.agent(site, of).decisions.decide(*views)
 
     def _view(self, told: Announcement, side: Side) -> RoundView:

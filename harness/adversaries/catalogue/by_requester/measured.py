@@ -65,6 +65,16 @@ def _before_the_end(sites: Federation) -> Round:
     return _measure(sites, 2)
 
 
+def _around_isolation(sites: Federation) -> Round:
+    """Four are summed, measured over nearly the same model, and three of them asked for a sum over that."""
+    nearly = (START * (1 + 1e-6)).astype(np.float32)
+    sites.round(_MALLOWS, 1, SITES[:4], version=0)
+    for site in SITES[:4]:
+        sites.serve(_MALLOWS, site, nearly, 1)
+    sites.round(_MALLOWS, 2, SITES[:4], version=1, model=nearly, end=None, purpose=Purpose.MEASURE)
+    return sites.round(_MALLOWS, 3, SITES[1:4], version=1, model=nearly)
+
+
 def more_measurements() -> tuple[Attack, ...]:
     """Every attack of this family."""
     clauses, decisions = "protocol.policy.clauses.check_", "client_agent.contributor.decisions.Decisions._check_"
@@ -96,5 +106,12 @@ def more_measurements() -> tuple[Attack, ...]:
             "a site knows how its last round on a model ended before it takes part in another",
             _before_the_end,
             {f"{clauses}outcome_known": passes},
+        ),
+        MeasuredMore(
+            "measured-around-isolation",
+            "measures nearly the same model between two sums, to have a site's memory look at the newest model alone",
+            "the site's memory of sums, which measurements take nothing out of",
+            _around_isolation,
+            {"client_agent.site.remembered_sums.check_isolation": passes},
         ),
     )

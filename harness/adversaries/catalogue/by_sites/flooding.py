@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+import httpx
+
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.catalogue.refused import Refused, Row, Words
-from harness.adversaries.hostile.act import Act
+from harness.adversaries.hostile.act import Act, Round
 from harness.adversaries.scripted.rounds import EARLY, REQUESTER, SITES, SMALL, STRANGER, VICTIM, Pair, Phase, refusals
 from harness.federation.memory.servers import ServersInMemory
 from protocol.bodies.letter import NOTICE_BYTES
@@ -21,6 +23,7 @@ _NOTICE: Final = sealed_small_length(NOTICE_BYTES)
 _MODEL: Final = sealed_length(4 * SMALL)
 _MEGABYTE: Final = 2**20
 _CONFLICTS: Final = 105
+_ROUNDS: Final = 4
 _MOST_RECORDED: Final = 100
 _WORDS: Final = ("decline", "x", "refusal", "weights", "welcome")
 _TOPICS: Final = (
@@ -37,6 +40,13 @@ def _letter(topic: str, size: int, sender: str = VICTIM, recipient: str = REQUES
     return lambda r: r.client(sender).send(
         Side.A, "PUT", r.path(paths.MAIL, topic=topic, recipient=recipient), bytes(size)
     )
+
+
+def _without_a_length(r: Round) -> httpx.Response:
+    """A megabyte whose request does not say how long it is."""
+    client = r.client(VICTIM)
+    path = r.path(paths.MAIL, topic="refusal", recipient=REQUESTER)
+    return client.post(client.enclose(Side.A, "PUT", path, bytes(_MEGABYTE)), chunked=True)
 
 
 def _sizes() -> Refused:
@@ -58,6 +68,7 @@ def _sizes() -> Refused:
                 Row(short.format(size), _letter("refusal", size), *long, settled)
                 for size in (_NOTICE + 1, 2 * _NOTICE, _MEGABYTE)
             ),
+            Row("a megabyte without a stated length", _without_a_length, *long, settled),
             Row("a model a byte too long", _letter("checkpoint-0", _MODEL + 1, REQUESTER, paths.EVERY_SITE), *long),
             Row("fifty models in one", _letter("checkpoint-0", 50 * _MODEL, REQUESTER, paths.EVERY_SITE), *long),
         ),
@@ -108,6 +119,39 @@ class Conflicts(Attack):
         return Found(kept > _MOST_RECORDED, kept)
 
 
+class PiledUp(Attack):
+    """A requester that writes lists for some rounds and none for others, so that no later list supersedes the first."""
+
+    name = "letters-that-pile-up"
+    party = Party.REQUESTER
+    tries = f"leaves weight lists in every third of {_ROUNDS} rounds, for every site, so that a site's view grows"
+    defence = "a round that is announced takes out the letters of all rounds but the last"
+    figure = "lists that wait for one site"
+    without: Mapping[str, object] = {
+        "servers.letters._of_rounds_before": lambda *_: [],
+    }
+
+    def attempt(self, folder: Path) -> Found:
+        with ServersInMemory(folder, [*SITES, STRANGER]) as servers:
+            pair = Pair(servers)
+            try:
+                for number in range(1, 1 + _ROUNDS):
+                    opened = pair.round()
+                    if number % 3 == 1:
+                        _lists(opened)
+                    opened.finish()
+                waiting = len(opened.sites.view(Side.A, VICTIM).mail)
+            finally:
+                pair.close()
+        return Found(waiting > 1, waiting)
+
+
+def _lists(opened: Round) -> None:
+    for site in SITES[1:]:
+        path = opened.path(paths.MAIL, topic=f"weights-{opened.number}", recipient=site)
+        opened.sites.me.ok(Side.A, "PUT", path, b"weights")
+
+
 def floods() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    return _sizes(), _topics(), Conflicts()
+    return _sizes(), _topics(), Conflicts(), PiledUp()

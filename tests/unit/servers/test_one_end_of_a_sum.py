@@ -3,6 +3,8 @@
 The sites would take the round for one of which nothing was summed, and the next one would sum all of them but one.
 Server A alone adds here, so what keeps the two ends apart is that either needs both signatures, and each server signs
 one end per round.
+
+Unit tests of the state machine under CKKS; with shares the attacks are ``ends-...``.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ from servers.routes import peer as peer_routes
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
-from tests.adversarial.test_one_end_a_round import (
+from tests.unit.parties import announcement
+from tests.unit.servers.test_one_end_a_round import (
     AGREED,
     ALL,
     FIVE,
@@ -54,7 +57,6 @@ from tests.adversarial.test_one_end_a_round import (
     server_on,
     skipped,
 )
-from tests.unit.parties import announcement
 
 ANNOUNCED = announcement(STUDY.digest(), opens=Needs.NOTHING, listed=FIVE[1:], ckks_key_id="5c" * 16)
 DIGEST, OTHER = "ab" * 32, "cd" * 32

@@ -1,4 +1,7 @@
-"""A deviating or slow server and a round with tags: go and a skip exclude each other (docs/protocol.md 15)."""
+"""A deviating or slow server and a round with tags: go and a skip exclude each other (docs/protocol.md 15).
+
+Unit tests of the state machine; the attacks are ``ends-...`` and ``tags-...``.
+"""
 
 from __future__ import annotations
 
@@ -44,8 +47,8 @@ from servers.rounds.release import sealed_output
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
-from tests.adversarial.test_one_end_a_round import server_on
 from tests.unit.parties import REQUESTER, SITES, study
+from tests.unit.servers.test_one_end_a_round import server_on
 from tests.unit.tags.halves import DIMENSION, PARTIES, ROSTER, SEED, STUDY, Release, T, by
 
 OF = Release()

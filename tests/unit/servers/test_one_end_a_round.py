@@ -1,6 +1,8 @@
 """A deviating server and the requester try to end one round twice: two sums under one mask, or a sum and a skip.
 
 Either would give them the difference of two sums over almost the same sites, which is one site's update.
+
+The attacks that this bars are ``ends-...``; here is every state of the machine behind them.
 """
 
 from __future__ import annotations

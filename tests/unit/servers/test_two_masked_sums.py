@@ -1,6 +1,8 @@
 """Side A sends two masked sums at once: the output that sites may have fetched already is not replaced by the second.
 
 The requests are interleaved for real: both have passed every look at the round before either of them ends.
+
+A unit test of two requests interleaved to the byte, which no attack from outside can time.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from servers.routes import peer as peer_routes
 from servers.store.interface import RoundRecord
 from servers.store.shares import Draft, ShareFiles
 from servers.store.sql import SqlStore
-from tests.adversarial.test_one_end_a_round import AGREED, ALL, ANNOUNCED, KEY, OPERATORS, PARTIES, server_on, store
+from tests.unit.servers.test_one_end_a_round import AGREED, ALL, ANNOUNCED, KEY, OPERATORS, PARTIES, server_on, store
 
 __all__ = ["store"]
 

@@ -1,6 +1,8 @@
 """A deviating server and the requester try to have a ranking measured and then skipped, so that sites allow another.
 
 Each ranking gives the requester one number of its choice about every site's model; a second one would be a second.
+
+The attacks are ``ranking-twice``, ``ends-skip-after-opening`` and ``ends-burn-after-opening``; here are the states.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ from servers.rounds.standing import standing
 from servers.store.interface import RoundRecord, StudyRecord
 from servers.store.migrate import upgrade
 from servers.store.sql import SqlStore
-from tests.adversarial.test_one_end_a_round import (
+from tests.unit.parties import announcement, study
+from tests.unit.servers.test_one_end_a_round import (
     AGREED,
     ALL,
     FIVE,
@@ -53,7 +56,6 @@ from tests.adversarial.test_one_end_a_round import (
     server_on,
     skipped,
 )
-from tests.unit.parties import announcement, study
 
 STUDY = study(ROSTER.digest()).model_copy(update={"ranking": RankingSpec()})
 KEY = RoundKey(STUDY.digest(), 1, 1)

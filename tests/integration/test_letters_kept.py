@@ -1,4 +1,6 @@
-"""One site fills the servers' disks and everybody's views with letters; each test is the attack and what is left of it.
+"""Which letters a server keeps, how long, and that it takes none it has no room for.
+
+Floods of them are the attacks ``letters-...``.
 
 Both real applications run in one process, without sockets.
 """
@@ -23,7 +25,7 @@ from protocol.wire import paths
 from protocol.wire.channel.sealing import sealed_length, sealed_small_length
 from protocol.wire.messages import RoundState, StudyEndState
 from servers.store import shares
-from tests.adversarial.in_process import RunningApps, running_apps
+from tests.kit.in_process import RunningApps, running_apps
 from tests.kit.processes import Federation, prepare_servers
 
 SITES = [f"hospital-{i}" for i in range(5)]
@@ -78,53 +80,12 @@ def code(response: httpx.Response) -> str:
     return str(response.json()["code"])
 
 
-def test_a_refusal_of_300_megabytes_is_not_read(flood: Flood) -> None:
-    """The length is stated: refused before a byte of it. Nothing is on the disk, nothing in the requester's view."""
-    answer = flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(2**20))
-    assert (answer.status_code, code(answer)) == (413, "too_large")
-    assert f"at most {NOTICE} bytes" in answer.json()["detail"]
-    assert flood.files() == []
-    assert flood.shown(REQUESTER) == ()
-
-
-def test_a_chunked_refusal_is_read_up_to_its_cap(flood: Flood) -> None:
-    answer = flood.put(CONTRIBUTOR, "refusal", REQUESTER, bytes(2**20), chunked=True)
-    assert (answer.status_code, code(answer)) == (413, "too_large")
-    assert flood.files() == []
-
-
-def test_small_letters_of_made_up_topics_fill_no_view(flood: Flood) -> None:
-    """56,000 letters of 74 bytes made the view longer than a control message: now a topic stands for something."""
-    flood.sites.announce(flood.sites.announcement(1, listed=SITES[1:]))
-    topics = [f"{word}-{n}" for n in range(2, 12) for word in ("decline", "x", "refusal", "weights", "welcome")]
-    topics += ["decline", "decline-01", "decline-1-1", "decline--1", "refusal-0", "checkpoint", "every-site"]
-    answers = [flood.put(CONTRIBUTOR, topic, REQUESTER, bytes(NOTICE)) for topic in topics]
-    assert {answer.status_code for answer in answers} <= {400, 403, 409}
-    assert flood.shown(REQUESTER) == ()
-    for topic in ("decline-1", "refusal"):
-        assert flood.put(CONTRIBUTOR, topic, REQUESTER, bytes(NOTICE)).status_code == 204
-    assert len(flood.shown(REQUESTER)) == 2
-    assert len(flood.files()) == 2
-
-
 def test_an_ended_study_takes_no_letters(flood: Flood) -> None:
     first = secrets.token_bytes(NOTICE)
     assert flood.put(CONTRIBUTOR, "refusal", REQUESTER, first).status_code == 204
     flood.sites.end(StudyEndState.CANCELLED)
     assert code(flood.put(SITES[2], "refusal", REQUESTER, bytes(NOTICE))) == "wrong_round"
     assert flood.put(CONTRIBUTOR, "refusal", REQUESTER, first).status_code == 204, "the same bytes, the same answer"
-
-
-def test_models_that_no_round_can_have_made_are_not_kept(flood: Flood) -> None:
-    """Checkpoints are the longest letters: a hundred thousand versions of one would fill any disk."""
-    body = bytes(sealed_length(4 * D))
-    assert flood.put(REQUESTER, "checkpoint-0", paths.EVERY_SITE, body).status_code == 204
-    for topic, recipient in (("checkpoint-1", paths.EVERY_SITE), ("welcome-1", CONTRIBUTOR)):
-        assert code(flood.put(REQUESTER, topic, recipient, body[:1000])) == "wrong_round"
-    for wrong in (body + b"x", body * 50):
-        assert code(flood.put(REQUESTER, "checkpoint-0", paths.EVERY_SITE, wrong)) == "too_large"
-    assert code(flood.put(REQUESTER, "checkpoint-0", CONTRIBUTOR, body)) == "not_listed"
-    assert flood.put(REQUESTER, "welcome-0", paths.EVERY_SITE, body).status_code == 404
 
 
 def test_letters_that_nobody_reads_any_more_are_deleted(flood: Flood) -> None:
@@ -151,24 +112,6 @@ def test_letters_that_nobody_reads_any_more_are_deleted(flood: Flood) -> None:
     )
     assert f"welcome-0/{REQUESTER}" in flood.shown(SITES[3])
     assert len(flood.files()) == 4 + 4 + 3 + 3 + 4 + 3
-
-
-def test_rounds_without_lists_pile_no_letters_up(flood: Flood) -> None:
-    """Letters of a round went when a later list came: a requester that skipped lists left every site's view growing."""
-    study, server = flood.sites.study, flood.apps.servers[Side.A]
-    for number in range(1, 11):
-        if number % 3 == 1:
-            for site in SITES[1:]:
-                assert flood.put(REQUESTER, f"weights-{number}", site, b"weights").status_code == 204
-        flood.sites.announce(flood.sites.announcement(number, listed=SITES[1:]), sides=[Side.A])
-        for site in SITES[1:-1]:  # the last one is waited for: with its word too the server would end the round
-            assert flood.put(site, f"decline-{number}", REQUESTER, bytes(NOTICE)).status_code == 204
-        record = server.store.current_round(study.digest())
-        assert record is not None
-        server.store.change_round(record.key, lambda r: replace(r, state=RoundState.SKIPPED))
-    assert flood.shown(SITES[1]) == (f"weights-10/{REQUESTER}",)
-    assert len(flood.shown(REQUESTER)) == 2 * 3
-    assert len(flood.files()) == 4 + 2 * 3
 
 
 def test_a_chunked_upload_finds_no_room_while_it_is_written(flood: Flood, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,8 @@
 
 Server A goes on to a second attempt after the burn, and opens or sums there; the skip tells every site that nothing
 was opened or summed, so that the next round may differ from this one in a single site.
+
+The attack is ``ends-burn-in-private``; here is every order in which the messages may come.
 """
 
 from __future__ import annotations
@@ -19,9 +21,9 @@ from protocol.rounds.steps import End
 from protocol.sharing import Side
 from protocol.wire.authentic import sign
 from protocol.wire.messages import Announcement, OutcomeCause, Purpose, RoundOutcome, RoundState, Signed
-from tests.adversarial.test_one_end_a_round import FIVE, OPERATORS, PARTIES, Asked, endings, server_on
-from tests.adversarial.test_ranking_once import ANNOUNCED, KEY, STUDY, record_in, store_with
 from tests.unit.parties import announcement
+from tests.unit.servers.test_one_end_a_round import FIVE, OPERATORS, PARTIES, Asked, endings, server_on
+from tests.unit.servers.test_ranking_once import ANNOUNCED, KEY, STUDY, record_in, store_with
 
 UPDATES = announcement(STUDY.digest(), listed=FIVE[1:])
 COUNTS = announcement(STUDY.digest(), listed=FIVE[1:], purpose=Purpose.COUNTS, opens=Needs.NOTHING, model_version=0)
