@@ -15,7 +15,7 @@ def card_markdown(card: ModelCard) -> str:
         f"# Model {card.model_version} of study {card.study}",
         _warning(card),
         _origin(card),
-        "## What it may tell about a single record\n\n" + _privacy(card),
+        f"## What it may tell about a {_unit(card)}\n\n" + _privacy(card),
         "## Sites\n\n" + _sites(card),
         f"## How well it does at the {card.exported_at} that exported it\n\n" + _scores(card),
         "## What goes in and comes out\n\n" + _inputs(card),
@@ -44,6 +44,10 @@ def _origin(card: ModelCard) -> str:
         f"released of {card.rounds}; every round's sum was opened, no site's update. The model itself may show what "
         "it was trained on: give it to nobody who may not learn about the patients."
     )
+
+
+def _unit(card: ModelCard) -> str:
+    return "whole site" if card.privacy is not None and card.privacy.unit == "site" else "single record"
 
 
 def _privacy(card: ModelCard) -> str:

@@ -12,6 +12,7 @@ from client_agent.drawn.curves import Curve, chart
 from client_agent.drawn.document import document, figure, table
 from client_agent.product.card_text import card_markdown
 from client_agent.report.facts import Cost, SiteStory, StudyReport
+from client_agent.report.noise_part import noise_html
 from client_agent.scoring.score import MetricName, Score, shown_score, words_of
 from client_agent.site.events import RoundRecord, SiteValue
 from protocol.printable import printable
@@ -51,7 +52,7 @@ def report_html(report: StudyReport) -> str:
             "<h2>What was opened, and to whom</h2>",
             table(("about", "by the signed study"), [(one.name, one.value) for one in report.statements]),
             "<h2>Noise and privacy budget</h2>",
-            _privacy(report),
+            noise_html(report.privacy),
             "<h2>Costs</h2>",
             _costs(report),
             "<h2>Model card</h2>",
@@ -228,26 +229,6 @@ def _summary(report: StudyReport) -> str:
         f"{len(found.sites)} sites were summed: {', '.join(found.sites)}; moiety study summary {report.study} shows it."
     )
     return f"<h2>Summary of the sites' tables</h2><p>{escape(said)}</p>"
-
-
-def _privacy(report: StudyReport) -> str:
-    own = report.privacy
-    if own is None:
-        return (
-            "<p>No noise: this study is not differentially private, and nothing bounds what its model and its sums "
-            "tell about a single record.</p>"
-        )
-    budget = "none is set" if own.budget is None else f"{own.budget:g}, of which {own.used or 0:.0%} is used"
-    rows = [
-        (f"epsilon of this study, per {own.unit} of this site", f"{own.epsilon:.3f}"),
-        ("epsilon of all this site's studies", f"{own.spent:.3f}"),
-        ("delta", f"{own.delta:g}"),
-        ("budget", budget),
-        ("noise multiplier, record clip", f"{own.noise_multiplier:g}, {own.record_clip:g}"),
-        ("trainings", str(own.trainings)),
-        ("accountant", own.accountant),
-    ]
-    return table(("what", "at this site"), rows) + "<p class=note>Other sites have their own numbers.</p>"
 
 
 def _costs(report: StudyReport) -> str:

@@ -7,13 +7,17 @@ from contextlib import closing
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from client_agent.learning.learner import Learner, Vector
+from client_agent.settings import AgentSettings
 from client_agent.site.budget.accounting import Steps
 from client_agent.site.budget.spent_budget import SpentOfUnit, budget_memory
 from client_agent.site.events import RoundEnd
 from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.memory.learners import Learners, LightLearner, light_learner, light_sites, light_study
 from harness.federation.processes import FederationSpec, SiteSpec
+from protocol.arithmetic.discrete_gaussian import NoiseStream
 from protocol.clauses import Clause
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Study, StudyEndState
@@ -32,12 +36,10 @@ def budget(rounds: int) -> SitePolicy:
     return OPEN.model_copy(update={"delta": DELTA, "epsilon": epsilon, "privacy_unit": "site"})
 
 
-def federation(folder: Path, **policies: SitePolicy) -> InMemoryFederation:
+def federation(folder: Path, learner: Learners = light_learner, **policies: SitePolicy) -> InMemoryFederation:
     sites = light_sites(SITES, OPEN)
     chosen = tuple(SiteSpec(one.name, one.data, policies.get(one.name, one.policy)) for one in sites)
-    return InMemoryFederation(
-        FederationSpec("hidden", SITES[0], chosen, seed=5, ports=free_ports()), folder, light_learner
-    )
+    return InMemoryFederation(FederationSpec("hidden", SITES[0], chosen, seed=5, ports=free_ports()), folder, learner)
 
 
 def hidden(running: InMemoryFederation, name: str, rounds: int) -> Study:
@@ -78,6 +80,51 @@ def test_what_servers_hold_of_noise_is_forgotten_with_the_shares(tmp_path: Path)
     held = [one for one in found if one]
     assert len(held) == len(SERVERS)
     assert [[secret for _, secret in rows] for rows in held] == [[None, None]] * len(SERVERS)
+
+
+class _Broken(LightLearner):
+    """An update of nothing but ``shown`` in the first round."""
+
+    shown = 0.0
+
+    def update(self, model: Vector, round_number: int) -> Vector:
+        whole = super().update(model, round_number)
+        return np.full_like(whole, self.shown) if round_number == 1 else whole
+
+
+_NO_NUMBERS = {"c1": float("nan"), SITES[0]: float("inf")}
+
+
+def _broken_or_zeros(settings: AgentSettings, study: Study, seed: int) -> Learner:
+    """c1 and the requester: no number in study "broken", zeros in any other."""
+    if settings.site not in _NO_NUMBERS:
+        return light_learner(settings, study, seed)
+    made = _Broken(study, SITES.index(settings.site))
+    made.shown = _NO_NUMBERS[settings.site] if study.name == "broken" else 0.0
+    return made
+
+
+def test_an_update_that_is_no_number_is_shared_as_zeros_and_nobody_stays_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A site that stayed away because of its numbers would say something about them without noise.
+
+    The servers' draws are taken to be zero here, so that the sums can be compared to the bit.
+    """
+    monkeypatch.setattr(NoiseStream, "take", lambda self, count: np.zeros(count, np.int64))
+    with federation(tmp_path, _broken_or_zeros) as running:
+        running.start()
+        for name in ("broken", "zeros"):
+            run(running, hidden(running, name, 2))
+            assert end_of(running, name)[0] is StudyEndState.COMPLETED
+            records = rounds_of(running, SITES[0], name)
+            assert [one.state for one in records] == [RoundEnd.RELEASED] * 2
+            assert [set(one.took_part) for one in records] == [set(SITES)] * 2
+        models = {
+            name: [journal(running, SITES[0], name).load_model(n) for n in (1, 2)] for name in ("broken", "zeros")
+        }
+    assert all(np.isfinite(model).all() and model.any() for model in models["broken"])
+    assert all(np.array_equal(*pair) for pair in zip(models["broken"], models["zeros"], strict=True))
 
 
 def _secrets(path: Path) -> list[tuple[int, bytes | None]]:

@@ -14,6 +14,7 @@ from client_agent.report.made import study_report
 from client_agent.report.outcome import Federated
 from client_agent.report.written import report_html
 from client_agent.settings import AgentSettings, load_settings
+from client_agent.site.budget.accounting import Steps, accountant, epsilon_of, share_used
 from client_agent.site.events import Absent
 from client_agent.site.identity import load_identity
 from client_agent.site.journal import STOPPED, SiteState, StudyJournal
@@ -24,7 +25,7 @@ from harness.federation.processes import FederationSpec
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.authentic import sign
-from protocol.wire.messages import EndCause, RuleName, RuleSpec, Signed, Study, StudyEnd, StudyEndState
+from protocol.wire.messages import EndCause, PrivacySpec, RuleName, RuleSpec, Signed, Study, StudyEnd, StudyEndState
 from tests.integration.agents import EROSION, finished, rounds_of, spec, study_for
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -199,3 +200,55 @@ def test_averaging_opens_no_distances(tmp_path: Path) -> None:
         found = report_of(load_settings(running.config(SITES[0])))
     assert "Distances.</b>" not in report_html(found)
     assert {one.distance for one in found.sites} == {None}
+
+
+NOISE = 2.0
+BY_UNIT = {
+    "site": PrivacySpec(unit="site", noise_multiplier=NOISE),
+    "record": PrivacySpec(record_clip=1.0, noise_multiplier=NOISE),
+}
+
+
+@pytest.fixture(scope="module")
+def noised(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Settings of the requester and of c1 after two studies: sums with noise of the servers, and noise of the sites."""
+    with federation(tmp_path_factory.mktemp("noised")) as running:
+        running.start()
+        for unit, privacy in BY_UNIT.items():
+            study = study_for(running, f"of-{unit}", RuleSpec(name=RuleName.FEDAVG), 2, 60.0)
+            running.hand_in(Study.model_validate({**study.model_dump(), "privacy": privacy}))
+            running.until(f"the end of {unit}", finished(running, f"of-{unit}", *SITES))
+        return running.config(SITES[0]), running.config("c1")
+
+
+@pytest.mark.parametrize(("unit", "drawn"), [("site", 1.0), ("record", 16 / 60)])
+def test_a_study_with_noise_says_epsilon_of_its_unit_wherever_it_is_read(
+    noised: tuple[Path, Path], unit: str, drawn: float, tmp_path: Path
+) -> None:
+    """Counted by what was trained, at the requester and at a contributor alike; page, JSON, card."""
+    for config in noised:
+        out = tmp_path / "r.html"
+        said = CliRunner().invoke(app, ["report", f"of-{unit}", "--config", str(config), "--out", str(out)])
+        assert said.exit_code == 0, said.output
+        page, found = out.read_text(), report_of(load_settings(config), f"of-{unit}")
+        own = found.privacy
+        assert own is not None
+        assert (found.state, found.sums, own.unit, own.trainings) == ("completed", 2, unit, 2)
+        assert own.epsilon == own.spent == epsilon_of([Steps(drawn, NOISE, 2)], own.delta)
+        what = {"site": "per whole site", "record": "per record of this site"}[unit]
+        assert f"<td>epsilon of this study, {what}</td><td>{own.epsilon:.3f}</td>" in page
+        assert f"<td>delta</td><td>{own.delta:g}</td>" in page
+        assert page.count(accountant()) == 3  # before it began, what was counted, the card
+        assert f"none of unit {unit} is set" in page
+        each = {"site": "for each whole site, beside one that shares", "record": "for each record of the site"}[unit]
+        assert f"Epsilon {own.epsilon:.2f} at delta {own.delta:g} {each}" in page
+        assert StudyReport.model_validate_json(found.model_dump_json()) == found
+
+
+def test_a_budget_is_of_one_unit(noised: tuple[Path, Path]) -> None:
+    settings = load_settings(noised[0])
+    policy = settings.policy.model_copy(update={"epsilon": 50.0, "privacy_unit": "site"})
+    settings = settings.model_copy(update={"policy": policy})
+    used = share_used([Steps(1.0, NOISE, 2)], 50.0, policy.delta)
+    assert f"50, of which {used:.0%} is used" in report_html(report_of(settings, "of-site"))
+    assert "none of unit record is set" in report_html(report_of(settings, "of-record"))

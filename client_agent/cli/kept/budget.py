@@ -27,9 +27,9 @@ def show_budget(settings: AgentSettings, keys: PartyKeys, *, json_output: bool) 
     if json_output:
         sys.stdout.write(report.model_dump_json() + "\n")
         return
-    rows = table("study", "trainings", "epsilon alone", title="privacy budget", caption=report.accountant)
+    rows = table("study", "of each", "trainings", "epsilon alone", title="privacy budget", caption=report.accountant)
     for one in report.studies:
-        add_row(rows, one.study, str(one.trainings), f"{one.epsilon:.3f}")
+        add_row(rows, one.study, one.unit, str(one.trainings), f"{one.epsilon:.3f}")
     console().print(rows)
     of = _NONE if report.used is None else f"{report.used:.1%} of a budget of {report.epsilon:g} is used"
     sys.stdout.write(f"all together: epsilon {report.spent:.3f} at delta {report.delta:g}, per {report.unit}; {of}\n")

@@ -10,19 +10,20 @@ from protocol.policy.site_policy import SitePolicy
 
 
 class StudySpent(BaseModel):
-    """What one study has spent alone; the studies together spend less than the sum of these."""
+    """What one study has spent alone, of the ``unit`` that its noise hides; together they spend less than the sum."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     study: str
     study_digest: str
     trainings: int
     epsilon: float
+    unit: str = "record"
 
 
 class BudgetReport(BaseModel):
     """``epsilon`` is the site's budget, ``used`` how much of it is used (1: all), both None where it has none.
 
-    ``spent`` is epsilon of all studies together, at ``delta``.
+    ``spent`` is epsilon of all studies of that ``unit`` together, at ``delta``; ``studies`` has those of the other too.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,24 +39,25 @@ class BudgetReport(BaseModel):
 
 def budget_report(budget: BudgetMemory, policy: SitePolicy) -> BudgetReport:
     """The count as it stands."""
-    counted = budget.of_unit(policy.privacy_unit)
-    names = {one.study_digest: one.study for one in counted.trainings}
-    digests = [one.study_digest for one in counted.trainings]
+    every = budget.spent.trainings
+    studies = {one.study_digest: one for one in every}
+    digests = [one.study_digest for one in every]
     return BudgetReport(
         epsilon=policy.epsilon,
         delta=policy.delta,
         unit=policy.privacy_unit,
-        spent=counted.epsilon(policy.delta),
+        spent=budget.of_unit(policy.privacy_unit).epsilon(policy.delta),
         used=budget.share_used(policy),
         accountant=accountant(),
         studies=tuple(
             StudySpent(
-                study=name,
+                study=one.study,
                 study_digest=digest,
                 trainings=digests.count(digest),
-                epsilon=counted.epsilon(policy.delta, digest),
+                epsilon=budget.of_unit(one.unit).epsilon(policy.delta, digest),
+                unit=one.unit,
             )
-            for digest, name in names.items()
+            for digest, one in studies.items()
         ),
         uncovered_rounds=len(budget.spent.uncovered),
     )

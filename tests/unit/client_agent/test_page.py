@@ -20,6 +20,8 @@ from client_agent.page.door import COOKIE, Door
 from client_agent.page.picture import lines_over_rounds
 from client_agent.settings import load_settings
 from client_agent.site.approval import approval_of
+from client_agent.site.budget.accounting import Steps, accountant, epsilon_of
+from client_agent.site.budget.spent_budget import budget_memory
 from client_agent.site.events import (
     METRICS,
     Absence,
@@ -31,15 +33,18 @@ from client_agent.site.events import (
     RoundRecord,
     site_values,
 )
+from client_agent.site.identity import load_identity
 from client_agent.site.journal import SiteState, StudyJournal
 from client_agent.site.models.kept_model import Kept, KeptModel, save_kept
 from client_agent.site.telling.problems import Problems
+from client_agent.study.spending import training_of
 from harness.federation.processes import write_secret
 from host.doctor.finding import Report, failed, ok
 from host.one_holder import one_process
 from host.web_page.guard import FORM_FIELD
 from protocol.wire.authentic import sign
 from protocol.wire.keyfile import dump_party_keys
+from protocol.wire.messages import PrivacySpec, TrainingSpec
 from tests.unit.client_agent.federation import REQUESTER, keys, study
 from tests.unit.client_agent.test_cli import write_config
 from tests.unit.client_agent.test_product import study_of
@@ -350,6 +355,30 @@ def test_the_privacy_budget_is_shown(config: Path, door: Door) -> None:
         text = client.get("/budget").text
     assert "epsilon 3, of which 0.0 percent are used" in text
     assert "epsilon 0.000 at delta 1e-05" in text
+
+
+@pytest.mark.parametrize("unit", ["record", "site"])
+def test_what_was_spent_is_shown_study_by_study_with_its_unit(config: Path, door: Door, unit: str) -> None:
+    """Whichever unit the site's own budget has: noise of the other one is not hidden."""
+    config.write_text(config.read_text() + f'\n[policy]\nprivacy_unit = "{unit}"\ndelta = 1e-3\n')
+    settings = load_settings(config)
+    memory = budget_memory(settings.state_dir, load_identity(settings)[1])
+    by_unit = {
+        "record": (PrivacySpec(record_clip=1.0, noise_multiplier=2.0), Steps(0.16, 2.0, 1)),
+        "site": (PrivacySpec(unit="site", noise_multiplier=3.0), Steps(1.0, 3.0, 1)),
+    }
+    for name, (privacy, _) in by_unit.items():
+        study = STUDY.model_copy(update={"name": name, "privacy": privacy, "training": TrainingSpec(batch_size=16)})
+        memory.charge(training_of(study, privacy, 100, 1), settings.policy)
+    with browser(config, door) as client:
+        client.get("/login", params={"token": door.token})
+        text = " ".join(client.get("/budget").text.split())
+    words = {"record": "of each single record", "site": "of the whole site"}
+    for name, (_, steps) in by_unit.items():
+        cells = f'<td>{words[name]}</td><td class="number">1</td>'
+        assert f'<th scope="row">{name}</th>{cells}<td class="number">{epsilon_of([steps], 1e-3):.3f}</td>' in text
+    assert f"epsilon {epsilon_of([by_unit[unit][1]], 1e-3):.3f} at delta 0.001, {words[unit]}" in text
+    assert accountant() in text
 
 
 def test_pages_speak_german_where_the_reader_does(inside: Browser) -> None:

@@ -217,3 +217,24 @@ def test_a_card_of_a_study_with_noise_has_its_epsilon_and_by_what_it_was_counted
     finish = FinishedModel(choose="held_out", shared_version=2, pull=0.1, seen=80, held=20)
     finished = export(replace(of_study, finish=finish), tmp_path, tmp_path / "finished", is_requester=True)
     assert "finished without noise on the requester's records" in card_markdown(finished)
+
+
+def test_a_card_of_a_study_with_noise_of_the_servers_has_the_epsilon_of_a_whole_site(tmp_path: Path) -> None:
+    """A budget of records says nothing about it; one of sites does."""
+    privacy = PrivacySpec(unit="site", noise_multiplier=2.0)
+    study = study_of().model_copy(update={"privacy": privacy, "rule": RuleSpec(name=RuleName.FEDAVG)})
+    earlier = study.model_copy(update={"name": "earlier"})
+    spent = tuple(training_of(of, privacy, 100, number) for of in (earlier, study) for number in (1, 2, 3))
+    for kept, used in (("site", True), ("record", False)):
+        policy = SitePolicy(epsilon=4.0, delta=1e-3, privacy_unit=kept)
+        of_study = replace(held(study), spent=spent, policy=policy)
+        card = export(of_study, tmp_path, tmp_path / kept, is_requester=True)
+        assert card.privacy is not None
+        assert (card.privacy.unit, card.privacy.record_clip) == ("site", None)
+        assert card.privacy.epsilon == pytest.approx(epsilon_of([Steps(1.0, 2.0, 3)], 1e-3))
+        assert card.privacy.spent == pytest.approx(epsilon_of([Steps(1.0, 2.0, 6)], 1e-3))
+        said = card_markdown(card)
+        assert "## What it may tell about a whole site" in said
+        assert f"Epsilon {card.privacy.epsilon:.2f} at delta 0.001 for each whole site" in said
+        assert "Accountant: dp-accounting" in said
+        assert ("of a budget of 4" in said) is used
