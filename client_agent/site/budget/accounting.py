@@ -61,7 +61,7 @@ def share_used(spent: Iterable[Steps], epsilon: float, delta: float) -> float:
     if not counts:
         return 0.0
     order = filter_order(epsilon, delta)
-    (divergence,) = _composed(counts, (order,))._rdp  # dp-accounting is pinned, and shows it nowhere else
+    (divergence,) = _composed(counts, (order,)).rdp
     return float(divergence) / _allowed(order, epsilon, delta)
 
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 
 import pytest
+from dp_accounting import GaussianDpEvent, PoissonSampledDpEvent
+from dp_accounting.rdp import RdpAccountant
 
+from client_agent.site.budget import accounting
 from client_agent.site.budget.accounting import (
     ORDERS,
     Steps,
@@ -99,3 +104,21 @@ def test_a_budget_that_is_used_up_spends_no_more_than_epsilon_and_not_much_less(
 def test_a_budget_that_allows_nothing_is_refused():
     with pytest.raises(ConfigurationError, match="allows nothing"):
         share_used([Steps(0.1, 1.0, 1)], 0.001, 1e-9)
+
+
+@pytest.mark.parametrize(("probability", "noise", "count"), [(1.0, 4.0, 12), (0.1, 1.0, 40), (0.3, 2.0, 7)])
+def test_what_a_budget_reads_of_the_accountant_is_what_its_epsilon_says_at_that_order(
+    probability: float, noise: float, count: int
+) -> None:
+    """By the accountant's own conversion, turned around; and by nothing that it keeps to itself."""
+    order = filter_order(8.0, DELTA)
+    converted = math.log1p(-1 / order) - (math.log(DELTA) + math.log(order)) / (order - 1)
+    total = RdpAccountant(orders=[order])
+    total.compose(PoissonSampledDpEvent(probability, GaussianDpEvent(noise)), count)
+    divergence = total.get_epsilon(DELTA) - converted
+    found = share_used([Steps(probability, noise, count)], 8.0, DELTA)
+    assert found == pytest.approx(divergence / (8.0 - converted), rel=1e-9)
+    names = {
+        node.attr for node in ast.walk(ast.parse(inspect.getsource(accounting))) if isinstance(node, ast.Attribute)
+    }
+    assert not any(name.startswith("_") for name in names)

@@ -34,6 +34,7 @@ from protocol.wire.messages import (
     EndCause,
     ModelSpec,
     PrivacySpec,
+    PrivacyUnit,
     RuleName,
     RuleSpec,
     Signed,
@@ -225,7 +226,8 @@ def test_a_card_of_a_study_with_noise_of_the_servers_has_the_epsilon_of_a_whole_
     study = study_of().model_copy(update={"privacy": privacy, "rule": RuleSpec(name=RuleName.FEDAVG)})
     earlier = study.model_copy(update={"name": "earlier"})
     spent = tuple(training_of(of, privacy, 100, number) for of in (earlier, study) for number in (1, 2, 3))
-    for kept, used in (("site", True), ("record", False)):
+    units: tuple[tuple[PrivacyUnit, bool], ...] = (("site", True), ("record", False))
+    for kept, used in units:
         policy = SitePolicy(epsilon=4.0, delta=1e-3, privacy_unit=kept)
         of_study = replace(held(study), spent=spent, policy=policy)
         card = export(of_study, tmp_path, tmp_path / kept, is_requester=True)
