@@ -11,7 +11,7 @@ import errno
 import fcntl
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -85,8 +85,10 @@ def _refusal(folder: Path, error: OSError) -> str:
     return f"{folder} is in use by {holder}; stop that one, or give this one a folder of its own"
 
 
-def require_owner(folder: Path, setting: str, owner: Owner, otherwise: str) -> None:
+def require_owner(folder: Path, setting: str, owner: Owner, otherwise: str, *, former: Collection[Owner] = ()) -> None:
     """The folder becomes ``owner``'s the first time, and is nobody else's from then on; ``otherwise`` says what to do.
+
+    ``former``: the same party as it was named before, whose folder it may be too.
 
     Raises: ConfigurationError
     """
@@ -99,5 +101,5 @@ def require_owner(folder: Path, setting: str, owner: Owner, otherwise: str) -> N
     except (OSError, ValidationError) as error:
         said = error.strerror if isinstance(error, OSError) else "it is not what was written"
         raise ConfigurationError(f"{path} cannot be read ({said}); restore it from a backup of the folder") from None
-    if known != owner:
+    if known != owner and known not in former:
         raise ConfigurationError(f"key '{setting}': {folder} belongs to {known}; this is {owner}: {otherwise}")

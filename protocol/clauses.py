@@ -48,6 +48,7 @@ class Clause(StrEnum):
     BUDGET_UNRECONCILED = "budget_unreconciled"
     LEFT = "left"
     PAUSED = "paused"
+    KEYS_RENEWED = "keys_renewed"
 
     @property
     def passes(self) -> bool:
@@ -63,5 +64,6 @@ _PASSING: Final = frozenset(
         Clause.BUDGET_UNRECONCILED,
         Clause.ISOLATION,
         Clause.PAUSED,
+        Clause.KEYS_RENEWED,
     }
 )

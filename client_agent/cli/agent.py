@@ -184,8 +184,8 @@ def forget(
 def budget(config: ConfigOption, json_output: JsonOption = False) -> None:
     """What this site has spent of its privacy budget, study by study and together."""
     settings = load_settings(config)
-    _, keys = load_identity(settings)
-    show_budget(settings, keys, json_output=json_output)
+    _, came_with = load_identity(settings)
+    show_budget(settings, came_with, json_output=json_output)
 
 
 @app.command(name="begin-budget")

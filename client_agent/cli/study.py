@@ -197,7 +197,7 @@ def _checked(
 
     Raises: ConfigurationError
     """
-    chain, keys = load_chain(settings)
+    chain, _ = load_chain(settings)
     roster = chain.head
     _require_requester(settings, roster)
     text, source = read_text(study_file), str(study_file)
@@ -212,7 +212,7 @@ def _checked(
     remarks = require_federated(study, roster, settings.policy, shown)
     for remark in (*remarks, *_tried(study, settings, finish)):
         sys.stderr.write(f"{remark}\n")
-    require_own_budget(study, settings, keys, finish)
+    require_own_budget(study, settings, chain.founding_keys[settings.site], finish)
     return study, finish, foreseen_epsilon(study, roster, settings.policy.delta)
 
 

@@ -93,6 +93,7 @@ class Decisions:
             self._check_announced(a, b)
             owner.saw(announcement)
             self.check_stays()
+            self._check_own_keys(announcement)
             mail = self._weight_mail(announcement)
             weight_list = mail.weight_list
             self._catch_up(mail)
@@ -181,6 +182,17 @@ class Decisions:
         if at_a.study_digest != self._owner.study_digest or at_a.round != a.round:
             raise AnnouncementMismatch(f"round {a.round}: the announcement is for another study or round")
         self._context.held.of(at_a)
+
+    def _check_own_keys(self, announcement: Announcement) -> None:
+        """Raises: PolicyRefusal, clause ``keys_renewed``: the letters of this round can be opened no more"""
+        now, then = (
+            roster.party(self._context.site) for roster in (self._context.roster, self._context.held.of(announcement))
+        )
+        if now is not None and then is not None and now.sealing_key != then.sealing_key:
+            raise PolicyRefusal(
+                Clause.KEYS_RENEWED,
+                "this site has other keys than when the round was announced; it takes part from the next one on",
+            )
 
     def _weight_mail(self, announcement: Announcement) -> WeightMail:
         context, requester = self._context, self._context.roster.requester

@@ -22,7 +22,6 @@ from host.web_page.guard import FOREIGN, FORM_FIELD, HEADERS, Refused, form_fiel
 from host.web_page.pages import Pages, static_file
 from host.web_page.texts import LANGUAGES, chosen_language
 from protocol.errors import MoietyError, UnknownResource
-from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster
 
 _OPEN: Final = frozenset({"/login", "/static/page.css", "/static/page.js"})
@@ -41,9 +40,9 @@ def make_page(settings: AgentSettings, door: Door, look: Callable[[], Report]) -
 
     Raises: ConfigurationError, BadSignature
     """
-    roster, keys = load_identity(settings)
+    roster, came_with = load_identity(settings)
     page = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    shown = _Shown(settings, roster, keys, door, look)
+    shown = _Shown(settings, roster, came_with, door, look)
 
     @page.middleware("http")
     async def guard(request: Request, handle: Handled) -> Response:
@@ -93,11 +92,11 @@ class _Shown:
     """The pages, each made from what the journal says now."""
 
     def __init__(
-        self, settings: AgentSettings, roster: Roster, keys: PartyKeys, door: Door, look: Callable[[], Report]
+        self, settings: AgentSettings, roster: Roster, came_with: str, door: Door, look: Callable[[], Report]
     ) -> None:
         self._settings = settings
         self._roster = roster
-        self._keys = keys
+        self._came_with = came_with
         self._door = door
         self._look = look
         self._asks = settings.site == roster.requester
@@ -151,7 +150,7 @@ class _Shown:
         return {"site": site, "studies": all_studies(self._settings, site)}
 
     def budget(self, request: Request) -> Response:
-        return self._page(request, "budget.html", budget=budget_of(self._settings, self._keys))
+        return self._page(request, "budget.html", budget=budget_of(self._settings, self._came_with))
 
     def ledger(self, request: Request) -> Response:
         return self._page(request, "ledger.html", sent=what_left(self._settings))

@@ -98,8 +98,8 @@ def held_model(settings: AgentSettings, name: str, *, unfinished: bool = False, 
     scores = journal.read(folder / (SHARED_SCORES if of_shared else FINAL_SCORES), FinalScores)
     spent: tuple[Training, ...] = ()
     if study.privacy is not None:
-        _, keys = load_identity(settings)
-        spent = budget_memory(settings.state_dir, keys).spent.trainings
+        _, came_with = load_identity(settings)
+        spent = budget_memory(settings.state_dir, came_with).spent.trainings
     return HeldModel(study, state, version, model, network.eval(), records, scores, finish, spent, settings.policy)
 
 

@@ -22,13 +22,12 @@ from client_agent.study.asked.plain_words import in_plain_words
 from client_agent.study.ranking import RANKING_FILE, Ranking
 from client_agent.study.summarising import SUMMARY_FILE, Summary
 from protocol.errors import ConfigurationError
-from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster, Study
 
 
 def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyReport:
     """Whatever state the study is in. Raises: ConfigurationError where this site knows none of that name"""
-    roster, keys = load_identity(settings)
+    roster, came_with = load_identity(settings)
     stand = stand_of(settings, name)
     study, folder = stand.asked, settings.state_dir / "studies" / name
     records = read_metrics(folder / METRICS)
@@ -58,7 +57,7 @@ def study_report(settings: AgentSettings, name: str, now_s: float) -> StudyRepor
         best=None if journal is None else kept_model(journal, Kept.BEST),
         ranking=None if journal is None else journal.read(folder / RANKING_FILE, Ranking),
         summary=None if journal is None else journal.read(folder / SUMMARY_FILE, Summary),
-        privacy=_privacy(settings, keys, study),
+        privacy=_privacy(settings, came_with, study),
         costs=own,
         costs_of_all=others,
         card=card,
@@ -88,10 +87,10 @@ def _transformation(settings: AgentSettings, study: Study) -> str | None:
     return load_transformation(path).digest if study.data_schema is not None and path.exists() else None
 
 
-def _privacy(settings: AgentSettings, keys: PartyKeys, study: Study) -> CardPrivacy | None:
+def _privacy(settings: AgentSettings, came_with: str, study: Study) -> CardPrivacy | None:
     if study.privacy is None:
         return None
-    return privacy_of(study, budget_memory(settings.state_dir, keys).spent.trainings, settings.policy)
+    return privacy_of(study, budget_memory(settings.state_dir, came_with).spent.trainings, settings.policy)
 
 
 def _story(site: str, records: tuple[RoundRecord, ...]) -> SiteStory:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Final
 
 import httpx
@@ -19,14 +20,15 @@ from host.clock import SYSTEM, Clock
 from host.one_holder import OWNER, Owner, one_process, require_owner
 from host.private_files import private_folder
 from protocol.sharing import Side
+from protocol.wire.chain.chain import RosterChain
 
 Connect = Callable[[str, Ledger], httpx.BaseTransport]
 """The way to the server of that name."""
 
 
 _ANOTHER_FOLDER: Final = (
-    f"give this agent a folder of its own. If it is the same hospital with new keys or another name (docs/joining.md, "
-    f"'New keys'), delete {OWNER} there and start again"
+    "give this agent a folder of its own. If it is the same hospital under another name (docs/joining.md, 'New keys'), "
+    f"delete {OWNER} there and start again"
 )
 
 
@@ -44,8 +46,8 @@ class Site:
         self.chain, self.keys = load_chain(settings)
         self.roster = self.chain.head
         private_folder(settings.state_dir)
-        owner = Owner("site", self.keys.name, self.keys.key_id)  # of all federations: it remembers sums over the data
-        require_owner(settings.state_dir, "state_dir", owner, _ANOTHER_FOLDER)
+        self.came_with = self.chain.founding_keys[settings.site]
+        _require_own(settings.state_dir, self.keys.name, self.chain)
         self.ledger = Ledger(settings.state_dir / "ledger.jsonl")
         self.contacts = Contacts(settings.state_dir / CONTACTS, clock.now)
         connect = connect or _over_tls(settings)
@@ -73,6 +75,13 @@ class Site:
     @property
     def is_requester(self) -> bool:
         return self.settings.site == self.roster.requester
+
+
+def _require_own(state_dir: Path, site: str, chain: RosterChain) -> None:
+    """The folder is this site's, with whichever of the keys that it has had. Raises: ConfigurationError"""
+    ids = dict.fromkeys(party.key_id for roster in chain.rosters for party in roster.sites if party.name == site)
+    first, *later = (Owner("site", site, key) for key in ids)  # of all federations: it remembers sums over the data
+    require_owner(state_dir, "state_dir", first, _ANOTHER_FOLDER, former=later)
 
 
 def _over_tls(settings: AgentSettings) -> Connect:

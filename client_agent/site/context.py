@@ -58,6 +58,11 @@ class SiteContext:
         """The newest that this site holds."""
         return self.held.head
 
+    @property
+    def came_with(self) -> str:
+        """The signing key that names this site in its own memories and in those of others."""
+        return self.held.name_of(self.site)
+
     def pause(self, seconds: float) -> bool:
         """Whether the agent was stopped meanwhile."""
         return self.clock.wait(self.stop, seconds)
@@ -65,14 +70,14 @@ class SiteContext:
     @cached_property
     def sums(self) -> SumMemory:
         """What this site's key remembers of sums; made before studies run side by side."""
-        return sum_memory(self.state_dir, self.keys, partial(self.randomness.bytes, 32, "sketch of updates"))
+        return sum_memory(self.state_dir, self.came_with, partial(self.randomness.bytes, 32, "sketch of updates"))
 
     @cached_property
     def cohorts(self) -> CohortMemory:
         """Over whom this site's data were summed as they are; made before studies run side by side."""
-        return cohort_memory(self.state_dir, self.keys, partial(self.randomness.bytes, 32, "rounding of counts"))
+        return cohort_memory(self.state_dir, self.came_with, partial(self.randomness.bytes, 32, "rounding of counts"))
 
     @cached_property
     def budget(self) -> BudgetMemory:
         """What this site's key has spent of its privacy budget; made before studies run side by side."""
-        return budget_memory(self.state_dir, self.keys)
+        return budget_memory(self.state_dir, self.came_with)

@@ -16,10 +16,13 @@ from protocol.wire.keyfile import PartyKeys, parse_party_keys
 from protocol.wire.messages import Roster
 
 
-def load_identity(settings: AgentSettings) -> tuple[Roster, PartyKeys]:
-    """The newest roster and this site's keys. Raises: as ``load_chain``"""
-    chain, keys = load_chain(settings)
-    return chain.head, keys
+def load_identity(settings: AgentSettings) -> tuple[Roster, str]:
+    """The newest roster, and the signing key that this site came with, which names its memories.
+
+    Raises: as ``load_chain``
+    """
+    chain, _ = load_chain(settings)
+    return chain.head, chain.founding_keys[settings.site]
 
 
 def load_chain(settings: AgentSettings) -> tuple[RosterChain, PartyKeys]:

@@ -1,4 +1,5 @@
-"""What a site's signing key remembers on disk, whichever study asks: its folder, its one secret, its files."""
+"""What a site remembers on disk by the signing key that it came with, whichever study asks: its folder, its one secret,
+its files."""
 
 from __future__ import annotations
 
@@ -10,16 +11,18 @@ from pydantic import BaseModel, ValidationError
 
 from host.durable import write_durably
 from protocol.errors import ConfigurationError
-from protocol.wire.keyfile import PartyKeys
 
 R = TypeVar("R", bound=BaseModel)
 SECRET_BYTES: Final = 32
 _KEY_CHARACTERS: Final = 32
 
 
-def folder_of_key(state_dir: Path, memory: str, keys: PartyKeys) -> Path:
-    """Where the site with these keys keeps a memory, whatever the site is called."""
-    return state_dir / memory / keys.party().signing_key[:_KEY_CHARACTERS]
+def folder_of_key(state_dir: Path, memory: str, came_with: str) -> Path:
+    """Where a site keeps a memory, whatever it is called and however often its keys were renewed since.
+
+    ``came_with``: the signing key that it first had in the roster's chain, in hexadecimal digits.
+    """
+    return state_dir / memory / came_with[:_KEY_CHARACTERS]
 
 
 def drawn_once(path: Path, draw: Callable[[], bytes], used: Callable[[], bool], otherwise: str) -> bytes:

@@ -19,16 +19,15 @@ from client_agent.site.key_folder import drawn_once, folder_of_key, read_remembe
 from host.durable import new_folder, write_durably
 from protocol.policy.cohorts import Cohort, check_cohort
 from protocol.policy.questions import check_questions
-from protocol.wire.keyfile import PartyKeys
 
 _ROUNDS: Final = "rounds.json"
 _KEY: Final = "rounding.key"
 _MEMORY: Final = "cohorts"
 
 
-def cohort_memory(state_dir: Path, keys: PartyKeys, draw: Callable[[], bytes]) -> CohortMemory:
-    """The memory of the site with these keys, whatever it is called and whichever study asks."""
-    return CohortMemory(folder_of_key(state_dir, _MEMORY, keys), draw)
+def cohort_memory(state_dir: Path, came_with: str, draw: Callable[[], bytes]) -> CohortMemory:
+    """The memory of the site that came with this signing key, whichever keys it has now and whichever study asks."""
+    return CohortMemory(folder_of_key(state_dir, _MEMORY, came_with), draw)
 
 
 class Remembered(BaseModel):

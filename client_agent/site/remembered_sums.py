@@ -29,7 +29,6 @@ from protocol.policy.kept_update import KEPT_LENGTH, Layers, kept_update, sketch
 from protocol.policy.site_policy import SitePolicy
 from protocol.policy.summed_rows import SummedRow
 from protocol.policy.sums import MOST_KEPT, Exposure, KnownSum, exposure, exposure_with_noise
-from protocol.wire.keyfile import PartyKeys
 
 RoundName = tuple[str, int]
 """A study's digest and a round's number."""
@@ -38,9 +37,9 @@ _FORGOTTEN: Final = "forgotten.json"
 _MEMORY: Final = "sums"
 
 
-def sum_memory(state_dir: Path, keys: PartyKeys, draw: Callable[[], bytes]) -> SumMemory:
-    """The memory of the site with these keys, whatever it is called and whichever study asks."""
-    return SumMemory(folder_of_key(state_dir, _MEMORY, keys), draw)
+def sum_memory(state_dir: Path, came_with: str, draw: Callable[[], bytes]) -> SumMemory:
+    """The memory of the site that came with this signing key, whichever keys it has now and whichever study asks."""
+    return SumMemory(folder_of_key(state_dir, _MEMORY, came_with), draw)
 
 
 class RememberedRow(BaseModel):

@@ -20,7 +20,7 @@ from client_agent.learning.check_data import names_of
 from client_agent.learning.data import load_folder
 from client_agent.learning.study_file import study_from_toml
 from client_agent.settings import load_settings as load_agent_settings
-from client_agent.site.identity import load_identity
+from client_agent.site.identity import load_chain
 from deploy.prepare_demo import STUDY_FILE, demo_sites, prepare
 from deploy.requirements import requirements
 from harness.datasets.breast_cancer import breast_cancer_five_hospitals
@@ -158,8 +158,8 @@ def test_prepared_settings_are_accepted(tmp_path: Path) -> None:
     for site in demo_sites():
         agent = load_agent_settings(tmp_path / "demo" / site.name / "settings.toml")
         agent.keys.chmod(0o600)  # as the container's copy
-        roster, keys = load_identity(agent)
-        assert (keys.name, roster) == (site.name, parties.roster.message)
+        chain, keys = load_chain(agent)
+        assert (keys.name, chain.head) == (site.name, parties.roster.message)
         assert agent.seed is None
         assert len(load_folder(agent.data, (30,), 2).train) == len(site.train)
 

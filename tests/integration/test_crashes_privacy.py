@@ -49,7 +49,9 @@ def test_what_was_spent_before_a_death_counts(federation: Federation, kill: Kill
     audit(federation, study)
     assert [record.state for record in outcome.records] == [RoundEnd.RELEASED] * ROUNDS
     for site in SITES:
-        kept = budget_memory(federation.state(site), federation.parties.keys_of(site)).spent.trainings
+        kept = budget_memory(
+            federation.state(site), federation.parties.keys_of(site).party().signing_key
+        ).spent.trainings
         counted = Counter(one.round for one in kept if one.study_digest == study.digest())
         twice = site == SITE and kill.point in SPENT_TWICE
         assert counted == {1: 1, 2: 2 if twice else 1}

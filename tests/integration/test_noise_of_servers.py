@@ -48,7 +48,7 @@ def hidden(running: InMemoryFederation, name: str, rounds: int) -> Study:
 
 
 def spent(running: InMemoryFederation, site: str) -> SpentOfUnit:
-    return budget_memory(running.state(site), running.parties.keys_of(site)).of_unit("site")
+    return budget_memory(running.state(site), running.parties.keys_of(site).party().signing_key).of_unit("site")
 
 
 def test_every_site_opens_the_same_sums_with_noise_and_a_budget_is_kept_across_studies(tmp_path: Path) -> None:

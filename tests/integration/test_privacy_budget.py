@@ -51,7 +51,7 @@ def noised(running: InMemoryFederation, name: str, rounds: int, least: int = 3) 
 
 
 def trainings(running: InMemoryFederation, site: str) -> tuple[Training, ...]:
-    return budget_memory(running.state(site), running.parties.keys_of(site)).spent.trainings
+    return budget_memory(running.state(site), running.parties.keys_of(site).party().signing_key).spent.trainings
 
 
 def end_of(running: InMemoryFederation, study: str) -> tuple[StudyEndState, EndCause, Clause | None, str | None]:

@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import cast
 
 import pytest
 
-from client_agent.learning.learner import Learner, Vector
 from client_agent.network.held_roster import ACCEPTED
-from client_agent.network.server_client import RetryPolicy, ServerClient
-from client_agent.settings import AgentSettings
-from harness.federation.memory.clocks import Stop, VirtualClock
 from harness.federation.memory.federation import InMemoryFederation
-from harness.federation.memory.learners import Odd, light_learner, light_sites, light_study
+from harness.federation.memory.learners import light_sites, light_study
 from harness.federation.processes import FederationSpec
 from protocol.errors import Unavailable, UnknownResource
 from protocol.policy.site_policy import SitePolicy
 from protocol.sharing import Side
 from protocol.wire.chain.file import parse_chain
 from protocol.wire.chain.making import Wanted
-from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import RuleName, RuleSpec, Study
 from tests.integration.agents import final_model, finished, rounds_of
-from tests.integration.roster_changes import change_roster, newcomer
+from tests.integration.roster_changes import as_site, change_roster, in_force, newcomer, slow_federation
 from tests.ports import free_ports
 
 SITES = ("requester", "c1", "c2", "c3")
@@ -33,27 +26,9 @@ ROUNDS = 9
 ROUND_S = 20.0
 
 
-class Slow(Odd):
-    """An update takes a while on the federation's clock."""
-
-    def __init__(self, inner: Learner, clock: VirtualClock) -> None:
-        super().__init__(inner)
-        self._clock = clock
-
-    def update(self, model: Vector, round_number: int) -> Vector:
-        self._clock.wait(Stop(self._clock), ROUND_S)
-        return super().update(model, round_number)
-
-
 def federation(folder: Path) -> InMemoryFederation:
     spec = FederationSpec("changing", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
-    made: list[InMemoryFederation] = []
-
-    def slow(settings: AgentSettings, study: Study, seed: int) -> Learner:
-        return cast(Learner, Slow(light_learner(settings, study, seed), made[0].clock))
-
-    made.append(InMemoryFederation(spec, folder, slow))
-    return made[0]
+    return slow_federation(spec, folder, ROUND_S)
 
 
 def study_of(running: InMemoryFederation) -> Study:
@@ -61,17 +36,6 @@ def study_of(running: InMemoryFederation) -> Study:
     return study.model_copy(
         update={"parameters": study.parameters.model_copy(update={"least_contributors": 2}), "round_deadline_s": 60.0}
     )
-
-
-def in_force(running: InMemoryFederation, number: int) -> Callable[[], bool]:
-    return lambda: all(app.state.server.chain.number == number for app in running.servers.apps.values())
-
-
-def as_site(running: InMemoryFederation, keys: PartyKeys, side: Side) -> ServerClient:
-    operator = running.parties.roster.message.operator(side)
-    once = RetryPolicy(attempts=1)
-    transport = running.servers.transport()
-    return ServerClient(side, operator, keys, transport, retry=once, clock=running.clock.now)
 
 
 def test_a_hospital_joins_a_running_study_and_another_is_revoked_in_the_middle(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from client_agent.report.written import report_html
 from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.budget.accounting import Steps, accountant, epsilon_of, share_used
 from client_agent.site.events import Absent
-from client_agent.site.identity import load_identity
+from client_agent.site.identity import load_chain
 from client_agent.site.journal import STOPPED, SiteState, StudyJournal
 from client_agent.site.outbox import REFUSAL, create_study, queued, withdraw
 from harness.federation.memory.federation import InMemoryFederation
@@ -174,7 +174,7 @@ def test_an_end_that_was_not_asked_for_says_so_first(
     ended: tuple[AgentSettings, AgentSettings, StudyReport, Path], tmp_path: Path
 ) -> None:
     settings = ended[0].model_copy(update={"state_dir": tmp_path / "state"})
-    _, keys = load_identity(settings)
+    _, keys = load_chain(settings)
     journal = StudyJournal(settings.state_dir, "heart")
     signed = (ended[0].state_dir / "studies" / "heart" / "study.json").read_bytes()
     (journal.folder / "study.json").write_bytes(signed)

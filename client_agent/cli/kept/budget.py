@@ -11,7 +11,6 @@ from client_agent.site.budget.report import budget_report
 from client_agent.site.budget.spent_budget import budget_memory
 from client_agent.site.connections import Site, one_agent
 from client_agent.site.reconciling import lost_rounds
-from protocol.wire.keyfile import PartyKeys
 
 _NONE: Final = "no budget: epsilon is not set in [policy], so noise is counted and nothing is refused for it"
 _CONSEQUENCE: Final = (
@@ -21,9 +20,9 @@ _CONSEQUENCE: Final = (
 )
 
 
-def show_budget(settings: AgentSettings, keys: PartyKeys, *, json_output: bool) -> None:
+def show_budget(settings: AgentSettings, came_with: str, *, json_output: bool) -> None:
     """A table, or JSON; the agent may run meanwhile."""
-    report = budget_report(budget_memory(settings.state_dir, keys), settings.policy)
+    report = budget_report(budget_memory(settings.state_dir, came_with), settings.policy)
     if json_output:
         sys.stdout.write(report.model_dump_json() + "\n")
         return
@@ -43,7 +42,7 @@ def begin_budget(settings: AgentSettings, *, yes: bool) -> None:
     Raises: ConfigurationError while the agent runs; Unavailable while a server is away
     """
     with one_agent(settings), Site(settings) as site:
-        budget = budget_memory(settings.state_dir, site.keys)
+        budget = budget_memory(settings.state_dir, site.came_with)
         counted = budget.of_unit(settings.policy.privacy_unit)
         lost = lost_rounds(counted, site.clients, site.roster, settings.site)
         if not lost:

@@ -10,17 +10,16 @@ from client_agent.site.budget.spent_budget import budget_memory
 from client_agent.study.spending import require_room_for, training_of
 from protocol.errors import ConfigurationError
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster, Study
 
 
-def require_own_budget(study: Study, settings: AgentSettings, keys: PartyKeys, finish: FinishTable | None) -> None:
+def require_own_budget(study: Study, settings: AgentSettings, came_with: str, finish: FinishTable | None) -> None:
     """All rounds fit into what is left of this site's budget. Raises: PolicyRefusal, ConfigurationError"""
     if study.privacy is None:
         return
     train = fitting_data(study, settings.data, None).train
     seen = train if finish is None else finish.parts(train, 0)[0]
-    require_room_for(study, len(seen), budget_memory(settings.state_dir, keys), settings.policy)
+    require_room_for(study, len(seen), budget_memory(settings.state_dir, came_with), settings.policy)
 
 
 def require_shown_budget(study: Study, roster: Roster, policy: SitePolicy, whose: str) -> None:

@@ -26,7 +26,7 @@ def forget_memory(settings: AgentSettings, *, yes: bool) -> None:
     """
     with one_agent(settings), Site(settings) as site:
         draw = partial(SystemRandomness().bytes, 32, "sketch")
-        sums = sum_memory(settings.state_dir, site.keys, draw)
+        sums = sum_memory(settings.state_dir, site.came_with, draw)
         lost = lost_rounds(sums, site.clients, site.roster, settings.site)
         if not lost:
             sys.stdout.write("nothing is lost: the memory knows every round that the servers have receipts for\n")

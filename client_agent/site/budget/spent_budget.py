@@ -24,7 +24,6 @@ from host.durable import new_folder, write_durably
 from protocol.clauses import Clause
 from protocol.errors import ConfigurationError, PolicyRefusal
 from protocol.policy.site_policy import SitePolicy
-from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import PrivacyUnit
 
 RoundName = tuple[str, int]
@@ -32,9 +31,9 @@ _SPENT: Final = "spent.json"
 MEMORY: Final = "budget"
 
 
-def budget_memory(state_dir: Path, keys: PartyKeys) -> BudgetMemory:
-    """The count of the site with these keys, whatever it is called and whichever study asks."""
-    return BudgetMemory(folder_of_key(state_dir, MEMORY, keys))
+def budget_memory(state_dir: Path, came_with: str) -> BudgetMemory:
+    """The count of the site that came with this signing key, whichever keys it has now and whichever study asks."""
+    return BudgetMemory(folder_of_key(state_dir, MEMORY, came_with))
 
 
 class Training(BaseModel):

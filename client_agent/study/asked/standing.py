@@ -16,7 +16,6 @@ from client_agent.site.telling.notices import Sent, read_notices
 from client_agent.site.telling.problems import Problem, read_problems
 from client_agent.study.asked.at_hand import KnownStudy, known_studies
 from host.one_holder import holder_of
-from protocol.wire.keyfile import PartyKeys
 from protocol.wire.messages import Roster
 
 STOPPED_FIX = "mend it, then start the agent again"
@@ -69,7 +68,7 @@ class SiteStanding(BaseModel):
 
 def standing(settings: AgentSettings) -> SiteStanding:
     """Reads, and writes nothing. Raises: ConfigurationError, BadSignature"""
-    roster, keys = load_identity(settings)
+    roster, came_with = load_identity(settings)
     problems = {one.study: one for one in read_problems(settings.state_dir)}
     studies = tuple(_study(known, problems.get(known.study.name)) for known in known_studies(settings, roster))
     waiting = {one.digest for one in studies if one.waits and not one.over}
@@ -80,7 +79,7 @@ def standing(settings: AgentSettings) -> SiteStanding:
         asks=settings.site == roster.requester,
         holder=holder_of(settings.state_dir),
         servers=contacts_of(settings, roster),
-        budget=budget_of(settings, keys),
+        budget=budget_of(settings, came_with),
         problem=problems.get(""),
         undelivered=tuple(one for one in notices if one.failure and one.study_digest in waiting),
         studies=studies,
@@ -100,11 +99,11 @@ def contacts_of(settings: AgentSettings, roster: Roster) -> tuple[Contact, ...]:
     return tuple(known.get(name, Contact(server=name)) for name in names)
 
 
-def budget_of(settings: AgentSettings, keys: PartyKeys) -> BudgetReport | None:
+def budget_of(settings: AgentSettings, came_with: str) -> BudgetReport | None:
     """None where there is neither a budget nor anything spent."""
     if settings.policy.epsilon is None and not (settings.state_dir / MEMORY).exists():
         return None
-    memory = budget_memory(settings.state_dir, keys)
+    memory = budget_memory(settings.state_dir, came_with)
     if settings.policy.epsilon is None and not memory.spent.trainings:
         return None
     return budget_report(memory, settings.policy)

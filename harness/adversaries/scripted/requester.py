@@ -24,6 +24,7 @@ from client_agent.site.context import SiteContext
 from client_agent.site.journal import StudyJournal
 from client_agent.site.letter import WeightMail, Welcome
 from harness.adversaries.scripted.learners import Quadratic, Stays
+from harness.adversaries.scripted.renewal import renewed, renewed_keys
 from harness.adversaries.scripted.there import there
 from harness.engine.parties import SiteEntry, make_parties
 from harness.federation.memory.clocks import ToldClock
@@ -177,6 +178,8 @@ class Federation:
         self.relays = {site: {side: Relay(side, {"asking": site.encode()}) for side in Side} for site in SITES}
         self._contexts: dict[str, SiteContext] = {}
         self._agents: dict[tuple[str, str], Contributor] = {}
+        self._chain = RosterChain(PARTIES.roster)
+        self._keys = {site: PARTIES.keys_of(site) for site in SITES}
 
     def __enter__(self) -> Federation:
         return self
@@ -189,6 +192,14 @@ class Federation:
         self._contexts.pop(site, None)
         for key in [key for key in self._agents if key[0] == site]:
             del self._agents[key]
+
+    def renew(self, *sites: str) -> None:
+        """These sites have other keys from now on, by a change that everybody has; all agents start again."""
+        number = self._chain.number + 1
+        self._keys |= {site: renewed_keys(self._keys[site], number) for site in sites}
+        self._chain = renewed(self._chain, PARTIES, tuple(self._keys[site] for site in sites))
+        for site in SITES:
+            self.restart(site)
 
     def state_dir(self, site: str) -> Path:
         return self._folder / site
@@ -224,7 +235,7 @@ class Federation:
             content_key=_CONTENT_KEY,
             previous=previous,
         )
-        party = there(ROSTER.party(site), site)
+        party = there(self._chain.head.party(site), site)
         signed = sign(letter, REQUESTER, PARTIES.keys_of(REQUESTER).signing)
         for relay in self.relays[site].values():
             sealed = seal_letter(signed, "welcome", of.digest(), REQUESTER, party, version)
@@ -245,8 +256,8 @@ class Federation:
             self._open.callback(ledger.close)
             self._contexts[site] = SiteContext(
                 site=site,
-                keys=PARTIES.keys_of(site),
-                held=HeldRoster(RosterChain(PARTIES.roster)),
+                keys=self._keys[site],
+                held=HeldRoster(self._chain),
                 clients=self.relays[site],  # type: ignore[arg-type]  # mail is all it asks for
                 randomness=SystemRandomness(),
                 state_dir=self.state_dir(site),
@@ -275,7 +286,8 @@ class Federation:
         **how: Unpack[How],
     ) -> Round:
         """Announce to the listed sites; whoever accepts is in the sum, which is released, skipped, or neither."""
-        weights, told = announced(of, number, listed, how)
+        weights, plain = announced(of, number, listed, how)
+        told = plain.model_copy(update={"roster_head": self._chain.named_head})
         views = self.views(told)
         decisions = {site: self._decide(of, site, weights, views, how.get("previous")) for site in listed}
         accepted = tuple(site for site in listed if decisions[site].accepted)
@@ -318,7 +330,7 @@ class Federation:
         views: tuple[RoundView, ...],
         previous: PastRelease | None,
     ) -> Decision:
-        party, number = there(ROSTER.party(site), site), views[0].round
+        party, number = there(self._chain.head.party(site), site), views[0].round
         mail = seal_letter(
             WeightMail(weight_list=weights, previous=previous), "weights", of.digest(), REQUESTER, party, number
         )

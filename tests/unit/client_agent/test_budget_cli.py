@@ -31,6 +31,7 @@ from tests.unit.client_agent.test_reconciling import HELD
 from tests.unit.client_agent.test_spent_budget import training
 
 DELTA = 1e-3
+CAME_WITH = keys(SITE).party().signing_key
 
 
 def settings(folder: Path, **policy: Any) -> Any:
@@ -38,7 +39,7 @@ def settings(folder: Path, **policy: Any) -> Any:
 
 
 def count(folder: Path) -> BudgetMemory:
-    return budget_memory(folder, keys(SITE))
+    return budget_memory(folder, CAME_WITH)
 
 
 @pytest.fixture
@@ -47,7 +48,7 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> dict[Side, FakeServer]:
 
     @contextmanager
     def site(_: AgentSettings) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(keys=keys(SITE), clients=made, roster=ROSTER)
+        yield SimpleNamespace(came_with=CAME_WITH, clients=made, roster=ROSTER)
 
     monkeypatch.setattr(budget_cli, "Site", site)
     return made
@@ -57,20 +58,20 @@ def test_what_is_spent_is_shown_by_study_and_together(tmp_path: Path, capsys: py
     for name, number in (("one", 1), ("one", 2), ("other", 1)):
         count(tmp_path).charge(training(name, number), SitePolicy())
     count(tmp_path).begin_after([("ab" * 32, 1)])
-    budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), keys(SITE), json_output=True)
+    budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), CAME_WITH, json_output=True)
     told = json.loads(capsys.readouterr().out)
     assert [(one["study"], one["trainings"]) for one in told["studies"]] == [("one", 2), ("other", 1)]
     assert told["spent"] == pytest.approx(count(tmp_path).of_unit("record").epsilon(DELTA))
     assert told["studies"][0]["epsilon"] < told["spent"] < sum(one["epsilon"] for one in told["studies"])
     assert (told["epsilon"], told["unit"], told["uncovered_rounds"]) == (20.0, "record", 1)
     assert told["accountant"].startswith("dp-accounting")
-    budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), keys(SITE), json_output=False)
+    budget_cli.show_budget(settings(tmp_path, epsilon=20.0, delta=DELTA), CAME_WITH, json_output=False)
     said = capsys.readouterr().out
     assert (
         f"epsilon {told['spent']:.3f} at delta 0.001, per record; {told['used']:.1%} of a budget of 20 is used" in said
     )
     assert "1 rounds before are covered by no count" in said
-    budget_cli.show_budget(settings(tmp_path / "new"), keys(SITE), json_output=False)
+    budget_cli.show_budget(settings(tmp_path / "new"), CAME_WITH, json_output=False)
     assert "no budget: epsilon is not set" in capsys.readouterr().out
 
 
@@ -102,17 +103,17 @@ def test_a_study_that_the_requesters_budget_does_not_hold_is_not_created(tmp_pat
         X = np.zeros((100, 5), np.float32)
         np.savez(tmp_path / "data" / f"{part}.npz", X=X, y=np.arange(100) % 3)
     at = settings(tmp_path, epsilon=4.0, delta=DELTA)
-    require_own_budget(noised(10), at, keys(SITE), None)
-    require_own_budget(study(), at, keys(SITE), None)
+    require_own_budget(noised(10), at, CAME_WITH, None)
+    require_own_budget(study(), at, CAME_WITH, None)
     with pytest.raises(PolicyRefusal, match=r"budget_spent: .* with its 100 rounds"):
-        require_own_budget(noised(100), at, keys(SITE), None)
+        require_own_budget(noised(100), at, CAME_WITH, None)
     most = next(n for n in range(10, 100) if refused(n + 1, at, None))
     assert refused(most, at, FinishTable(held_out=0.5)), "with fewer records each is drawn more often"
 
 
 def refused(rounds: int, at: Any, finish: FinishTable | None) -> bool:
     try:
-        require_own_budget(noised(rounds), at, keys(SITE), finish)
+        require_own_budget(noised(rounds), at, CAME_WITH, finish)
     except PolicyRefusal:
         return True
     return False

@@ -57,9 +57,10 @@ def settings(tmp_path: Path, owner: str, **changes: object) -> AgentSettings:
 
 
 def test_the_identity_of_a_site(tmp_path: Path) -> None:
-    roster, own = load_identity(settings(tmp_path, "c1"))
-    assert roster == ROSTER
-    assert own.name == "c1"
+    roster, came_with = load_identity(settings(tmp_path, "c1"))
+    own = roster.party("c1")
+    assert own is not None
+    assert (roster, came_with) == (ROSTER, own.signing_key)
 
 
 def test_an_identity_that_does_not_fit(tmp_path: Path) -> None:

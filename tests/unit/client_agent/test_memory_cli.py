@@ -24,14 +24,14 @@ def servers(monkeypatch: pytest.MonkeyPatch) -> dict[Side, FakeServer]:
 
     @contextmanager
     def site(_: AgentSettings) -> Iterator[SimpleNamespace]:
-        yield SimpleNamespace(keys=keys(SITE), clients=made, roster=ROSTER)
+        yield SimpleNamespace(came_with=keys(SITE).party().signing_key, clients=made, roster=ROSTER)
 
     monkeypatch.setattr(memory_cli, "Site", site)
     return made
 
 
 def forgotten(folder: Path) -> frozenset[tuple[str, int]]:
-    return sum_memory(folder, keys(SITE), lambda: bytes(32)).rounds()
+    return sum_memory(folder, keys(SITE).party().signing_key, lambda: bytes(32)).rounds()
 
 
 def test_it_asks_first(servers: dict[Side, FakeServer], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

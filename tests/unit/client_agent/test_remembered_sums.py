@@ -174,6 +174,6 @@ def test_an_update_without_its_row_is_no_round(memory: SumMemory, tmp_path: Path
 
 
 def test_a_memory_belongs_to_a_key(tmp_path: Path) -> None:
-    sum_memory(tmp_path, keys("c1"), lambda: bytes(32)).remember(row(1), UPDATE)
-    assert sum_memory(tmp_path, keys("c1"), lambda: bytes(32)).rounds()
-    assert not sum_memory(tmp_path, keys("c2"), lambda: bytes(32)).rounds()
+    sum_memory(tmp_path, keys("c1").party().signing_key, lambda: bytes(32)).remember(row(1), UPDATE)
+    assert sum_memory(tmp_path, keys("c1").party().signing_key, lambda: bytes(32)).rounds()
+    assert not sum_memory(tmp_path, keys("c2").party().signing_key, lambda: bytes(32)).rounds()

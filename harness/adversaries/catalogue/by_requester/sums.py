@@ -10,6 +10,7 @@ import numpy as np
 
 from client_agent.contributor.decisions import Decision
 from client_agent.contributor.run import Contributor
+from client_agent.network.held_roster import HeldRoster
 from harness.adversaries import memory_attacks as memory
 from harness.adversaries.catalogue.attack import Attack, Found, Party, passes
 from harness.adversaries.memory_attacks import ATTACKS, FEATURES, Claim, MemoryAttack, start
@@ -23,6 +24,7 @@ from harness.adversaries.scripted.requester import (
     Round,
     study,
 )
+from harness.adversaries.scripted.there import there
 from protocol.policy.site_policy import SitePolicy
 from protocol.wire.authentic import sign
 from protocol.wire.messages import RoundState, RoundView, Study
@@ -217,6 +219,19 @@ def _told_by_one_server(sites: Federation) -> float | None:
     return _difference(sites, first, sites.round(study("second"), 1, _WITHOUT_FIRST, version=0))
 
 
+def _renewed(sites: Federation) -> float | None:
+    """Everybody but one site renews its keys between the sums, as hospitals do once a year."""
+    of = study()
+    first = sites.round(of, 1, _FOUR, version=0)
+    sites.renew(*_WITHOUT_FIRST)
+    return _difference(sites, first, sites.round(of, 2, _WITHOUT_FIRST, version=1))
+
+
+def _key_of_the_day(held: HeldRoster, site: str) -> str:
+    """A site is named by the key that it has now."""
+    return there(held.head.party(site), site).signing_key
+
+
 _SETTLE = Contributor._settle_unseen
 
 
@@ -240,6 +255,12 @@ def subtractions() -> tuple[Attack, ...]:
         TwoSums("agents-two-release-sets", "another release set shown to sites than was summed", _another_release_set),
         TwoSums("agents-second-study", "a second study over the same data, side by side with the first", _side_by_side),
         TwoSums("agents-lighter-weight", "the same sites again, one of them with a lower weight", _lighter),
+        TwoSums(
+            "agents-renewed-keys",
+            "two sums around a day on which sites renewed their keys",
+            _renewed,
+            without={"client_agent.network.held_roster.HeldRoster.name_of": _key_of_the_day},
+        ),
         TwoSums("agents-late-joiner", "the sums without and with a site that joins", _joiner),
         TwoSums(
             "agents-told-by-one-server",

@@ -1,0 +1,160 @@
+"""What becomes of a study when its roster changes in the middle: renewed keys, a revoked contributor, CKKS, a fork."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from client_agent.learning.learner import Learner
+from client_agent.network.server_client import ServerClient
+from client_agent.settings import AgentSettings
+from client_agent.site.events import EventKind, RoundEnd
+from client_agent.site.remembered_sums import sum_memory
+from harness.federation.memory.clocks import Stop
+from harness.federation.memory.federation import InMemoryFederation
+from harness.federation.memory.learners import light_learner, light_sites, light_study
+from harness.federation.processes import FederationSpec
+from protocol.errors import Unavailable
+from protocol.policy.site_policy import SitePolicy
+from protocol.protection.plan import StudyProtection
+from protocol.sharing import Side
+from protocol.wire.chain.making import Wanted
+from protocol.wire.messages import RosterChange, RuleName, RuleSpec, Signed, Study
+from tests.integration.agents import final_model, finished, rounds_of
+from tests.integration.roster_changes import (
+    Waits,
+    as_site,
+    chain_of,
+    change_roster,
+    in_force,
+    newcomer,
+    renew_keys,
+    signed_by_all,
+    slow_federation,
+)
+from tests.ports import free_ports
+
+SITES = ("requester", "c1", "c2", "c3")
+POLICY = SitePolicy(least_isolation=0.0, least_contributors=2, allow_ckks=True)
+ROUND_S = 20.0
+
+
+def federation(folder: Path) -> InMemoryFederation:
+    spec = FederationSpec("changing", SITES[0], light_sites(SITES, POLICY), seed=5, ports=free_ports())
+    return slow_federation(spec, folder, ROUND_S)
+
+
+def study_of(running: InMemoryFederation, rounds: int, *, least: int = 2, deadline_s: float = 60.0) -> Study:
+    study = light_study(running.parties, "trial", RuleSpec(name=RuleName.FEDAVG), rounds=rounds)
+    parameters = study.parameters.model_copy(update={"least_contributors": least})
+    return study.model_copy(update={"parameters": parameters, "round_deadline_s": deadline_s})
+
+
+def took_part(running: InMemoryFederation) -> list[tuple[str, ...]]:
+    return [record.took_part for record in rounds_of(running, "requester", "trial")]
+
+
+def test_a_site_renews_its_keys_in_a_running_study_and_is_the_same_site(tmp_path: Path) -> None:
+    with federation(tmp_path) as running:
+        running.start()
+        running.hand_in(study_of(running, 8))
+        running.until("a round with c2", lambda: any("c2" in cohort for cohort in took_part(running)))
+        running.stop_agents("c2")
+        before, came_with = len(took_part(running)), running.parties.keys_of("c2").party().signing_key
+        renew_keys(running, "c2")
+        running.until("the change is in force", in_force(running, 1))
+        with pytest.raises(Unavailable, match="401"):
+            as_site(running, running.parties.keys_of("c2"), Side.A).view("trial")
+        running.start("c2")
+        running.until("c2 takes part", lambda: any("c2" in cohort for cohort in took_part(running)[before + 1 :]))
+        running.until("the end", finished(running, "trial", *SITES))
+        declined = [text for text in running.texts(EventKind.DECLINED, "c2") if text]
+        assert all("other keys than when the round was announced" in text for text in declined)
+        assert len({final_model(running, site, "trial") for site in SITES}) == 1
+        (folder,) = (running.state("c2") / "sums").iterdir()
+        rows = sum_memory(running.state("c2"), came_with, lambda: bytes(32)).known()
+    assert folder.name == came_with[:32]
+    named = {weight.site for known in rows for weight in known.row.weights}
+    assert named == {running.parties.keys_of(site).party().signing_key for site in SITES[1:]}
+
+
+def test_who_is_revoked_after_contributing_is_in_that_sum_and_in_no_later_one(tmp_path: Path) -> None:
+    """In a round under way what it contributed before stays; all else of it is refused from that moment on."""
+    with federation(tmp_path) as running:
+        gate = Stop(running.clock)
+
+        def held(settings: AgentSettings, study: Study, seed: int) -> Learner:
+            return cast(Learner, Waits(light_learner(settings, study, seed), running.clock, ROUND_S, gate, 2))
+
+        running.start("requester", "c1", "c2")
+        running.start("c3", learner=held)
+        running.hand_in(study_of(running, 4, deadline_s=3000.0))
+
+        def contributed() -> bool:
+            found = {(event.site, event.round) for event in running.events if event.text == "contributed"}
+            return {("c1", 2), ("c2", 2)} <= found
+
+        running.until("c1 has contributed to round 2", contributed)
+        running.stop_agents("c1")
+        change_roster(running, Wanted(remove=("c1",)))
+        running.until("the change is in force", in_force(running, 1))
+        for side in Side:
+            with pytest.raises(Unavailable, match="401"):
+                as_site(running, running.parties.keys_of("c1"), side).view("trial")
+        assert len(took_part(running)) == 1
+        gate.set()
+        running.until("the end", finished(running, "trial", "requester", "c2", "c3"))
+        cohorts = took_part(running)
+        assert len({final_model(running, site, "trial") for site in ("requester", "c2", "c3")}) == 1
+        behind = rounds_of(running, "c1", "trial")
+    assert cohorts == [SITES, SITES, ("requester", "c2", "c3"), ("requester", "c2", "c3")]
+    assert [record.round for record in behind] == [1]  # the second sum it is in, and cannot fetch
+
+
+def test_a_hospital_joins_a_running_study_under_ckks(tmp_path: Path) -> None:
+    pytest.importorskip("tenseal")
+    with federation(tmp_path) as running:
+        running.start()
+        running.hand_in(study_of(running, 5).model_copy(update={"protection": StudyProtection.CKKS}))
+        running.until("a round", lambda: len(took_part(running)) >= 1)
+        change_roster(running, Wanted(given=(newcomer(running, "c4", POLICY),)))
+        running.until("the change is in force", in_force(running, 1))
+        running.start("c4")
+        running.until("the end", finished(running, "trial", *SITES, "c4"))
+        cohorts = took_part(running)
+        assert len({final_model(running, site, "trial") for site in (*SITES, "c4")}) == 1
+    assert "c4" not in cohorts[0]
+    assert set(cohorts[-1]) == {*SITES, "c4"}
+
+
+def test_a_fork_that_one_server_shows_stops_whoever_was_shown_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Server A shows c2 another change after the first roster, with all three signatures, than everybody else."""
+    honestly = ServerClient.roster_change
+    with federation(tmp_path) as running:
+        chain = chain_of(running)
+        fork = signed_by_all(running, chain, Wanted(given=(newcomer(running, "c5", POLICY),)))
+
+        def shown(client: ServerClient, number: int) -> Signed[RosterChange]:
+            forks = client.side is Side.A and client._keys.name == "c2"
+            return fork if forks else honestly(client, number)
+
+        monkeypatch.setattr(ServerClient, "roster_change", shown)
+        running.start()
+        running.hand_in(study_of(running, 12, least=3))
+        running.until("a round", lambda: len(took_part(running)) >= 1)
+        honest = change_roster(running, Wanted(given=(newcomer(running, "c4", POLICY),)))
+
+        def named() -> list[str]:
+            return [text for text in running.texts(EventKind.PROBLEM, "c2") if honest.head_digest[:16] in text]
+
+        running.until("c2 names the link that it was not shown", lambda: bool(named()))
+        running.until("a round without c2", lambda: len(rounds_of(running, "requester", "trial")) >= 3)
+        records = rounds_of(running, "requester", "trial")
+    assert fork.message.digest()[:16] in named()[0]
+    under_new_link = [record for record in records if record.state is not RoundEnd.RELEASED]
+    assert under_new_link
+    assert all(record.took_part == SITES for record in records if record.state is RoundEnd.RELEASED)
