@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from typing import Final
-
-ANY_STUDY: Final = ""
 
 
 class Changes:
@@ -23,10 +20,9 @@ class Changes:
         return self._events[study]
 
     def notify(self, study: str) -> None:
-        for key in (study, ANY_STUDY):
-            event = self._events.pop(key, None)
-            if event is not None:
-                event.set()
+        event = self._events.pop(study, None)
+        if event is not None:
+            event.set()
 
 
 async def wait_up_to(event: asyncio.Event, seconds: float) -> bool:

@@ -80,6 +80,7 @@ class Server:
         self.chain = chain
         self.verify_keys = {p.key_id: VerifyKey.from_bytes(bytes.fromhex(p.signing_key)) for p in self.roster.parties}
         self.parties = {p.key_id: p for p in self.roster.parties}
+        self._sites = {p.name: p for p in self.roster.sites}
         former = {p.key_id: p.name for roster in chain.rosters for p in roster.parties}
         self.former_keys = {key: name for key, name in former.items() if key not in self.parties}
         """Whose keys they were that a change removed or replaced."""
@@ -106,6 +107,10 @@ class Server:
     @property
     def peer(self) -> Party:
         return self.roster.operator(self.side.other)
+
+    def is_site(self, party: Party) -> bool:
+        """Whether this very party, with these keys, is a site of the roster now."""
+        return self._sites.get(party.name) == party
 
     def sealing_key_of(self, party: str) -> SealingPublicKey:
         known = self._sealing_keys.get(party)

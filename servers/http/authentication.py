@@ -105,7 +105,7 @@ async def authenticated(request: Request) -> Caller:
 
 async def site(caller: Annotated[Caller, Depends(authenticated)], server: ThisServer) -> Caller:
     """A site of the roster, not an operator."""
-    if caller.party not in server.roster.sites:
+    if not server.is_site(caller.party):
         raise NotListed(f"{caller.name!r} is an operator; this is for sites")
     return caller
 

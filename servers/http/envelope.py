@@ -94,7 +94,7 @@ class Envelope:
         server = self._server
         party, verified = signer_of(scope, server)
         between_servers = scope["path"] == PEER_SEALED
-        if (party == server.peer) is not between_servers or (not between_servers and party not in server.roster.sites):
+        if (party == server.peer) is not between_servers or (not between_servers and not server.is_site(party)):
             raise NotListed(f"{scope['path']} is for {'the other server' if between_servers else 'sites'}")
         if verified.digest_field is not DigestField.SEALED_HEAD:
             raise BadSignature(f"a request in an envelope carries {DigestField.SEALED_HEAD.value!r}")

@@ -34,7 +34,7 @@ from servers.correlations.pool import CorrelationPool, Stock, stock_quietly
 from servers.correlations.wanted import demand
 from servers.http.peer_client import PeerClient
 from servers.monitoring.phases import Phases
-from servers.notifications import ANY_STUDY, wait_up_to
+from servers.notifications import wait_up_to
 from servers.points import Point
 from servers.rounds.collect import collected
 from servers.rounds.countersigned import countersigned_set, deliver_sum_release, sum_up
@@ -51,7 +51,7 @@ from servers.rounds.sketches import (
 )
 from servers.rounds.standing import at_a
 from servers.server import Server
-from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
+from servers.store.interface import A_NEW_STUDY, Answer, AnswerKind, CorrelationUse, RoundRecord, StudyRecord
 
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
@@ -91,7 +91,7 @@ class Driver:
         self._tasks[_SESSION] = asyncio.create_task(self._keep_session())
         try:
             while True:
-                change = self.server.changes.next(ANY_STUDY)
+                change = self.server.changes.next(A_NEW_STUDY)
                 try:
                     self._start_tasks()
                 except Exception:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import and_, func, insert, or_, select, update
+from typing import Final
+
+from sqlalchemy import and_, bindparam, func, insert, or_, select, update
 
 from protocol.rounds.states import RoundKey
 from protocol.wire.messages import Announcement, ContributedRound, RoundState, Signed
 from servers.store import tables as t
-from servers.store.database import Database, at, forget
+from servers.store.database import Database, at, at_any, forget, key_values
 from servers.store.interface import ContributionRecord
 from servers.store.rows import contributed_round, contribution_record, contribution_row
+
+_OF_ATTEMPT: Final = select(t.contributions).where(*at_any(t.contributions))
+_OF_SITE: Final = _OF_ATTEMPT.where(t.contributions.c.site == bindparam("of_site"))
+_HELD: Final = select(func.count()).select_from(t.contributions).where(*at_any(t.contributions))
+_ADD: Final = insert(t.contributions)
+_MOVE_ROUND: Final = update(t.rounds).where(*at_any(t.rounds)).values(state=bindparam("to_state"))
 
 
 class ContributionRows(Database):
@@ -17,21 +25,17 @@ class ContributionRows(Database):
 
     def contribution(self, key: RoundKey, site: str) -> ContributionRecord | None:
         with self._begin() as connection:
-            row = connection.execute(
-                select(t.contributions).where(*at(t.contributions, key), t.contributions.c.site == site)
-            ).one_or_none()
+            row = connection.execute(_OF_SITE, {**key_values(key), "of_site": site}).one_or_none()
         return None if row is None else contribution_record(row)
 
     def contributions(self, key: RoundKey) -> list[ContributionRecord]:
         with self._begin() as connection:
-            rows = connection.execute(select(t.contributions).where(*at(t.contributions, key))).all()
+            rows = connection.execute(_OF_ATTEMPT, key_values(key)).all()
         return [contribution_record(row) for row in rows]
 
     def contributions_held(self, key: RoundKey) -> int:
         with self._begin() as connection:
-            count = connection.execute(
-                select(func.count()).select_from(t.contributions).where(*at(t.contributions, key))
-            ).scalar_one()
+            count = connection.execute(_HELD, key_values(key)).scalar_one()
         return int(count)
 
     def contributors_of(self, key: RoundKey) -> tuple[str, ...]:
@@ -69,8 +73,8 @@ class ContributionRows(Database):
 
     def add_contribution(self, record: ContributionRecord, state: RoundState) -> None:
         with self._begin() as connection:
-            connection.execute(insert(t.contributions).values(contribution_row(record)))
-            connection.execute(update(t.rounds).where(*at(t.rounds, record.key)).values(state=state.value))
+            connection.execute(_ADD, contribution_row(record))
+            connection.execute(_MOVE_ROUND, {**key_values(record.key), "to_state": state.value})
             self._touch(connection, record.key.study)
 
     def forget_share_files(self, study: str, *, before_round: int) -> list[str]:

@@ -9,7 +9,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, make_url, select, text, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Table,
+    bindparam,
+    create_engine,
+    event,
+    insert,
+    make_url,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import DatabaseError, OperationalError
 
@@ -19,6 +31,10 @@ from protocol.rounds.states import RoundKey
 from servers.store import tables as t
 
 _FULL: Final = frozenset({"SQLITE_FULL", "53100"})
+_MOVE_CURSOR: Final = (
+    update(t.studies).where(t.studies.c.digest == bindparam("of_study")).values(cursor=t.studies.c.cursor + 1)
+)
+"""Statements of every request are made once: making one anew takes longer than the database does."""
 
 
 def open_engine(url: str, *, durable: bool = True) -> Engine:
@@ -100,7 +116,7 @@ class Database:
             raise explained(error) from error
 
     def _touch(self, connection: Connection, study: str) -> None:
-        connection.execute(update(t.studies).where(t.studies.c.digest == study).values(cursor=t.studies.c.cursor + 1))
+        connection.execute(_MOVE_CURSOR, {"of_study": study})
         self._touched.append(study)
 
 
@@ -113,6 +129,19 @@ def explained(error: DatabaseError) -> Unavailable:
 
 def at(table: Table, key: RoundKey) -> tuple[Any, ...]:
     return (table.c.study == key.study, table.c.round == key.round, table.c.attempt == key.attempt)
+
+
+def at_any(table: Table) -> tuple[Any, ...]:
+    """``at`` in a statement that is made once: its key is given when it is executed, as ``key_values``."""
+    return (
+        table.c.study == bindparam("at_study"),
+        table.c.round == bindparam("at_round"),
+        table.c.attempt == bindparam("at_attempt"),
+    )
+
+
+def key_values(key: RoundKey) -> dict[str, Any]:
+    return {"at_study": key.study, "at_round": key.round, "at_attempt": key.attempt}
 
 
 def forget(connection: Connection, table: Table, column: str, study: str, before_round: int) -> list[str]:

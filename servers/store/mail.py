@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Final
 
-from sqlalchemy import delete, insert, select
+from sqlalchemy import bindparam, delete, insert, select
 
 from servers.store import tables as t
 from servers.store.database import Database
 from servers.store.interface import MailRecord
 from servers.store.rows import mail_record
+
+_OF_TOPICS: Final = select(t.mail).where(
+    t.mail.c.study == bindparam("study"), t.mail.c.topic.in_(bindparam("topics", expanding=True))
+)
 
 
 class MailRows(Database):
@@ -37,9 +42,8 @@ class MailRows(Database):
             self._touch(connection, record.study)
 
     def mail_of(self, study: str, topics: Sequence[str]) -> list[MailRecord]:
-        c = t.mail.c
         with self._begin() as connection:
-            rows = connection.execute(select(t.mail).where(c.study == study, c.topic.in_(topics))).all()
+            rows = connection.execute(_OF_TOPICS, {"study": study, "topics": list(topics)}).all()
         return [mail_record(row) for row in rows]
 
     def forget_mail(self, records: Sequence[MailRecord]) -> None:

@@ -14,6 +14,7 @@ from servers.store.database import Database, explained
 from servers.store.interface import Refusal
 
 MOST_REFUSALS: Final = 100
+_ADD_NONCE: Final = insert(t.nonces)
 
 
 class RequestRows(Database):
@@ -22,7 +23,7 @@ class RequestRows(Database):
     def remember_nonce(self, party: str, nonce: str, now_s: float) -> None:
         try:
             with self._nonce_engine.begin() as connection:
-                connection.execute(insert(t.nonces).values(party=party, nonce=nonce, seen_at_s=now_s))
+                connection.execute(_ADD_NONCE, {"party": party, "nonce": nonce, "seen_at_s": now_s})
         except IntegrityError:
             raise BadSignature(
                 "this request's nonce came before: a request that is sent again takes a new nonce and signature"

@@ -4,18 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import Final
 
-from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy import Connection, bindparam, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from protocol.errors import CorrelationReused
 from protocol.rounds.states import RoundKey
 from protocol.wire.messages import RoundState
 from servers.store import tables as t
-from servers.store.database import Database, at, forget
+from servers.store.database import Database, at, at_any, forget, key_values
 from servers.store.for_people import SeenRound
 from servers.store.interface import Answer, AnswerKind, CorrelationUse, RoundRecord
 from servers.store.rows import round_record, round_row, use_row
+
+_ROUND: Final = select(t.rounds).where(*at_any(t.rounds))
+_CURRENT: Final = (
+    select(t.rounds)
+    .where(t.rounds.c.study == bindparam("study"))
+    .order_by(t.rounds.c.round.desc(), t.rounds.c.attempt.desc())
+    .limit(1)
+)
+_LATEST: Final = (
+    select(t.rounds)
+    .where(t.rounds.c.study == bindparam("study"), t.rounds.c.round == bindparam("round"))
+    .order_by(t.rounds.c.attempt.desc())
+    .limit(1)
+)
 
 
 class RoundRows(Database):
@@ -28,27 +43,17 @@ class RoundRows(Database):
 
     def round(self, key: RoundKey) -> RoundRecord | None:
         with self._begin() as connection:
-            row = connection.execute(select(t.rounds).where(*at(t.rounds, key))).one_or_none()
+            row = connection.execute(_ROUND, key_values(key)).one_or_none()
         return None if row is None else round_record(row)
 
     def current_round(self, study: str) -> RoundRecord | None:
         with self._begin() as connection:
-            row = connection.execute(
-                select(t.rounds)
-                .where(t.rounds.c.study == study)
-                .order_by(t.rounds.c.round.desc(), t.rounds.c.attempt.desc())
-                .limit(1)
-            ).one_or_none()
+            row = connection.execute(_CURRENT, {"study": study}).one_or_none()
         return None if row is None else round_record(row)
 
     def latest_attempt(self, study: str, number: int) -> RoundRecord | None:
         with self._begin() as connection:
-            row = connection.execute(
-                select(t.rounds)
-                .where(t.rounds.c.study == study, t.rounds.c.round == number)
-                .order_by(t.rounds.c.attempt.desc())
-                .limit(1)
-            ).one_or_none()
+            row = connection.execute(_LATEST, {"study": study, "round": number}).one_or_none()
         return None if row is None else round_record(row)
 
     def change_round(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from functools import lru_cache
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import Row
 
@@ -38,6 +39,21 @@ def _bytes(message: Message | None) -> bytes | None:
     return None if message is None else message.canonical()
 
 
+_SIGNED_STUDY: Final = Signed[Study]
+_SIGNED_ANNOUNCEMENT: Final = Signed[Announcement]
+
+
+@lru_cache(maxsize=16)
+def _signed_study(canonical: bytes) -> Signed[Study]:
+    """Every request reads its study and round: what was parsed once, and cannot be changed, is kept."""
+    return _SIGNED_STUDY.parse(canonical)
+
+
+@lru_cache(maxsize=16)
+def _signed_announcement(canonical: bytes) -> Signed[Announcement]:
+    return _SIGNED_ANNOUNCEMENT.parse(canonical)
+
+
 def _parsed(kind: type[M], data: bytes | None) -> M | None:
     return None if data is None else kind.parse(data)
 
@@ -58,7 +74,7 @@ def study_row(record: StudyRecord) -> dict[str, Any]:
 def study_record(row: Row[Any]) -> StudyRecord:
     return StudyRecord(
         digest=row.digest,
-        signed=Signed[Study].parse(row.signed),
+        signed=_signed_study(bytes(row.signed)),
         state=StudyState(row.state),
         reason=row.reason,
         cursor=row.cursor,
@@ -101,7 +117,7 @@ def round_record(row: Row[Any]) -> RoundRecord:
     return RoundRecord(
         key=RoundKey(row.study, row.round, row.attempt),
         state=RoundState(row.state),
-        announcement=Signed[Announcement].parse(row.announcement),
+        announcement=_signed_announcement(bytes(row.announcement)),
         closes_at_s=row.closes_at_s,
         agreed_set=_parsed(Signed[AgreedSet], row.agreed_set),
         own_nonce=row.own_nonce,

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, bindparam, insert, select, update
 
 from protocol.errors import UnknownStudy
 from servers.store import tables as t
 from servers.store.database import Database
 from servers.store.interface import A_NEW_STUDY, StudyRecord
 from servers.store.rows import study_record, study_row
+
+_NAMED: Final = select(t.studies).where(t.studies.c.name == bindparam("name"))
+_WITH_DIGEST: Final = select(t.studies).where(t.studies.c.digest == bindparam("digest"))
 
 
 class StudyRows(Database):
@@ -23,7 +27,7 @@ class StudyRows(Database):
 
     def study_named(self, name: str) -> StudyRecord | None:
         with self._begin() as connection:
-            row = connection.execute(select(t.studies).where(t.studies.c.name == name)).one_or_none()
+            row = connection.execute(_NAMED, {"name": name}).one_or_none()
         return None if row is None else study_record(row)
 
     def study(self, digest: str) -> StudyRecord:
@@ -74,7 +78,7 @@ class StudyRows(Database):
         return {str(site): since_s for site, since_s in rows}
 
     def _study(self, connection: Connection, digest: str) -> StudyRecord:
-        row = connection.execute(select(t.studies).where(t.studies.c.digest == digest)).one_or_none()
+        row = connection.execute(_WITH_DIGEST, {"digest": digest}).one_or_none()
         if row is None:
             raise UnknownStudy(
                 "this server has no study with that digest; the requester must create it at both servers"
