@@ -19,6 +19,7 @@ from http_message_signatures.exceptions import HTTPMessageSignaturesException
 from http_message_signatures.resolvers import MappingKeyResolver
 
 from protocol.errors import BadSignature
+from protocol.wire.channel import usual
 from protocol.wire.channel.signing import (
     DIGEST_BYTES,
     LABEL,
@@ -33,6 +34,7 @@ from protocol.wire.channel.signing import (
     require_short,
     signature_lines,
     signed_digest,
+    written,
 )
 from protocol.wire.keys import SigningKey, VerifyKey, require_length
 
@@ -75,7 +77,12 @@ def sign_answer(
     Source: RFC 9421, 2.4
     """
     require_length("a body digest", body_digest, DIGEST_BYTES)
-    headers = {"Content-Type": content_type, digest_field.title(): digest_value(digest_field, body_digest)}
+    value = digest_value(digest_field, body_digest)
+    headers = {"Content-Type": content_type, digest_field.title(): value}
+    parameters = usual.answer_parameters(digest_field, created, key_id, TAG)
+    base = parameters and usual.answer_base(status, content_type, digest_field, value, request_signature, parameters)
+    if parameters and base:
+        return (*headers.items(), *written(base, parameters, key))
     answer = AnswerToSign(status, headers, _asked(request_signature))
     try:
         prepared = SIGNER.prepare(
@@ -105,15 +112,26 @@ def verify_answer(
     if field not in _FIELDS:
         raise BadSignature(f"an answer carries {_FIELDS[0]} or {_FIELDS[1]}, not {field.value}")
     content_type = only_line(headers, "content-type")
-    only_line(headers, "signature-input")
-    only_line(headers, "signature")
+    stated, signature = usual.read_answer(only_line(headers, "signature-input")), only_line(headers, "signature")
+    value, raw = digest_value(field, body_digest), usual.read_signature(signature)
+    base = stated and usual.answer_base(status, content_type, field, value, request_signature, stated.text)
+    if stated and base and raw and (stated.field, stated.key_id, stated.tag) == (field, key_id, TAG):
+        try:
+            key.verify(raw, base)
+        except BadSignature:
+            raise _refused() from None
+        return VerifiedAnswer(content_type, body_digest, field)
     answer = AnswerToSign(status, HeaderLines(headers), _asked(request_signature))
     try:
         _Verifier(key, key_id, field).verify(answer, max_age=None)
     except HTTPMessageSignaturesException as error:
-        reason = str(error) or "it does not match status, type, digest and request"
-        raise BadSignature(f"the answer's signature is refused: {reason}") from None
+        raise _refused(str(error)) from None
     return VerifiedAnswer(content_type, body_digest, field)
+
+
+def _refused(reason: str = "") -> BadSignature:
+    reason = reason or "it does not match status, type, digest and request"
+    return BadSignature(f"the answer's signature is refused: {reason}")
 
 
 def _asked(signature: str) -> RequestToSign:

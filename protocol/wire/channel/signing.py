@@ -26,6 +26,7 @@ from http_message_signatures.resolvers import MappingKeyResolver
 from protocol.errors import BadSignature, MalformedMessage
 from protocol.parameters import PROTOCOL_VERSION
 from protocol.versions import require_version
+from protocol.wire.channel import usual
 from protocol.wire.keys import SigningKey, VerifyKey, require_length
 
 TAG: Final = PROTOCOL_VERSION
@@ -111,7 +112,12 @@ def sign_request(
     """
     require_length("a body digest", body_digest, DIGEST_BYTES)
     _require_names(nonce, key_id)
-    headers = {digest_field.title(): digest_value(digest_field, body_digest)}
+    value = digest_value(digest_field, body_digest)
+    headers = {digest_field.title(): value}
+    parameters = usual.request_parameters(digest_field, created, key_id, nonce, TAG)
+    base = parameters and usual.request_base(method, url, digest_field, value, parameters)
+    if parameters and base:
+        return (*headers.items(), *written(base, parameters, key))
     try:
         prepared = SIGNER.prepare(
             RequestToSign(method, url, headers),
@@ -134,8 +140,13 @@ def signature_lines(prepared: PreparedSignature, key: SigningKey) -> tuple[tuple
     The library's own ``apply`` parses what it has just written and builds the same bytes again, in case the message
     changed meanwhile: half of what a signature takes.
     """
-    signature = base64.b64encode(key.sign(prepared.signature_base)).decode()
-    return ("Signature-Input", f"{LABEL}={prepared.signature_params}"), ("Signature", f"{LABEL}=:{signature}:")
+    return written(prepared.signature_base, prepared.signature_params, key)
+
+
+def written(base: bytes, parameters: str, key: SigningKey) -> tuple[tuple[str, str], ...]:
+    """The two fields, from what is signed and the parameters in it."""
+    signature = base64.b64encode(key.sign(base)).decode()
+    return ("Signature-Input", f"{LABEL}={parameters}"), ("Signature", f"{LABEL}=:{signature}:")
 
 
 def _require_names(nonce: str, key_id: str) -> None:
@@ -167,8 +178,13 @@ def verify_request(
     require_short(headers)
     require_own_version(headers)
     field, body_digest = signed_digest(headers)
-    only_line(headers, "signature-input")
-    only_line(headers, "signature")
+    stated_line, signature_line = only_line(headers, "signature-input"), only_line(headers, "signature")
+    asked, signature = usual.read_request(stated_line), usual.read_signature(signature_line)
+    base = asked and usual.request_base(method, url, field, digest_value(field, body_digest), asked.text)
+    if asked and base and signature and (asked.field, asked.tag) == (field, TAG):
+        _require_time(asked.created, now, max_age_s, max_skew_s)
+        _require_signed(base, signature, keys(asked.key_id))
+        return VerifiedRequest(asked.key_id, asked.nonce, asked.created, body_digest, field)
     verifier = _Verifier(keys, field, now, max_age_s, max_skew_s)
     try:
         (result,) = verifier.verify(RequestToSign(method, url, HeaderLines(headers)), max_age=None)
@@ -184,6 +200,16 @@ def verify_request(
         body_digest=body_digest,
         digest_field=field,
     )
+
+
+def _require_signed(base: bytes, signature: bytes, key: VerifyKey | None) -> None:
+    """Raises: BadSignature; after as long, and in the same words, where there is no such key"""
+    try:
+        (key or _NOBODYS_KEY).verify(signature, base)
+    except BadSignature:
+        raise _refused() from None
+    if key is None:
+        raise _refused()
 
 
 def digest_value(field: DigestField, digest: bytes) -> str:
@@ -301,24 +327,25 @@ class _Verifier(HTTPMessageVerifier):  # type: ignore[misc]  # the library has n
         _check_covered([(node.value, dict(node.params)) for node in sig_input], self._components)
         parameters = dict(sig_input.params)
         _check_parameters(parameters)
-        self._check_time(parameters["created"])
+        _require_time(parameters["created"], self._now, self._max_age_s, self._max_skew_s)
         key_id = parameters["keyid"]
         found = self._keys(key_id)
         self.known, key = found is not None, found or _NOBODYS_KEY
         self.key_resolver = MappingKeyResolver(public_keys={key_id: key.ed25519}, private_keys={})
 
-    def _check_time(self, created: int) -> None:
-        age_s = self._now - created
-        if age_s > self._max_age_s:
-            raise BadSignature(
-                f"the request was signed {age_s} s ago, at most {self._max_age_s} s are allowed: sign it again, "
-                "and check this machine's clock"
-            )
-        if age_s < -self._max_skew_s:
-            raise BadSignature(
-                f"the request was signed {-age_s} s in the future, at most {self._max_skew_s} s are allowed: "
-                "check this machine's clock"
-            )
+
+def _require_time(created: int, now: int, max_age_s: int, max_skew_s: int) -> None:
+    age_s = now - created
+    if age_s > max_age_s:
+        raise BadSignature(
+            f"the request was signed {age_s} s ago, at most {max_age_s} s are allowed: sign it again, "
+            "and check this machine's clock"
+        )
+    if age_s < -max_skew_s:
+        raise BadSignature(
+            f"the request was signed {-age_s} s in the future, at most {max_skew_s} s are allowed: "
+            "check this machine's clock"
+        )
 
 
 def _check_covered(components: list[tuple[object, dict[str, object]]], wanted: tuple[str, ...]) -> None:

@@ -290,11 +290,18 @@ def test_an_unknown_key_id_is_tried_with_a_key_and_that_keys_signature_is_refuse
             tried.append(found.public_bytes_raw())
             return found
 
+    def watched(key: VerifyKey, signature: bytes, message: bytes) -> None:
+        tried.append(key.raw)
+        verify_as_ever(key, signature, message)
+
+    verify_as_ever = VerifyKey.verify
     monkeypatch.setattr("protocol.wire.channel.signing.MappingKeyResolver", Watched)
+    monkeypatch.setattr(VerifyKey, "verify", watched)
     nobodys = SigningKey.from_bytes(bytes(32))
-    headers = sign_request(METHOD, URL, DIGEST, nobodys, "nobody", created=NOW, nonce=NONCE)
-    refused(headers, "does not match")
-    assert tried == [nobodys.public.to_bytes()]
+    for key_id in ("nobody", "no.body"):  # in the usual form, and in one that the library reads
+        headers = sign_request(METHOD, URL, DIGEST, nobodys, key_id, created=NOW, nonce=NONCE)
+        refused(headers, "does not match")
+    assert tried == [nobodys.public.to_bytes()] * 2
 
 
 def test_signature_moved_to_another_nonce_or_time_is_refused() -> None:
