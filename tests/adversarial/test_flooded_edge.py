@@ -1,6 +1,8 @@
 """Strangers without a key against a running server's public port: no memory, no stall, no connection held for long.
 
 Side B is generous with connections and strict with times; side A the other way round, behind a declared proxy.
+
+The attacks are ``connections-...`` and ``requests-...``; here are bounds and memory while they run.
 """
 
 from __future__ import annotations

@@ -3,6 +3,8 @@
 Server A read weights off letters (a list of five sites was 1,570 bytes with weights of 32 and 1,565 with 9), digits of
 class totals, and which reason a site declined for. Here real agents run the same study twice at the same two servers;
 the runs differ only in data, in what follows from them, and in why a site declines.
+
+The attacks are ``server-a-measures-...`` and ``servers-classify-all-they-store``; here is every kind of length.
 """
 
 from __future__ import annotations

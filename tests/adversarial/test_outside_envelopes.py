@@ -1,6 +1,8 @@
 """What a party signs and sends without an envelope is answered by nothing: a proxy could read it, and its answer.
 
 Every address of the running applications is asked, so that one which is added later is asked too.
+
+Every route is asked, which an attack on one of them would not do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """A whole study over HTTPS, then every byte that the servers stored and logged is searched for what they must not hold.
 
 The secrets come from where they belong: the sites' journals, opened with the keys of whoever may open them.
+
+The attack is ``servers-classify-all-they-store``; here every byte is searched for what is known to be secret.
 """
 
 from __future__ import annotations

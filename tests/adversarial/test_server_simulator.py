@@ -11,6 +11,8 @@ that makes them has tests of its own.
 False alarms: for a chi-square variable X of f degrees of freedom P(X >= f + 2 sqrt(f t) + 2 t) <= exp(-t) (Laurent and
 Massart 2000). With t = ln(TESTS / 1e-7) all tests together raise a false alarm with a chance below 1e-7; the counts a
 cell, 250 and more, keep the chi-square approximation's own error far from the factor of ten that is left to 1e-6.
+
+A proof by simulation, not an attack: no classifier can be better than chance on what can be simulated.
 """
 
 from __future__ import annotations

@@ -9,6 +9,8 @@ its own distances and its own sum, and the server's whole view is the same to th
 
 HPKE draws its own randomness. It is real here, but the same plaintext under the same header is sealed to the same
 bytes in both worlds, as if both had drawn alike; so digests of sealed bodies, receipts and file names agree as well.
+
+A proof, not an attack: the attacks of curious servers (``server-a-classifies-shares``) find what this excludes.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from harness.adversaries.catalogue.by_requester.lists import hostile_lists
 from harness.adversaries.catalogue.by_requester.measured import more_measurements
 from harness.adversaries.catalogue.by_requester.messages import hostile_messages
 from harness.adversaries.catalogue.by_requester.models import crafted_models
+from harness.adversaries.catalogue.by_requester.more_classes import more_classes
 from harness.adversaries.catalogue.by_requester.queries import chosen_queries
 from harness.adversaries.catalogue.by_requester.retries import retries
 from harness.adversaries.catalogue.by_requester.sums import subtractions
@@ -30,6 +31,7 @@ from harness.adversaries.catalogue.by_servers.falsified import falsified_measure
 from harness.adversaries.catalogue.by_servers.forks import forked_views
 from harness.adversaries.catalogue.by_servers.frames import hostile_frames
 from harness.adversaries.catalogue.by_servers.helped import helped_servers
+from harness.adversaries.catalogue.by_servers.long_answers import long_answers
 from harness.adversaries.catalogue.by_servers.noise import noise_attacks
 from harness.adversaries.catalogue.by_servers.stored import stored_by_servers
 from harness.adversaries.catalogue.by_sites.ciphertexts import hostile_ciphertexts
@@ -40,6 +42,7 @@ from harness.adversaries.catalogue.by_sites.poisoning import poisonings
 from harness.adversaries.catalogue.by_sites.shares import hostile_shares
 from harness.adversaries.catalogue.by_sites.vectors import vector_attacks
 from harness.adversaries.catalogue.by_sites.weights import own_weights
+from harness.adversaries.catalogue.by_sites.words import words_of_others
 from harness.adversaries.catalogue.tags import tagged_sums
 from protocol.errors import ConfigurationError
 
@@ -50,11 +53,13 @@ _FAMILIES: Final = (
     long_updates,
     own_weights,
     crowds,
+    words_of_others,
     hostile_ciphertexts,
     hostile_lists,
     declined_lists,
     hostile_messages,
     subtractions,
+    more_classes,
     crafted_models,
     chosen_queries,
     more_measurements,
@@ -67,6 +72,7 @@ _FAMILIES: Final = (
     forged_ciphertext_sums,
     noise_attacks,
     hostile_frames,
+    long_answers,
     second_ends,
     forked_views,
     outside_attacks,

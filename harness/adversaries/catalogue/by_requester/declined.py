@@ -122,6 +122,13 @@ def _alone(listed: WeightList) -> WeightList:
     return listed.model_copy(update={"weights": weights})
 
 
+def _padded(listed: WeightList) -> WeightList:
+    """Only the lightest others are sure to be in the sum: heavy names beside them add nothing."""
+    for site, numerator in ((_OTHER, 10), (SITES[2], 11)):
+        listed = _weighing(site, numerator)(listed)
+    return listed
+
+
 def _old_digest() -> str:
     return model_digest(SITE_KEY, study().digest(), _NUMBER, (START + 1).astype("<f4").tobytes())
 
@@ -181,6 +188,7 @@ def _hostile_weights() -> Declined:
             Row("of 0", Clause.GRID, _weighing(_OTHER, 0)),
             Row("off the grid", Clause.GRID, _with(grid=7)),
             Row("nobody else has weight", Clause.LARGEST_SHARE, _alone),
+            Row("heavy accomplices beside it", Clause.LARGEST_SHARE, _padded),
             Row("a weight that rises", Clause.NEVER_RISES, memory=rising),
             Row("too few for the site", Clause.ENOUGH_CONTRIBUTORS, policy=SitePolicy(least_contributors=5)),
             Row("too many who may collude", Clause.ENOUGH_CONTRIBUTORS, policy=SitePolicy(assumed_colluders=2)),
@@ -196,6 +204,7 @@ def _against_memory() -> Declined:
         "every site's memory of models, sums, measured rounds and of who was left out",
         {
             f"{_CLAUSES}model_version": passes,
+            f"{_CLAUSES}outcome_known": passes,
             f"{_CLAUSES}same_sum_again": passes,
             f"{_CLAUSES}opens": passes,
             f"{_CLAUSES}measured_twice": passes,
@@ -213,6 +222,11 @@ def _against_memory() -> Declined:
                 "a site that was left out twice",
                 Clause.LEFT_OUT_TWICE,
                 memory=SiteMemory(left_out=(LeftOut(site=_OTHER, rounds=(8, 9)),)),
+            ),
+            Row(
+                "before the end of the last sum is seen",
+                Clause.OUTCOME_UNKNOWN,
+                memory=SiteMemory(last_accepted=7, unsettled=7),
             ),
             Row("more than the rule needs", Clause.MEASURED_FOR_NOTHING, told={"opens": Needs.DISTANCES}),
         ),

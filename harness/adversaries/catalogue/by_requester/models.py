@@ -115,6 +115,27 @@ class BorrowedVersion(Attack):
         return Found(took, float(took))
 
 
+class WelcomedAgain(Attack):
+    """What a site remembers per model would begin afresh."""
+
+    name = "model-welcomed-again"
+    party = Party.REQUESTER
+    tries = "sends a site the model that it has once more, under a newer number, so that counts per model start afresh"
+    defence = "a newer model comes with the evidence of the release that led to it, or is none"
+    figure = "newer versions that the site took"
+    without: Mapping[str, object] = {
+        "client_agent.contributor.run.vouched": lambda *_: True,
+        "client_agent.contributor.run.missed_release": lambda *_: True,
+    }
+
+    def attempt(self, folder: Path) -> Found:
+        with Federation(folder) as federation:
+            agent = federation.agent(SITES[0], study())
+            federation.welcome(agent, START, 1)
+            version = agent.state.model_version or 0
+        return Found(version > 0, version)
+
+
 class SteeredModel(Attack):
     """The requester's own updates move the model to the trap, as far as the default caps on steps allow."""
 
@@ -135,4 +156,4 @@ class SteeredModel(Attack):
 
 def crafted_models() -> tuple[Attack, ...]:
     """Every attack of this family."""
-    return PlantedFirstModel(), BorrowedVersion(), SteeredModel()
+    return PlantedFirstModel(), BorrowedVersion(), WelcomedAgain(), SteeredModel()

@@ -23,7 +23,7 @@ _NOTICE: Final = sealed_small_length(NOTICE_BYTES)
 _MODEL: Final = sealed_length(4 * SMALL)
 _MEGABYTE: Final = 2**20
 _CONFLICTS: Final = 105
-_ROUNDS: Final = 4
+_ROUNDS: Final = 3
 _MOST_RECORDED: Final = 100
 _WORDS: Final = ("decline", "x", "refusal", "weights", "welcome")
 _TOPICS: Final = (
@@ -120,13 +120,13 @@ class Conflicts(Attack):
 
 
 class PiledUp(Attack):
-    """A requester that writes lists for some rounds and none for others, so that no later list supersedes the first."""
+    """A requester that writes lists for one round and none for those after it: no later list supersedes the first."""
 
     name = "letters-that-pile-up"
     party = Party.REQUESTER
-    tries = f"leaves weight lists in every third of {_ROUNDS} rounds, for every site, so that a site's view grows"
+    tries = "writes no list for the rounds after one that had lists, so that old letters stay and every view grows"
     defence = "a round that is announced takes out the letters of all rounds but the last"
-    figure = "lists that wait for one site"
+    figure = "lists of an old round that wait for one site"
     without: Mapping[str, object] = {
         "servers.letters._of_rounds_before": lambda *_: [],
     }
@@ -137,13 +137,13 @@ class PiledUp(Attack):
             try:
                 for number in range(1, 1 + _ROUNDS):
                     opened = pair.round()
-                    if number % 3 == 1:
+                    if number == 1:
                         _lists(opened)
                     opened.finish()
                 waiting = len(opened.sites.view(Side.A, VICTIM).mail)
             finally:
                 pair.close()
-        return Found(waiting > 1, waiting)
+        return Found(waiting > 0, waiting)
 
 
 def _lists(opened: Round) -> None:

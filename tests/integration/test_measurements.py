@@ -1,4 +1,7 @@
-"""Rounds that open norms, pairs or inner products, at both servers: exact, and closed to wrap-around."""
+"""Rounds that open norms, pairs or inner products, at both servers: exact, and nothing about a site that fails.
+
+What wraps around is tried by the attacks ``vector-...``; here is that no number about such a site is opened.
+"""
 
 from __future__ import annotations
 

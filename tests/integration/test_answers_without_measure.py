@@ -1,7 +1,8 @@
 """A server answers with bombs, or without an end: both clients refuse, with little memory.
 
 What carries no signature is not read at all; a server that signs is held to what was asked for. Side A's peer may
-deviate as well as an agent's server, so the same answers meet ``PeerClient``.
+deviate as well as an agent's server, so the same answers meet ``PeerClient``. The attack is ``answers-without-end``;
+here are the bounds of heads, refusals and unsigned bodies, over sockets.
 """
 
 from __future__ import annotations
@@ -34,8 +35,8 @@ from protocol.wire.keys import SealingPublicKey, VerifyKey
 from servers.http.peer_client import PeerClient
 from servers.monitoring.metrics import Metrics
 from servers.monitoring.recent import Recent
-from tests.adversarial import hostile_answers as hostile
-from tests.adversarial.hostile_answers import MEGABYTE, Script, hostile_server
+from tests.integration import hostile_answers as hostile
+from tests.integration.hostile_answers import MEGABYTE, Script, hostile_server
 from tests.unit.client_agent.enveloped import Handler, closed, opened
 from tests.unit.client_agent.federation import ROSTER, keys, operator_keys
 

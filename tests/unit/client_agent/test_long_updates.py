@@ -1,5 +1,6 @@
 """A site sends an update far longer than clipping allows, and points it where what is opened hides that.
 
+The attacks are ``long-...``; here is whom the requester's judgement names, and whom it must not.
 Honest updates have length at most C, so they lie within C + ||g_0|| of the requester's and within 2 C of each other.
 """
 

@@ -1,7 +1,8 @@
 """What another party writes is shown to a person: it moves no cursor, forges no line, and ends no program.
 
 Each test puts the same words into one place where they are shown or logged: escape sequences, a bell, a mark that turns
-the reading direction, a line break, markup that rich takes for a wrong tag.
+the reading direction, a line break, markup that rich takes for a wrong tag. The attack is
+``words-that-write-on-a-terminal``; here is every place.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """Answers and letters that once ended an agent for good: it says what is wrong, waits, and goes on once that is mended.
 
 Agents run in this process, against servers made of a few lines.
+
+No attack: whoever can send these can as well send nothing. What matters is that the agent goes on.
 """
 
 from __future__ import annotations

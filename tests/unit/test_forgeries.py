@@ -1,45 +1,34 @@
-"""Attacks on the cryptography and on the sites' policy, each named after what the attacker tries."""
+"""Forgeries against single primitives: correlations, seals, signatures, canonical forms, rounding.
+
+Unit tests: no party of a federation can make these alone. What parties can send is in the catalogue (``share-...``,
+``messages-...``, ``requests-...``).
+"""
 
 from __future__ import annotations
 
 import itertools
 import json
-from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from client_agent.contributor.decisions import Decisions
-from client_agent.contributor.run import Contributor
-from client_agent.site.journal import SiteState, StudyJournal
 from protocol.arithmetic.fixed_point import encode
 from protocol.arithmetic.ring import to_signed
-from protocol.errors import BadSignature, BrokenSeal, ConsistencyCheckFailed, MalformedMessage, PolicyRefusal
+from protocol.errors import BadSignature, BrokenSeal, ConsistencyCheckFailed, MalformedMessage
 from protocol.mpc.ot import check
-from protocol.parameters import Needs, StudyParameters
-from protocol.policy.check import Terms, check_weight_list
-from protocol.policy.memory import SiteMemory, remember_contribution
-from protocol.policy.site_policy import SitePolicy
-from protocol.rules.weight_erosion import WeightErosion
+from protocol.parameters import StudyParameters
 from protocol.sharing import Side
-from protocol.wire import paths
 from protocol.wire.authentic import check_signature, require_signatures, sign
 from protocol.wire.channel.sealing import SealedReader, seal_stream
 from protocol.wire.messages import (
     Announcement,
     ContributionHeader,
-    ListedWeight,
     Receipt,
     ReleaseSet,
-    RuleName,
-    RuleSpec,
     ShareKind,
     Signature,
     Signed,
-    Study,
-    WeightList,
 )
 from tests.unit.parties import announcement as announced
 from tests.unit.parties import parties, study
@@ -223,98 +212,3 @@ def test_rounding_is_unbiased_and_below_one_unit_at_every_magnitude():
         assert abs(np.mean(coded) - x) <= 6 * 0.5 / np.sqrt(n)
         if x == round(x):
             assert np.all(coded == x)
-
-
-# --- a malicious requester against the sites' policy ------------------------------------------------------------------
-
-STUDY = "ab" * 32
-EVEN = {"b": 32, "c": 32, "d": 32, "e": 32}
-
-
-def weight_list(weights: dict[str, int], number: int) -> WeightList:
-    listed = tuple(ListedWeight(site=site, numerator=n) for site, n in weights.items())
-    return WeightList(study_digest=STUDY, round=number, grid=32, weights=listed, salt="00" * 32)
-
-
-def told(of: WeightList, version: int = 0) -> Announcement:
-    return Announcement(
-        study_digest=STUDY,
-        round=of.round,
-        listed=tuple(w.site for w in of.weights),
-        least_contributors=3,
-        opens=Needs.DISTANCES,
-        model_version=version,
-        model_digest="cd" * 32,
-        weight_list_digest=of.digest(),
-        closes_at_s=0,
-    )
-
-
-def demand(of: WeightList, memory: SiteMemory) -> None:
-    parameters = StudyParameters(dimension=62, clip_norm=1.0, least_contributors=3)
-    terms = Terms(parameters, ("b", "c", "d", "e"), WeightErosion(0.01, 0.2, 32, 32), SitePolicy())
-    check_weight_list("b", told(of), of, terms, memory)
-
-
-def test_padding_the_list_with_heavy_accomplices_does_not_hide_a_heavy_site():
-    """Only the m - 1 lightest others are sure to be in the sum, so heavy names on the list add nothing."""
-    of = weight_list({"b": 32, "c": 10, "d": 11, "e": 32}, 1)
-    with pytest.raises(PolicyRefusal, match="largest_share"):
-        demand(of, SiteMemory())
-
-
-def test_announcing_again_before_a_release_was_seen_gets_no_second_sum_of_the_same_model():
-    """The requester releases {b, c, d, e} in round 1 and at once announces round 2 for {b, c, d} and the same model.
-
-    A site that was slow or away has not seen the release. The difference of the two sums is e's update, so until it
-    knows how its last round ended (a release, or a skip that both servers signed) it must not contribute again.
-    """
-    first = weight_list(EVEN, 1)
-    memory = remember_contribution(SiteMemory(), told(first), first)
-    second = weight_list({"b": 32, "c": 32, "d": 32}, 2)
-    with pytest.raises(PolicyRefusal):
-        demand(second, memory)
-
-
-def contributor(of: Study, folder: Path) -> Contributor:
-    """A contributor's decisions without threads or servers."""
-    site = Contributor.__new__(Contributor)
-    site.study, site.study_digest = of, of.digest()
-    site.journal = StudyJournal(folder, of.name)
-    site.state = SiteState(study_digest=site.study_digest, training_seed=0)
-    roster = SimpleNamespace(requester="a", contributors=[SimpleNamespace(name=name) for name in EVEN])
-    site.context = SimpleNamespace(
-        roster=roster, held=SimpleNamespace(of=lambda _: roster), site="b", policy=SitePolicy()
-    )  # type: ignore[assignment]
-    site.event = lambda *_: None  # type: ignore[method-assign]
-    site.decisions, site._refused_welcome = Decisions(site, lambda *_: None), -1
-    return site
-
-
-def test_an_unasked_welcome_with_the_same_model_does_not_reset_what_the_site_remembers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    """The requester sends the site the model it has, as model 1: all counts per model would start afresh."""
-    model = np.arange(6, dtype=np.float32)
-    site = contributor(study("a" * 64), tmp_path)
-    unasked = SimpleNamespace(site_key="1" * 64, model_version=1, previous=None)
-    monkeypatch.setattr("client_agent.contributor.run.open_welcome", lambda *_: unasked)
-    monkeypatch.setattr("client_agent.contributor.run.open_checkpoint", lambda *_: model.copy())
-    site.adopt_model(model, 0, site_key="1" * 64)
-    entry = paths.fill(paths.WELCOME_TOPIC, version=1) + "/a"
-    site.take_welcome(SimpleNamespace(mail=(entry,)))  # type: ignore[arg-type]
-    assert site.state.model_version == 0
-
-
-@pytest.mark.parametrize("opens", list(Needs))
-def test_measuring_under_a_rule_that_opens_nothing_is_refused(opens: Needs, tmp_path: Path):
-    """Each measured round gives the requester a function of its choice of every update; FedAvg promised none."""
-    averaged = study("a" * 64).model_copy(update={"rule": RuleSpec(name=RuleName.FEDAVG)})
-    site = contributor(averaged, tmp_path)
-    of = weight_list(EVEN, 1)
-    announcement = told(of).model_copy(update={"opens": opens})
-    if opens is Needs.NOTHING:
-        site.decisions._check_policy(announcement, of)
-        return
-    with pytest.raises(PolicyRefusal):
-        site.decisions._check_policy(announcement, of)
