@@ -33,6 +33,7 @@ from client_agent.site.telling.greeting import say_connected
 from client_agent.site.telling.notices import Notices
 from client_agent.site.telling.problems import Problems
 from client_agent.site.telling.ways import ways_of
+from client_agent.study.foreseen_transfers import transfer_remarks
 from client_agent.study.participant import Participant
 from client_agent.study.pretrained import PRETRAINED
 from host.clock import SYSTEM, Clock
@@ -114,6 +115,8 @@ class Agent:
             start_when=None if settings.start_when == "all" else settings.start_when,
             start_timeout_s=settings.start_timeout_s,
             bootstrap_samples=settings.bootstrap_samples,
+            quiet=settings.quiet,
+            transfer_remarks=lambda study: transfer_remarks(study, settings, site.clock.now()),
         )
 
     def _say_roster(self, chain: RosterChain) -> None:

@@ -13,6 +13,7 @@ from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSetti
 
 from client_agent.architectures.sources import ModelSources
 from client_agent.notify_settings import NotifySettings
+from client_agent.quiet_hours import QuietHours
 from host.private_files import read_secret
 from host.settings import file_table
 from host.web_proxy import WebProxy
@@ -75,7 +76,8 @@ class AgentSettings(BaseSettings):
     yes to each study, or the policy alone does. ``proxy`` is the HTTP proxy on the
     way to both servers, http://HOST:PORT, and ``proxy_credentials`` a file with user:password for it; none is taken
     from the environment. ``bandwidth_up_bytes_per_s`` and ``bandwidth_down_bytes_per_s`` cap this site's bytes at the
-    socket over all its connections; None: no cap.
+    socket over all its connections; None: no cap. In ``quiet_hours``, in ``time_zone`` (None: this machine's), large
+    transfers wait.
     """
 
     model_config = SettingsConfigDict(
@@ -97,6 +99,8 @@ class AgentSettings(BaseSettings):
     proxy_credentials: Path | None = None
     bandwidth_up_bytes_per_s: Annotated[int, Field(ge=10_000, strict=True)] | None = None
     bandwidth_down_bytes_per_s: Annotated[int, Field(ge=10_000, strict=True)] | None = None
+    quiet_hours: tuple[str, ...] = ()
+    time_zone: str | None = None
     device: Device = "auto"
     plugin: Path | None = None
     architectures: tuple[ArchitectureName, ...] = ()
@@ -127,6 +131,11 @@ class AgentSettings(BaseSettings):
     def sources(self) -> ModelSources:
         """What this site lets a study's networks be made of."""
         return ModelSources(self.architectures, self.weights)
+
+    @property
+    def quiet(self) -> QuietHours:
+        """When large transfers wait. Raises: ConfigurationError"""
+        return QuietHours.parse(self.quiet_hours, self.time_zone)
 
     @property
     def web_proxy(self) -> WebProxy | None:

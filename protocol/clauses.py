@@ -49,6 +49,7 @@ class Clause(StrEnum):
     LEFT = "left"
     PAUSED = "paused"
     KEYS_RENEWED = "keys_renewed"
+    QUIET_HOURS = "quiet_hours"
 
     @property
     def passes(self) -> bool:
@@ -65,5 +66,6 @@ _PASSING: Final = frozenset(
         Clause.ISOLATION,
         Clause.PAUSED,
         Clause.KEYS_RENEWED,
+        Clause.QUIET_HOURS,
     }
 )

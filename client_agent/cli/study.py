@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -31,6 +32,7 @@ from client_agent.site.identity import load_chain
 from client_agent.site.journal import StudyJournal
 from client_agent.site.outbox import create_study, queued, withdraw
 from client_agent.study.asked.foreseen_epsilon import ForeseenEpsilon, foreseen_epsilon
+from client_agent.study.foreseen_transfers import transfer_remarks
 from client_agent.study.pretrained import load_pretrained
 from client_agent.transcripts.reading import verified
 from host.private_files import UMASK
@@ -210,7 +212,8 @@ def _checked(
         study = study.model_copy(update={"pretrained_digest": model_digest_of(model)})
     require_made_by_schema(study, settings.data)
     remarks = require_federated(study, roster, settings.policy, shown)
-    for remark in (*remarks, *_tried(study, settings, finish)):
+    transfers = transfer_remarks(study, settings, time.time())
+    for remark in (*remarks, *transfers, *_tried(study, settings, finish)):
         sys.stderr.write(f"{remark}\n")
     require_own_budget(study, settings, chain.founding_keys[settings.site], finish)
     return study, finish, foreseen_epsilon(study, roster, settings.policy.delta)

@@ -12,11 +12,13 @@ from pydantic import BaseModel, ConfigDict
 
 from client_agent.network.body import Body
 from client_agent.points import Point
+from client_agent.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.site.context import RELAY
 from client_agent.site.events import EventKind
 from client_agent.site.letter import CountedClasses, WeightMail
 from client_agent.site.reconciling import reconcile
 from client_agent.study.evidence import require_skip
+from client_agent.study.foreseen_transfers import contribution_bytes
 from client_agent.study.isolating import agree_to_sum, colluders, note_sum
 from client_agent.study.known_sums import agree_to_cohort, drop_sum
 from client_agent.study.participant import Participant
@@ -94,6 +96,7 @@ class Decisions:
             owner.saw(announcement)
             self.check_stays()
             self._check_own_keys(announcement)
+            self._check_quiet(announcement)
             mail = self._weight_mail(announcement)
             weight_list = mail.weight_list
             self._catch_up(mail)
@@ -193,6 +196,17 @@ class Decisions:
                 Clause.KEYS_RENEWED,
                 "this site has other keys than when the round was announced; it takes part from the next one on",
             )
+
+    def _check_quiet(self, announcement: Announcement) -> None:
+        """Raises: PolicyRefusal, clause ``quiet_hours``, where none could be sent before the round closes"""
+        context, study = self._context, self._owner.study
+        now_s = context.clock.now()
+        if announcement.purpose.plan.model_sized and contribution_bytes(study) > LARGE_TRANSFER_BYTES:
+            until_s = now_s + context.quiet.remaining_s(now_s)
+            if until_s > now_s and until_s >= announcement.closes_at_s:
+                raise PolicyRefusal(
+                    Clause.QUIET_HOURS, f"this site's quiet hours last until {context.quiet.said(until_s)}"
+                )
 
     def _weight_mail(self, announcement: Announcement) -> WeightMail:
         context, requester = self._context, self._context.roster.requester

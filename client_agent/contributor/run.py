@@ -77,6 +77,8 @@ class Contributor(Participant):
         except ConfigurationError:
             tell_hindrance(self)
             raise
+        for remark in self.context.transfer_remarks(self.study):
+            self.problem_once(None, remark)
         self._say_ready()
         self.watch.start()
         try:
@@ -87,7 +89,7 @@ class Contributor(Participant):
                         return
                     pause_s = _IDLE_S
                 except (Unavailable, UnknownResource) as later:
-                    self.problem(None, later.detail)
+                    self.told_later(None, later)
                     pause_s = pause_after(later, _RETRY_S)
                 except ConfigurationError:
                     raise

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import platform
 import ssl
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
@@ -20,6 +21,8 @@ from client_agent.settings import AgentSettings, load_settings
 from client_agent.site.connections import Site
 from client_agent.site.identity import load_identity
 from client_agent.site.telling.ways import described
+from client_agent.study.asked.at_hand import known_studies
+from client_agent.study.foreseen_transfers import transfer_remarks
 from host.doctor.finding import Finding, Report, failed, looked, ok, warning
 from host.doctor.machine import look_at_disk, look_at_memory
 from host.doctor.way import Way, look_at_way
@@ -50,7 +53,8 @@ def examine_site(config: Path) -> Report:
         roster, _ = load_identity(settings)
     except MoietyError as error:
         return Report(of=settings.site, findings=(*findings, failed("roster and keys", error.detail)))
-    return Report(of=settings.site, findings=(*findings, *_of_roster(settings, roster), *_servers(settings, roster)))
+    findings += [*_of_roster(settings, roster), *_transfers(settings, roster)]
+    return Report(of=settings.site, findings=(*findings, *_servers(settings, roster)))
 
 
 def _versions() -> Finding:
@@ -123,6 +127,27 @@ def _of_roster(settings: AgentSettings, roster: Roster) -> Iterator[Finding]:
         yield warning("policy", f"{found}, as many as are demanded", "every contributor must be in every sum")
     else:
         yield ok("policy", f"{found}, at least {policy.least_contributors} are demanded")
+
+
+def _transfers(settings: AgentSettings, roster: Roster) -> Iterator[Finding]:
+    """What the cap and quiet hours will do to studies that are not over here."""
+    now_s = time.time()
+    if settings.quiet_hours:
+        wait_s = settings.quiet.remaining_s(now_s)
+        now = (
+            "large transfers are sent now"
+            if not wait_s
+            else f"large transfers wait until {settings.quiet.said(now_s + wait_s)}"
+        )
+        yield ok(
+            "quiet hours",
+            f"{', '.join(settings.quiet_hours)}; by this machine's clock {settings.quiet.said(now_s)}; {now}",
+        )
+    for known in known_studies(settings, roster):
+        for remark in () if known.over else transfer_remarks(known.study, settings, now_s):
+            yield warning(
+                "transfers", remark, "change the cap or the hours here, or ask the requester for longer rounds"
+            )
 
 
 def _servers(settings: AgentSettings, roster: Roster) -> Iterator[Finding]:

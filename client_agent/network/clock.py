@@ -10,6 +10,7 @@ from __future__ import annotations
 from email.utils import parsedate_to_datetime
 from typing import Final
 
+from client_agent.quiet_hours import QuietNow
 from protocol.errors import MoietyError, Unavailable
 from protocol.wire.channel.signing import MAX_AGE_S, MAX_SKEW_S
 
@@ -24,7 +25,9 @@ class WrongClock(Unavailable):
 
 
 def pause_after(error: MoietyError, usual_s: float) -> float:
-    """How long to wait before the next try: a clock is set by a person."""
+    """How long to wait before the next try: a clock is set by a person, quiet hours end by themselves."""
+    if isinstance(error, QuietNow):
+        return min(error.wait_s, _MOST_ASKED_S)
     return _PAUSE_S if isinstance(error, WrongClock) else usual_s
 
 

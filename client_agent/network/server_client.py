@@ -28,6 +28,7 @@ from client_agent.network.answer import (
 from client_agent.network.body import Body
 from client_agent.network.clock import WrongClock
 from client_agent.network.exchange import Exchange
+from client_agent.quiet_hours import NO_QUIET_HOURS, QuietHours
 from host.randomness import SystemRandomness
 from protocol.errors import (
     MalformedMessage,
@@ -99,7 +100,9 @@ class ServerClient:
         *,
         retry: RetryPolicy = RetryPolicy(),
         clock: Callable[[], float] = time.time,
+        quiet: QuietHours = NO_QUIET_HOURS,
     ) -> None:
+        """``quiet``: when large transfers are not begun, and raise QuietNow; small ones and what is under way go on."""
         if operator.url is None:
             raise MalformedMessage(f"operator {operator.name!r} has no url in the roster")
         self.side = side
@@ -109,6 +112,7 @@ class ServerClient:
         self._keys = keys
         self._retry = retry
         self._clock = clock
+        self._quiet = quiet
         self._nonces = SystemRandomness()  # seeded ones would repeat after a restart and be refused as replays
         timeout = httpx.Timeout(30.0, read=120.0)
         self._http = httpx.Client(transport=transport, trust_env=False, timeout=timeout, cookies=no_cookies())
@@ -179,7 +183,8 @@ class ServerClient:
         return self._send("GET", path, _EMPTY, f"mail {topic}", most_bytes)
 
     def fetch_mail(self, name: str, topic: str, recipient: str, sender: str, into: Path, most_bytes: int) -> None:
-        """As ``get_mail``, streamed to a file."""
+        """As ``get_mail``, streamed to a file. Raises: QuietNow"""
+        self._require_open(f"a checkpoint of study {name!r}", most_bytes)
         self._fetch(self._mail_path(name, topic, recipient, sender), f"mail {topic}", into, most_bytes)
 
     @staticmethod
@@ -198,6 +203,7 @@ class ServerClient:
         Raises: what the server refused with; Unavailable, and then the next call goes on where this one was
         """
         path = paths.fill(paths.CONTRIBUTION, study=name, round=round_number, attempt=attempt)
+        self._require_open(f"the contribution to round {round_number} of study {name!r}", body.length)
         if body.length > LARGE_BYTES:
             with suppress(UnknownResource):  # a server of before takes it in one request only
                 return self._in_parts(path, body)
@@ -208,6 +214,7 @@ class ServerClient:
         held = HeldUpload.parse(self._send("GET", path + paths.HELD + asked, _EMPTY, "held"))
         while held.held_bytes < body.length:
             part, before = body.part(held.held_bytes, held.part_bytes), held
+            self._require_open("the rest of a contribution", body.length - held.held_bytes)
             target = f"{path}{paths.PART}{asked}&offset={held.held_bytes}"
             held = HeldUpload.parse(self._send("PUT", target, part, "contribution part"))
             if held.held_bytes <= before.held_bytes:
@@ -247,6 +254,7 @@ class ServerClient:
         Where the connection breaks, all pieces come again and ``take`` begins anew.
         """
         path = paths.fill(paths.OUTPUT, study=name, round=round_number)
+        self._require_open(f"the sum of round {round_number} of study {name!r}", most_bytes)
         for attempt in self._attempts():
             with attempt, self._exchange("GET", path, _EMPTY, "output", most_bytes) as answer:
                 return take(answer.pieces(most_bytes))
@@ -260,6 +268,9 @@ class ServerClient:
         return Signed[ContributedRounds].parse(self._send("GET", path, _EMPTY, "receipts"))
 
     # --- requests ---
+
+    def _require_open(self, what: str, length: int) -> None:
+        self._quiet.require_open(self._clock(), f"{what} ({length / 1e6:.1f} MB)", length)
 
     def _send(
         self,

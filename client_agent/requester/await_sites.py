@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Final
 
+from client_agent.quiet_hours import LARGE_TRANSFER_BYTES
 from client_agent.requester.absent.missing_sites import MissingSites
 from client_agent.requester.attestations import welcome
 from client_agent.requester.plan import situation
 from client_agent.requester.state import Welcomed
 from client_agent.requester.study import RequesterStudy
 from client_agent.site.events import EventKind
+from client_agent.study.foreseen_transfers import contribution_bytes
 from client_agent.study.refusals import public_text, read_refusal, refusing_sites
 from protocol.errors import RefusedMessage, UnknownResource
 from protocol.printable import printable
@@ -18,6 +21,8 @@ from protocol.rules.interface import SiteFacts
 from protocol.sharing import Side
 from protocol.wire import paths
 from protocol.wire.messages import EndCause, Purpose, StudyEndState, StudyView
+
+_QUIET_PAUSE_S: Final = 60.0
 
 
 def await_contributors(owner: RequesterStudy) -> None:
@@ -44,6 +49,20 @@ def await_contributors(owner: RequesterStudy) -> None:
         owner.until(enough)
     finally:
         missing.over()
+
+
+def wait_for_quiet_hours(owner: RequesterStudy) -> None:
+    """No round is begun in which this site could not send its own part. Raises: Stopped, StudyOver"""
+    context = owner.context
+    while contribution_bytes(owner.study) > LARGE_TRANSFER_BYTES:
+        now_s = context.clock.now()
+        wait_s = context.quiet.remaining_s(now_s)
+        if wait_s <= 0:
+            return
+        owner.problem_once(None, f"quiet hours until {context.quiet.said(now_s + wait_s)}: the next round waits")
+        seen = owner.watch.serial
+        owner.until(lambda a, b: True)  # an end that somebody signed meanwhile
+        owner.watch.wait(seen, min(wait_s, _QUIET_PAUSE_S))
 
 
 def admit(owner: RequesterStudy) -> None:

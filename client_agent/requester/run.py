@@ -13,7 +13,7 @@ from client_agent.learning.learner import Vector
 from client_agent.points import Point
 from client_agent.requester.absent.cohort import absences, given_up
 from client_agent.requester.attestations import welcome
-from client_agent.requester.await_sites import admit, await_contributors, bring_up_to_date
+from client_agent.requester.await_sites import admit, await_contributors, bring_up_to_date, wait_for_quiet_hours
 from client_agent.requester.best_model import keep_best
 from client_agent.requester.local_finish import finish_locally
 from client_agent.requester.measurement import MeasuringRound, after_measurement
@@ -162,6 +162,7 @@ class Requester(RequesterStudy):
         while self.progress.end is None and self._more_to_do():
             admit(self)
             bring_up_to_date(self)
+            wait_for_quiet_hours(self)
             plan = self.next_plan()
             if plan is None:
                 break

@@ -166,6 +166,6 @@ class RequesterStudy(Participant):
             try:
                 return call()
             except (Unavailable, RosterUnknown) as later:
-                self.problem(None, later.detail)
+                self.told_later(None, later)
                 if self.context.pause(pause_after(later, _RETRY_S)):
                     raise Stopped from None

@@ -55,7 +55,9 @@ class Site:
         for side in Side:
             operator = self.roster.operator(side)
             transport = NotedTransport(operator.name, connect(operator.name, self.ledger), self.contacts)
-            self.clients[side] = ServerClient(side, operator, self.keys, transport, clock=clock.now)
+            self.clients[side] = ServerClient(
+                side, operator, self.keys, transport, clock=clock.now, quiet=settings.quiet
+            )
 
     def __enter__(self) -> Site:
         return self

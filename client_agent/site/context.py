@@ -12,6 +12,7 @@ from client_agent.learning.learner import Learner
 from client_agent.network.held_roster import HeldRoster
 from client_agent.network.ledger import Ledger
 from client_agent.network.server_client import ServerClient
+from client_agent.quiet_hours import NO_QUIET_HOURS, QuietHours
 from client_agent.site.budget.spent_budget import BudgetMemory, budget_memory
 from client_agent.site.events import EventSink
 from client_agent.site.remembered_cohorts import CohortMemory, cohort_memory
@@ -31,7 +32,10 @@ LearnerFactory = Callable[[Study, int], Learner]
 
 @dataclass(frozen=True)
 class SiteContext:
-    """One site's means, shared by all of its studies. ``asks_people``: whether a person approves each study here."""
+    """One site's means, shared by all of its studies. ``asks_people``: whether a person approves each study here.
+
+    ``transfer_remarks``: what this site's cap and quiet hours will do to a study's rounds, in words.
+    """
 
     site: str
     keys: PartyKeys = field(repr=False)
@@ -51,6 +55,8 @@ class SiteContext:
     start_timeout_s: float = 3600.0
     bootstrap_samples: int = 0
     clock: Clock = SYSTEM
+    quiet: QuietHours = NO_QUIET_HOURS
+    transfer_remarks: Callable[[Study], tuple[str, ...]] = lambda study: ()
     tell_people: Callable[[Notice], None] = lambda notice: None
 
     @property

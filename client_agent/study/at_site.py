@@ -10,6 +10,7 @@ from client_agent.learning.learner import Learner, Vector
 from client_agent.network.ledger import Totals
 from client_agent.network.watch import StudyWatch
 from client_agent.points import Point
+from client_agent.quiet_hours import QuietNow
 from client_agent.scoring.score import MetricName, value_of
 from client_agent.site.context import SiteContext
 from client_agent.site.events import METRICS, AgentEvent, EventKind, Metrics, RoundRecord
@@ -175,6 +176,11 @@ class StudyAtSite:
         if (round_number, text) not in self._named:
             self._named.add((round_number, text))
             self.problem(round_number, text)
+
+    def told_later(self, round_number: int | None, later: MoietyError) -> None:
+        """What is tried again is told each time; that quiet hours are waited for, once."""
+        tell = self.problem_once if isinstance(later, QuietNow) else self.problem
+        tell(round_number, later.detail)
 
     def _first_state(self) -> SiteState:
         state = SiteState(study_digest=self.study_digest, training_seed=self.context.training_seed(self.study))

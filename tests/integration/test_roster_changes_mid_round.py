@@ -59,7 +59,7 @@ def took_part(running: InMemoryFederation) -> list[tuple[str, ...]]:
 def test_a_site_renews_its_keys_in_a_running_study_and_is_the_same_site(tmp_path: Path) -> None:
     with federation(tmp_path) as running:
         running.start()
-        running.hand_in(study_of(running, 8))
+        running.hand_in(study_of(running, 6))
         running.until("a round with c2", lambda: any("c2" in cohort for cohort in took_part(running)))
         running.stop_agents("c2")
         before, came_with = len(took_part(running)), running.parties.keys_of("c2").party().signing_key
@@ -144,7 +144,7 @@ def test_a_fork_that_one_server_shows_stops_whoever_was_shown_it(
 
         monkeypatch.setattr(ServerClient, "roster_change", shown)
         running.start()
-        running.hand_in(study_of(running, 12, least=3))
+        running.hand_in(study_of(running, 9, least=3))
         running.until("a round", lambda: len(took_part(running)) >= 1)
         honest = change_roster(running, Wanted(given=(newcomer(running, "c4", POLICY),)))
 

@@ -120,14 +120,18 @@ def test_a_site_that_lacks_evidence_or_pauses_stays_listed(requester: Requester,
     """Whatever the text says: only the clause decides."""
     said = f"{Clause.OUTCOME_UNKNOWN.value}: the requester's own contribution is missing"
     changes = requester.after_declines(skipped(1, (Refused("c2", ErrorCode.POLICY_REFUSAL, clause, said),)))
-    unreconciled = (Clause.MEMORY_UNRECONCILED, Clause.BUDGET_UNRECONCILED)
+    later = (
+        Clause.MEMORY_UNRECONCILED,
+        Clause.BUDGET_UNRECONCILED,
+        Clause.KEYS_RENEWED,
+        Clause.QUIET_HOURS,
+    )
     lacks = (
         Clause.OUTCOME_UNKNOWN,
         Clause.MODEL_BEHIND,
         Clause.ISOLATION,
         Clause.PAUSED,
-        Clause.KEYS_RENEWED,
-        *unreconciled,
+        *later,
     )
     assert changes["dropped"] == (() if clause in lacks else ("c2",))
 

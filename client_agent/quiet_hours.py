@@ -1,0 +1,148 @@
+"""Hours in which this site's network is for others: large transfers wait, everything else goes on."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time, timedelta, tzinfo
+from typing import Final, Self
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from protocol.errors import ConfigurationError, Unavailable
+
+LARGE_TRANSFER_BYTES: Final = 2**20
+"""What is longer waits: contributions, sums and checkpoints of models with more than about 130,000 parameters."""
+_DAYS: Final = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_ENTRY: Final = re.compile(r"(\d\d):(\d\d)-(\d\d):(\d\d)(?: +([A-Za-z,-]+))?")
+_WEEK_DAYS: Final = 7
+_MIDNIGHT: Final = (24, 0)
+_LONGEST_S: Final = 8 * 86400.0
+
+
+class QuietNow(Unavailable):
+    """A large transfer waits for the end of this site's own quiet hours; ``wait_s`` from now."""
+
+    def __init__(self, detail: str, wait_s: float) -> None:
+        super().__init__(detail)
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True)
+class _Window:
+    """On these days of the week, 0 being Monday, from ``begin`` to ``end``; past midnight where that comes first."""
+
+    days: frozenset[int]
+    begin: time
+    end: time
+
+    def spans(self, day: datetime) -> tuple[datetime, datetime] | None:
+        """The window that begins on the day (a midnight of its zone)."""
+        if day.weekday() not in self.days:
+            return None
+        over = int(self.end <= self.begin)
+        return datetime.combine(day, self.begin, day.tzinfo), datetime.combine(
+            day + timedelta(days=over), self.end, day.tzinfo
+        )
+
+
+@dataclass(frozen=True)
+class QuietHours:
+    """Of one site; none at all where there is no window. ``zone`` None: this machine's time."""
+
+    windows: tuple[_Window, ...] = ()
+    zone: tzinfo | None = None
+
+    @classmethod
+    def parse(cls, entries: Sequence[str], zone: str | None = None) -> Self:
+        """Of entries such as ``08:00-18:00 Mon-Fri``. Raises: ConfigurationError"""
+        try:
+            where = None if zone is None else ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise ConfigurationError(f"key 'time_zone': {zone!r} is no time zone; as in 'Europe/Zurich'") from None
+        made = cls(tuple(_window(entry) for entry in entries), where)
+        if made.longest_s(0.0)[1] <= 0:
+            raise ConfigurationError("key 'quiet_hours': they leave no time of the week for a large transfer")
+        return made
+
+    def remaining_s(self, now_s: float) -> float:
+        """Seconds of real time until no window is open any more; 0 where none is open. Windows that meet are one."""
+        until = now_s
+        while until < now_s + _LONGEST_S and (end := self._open_until(until)) is not None:
+            until = end
+        return until - now_s
+
+    def require_open(self, now_s: float, what: str, length: int) -> None:
+        """Raises: QuietNow, for a large transfer in quiet hours"""
+        wait_s = self.remaining_s(now_s) if length > LARGE_TRANSFER_BYTES else 0.0
+        if wait_s > 0:
+            raise QuietNow(f"quiet hours until {self.said(now_s + wait_s)}: {what} waits", wait_s)
+
+    def said(self, at_s: float) -> str:
+        """A time as the people at this site read it."""
+        at = datetime.fromtimestamp(at_s, UTC).astimezone(self.zone)
+        return f"{at:%Y-%m-%d %H:%M} ({self.zone or at.tzname()})"
+
+    def longest_s(self, from_s: float) -> tuple[float, float]:
+        """The longest quiet stretch and the longest one without, of the week to come and a day; seconds."""
+        quiet_s, free_s, at_s, until_s = 0.0, 0.0, from_s, from_s + _LONGEST_S
+        while at_s < until_s:
+            stretch_s = self.remaining_s(at_s)
+            quiet_s, at_s = max(quiet_s, stretch_s), at_s + stretch_s
+            if at_s >= until_s:
+                break
+            begin_s = min(self._begins(at_s), default=until_s)
+            free_s, at_s = max(free_s, begin_s - at_s), begin_s
+        return quiet_s, free_s
+
+    def _spans(self, at_s: float) -> list[tuple[float, float]]:
+        """Windows that begin between yesterday and in a week, as times since 1970."""
+        today = datetime.fromtimestamp(at_s, UTC).astimezone(self.zone)
+        days = [
+            datetime.combine(today.date() + timedelta(days=n), time(), self.zone) for n in range(-1, _WEEK_DAYS + 1)
+        ]
+        found = [window.spans(day) for window in self.windows for day in days]
+        return [(begin.timestamp(), end.timestamp()) for begin, end in filter(None, found)]
+
+    def _open_until(self, at_s: float) -> float | None:
+        return max((end for begin, end in self._spans(at_s) if begin <= at_s < end), default=None)
+
+    def _begins(self, at_s: float) -> list[float]:
+        return [begin for begin, _ in self._spans(at_s) if begin > at_s]
+
+
+NO_QUIET_HOURS: Final = QuietHours()
+Gate = Callable[[str, int], None]
+"""Of a transfer's purpose and length in bytes. Raises: QuietNow"""
+
+
+def _window(entry: str) -> _Window:
+    wrong = ConfigurationError(
+        f"key 'quiet_hours': found {entry!r}; an entry is '08:00-18:00 Mon-Fri', '22:00-06:00 Sat,Sun', or without "
+        "days for every day"
+    )
+    found = _ENTRY.fullmatch(entry.strip())
+    if found is None:
+        raise wrong
+    hours = [int(found[place]) for place in range(1, 5)]
+    end_hour = 0 if tuple(hours[2:]) == _MIDNIGHT else hours[2]
+    try:
+        begins, ends = time(hours[0], hours[1]), time(end_hour, hours[3])
+    except ValueError:
+        raise wrong from None
+    days = frozenset(range(_WEEK_DAYS)) if found[5] is None else _days(found[5].lower())
+    if days is None or (begins == ends and begins != time()):
+        raise wrong
+    return _Window(days, begins, ends)
+
+
+def _days(text: str) -> frozenset[int] | None:
+    """``mon-fri``, ``sat,sun``; None for what is neither."""
+    days: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        if first not in _DAYS or (last or first) not in _DAYS:
+            return None
+        begin, end = _DAYS.index(first), _DAYS.index(last or first)
+        days |= {n % _WEEK_DAYS for n in range(begin, end + 1 + _WEEK_DAYS * (end < begin))}
+    return frozenset(days)
