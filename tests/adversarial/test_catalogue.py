@@ -48,6 +48,14 @@ def test_there_are_enough_and_what_does_not_hold_is_named() -> None:
             assert attack.without, f"{attack.name} says nothing of what its defence is in the code"
 
 
+def test_every_attack_stands_in_the_threat_model_beside_what_it_tries_to_break() -> None:
+    """By its name, or by a family's: `share-...`."""
+    families = tuple(re.findall(r"`((?:[a-z]+-)+)\.\.\.`", THREAT_MODEL))
+    names = [attack.name for attack in ATTACKS]
+    assert [name for name in names if f"`{name}`" not in THREAT_MODEL and not name.startswith(families)] == []
+    assert [family for family in families if not any(name.startswith(family) for name in names)] == []
+
+
 def test_attacks_that_documents_name_are_there() -> None:
     pages = {
         page: page.read_text() for page in (*DOCS.glob("*.md"), *DOCS.glob("results/*.md"), *DOCS.glob("adr/*.md"))

@@ -9,6 +9,7 @@ from typing import Final
 from harness.adversaries.catalogue.attack import Attack
 from harness.adversaries.catalogue.by_network.altered import altered_requests
 from harness.adversaries.catalogue.by_network.edge import floods_at_the_edge
+from harness.adversaries.catalogue.by_network.enrolment import enrolments
 from harness.adversaries.catalogue.by_network.made_up import made_up_answers
 from harness.adversaries.catalogue.by_network.outside import outside_attacks
 from harness.adversaries.catalogue.by_network.reading import reading_proxies
@@ -83,6 +84,7 @@ _FAMILIES: Final = (
     made_up_answers,
     altered_requests,
     floods_at_the_edge,
+    enrolments,
     poisonings,
 )
 _WITH_TENSEAL: Final = (hostile_ciphertexts, forged_ciphertext_sums)
