@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from harness.adversaries.inverting.targets import TARGETS
 from harness.papers.attacked import (
+    bound_cost,
     differenced,
     differenced_runs,
     inference,
@@ -22,6 +24,7 @@ from harness.papers.attacked.plain_words import Measured, write_plain_words
 from harness.papers.making import Making
 from harness.papers.page import Page
 from harness.simulation.case import read_case
+from harness.simulation.runs import RunLine
 
 _MEMBERSHIP: Final = "Was this patient trained on?"
 _NOT_MEASURED: Final = (
@@ -30,6 +33,10 @@ _NOT_MEASURED: Final = (
     "that anybody can run: `moiety attack --list`, and [the threat model](../threat_model.md) says what holds.\n"
     "- **Large networks.** Nothing here is larger than 11,000 parameters but MNIST's networks in the part on records. "
     "A network that is trained to the end on few patients knows them better than the largest one here.\n"
+    "- **Noise against these attacks, beyond small networks.** Noise on records was held against inversion for the "
+    "MLPs of heart disease and digits, against membership for the small network of heart disease and for [a linear "
+    "model of digits](differential_privacy.md); not for the large network, convolutions or MNIST. Noise of the servers "
+    "was held against none of them: what it hides of a whole site it hides of each of its records.\n"
     "- **Several studies over the same patients** add up for models and averages as rounds do; sites' memory of sums "
     "goes over studies, that of what a model tells does not."
 )
@@ -56,7 +63,7 @@ class PrivacyPage:
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:
         """The page from the recorded lines. Returns the file."""
         page = Page(out / f"{self.name}.md", self.title)
-        write(page, recorded(runs), self.studies)
+        write(page, recorded(runs), self.studies, bound_cost.recorded(runs))
         page.write()
         return page.path
 
@@ -79,8 +86,8 @@ def recorded(runs: Path) -> Measured:
     )
 
 
-def write(page: Page, measured: Measured, studies: Path) -> None:
-    """Everything; what was not run is named."""
+def write(page: Page, measured: Measured, studies: Path, noised: Mapping[str, Sequence[RunLine]]) -> None:
+    """Everything; what was not run is named. ``noised`` are the runs of the page on noise, by case."""
     write_plain_words(page, measured, studies)
     records.write(page, measured.records)
     page.heading(_MEMBERSHIP)
@@ -88,6 +95,7 @@ def write(page: Page, measured: Measured, studies: Path) -> None:
     memorised.write(page, measured.memorised)
     inference.class_mix(page, measured.inferred, studies)
     differenced.write(page, measured.differenced, measured.attacked, studies)
+    bound_cost.write(page, noised)
     page.heading("What is not measured here")
     page.text(_NOT_MEASURED)
     page.heading("How this page was made")
@@ -103,7 +111,7 @@ def _made(page: Page, measured: Measured) -> None:
     versions = sorted({f"{name} {version}" for one in found for name, version in one.items()})
     page.text(
         "```sh\n"
-        "moiety results --only privacy,sums --data DATA\n"
+        "moiety results --only differential_privacy,sums,privacy --data DATA\n"
         "```\n\n"
         f"{len(measured.records)} averages that were inverted, {len(measured.memorised)} studies over halves of their "
         f"patients, {len({line.key for line in measured.inferred})} of the shipped studies, "

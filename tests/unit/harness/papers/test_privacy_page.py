@@ -13,15 +13,24 @@ from harness.adversaries.inferring.memorised_lines import MemorisedLine
 from harness.adversaries.inverting.lines import How, InversionLine, Inverted
 from harness.adversaries.inverting.targets import TARGETS
 from harness.adversaries.reconstruction import Prior
-from harness.papers.attacked import differenced_runs, inference_runs, memorised_runs, records_runs, sums_runs
+from harness.papers.attacked import (
+    bound_cost,
+    differenced_runs,
+    inference_runs,
+    memorised_runs,
+    records_runs,
+    sums_runs,
+)
 from harness.papers.attacked.differenced import whole_study
 from harness.papers.attacked.privacy import PrivacyPage
 from harness.papers.attacked.records import share
 from harness.papers.attacked.sums import SumsPage
 from harness.papers.making import Making
+from harness.papers.page import Page
 from harness.simulation.files.json_lines import append_line
 from harness.simulation.files.study_files import STUDIES
 from protocol.clauses import Clause
+from tests.unit.harness.papers.made import line as made_line
 
 PAGE = PrivacyPage("privacy", "What can they still infer?", STUDIES)
 VERSIONS = {"python": "3.11"}
@@ -77,6 +86,10 @@ def keep(path: Path, *lines: InversionLine | MemorisedLine | DifferencedLine | A
 def test_without_runs_it_says_so(tmp_path: Path) -> None:
     text = PAGE.write_page(tmp_path / "runs", tmp_path / "out", None).read_text(encoding="utf-8")
     assert text.count("**Not run yet:**") == 3
+    assert (
+        "**Not run yet** (`moiety results --only differential_privacy`): heart disease, four hospitals (each rec"
+        in text
+    )
     assert "| Was this patient trained on? Studies as shipped | whoever has the last model | not run |" in text
     assert "digits, 10 sites, network | fedavg | not run" in text
 
@@ -96,6 +109,28 @@ def test_with_runs_it_says_what_they_say(tmp_path: Path) -> None:
     assert "off by .200 of its length" in text
     for figure in ("records", "membership", "differencing", "isolation"):
         assert (tmp_path / "out" / f"privacy_{figure}.svg").read_text().startswith("<svg")
+
+
+def test_what_a_bound_costs_is_said_for_both_units(tmp_path: Path) -> None:
+    """By the runs of the page on noise; an epsilon that a case has not asked for is no number."""
+    runs = {
+        row.case: [
+            made_line(variant=variant, seed=seed, accuracy=(0.5, 0.9 - 0.1 * place + 0.01 * seed))
+            for place, variant in enumerate(("fedavg", "fedavg_clipped", "fedavg_8", "fedavg_1"))
+            for seed in (0, 1)
+        ]
+        for row in bound_cost.ROWS
+    }
+    page = Page(tmp_path / "page.md", "page")
+    bound_cost.write(page, runs)
+    bound_cost.write(page, {"noise_heart": runs["noise_heart"]})
+    page.write()
+    text = page.path.read_text(encoding="utf-8")
+    cells = ".905 ± .005 | .805 ± .005 | - | .705 ± .005 | .605 ± .005 |"
+    for row in bound_cost.ROWS:
+        assert f"| {row.data} | {row.hidden} | {cells}" in text
+    assert text.count("**Not run yet**") == 1
+    assert "MNIST, a hundred sites (each site, by the servers)." in text
 
 
 def test_the_better_attack_counts_and_nothing_where_nothing_ran() -> None:

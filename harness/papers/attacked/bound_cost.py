@@ -1,0 +1,70 @@
+"""The privacy page's part about what a bound costs: accuracy against epsilon, of a record and of a whole site."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from harness.papers.page import Page
+from harness.papers.tables.by_requester import over_requesters
+from harness.simulation.runs import RunLine
+from harness.simulation.store import Results
+
+EPSILONS: Final = ("none", "clipped", "64", "8", "1")
+_INTRODUCTION: Final = (
+    "No attack above is a bound. Differential privacy is one, for a record by noise that every site adds, or for all "
+    "that a site shares by noise that both servers add; both are off unless a study asks for them. Accuracy of FedAvg "
+    "on the requesters' own test parts, mean ± standard error over seeds. *None* neither clips nor adds noise, "
+    "*clipped* clips alone. All rules, sizes and settings are on [what noise costs](differential_privacy.md)."
+)
+_READ: Final = (
+    "A record is hidden at little cost where sites have thousands of records or the model is small. At 8 a whole site "
+    "is hidden nowhere here with a model that is still of use; at 64, which promises next to nothing, among the four "
+    "hospitals, whose model has 28 parameters, and among a hundred sites, whose model has 7,850."
+)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A case, and what its noise hides."""
+
+    case: str
+    data: str
+    hidden: str
+
+
+ROWS: Final = (
+    Row("noise_heart", "heart disease, four hospitals", "each record, by the sites"),
+    Row("noise_sites_heart", "heart disease, four hospitals", "each site, by the servers"),
+    Row("noise_mnist", "MNIST, ten sites", "each record, by the sites"),
+    Row("noise_sites_mnist_10", "MNIST, ten sites", "each site, by the servers"),
+    Row("noise_sites_mnist_100", "MNIST, a hundred sites", "each site, by the servers"),
+)
+
+
+def recorded(runs: Path) -> dict[str, tuple[RunLine, ...]]:
+    """All lines of these cases that are there; they are made for the page on noise."""
+    return {row.case: Results(runs / row.case).lines() for row in ROWS}
+
+
+def write(page: Page, runs: Mapping[str, Sequence[RunLine]]) -> None:
+    """A table; what has not run is named."""
+    page.heading("What does a bound cost?")
+    page.text(_INTRODUCTION)
+    done = [row for row in ROWS if runs.get(row.case)]
+    if len(done) < len(ROWS):
+        missing = "; ".join(f"{row.data} ({row.hidden})" for row in ROWS if row not in done)
+        page.text(f"**Not run yet** (`moiety results --only differential_privacy`): {missing}.")
+    if done:
+        heads = ("none", "clipped", *(f"epsilon {epsilon}" for epsilon in EPSILONS[2:]))
+        rows = [(row.data, row.hidden, *(_cell(runs[row.case], epsilon) for epsilon in EPSILONS)) for row in done]
+        page.table(("data", "hidden", *heads), rows)
+    if len(done) == len(ROWS):
+        page.text(_READ)
+
+
+def _cell(lines: Sequence[RunLine], epsilon: str) -> str:
+    spread = over_requesters(lines, "fedavg" if epsilon == "none" else f"fedavg_{epsilon}")
+    return "-" if spread is None else str(spread)
