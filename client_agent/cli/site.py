@@ -52,6 +52,9 @@ class _Join:
     ca: Annotated[Path | None, typer.Option(help="CAs in PEM, where an operator's is a public one.")] = None
     proxy: Annotated[str | None, typer.Option(help="http://HOST:PORT, the way to both servers.")] = None
     proxy_credentials: Annotated[Path | None, typer.Option(help="A file with user:password for it.")] = None
+    state: Annotated[Path | None, typer.Option(help="The state folder of before, for a site that renews its keys.")] = (
+        None
+    )
     json_output: JsonOption = False
 
 
@@ -61,7 +64,7 @@ def _join(asked: _Join) -> None:
     credentials = asked.proxy_credentials
     told = None if credentials is None else read_secret(credentials).strip()
     way = Way(None if asked.proxy is None else WebProxy.parse(asked.proxy, told))
-    wanted = Wanted(asked.samples, asked.data, asked.ca, asked.proxy, credentials)
+    wanted = Wanted(asked.samples, asked.data, asked.ca, asked.proxy, credentials, asked.state)
     _show_fingerprint(join_both(pair, wanted, asked.out, way), json_output=asked.json_output)
 
 
@@ -144,16 +147,30 @@ def found(
 
 @app.command()
 def add(
-    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Sites that joined since the founding.")],
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Sites that joined, or renewed their keys.")],
     reason: Annotated[str, typer.Option(help="Why, in a line; it is signed and shown to everybody.")],
     config: ConfigOption,
 ) -> None:
-    """At the requester: have a change of the roster that adds these sites signed, and put it in place everywhere."""
+    """At the requester: have a change of the roster signed that adds these sites, or their renewed keys."""
     os.umask(UMASK)
     joined, way = _opened(config)
     chain = adding.add(joined, names, reason, way)
     sys.stdout.write(f"change {chain.number} of the roster is in place at both operators: {chain.head_digest}\n")
-    sys.stdout.write("new sites take it with: moiety site status --config THEIR/settings.toml\n")
+    sys.stdout.write("these sites take it with: moiety site status --config THEIR/settings.toml\n")
+
+
+@app.command()
+def remove(
+    names: Annotated[list[str], typer.Argument(metavar="NAME...", help="Sites of the roster, without the requester.")],
+    reason: Annotated[str, typer.Option(help="Why, in a line; it is signed and shown to everybody.")],
+    config: ConfigOption,
+) -> None:
+    """At the requester: have a change of the roster signed that removes these sites, and put it in place everywhere."""
+    os.umask(UMASK)
+    joined, way = _opened(config)
+    chain = adding.remove(joined, names, reason, way)
+    sys.stdout.write(f"change {chain.number} of the roster is in place at both operators: {chain.head_digest}\n")
+    sys.stdout.write("within seconds both servers refuse whoever was removed; names and keys never come back\n")
 
 
 def _invitation(told: str) -> Invitation:

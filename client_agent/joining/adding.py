@@ -1,4 +1,4 @@
-"""The requester's part in a change of the roster that adds sites: proposed, signed by all three, in place at both."""
+"""The requester's part in a change of the roster's sites: proposed, signed by all three, in place at both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from client_agent.joining.founding import Candidate, candidates
 from client_agent.joining.standing import Together, askings_of, chain_at, look
 from protocol.errors import ConfigurationError, RosterRefused, WrongRound
 from protocol.wire.authentic import check_signature, with_signature
-from protocol.wire.chain.chain import RosterChain, require_extension
+from protocol.wire.chain.chain import RosterChain, require_extension, signers
 from protocol.wire.chain.change import RosterChange
 from protocol.wire.chain.making import Given, Wanted, proposed, signed_by
 from protocol.wire.enrolment.questions import Changing, NamedSite
@@ -21,21 +21,49 @@ from protocol.wire.messages import Signed
 def add(
     joined: Joined, names: Sequence[str], reason: str, send: Send, clock: Callable[[], float] = time.time
 ) -> RosterChain:
-    """Have a change that adds these sites signed by both operators and put in place at both; again after any failure.
+    """Have a change signed by both operators and put in place at both that adds these sites, or gives those in the
+    roster the keys that they renewed; again after any failure.
 
     Raises: WrongRound, when somebody is not admitted everywhere; RosterRefused, when an operator knows another key;
     ConfigurationError, BadSignature, Unavailable
     """
+    together, askings, chain = _begun(joined, send, clock)
+    known = candidates(joined, together)
+    parties = {one.name: one.party for one in known}
+    wanted = [name for name in names if chain.head.party(name) is None or chain.head.party(name) != parties.get(name)]
+    given = tuple(_given(known, name) for name in wanted)
+    return _changed(joined, askings, chain, Wanted(given=given), reason)
+
+
+def remove(
+    joined: Joined, names: Sequence[str], reason: str, send: Send, clock: Callable[[], float] = time.time
+) -> RosterChain:
+    """As ``add``, of a change that removes these sites, which both operators' people let be removed.
+
+    Raises: ConfigurationError, for who is no site of the roster; RosterRefused, BadSignature, Unavailable
+    """
+    _, askings, chain = _begun(joined, send, clock)
+    wanted = tuple(name for name in names if name not in chain.founding_keys or chain.head.party(name) is not None)
+    return _changed(joined, askings, chain, Wanted(remove=wanted), reason)
+
+
+def _begun(
+    joined: Joined, send: Send, clock: Callable[[], float]
+) -> tuple[Together, tuple[Asking, Asking], RosterChain]:
     together = look(joined, send, clock)
     if together.chain is None:
         raise WrongRound("the federation is not founded yet: 'moiety site found' comes first")
     askings = askings_of(joined, send, clock)
-    chain = _level(askings, together)
-    wanted = [name for name in names if chain.head.party(name) is None]
-    if not wanted:
+    return together, askings, _level(askings, together)
+
+
+def _changed(
+    joined: Joined, askings: tuple[Asking, Asking], chain: RosterChain, wanted: Wanted, reason: str
+) -> RosterChain:
+    """The chain with one change more, in place at both; the same where nothing is wanted."""
+    if not (wanted.given or wanted.remove):
         return chain
-    given = tuple(_given(candidates(joined, together), name) for name in wanted)
-    change = proposed(chain, Wanted(given=given), reason)
+    change = proposed(chain, wanted, reason)
     signed = signed_by(chain, Signed[RosterChange](message=change), joined.keys)
     for asking in askings:  # each signs before either has it in place
         signature = asking.sign(_changing(chain, signed)).signature
@@ -64,17 +92,21 @@ def _put(asking: Asking, before: RosterChain, signed: Signed[RosterChange]) -> N
 
 def _changing(before: RosterChain, signed: Signed[RosterChange]) -> Changing:
     change = signed.message
-    added = [site for site in change.roster.sites if before.head.party(site.name) is None]
-    if not added:
+    added = [site for site in change.roster.sites if before.head.party(site.name) != site]
+    removed = tuple(site.name for site in before.head.sites if change.roster.party(site.name) is None)
+    if not (added or removed) or any(
+        before.head.party(name) != change.roster.party(name) for name in signers(before.head)
+    ):
         raise ConfigurationError(
-            f"change {change.number} adds no site, so operators take it by a file: 'moiety roster apply' at the one "
-            "that does not have it yet"
+            f"change {change.number} is not of sites alone, so operators take it by a file: 'moiety roster apply' at "
+            "the one that does not have it yet"
         )
     return Changing(
         number=change.number,
         change=change.digest(),
         reason=change.reason,
         sites=tuple(NamedSite(name=site.name, party=site.digest()) for site in added),
+        remove=removed,
         signatures=signed.signatures,
     )
 

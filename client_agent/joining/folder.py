@@ -48,13 +48,15 @@ class Joined:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the data manager says; ``ca`` holds CAs for operators whose certificates are public ones."""
+    """What the data manager says; ``ca`` holds CAs for operators whose certificates are public ones, ``state`` is the
+    agent's state folder of before, for a site that renews its keys."""
 
     samples: int
     data: Path
     ca: Path | None = None
     proxy: str | None = None
     proxy_credentials: Path | None = None
+    state: Path | None = None
 
 
 def card_file(side: Side) -> str:
@@ -134,7 +136,7 @@ def _settings_text(site: str, wanted: Wanted, folder: Path) -> str:
         "roster": ROSTER,
         "keys": _KEYS,
         "data": str(wanted.data.resolve()),
-        "state_dir": "state",
+        "state_dir": "state" if wanted.state is None else str(wanted.state.resolve()),
         "ca": _CA,
         **({"proxy": wanted.proxy} if wanted.proxy else {}),
         **({"proxy_credentials": _named(wanted.proxy_credentials, folder)} if wanted.proxy_credentials else {}),

@@ -39,7 +39,7 @@ class Together:
 
 def look(joined: Joined, send: Send, clock: Callable[[], float] = time.time) -> Together:
     """Ask both; put the roster into the folder if both have it in place and it is the one that the cards promise. A
-    site that is not in it gives its word for its keys, which the change that adds it needs.
+    site that is not in it, or has other keys than it has there, gives its word for its keys, which the change needs.
 
     Raises: RosterRefused, BadSignature, Unavailable, StorageFull, and what an operator refuses with
     """
@@ -50,8 +50,10 @@ def look(joined: Joined, send: Send, clock: Callable[[], float] = time.time) -> 
     if first is None:
         return Together(standings, None)
     chain = newest_of_both(askings, standings)
-    _require_own(joined, chain)
-    if chain.head.party(joined.party.name) is None:
+    renews = all(one.renews for one in standings)
+    if not renews:
+        _require_own(joined, chain)
+    if chain.head.party(joined.party.name) != joined.party:
         given = claimed(joined.keys, chain.first_digest, samples=joined.party.samples)
         return Together((askings[0].standing(given.claim), askings[1].standing(given.claim)), None)
     if not joined.roster.exists():

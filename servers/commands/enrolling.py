@@ -1,4 +1,4 @@
-"""`moiety server invite`, `invitations`, `withdraw`, `admissions` and `admit`: who may come, and who came."""
+"""`moiety server invite`, `invitations`, `withdraw`, `admissions`, `admit`, `remove`: who may come, came and goes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import re
 import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from protocol.errors import ConfigurationError
 from servers.commands.making import ConfigOption, JsonOption
+
+if TYPE_CHECKING:
+    from servers.settings import ServerSettings
 
 SiteArgument = Annotated[str, typer.Argument(metavar="NAME", help="The site's name in the federation.")]
 _LIFETIME: Final = re.compile(r"([1-9]\d{0,3})([mhd])")
@@ -27,6 +30,9 @@ def invite(
     requester: Annotated[
         bool, typer.Option("--requester", help="For the site for which models are made; there is one.")
     ] = False,
+    renew: Annotated[
+        bool, typer.Option("--renew", help="For other keys of a site in the roster: its own are lost, stolen or old.")
+    ] = False,
 ) -> None:
     """Print an invitation for one site, once: a line to be sent to its people by a way that you trust."""
     from servers.enrolment.pairing import own_card
@@ -35,8 +41,12 @@ def invite(
 
     settings = load_settings(config)
     card, _ = own_card(settings)
-    _require_unnamed(config, name)
-    invitation = Register(settings.data_dir, time.time).invite(card, name, _lifetime_s(ttl), requester=requester)
+    if renew:
+        _require_contributor(settings, name)
+    else:
+        _require_unnamed(config, name)
+    register = Register(settings.data_dir, time.time)
+    invitation = register.invite(card, name, _lifetime_s(ttl), requester=requester and not renew, renews=renew)
     from protocol.wire.enrolment.invitation import invitation_line
 
     until = f"{datetime.fromtimestamp(invitation.expires_at_s, UTC):%Y-%m-%d %H:%M} UTC"
@@ -103,6 +113,29 @@ def admit(
     typer.echo(f"{name}: admitted here. The other operator and the requester compare the same digits themselves")
 
 
+def remove(
+    name: SiteArgument,
+    config: ConfigOption,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="It is to stay after all; before the requester removed it.")
+    ] = False,
+) -> None:
+    """Let the requester remove a site from the roster ('moiety site remove'); the other operator does so itself."""
+    from servers.enrolment.register import Register
+    from servers.settings import load_settings
+
+    settings = load_settings(config)
+    _require_contributor(settings, name)
+    Register(settings.data_dir, time.time).let_remove(name, undo=undo)
+    if undo:
+        typer.echo(f"{name}: stays, as far as this operator is asked")
+        return
+    typer.echo(
+        f"{name}: may be removed, as far as this operator is asked. It stays in the roster until the other operator "
+        f"has run the same command, and the requester: moiety site remove {name} --reason '...'"
+    )
+
+
 def _lifetime_s(ttl: str) -> float:
     """Raises: ConfigurationError"""
     found = _LIFETIME.fullmatch(ttl)
@@ -120,9 +153,26 @@ def _named(config: Path) -> tuple[str, ...]:
     return names_in_place(load_settings(config))
 
 
+def _require_contributor(settings: ServerSettings, name: str) -> None:
+    """Raises: ConfigurationError, for who is no site of the newest roster, and for the requester"""
+    from servers.enrolment.place import chain_in_place
+
+    chain = chain_in_place(settings)
+    names = () if chain is None else tuple(party.name for party in chain.head.contributors)
+    if name not in names:
+        listed = ", ".join(names) or "nobody yet"
+        raise ConfigurationError(
+            f"{name!r} is no contributor of this federation's roster ({listed}); an operator's or the requester's keys "
+            "are changed between studies, by a file: 'moiety roster --help'"
+        )
+
+
 def _require_unnamed(config: Path, name: str) -> None:
     if name in _named(config):
-        raise ConfigurationError(f"{name!r} is or was in this federation's roster: a new site needs another name")
+        raise ConfigurationError(
+            f"{name!r} is or was in this federation's roster: a new site needs another name; other keys of a site that "
+            f"is in it: --renew"
+        )
 
 
-COMMANDS: Final = (invite, invitations, withdraw, admissions, admit)
+COMMANDS: Final = (invite, invitations, withdraw, admissions, admit, remove)

@@ -1,4 +1,4 @@
-"""A change of the roster that adds sites: made anew and signed by one operator, in place once all have signed."""
+"""A change of the roster's sites: made anew and signed by one operator, in place once all have signed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Changes:
     register: Register
 
     def sign(self, changing: Changing, known: Registrant) -> Founded:
-        """This operator's signature, if its own people admitted everybody who is added.
+        """This operator's signature, if its own people admitted whoever is added or has other keys, and let whoever is
+        removed be removed.
 
         Raises: NotListed, WrongRound, RosterRefused, ConfigurationError, BadSignature, StorageFull
         """
@@ -51,6 +52,7 @@ class Changes:
         own = self._own(chain, change)
         if all(signed.signature_of(name) is not None for name in signers(chain.head)):
             put_in_place(self.settings, dump_chain(chain.extended_by(signed)), self.card.party.name)
+            self.register.in_force(change.roster.sites)
             return Founded(signature=own, in_place=True)
         return Founded(signature=own, in_place=False)
 
@@ -68,7 +70,11 @@ class Changes:
             )
         sites = self.register.named(changing.sites, operator)
         given = tuple(Given(one.party, one.claim) for one in sites)
-        change = proposed(chain, Wanted(given=given), changing.reason)
+        agreed = self.register.removals
+        for name in changing.remove:
+            if name not in agreed:
+                raise RosterRefused(f"{operator} keeps {name!r}: its people run 'moiety server remove {name}' first")
+        change = proposed(chain, Wanted(given=given, remove=changing.remove), changing.reason)
         if change.digest() != changing.change:
             raise RosterRefused(
                 f"{operator} makes another change of the same sites; nobody signs: compare 'moiety roster show' with "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from protocol.errors import (
@@ -60,8 +61,7 @@ class Desk:
         Raises: BrokenSeal, MalformedMessage, OtherVersion, BadSignature, UnknownParty; nobody signs these
         """
         signed = open_asked(sealed, self._keys, self.card)
-        asker = self._asker(signed.message)
-        check_signature_of(signed, asker)
+        asker = self._asker(signed)
         answer: Standing | Founded | Refused
         try:
             answer = self._answer(require_asked_by(signed, asker, self._clock()), asker)
@@ -81,21 +81,28 @@ class Desk:
         found += [f"{name} to be admitted ('moiety server admit {name} --fingerprint ...')" for name in waiting]
         return tuple(found) or ("the requester to found the federation ('moiety site found')",)
 
-    def _asker(self, asked: Asked) -> Party:
-        """Raises: UnknownParty"""
+    def _asker(self, signed: Signed[Asked]) -> Party:
+        """Who signed the question; before anything is said about it. Raises: UnknownParty, BadSignature"""
+        asked = signed.message
         if isinstance(asked.question, Registration):
             if asked.question.party.name != asked.name:
                 raise BadSignature(f"{asked.name!r} registers {asked.question.party.name!r}: a site registers itself")
+            check_signature_of(signed, asked.question.party)
             return asked.question.party
-        known = self.register.registrant(asked.name)
-        if known is None:
+        found = [one.party for one in self.register.known_as(asked.name)]
+        if not found:
             raise UnknownParty(f"{asked.name!r} has not registered here: run 'moiety site join' first")
-        return known.party
+        for renewed in found[:-1]:
+            with suppress(BadSignature):
+                check_signature_of(signed, renewed)
+                return renewed
+        check_signature_of(signed, found[-1])
+        return found[-1]
 
     def _answer(self, asked: Asked, asker: Party) -> Standing | Founded:
         if isinstance(asked.question, Registration):
             return self._standing(self._registered(asked.question))
-        known = self.register.registrant(asker.name)
+        known = next((one for one in self.register.known_as(asker.name) if one.party == asker), None)
         if known is None:
             raise UnknownParty(f"{asker.name!r} was withdrawn: ask the operator for another invitation")
         if isinstance(asked.question, Founding):
@@ -119,9 +126,13 @@ class Desk:
         chain = chain_in_place(self._settings)
         others = [one.party for one in (self.card, paired(self._settings)) if one is not None]
         others += [] if chain is None else [other for roster in chain.rosters for other in roster.parties]
+        renewing = chain is not None and self.register.invites_renewal(registration.secret)
         for other in others:
-            if other.name == party.name and other != party:
+            if other.name == party.name and other != party and not renewing:
                 raise ConflictingMessage(f"the name {party.name!r} is taken in this federation: join under another")
+            had = (other.signing_key, other.sealing_key)
+            if renewing and other != party and (party.signing_key in had or party.sealing_key in had):
+                raise ConflictingMessage("these keys were in the roster before: name another folder with --out")
         return self.register.register(registration)
 
     def _standing(self, known: Registrant, link: int = 0) -> Standing:
@@ -133,6 +144,7 @@ class Desk:
             peer=paired(self._settings),
             registrants=self.register.registrants if shown else (),
             links=0 if chain is None else len(chain.digests),
+            renews=self.register.renews(known.party),
             roster=None if chain is None or link else chain.first,
             change=chain.changes[link - 1] if chain is not None and 0 < link <= chain.number else None,
         )
@@ -144,8 +156,13 @@ class Desk:
         chain = chain_in_place(self._settings)
         if chain is None:
             return tuple(f"{operator}: {what}" for what in self.waits_for())
-        if chain.head.party(name) is None:
+        held = chain.head.party(name)
+        if held is None and name in chain.founding_keys:
+            return (f"nothing: {name} was removed from the roster; a site that returns takes another name",)
+        if held is None:
             return (f"the requester to add {name} to the roster ('moiety site add {name}')",)
+        if held != known.party and self.register.renews(known.party):
+            return (f"the requester to put the new keys of {name} into the roster ('moiety site add {name}')",)
         return ()
 
     def _found(self, founding: Founding, known: Registrant) -> Founded:

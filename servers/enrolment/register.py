@@ -32,7 +32,8 @@ _INVITE_AGAIN: Final = "ask the operator for another invitation, and run the sam
 
 
 class Invited(BaseModel):
-    """An invitation; ``used_by`` is the digest of the public card that registered by it."""
+    """An invitation; ``used_by`` is the digest of the public card that registered by it. ``renews``: for other keys of
+    a site in the roster."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     id: str
@@ -40,6 +41,7 @@ class Invited(BaseModel):
     requester: bool
     expires_at_s: int
     used_by: str | None = None
+    renews: bool = False
 
     def standing(self, now_s: float) -> str:
         """In a word, for people."""
@@ -52,6 +54,8 @@ class _Kept(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     invitations: tuple[Invited, ...] = ()
     registrants: tuple[Registrant, ...] = ()
+    renewals: tuple[Registrant, ...] = ()
+    removals: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,12 +71,36 @@ class Register:
 
     @property
     def registrants(self) -> tuple[Registrant, ...]:
-        return self._read().registrants
+        """Everybody once, with the keys that it renews to where it does."""
+        kept = self._read()
+        renewed = {one.party.name: one for one in kept.renewals}
+        first = tuple(renewed.pop(one.party.name, one) for one in kept.registrants)
+        return (*first, *renewed.values())
+
+    @property
+    def removals(self) -> tuple[str, ...]:
+        """Whom this operator's people let the requester remove from the roster."""
+        return self._read().removals
 
     def registrant(self, name: str) -> Registrant | None:
         return next((one for one in self.registrants if one.party.name == name), None)
 
-    def invite(self, card: OperatorCard, site: str, ttl_s: float, *, requester: bool) -> Invitation:
+    def known_as(self, name: str) -> tuple[Registrant, ...]:
+        """A site as it may sign: with the keys that it renews to, and with those that it registered first."""
+        kept = self._read()
+        return tuple(one for one in (*kept.renewals, *kept.registrants) if one.party.name == name)
+
+    def invites_renewal(self, secret: str) -> bool:
+        """Whether the invitation with this secret is to renew the keys of a site in the roster."""
+        return any(one.renews for one in self._read().invitations if one.id == invitation_id(secret))
+
+    def renews(self, party: Party) -> bool:
+        """Whether this card came by an invitation to renew keys, and is not in force yet."""
+        return any(one.party == party for one in self._read().renewals)
+
+    def invite(
+        self, card: OperatorCard, site: str, ttl_s: float, *, requester: bool, renews: bool = False
+    ) -> Invitation:
         """A new invitation, whose secret is kept nowhere. Raises: ConfigurationError, StorageFull"""
         secret = secrets.token_hex(_SECRET_BYTES)
         until = int(self.clock() + ttl_s)
@@ -91,8 +119,11 @@ class Register:
         except ValidationError:
             raise ConfigurationError(f"{site!r} is no name: lower-case letters, digits, '-'") from None
         with self._changing() as kept:
-            _require_free(kept, site, requester=requester)
-            invited = Invited(id=invitation_id(secret), site=site, requester=requester, expires_at_s=until)
+            if not renews:
+                _require_free(kept, site, requester=requester)
+            invited = Invited(
+                id=invitation_id(secret), site=site, requester=requester, expires_at_s=until, renews=renews
+            )
             stay = tuple(one for one in kept.invitations if one.used_by or one.standing(self.clock()) == "open")
             if len(stay) >= _MOST_INVITATIONS:
                 raise ConfigurationError(f"{len(stay)} invitations are open: withdraw some ('moiety server withdraw')")
@@ -100,20 +131,41 @@ class Register:
         return invitation
 
     def withdraw(self, site: str, named: tuple[str, ...]) -> str:
-        """All invitations of ``site``, and its registration; ``named`` are those in the roster, who stay.
+        """All invitations of ``site``, and its registration; of those in the roster, ``named``, what renews their keys.
 
         Returns: what was withdrawn, in words. Raises: ConfigurationError
         """
-        if site in named:
-            raise ConfigurationError(f"{site!r} is in the roster: a change of the roster removes it (moiety roster)")
         with self._changing() as kept:
-            invitations = tuple(one for one in kept.invitations if one.site != site)
-            registrants = tuple(one for one in kept.registrants if one.party.name != site)
-            gone = len(kept.invitations) - len(invitations), len(kept.registrants) - len(registrants)
+            invitations = tuple(
+                one for one in kept.invitations if one.site != site or (site in named and not one.renews)
+            )
+            registrants = tuple(one for one in kept.registrants if one.party.name != site or site in named)
+            renewals = tuple(one for one in kept.renewals if one.party.name != site)
+            before, after = (*kept.registrants, *kept.renewals), (*registrants, *renewals)
+            gone = len(kept.invitations) - len(invitations), len(before) - len(after)
+            if not any(gone) and site in named:
+                raise ConfigurationError(f"{site!r} is in the roster: 'moiety server remove {site}' lets it be removed")
             if not any(gone):
                 raise ConfigurationError(f"{site!r} has no invitation here and did not register: see the list")
-            self._write(_Kept(invitations=invitations, registrants=registrants))
+            changes = {"invitations": invitations, "registrants": registrants, "renewals": renewals}
+            self._write(kept.model_copy(update=changes))
         return f"{gone[0]} invitations and {gone[1]} registrations"
+
+    def let_remove(self, site: str, *, undo: bool = False) -> None:
+        """The requester may remove the site from the roster; ``undo``: it may not. Repeating changes nothing."""
+        with self._changing() as kept:
+            others = tuple(name for name in kept.removals if name != site)
+            self._write(kept.model_copy(update={"removals": others if undo else (*others, site)}))
+
+    def in_force(self, parties: Sequence[Party]) -> None:
+        """These cards are in the roster: who renewed its keys to one of them is known by it alone from now on."""
+        with self._changing() as kept:
+            done = {one.party.name: one for one in kept.renewals if one.party in parties}
+            if done:
+                registrants = tuple(one for one in kept.registrants if one.party.name not in done)
+                renewals = tuple(one for one in kept.renewals if one.party.name not in done)
+                changes = {"registrants": (*registrants, *done.values()), "renewals": renewals}
+                self._write(kept.model_copy(update=changes))
 
     def register(self, registration: Registration) -> Registrant:
         """Take a site in whose question is authentic; the same one again changes nothing.
@@ -125,37 +177,37 @@ class Register:
             invited = next((one for one in kept.invitations if one.id == invitation_id(registration.secret)), None)
             if invited is None:
                 raise BadSignature(f"this invitation was withdrawn, or is not this operator's: {_INVITE_AGAIN}")
-            known = next((one for one in kept.registrants if one.party.name == party.name), None)
+            into = "renewals" if invited.renews else "registrants"
+            there: tuple[Registrant, ...] = getattr(kept, into)
+            known = next((one for one in (*there, *kept.registrants) if one.party == party), None)
             if invited.used_by == party.digest() and known is not None:
                 return known
             self._require_usable(invited, party)
-            _require_newcomer(kept, party)
+            _require_newcomer(kept, party, renews=invited.renews)
             used = invited.model_copy(update={"used_by": party.digest()})
             new = Registrant(party=party, requester=invited.requester, admitted=False)
             invitations = tuple(used if one.id == used.id else one for one in kept.invitations)
-            self._write(_Kept(invitations=invitations, registrants=(*kept.registrants, new)))
+            self._write(kept.model_copy(update={"invitations": invitations, into: (*there, new)}))
         return new
 
     def admit(self, name: str, fingerprint: str) -> Registrant:
         """Its fingerprint was read over the phone. Raises: ConfigurationError; then nothing changed"""
         with self._changing() as kept:
-            known = next((one for one in kept.registrants if one.party.name == name), None)
+            known = next((one for one in (*kept.renewals, *kept.registrants) if one.party.name == name), None)
             if known is None:
                 raise ConfigurationError(f"{name!r} has not registered here: it runs 'moiety site join' first")
             require_fingerprint(fingerprint, known.party, name)
             admitted = known.model_copy(update={"admitted": True})
-            registrants = tuple(admitted if one.party.name == name else one for one in kept.registrants)
-            self._write(kept.model_copy(update={"registrants": registrants}))
+            self._write(_with(kept, admitted))
         return admitted
 
     def keep_claim(self, name: str, claim: Signature) -> Registrant:
         """The site's word for its keys, which was checked. Raises: ConfigurationError, StorageFull"""
         with self._changing() as kept:
-            registrants = tuple(
-                one.model_copy(update={"claim": claim}) if one.party.name == name else one for one in kept.registrants
-            )
-            self._write(kept.model_copy(update={"registrants": registrants}))
-        return next(one for one in registrants if one.party.name == name)
+            known = next(one for one in (*kept.renewals, *kept.registrants) if one.party.name == name)
+            claimed = known.model_copy(update={"claim": claim})
+            self._write(_with(kept, claimed))
+        return claimed
 
     def named(self, sites: Sequence[NamedSite], operator: str) -> tuple[Registrant, ...]:
         """These sites, if each was admitted here under the public card that is named. Raises: RosterRefused"""
@@ -204,6 +256,15 @@ class Register:
             yield self._read()
 
 
+def _with(kept: _Kept, changed: Registrant) -> _Kept:
+    """What is kept, with one site's words anew."""
+
+    def of(known: tuple[Registrant, ...]) -> tuple[Registrant, ...]:
+        return tuple(changed if one.party == changed.party else one for one in known)
+
+    return kept.model_copy(update={"registrants": of(kept.registrants), "renewals": of(kept.renewals)})
+
+
 def _require_free(kept: _Kept, site: str, *, requester: bool) -> None:
     if any(one.party.name == site for one in kept.registrants):
         raise ConfigurationError(
@@ -215,9 +276,9 @@ def _require_free(kept: _Kept, site: str, *, requester: bool) -> None:
         raise ConfigurationError(f"{other!r} has registered as the requester; a federation has one: withdraw it first")
 
 
-def _require_newcomer(kept: _Kept, party: Party) -> None:
-    for one in kept.registrants:
-        if one.party.name == party.name:
+def _require_newcomer(kept: _Kept, party: Party, *, renews: bool) -> None:
+    for one in (*kept.registrants, *kept.renewals):
+        if one.party.name == party.name and not (renews and one in kept.registrants):
             raise ConflictingMessage(
                 f"the name {party.name!r} is taken here, by another public card: join from the folder that you joined "
                 "from first; if its keys are lost, ask the operator to withdraw that registration"

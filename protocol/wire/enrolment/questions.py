@@ -63,8 +63,9 @@ class Founding(Message):
 
 
 class Changing(Message):
-    """The requester proposes change ``number`` of the roster, with this digest: these sites are added, in this order.
-    The server makes the change itself, of what its own people admitted.
+    """The requester proposes change ``number`` of the roster, with this digest: these sites are added, in this order,
+    or get the keys that they renewed; those in ``remove`` are removed. The server makes the change itself, of what its
+    own people admitted and let be removed.
 
     ``signatures`` are those that there are so far, the requester's among them.
     """
@@ -73,7 +74,8 @@ class Changing(Message):
     number: Annotated[int, Field(ge=1, le=MOST_CHANGES)]
     change: Digest
     reason: Annotated[str, Field(min_length=1, max_length=MOST_REASON_CHARACTERS)]
-    sites: Annotated[tuple[NamedSite, ...], Field(min_length=1, max_length=MOST_SITES)]
+    sites: Annotated[tuple[NamedSite, ...], Field(max_length=MOST_SITES)]
+    remove: Annotated[tuple[PartyName, ...], Field(max_length=MOST_SITES)] = ()
     signatures: Annotated[tuple[Signature, ...], Field(max_length=3)]
 
 
@@ -105,6 +107,7 @@ class Standing(Message):
     ``waits_for`` says to people what is still to be done. ``peer`` is the other operator's card as this one compared
     it. ``registrants`` are shown to the requester alone, once it is admitted. ``links`` counts the links of the
     roster's chain at this server; of them ``roster`` is the first, ``change`` a later one, whichever was asked for.
+    ``renews``: the site came by an invitation to renew its keys, so the roster has others of it until they are changed.
     """
 
     KIND: ClassVar[str] = "standing"
@@ -113,6 +116,7 @@ class Standing(Message):
     peer: OperatorCard | None
     registrants: tuple[Registrant, ...]
     links: Annotated[int, Field(ge=0)] = 0
+    renews: bool = False
     roster: Signed[Roster] | None = None
     change: Signed[RosterChange] | None = None
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
 
+from client_agent.joining import adding, founding
+from client_agent.joining.standing import look
 from moiety import main
 from protocol.sharing import Side
 from protocol.wire.enrolment.fingerprint import fingerprint_of
@@ -109,3 +112,33 @@ def test_an_invitation_in_a_file_is_one(both: Operators, capsys: pytest.CaptureF
     assert "for two federations, 'first' and 'second'" in refused(
         capsys, "site", "join", str(first), str(second), *words
     )
+
+
+def test_commands_by_which_keys_are_renewed_and_sites_removed(
+    both: Operators, at_a: tuple[str, str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requester, _ = both.ready_to_found()
+    assert "is no contributor of this federation's roster (nobody yet)" in refused(
+        capsys, "server", "remove", "clinic-1", *at_a
+    )
+    founding.found(requester, both.send, (), both.clock)
+    assert "other keys of a site that is in it: --renew" in refused(capsys, "server", "invite", "clinic-1", *at_a)
+    printed = said(capsys, "server", "invite", "clinic-1", "--renew", *at_a)
+    assert read_invitation(printed).site == "clinic-1"
+    for name in ("requester", "operator-b", "clinic-9"):
+        assert "changed between studies, by a file" in refused(capsys, "server", "invite", name, "--renew", *at_a)
+    late = both.join("clinic-2")
+    both.admit(late)
+    both.admit_at(requester, late)
+    look(late, both.send, both.clock)
+    adding.add(requester, ["clinic-2"], "joins", both.send, both.clock)
+    for side in Side:
+        at = ("--config", str(both.folder / side.value / "settings.toml"))
+        assert "run the same command, and the requester" in said(capsys, "server", "remove", "clinic-2", *at)
+    assert "clinic-2: stays" in said(capsys, "server", "remove", "clinic-2", "--undo", *at_a)
+    monkeypatch.setattr("client_agent.cli.site.Way", lambda _: both.send)
+    both.clock.now_s = time.time()
+    own = ("--reason", "it left", "--config", str(requester.folder / "settings.toml"))
+    assert "operator-a keeps 'clinic-2'" in refused(capsys, "site", "remove", "clinic-2", *own)
+    said(capsys, "server", "remove", "clinic-2", *at_a)
+    assert "change 2 of the roster is in place" in said(capsys, "site", "remove", "clinic-2", *own)
