@@ -100,13 +100,12 @@ class NoisePage:
 
     def run_missing(self, making: Making) -> None:
         """Every run that is not there yet. Raises: ConfigurationError"""
-        all_seeds = [(one.case, None, None) for one in CASES]
-        servers = [(one.case, None, one.only) for one in noise_of_servers.CASES]
-        for case, seeds, only in (*all_seeds, *servers, (MEMBERSHIP.case, MEMBERSHIP.seeds, None)):
+        cases = (*(one.case for one in CASES), *(one.case for one in noise_of_servers.CASES))
+        for case, seeds in (*((case, None) for case in cases), (MEMBERSHIP.case, MEMBERSHIP.seeds)):
             read = read_case(self.studies / f"{case}.toml")
             making.tell(f"moiety simulate harness/studies/{case}.toml")
             making.get_data(read.table.data)
-            run_case(read, CaseOptions(making.runs / case, making.data, seeds, only, jobs=making.jobs))
+            run_case(read, CaseOptions(making.runs / case, making.data, seeds, None, jobs=making.jobs))
         run_missing_of((MEMBERSHIP,), self.studies, making.runs / LINES, making.data, making.tell)
 
     def write_page(self, runs: Path, out: Path, data: Path | None) -> Path:

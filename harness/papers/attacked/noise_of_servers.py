@@ -62,37 +62,22 @@ _LESSONS: Final = (
 
 @dataclass(frozen=True)
 class SitesCase:
-    """A case of this part: ``sites`` share updates in a sum, ``delta`` is what its noise multipliers were found at.
-
-    ``only`` these variants are run; None: all.
-    """
+    """A case of this part: ``sites`` share updates in a sum, ``delta`` is what its noise multipliers were found at."""
 
     case: str
     title: str
     sites: int
     delta: float
-    only: tuple[str, ...] | None = None
 
     def read(self, studies: Path) -> Case:
         """Raises: ConfigurationError"""
         return read_case(studies / f"{self.case}.toml")
 
 
-MNIST_SITES: Final = (10, 20, 50, 100, 200)
-MANY_SITES: Final = 200
-"""So many take so long that only clipping alone and epsilon 8 are run."""
+MNIST_SITES: Final = (10, 20, 50, 100)
 HEART: Final = SitesCase("noise_sites_heart", "heart disease, four hospitals", 4, 1e-3)
 DIGITS: Final = SitesCase("noise_sites_digits", "digits, ten sites", 10, 1e-3)
-MNIST: Final = tuple(
-    SitesCase(
-        f"noise_sites_mnist_{n}",
-        f"MNIST, {n} sites",
-        n,
-        1e-5,
-        ("fedavg_clipped", "fedavg_8") if n >= MANY_SITES else None,
-    )
-    for n in MNIST_SITES
-)
+MNIST: Final = tuple(SitesCase(f"noise_sites_mnist_{n}", f"MNIST, {n} sites", n, 1e-5) for n in MNIST_SITES)
 CASES: Final = (HEART, DIGITS, *MNIST)
 
 
